@@ -18,6 +18,7 @@ count begins. Only the two nodes at the bounds are read entry by entry.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from itertools import accumulate, chain
+from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -150,6 +151,9 @@ FIRST_PAGE, PAGE_MAX = 4, 256
 WHOLE_NODE = 1 << 30
 """Rows of a page that holds a whole node, however large."""
 _NODES_PAGE = 5000
+HELD_MAX = 64
+"""Closed nodes of a stream that are kept in memory: 20 KB."""
+_first_of_node = attrgetter("first")
 _TREES: int = Family.TREES
 
 
@@ -173,9 +177,12 @@ def damaged(stream: StreamMeta, what: str) -> Corruption:
 
 def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
     """Write the row of a node that is closed, or is being closed."""
-    if node.first == stream.head:
-        node.is_open = False
-        stream.head_node = node
+    node.is_open = False
+    at = _place(stream, node.first)
+    if at and stream.held[at - 1].first == node.first:
+        stream.held[at - 1] = node
+    elif node.first == stream.head:
+        stream.held.insert(0, node)
     try:
         record = node.encode()
     except StructError as error:
@@ -194,6 +201,36 @@ def put_open(batch: Batch, stream: StreamMeta) -> None:
     except StructError as error:
         raise damaged(stream, f"has a node, {stream.open_first}, of impossible counts") from error
     batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*stream.open_first)] = record
+
+
+def _place(stream: StreamMeta, eid: StreamID) -> int:
+    """Return the place behind the nodes in memory that begin at or below an ID."""
+    return bisect_right(stream.held, eid, key=_first_of_node)
+
+
+def _hold(stream: StreamMeta, node: Node) -> Node:
+    """Keep a closed node in memory."""
+    held = stream.held
+    if len(held) >= HELD_MAX:
+        del held[HELD_MAX // 2]
+    held.insert(_place(stream, node.first), node)
+    return node
+
+
+def begin_at(stream: StreamMeta, head: Node) -> None:
+    """Make a node the first one of its stream, after those before it were trimmed."""
+    stream.first = stream.head = head.first
+    stream.held = stream.held[_place(stream, head.first) :]
+    if not head.is_open:
+        stream.held.insert(0, head)
+
+
+def _delete(txn: Txn, stream: StreamMeta, first: StreamID) -> None:
+    """Delete the row of a closed node."""
+    at = _place(stream, first)
+    if at and stream.held[at - 1].first == first:
+        del stream.held[at - 1]
+    txn.batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*first)] = None
 
 
 def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False) -> Iterator[Node]:
@@ -217,18 +254,24 @@ def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
     return node
 
 
-def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
-    """Yield the nodes of the stream in order, the open one last.
+def head_of(txn: Txn, stream: StreamMeta) -> Node:
+    """Return the first node of a stream that has entries."""
+    node = stream.head_node
+    if node is not None:
+        return node
+    if stream.nodes == bool(stream.open_live):
+        return open_node(stream)
+    return _hold(stream, _any(stream, closed(txn, stream, stream.head)))
 
-    The first is kept in memory, because a trim looks at it after every new entry.
-    """
+
+def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
+    """Yield the nodes of the stream in order, the open one last."""
     closed_nodes = stream.nodes - bool(stream.open_live)
     if closed_nodes:
-        if stream.head_node is None:
-            stream.head_node = _any(stream, closed(txn, stream, stream.head))
-        yield stream.head_node
+        head = head_of(txn, stream)
+        yield head
         if closed_nodes > 1:
-            yield from closed(txn, stream, stream.head_node.first.next())
+            yield from closed(txn, stream, head.first.next())
     if stream.open_live:
         yield open_node(stream)
 
@@ -244,9 +287,7 @@ def whole_from_head(
     closed_nodes = stream.nodes - bool(stream.open_live)
     whole = removed = 0
     if closed_nodes:
-        head = stream.head_node
-        if head is None:
-            head = stream.head_node = _any(stream, closed(txn, stream, stream.head))
+        head = head_of(txn, stream)
         if head.live > most or head.last.packed >= below:
             return 0, 0, head
         whole, removed = 1, head.live
@@ -287,18 +328,13 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     """Return the node that holds a live entry."""
     if stream.open_live and eid >= stream.open_first:
         return open_node(stream)
-    prefix = tree_prefix(stream.nodes_tree)
-    rows = txn.batch.scan(
-        Family.TREES,
-        prefix + stream.head.packed,
-        prefix + eid.packed + b"\x00",
-        reverse=True,
-    )
-    row = next(rows, None)
-    if row is None:
+    at = _place(stream, eid)
+    if at and eid <= stream.held[at - 1].last:
+        return stream.held[at - 1]
+    found = _node_at(txn, stream, eid)
+    if found is None or found.last < eid:
         raise damaged(stream, f"has no node for entry {eid}")
-    key, value = row
-    return Node.decode(StreamID.unpack(key[8:]), value)
+    return _hold(stream, found)
 
 
 def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
@@ -357,6 +393,9 @@ class Part(NamedTuple):
 
 def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
     """Divide live entries, in ascending order, among the nodes that hold them."""
+    if len(ids) == 1:
+        node = node_of(txn, stream, ids[0])
+        return [Part(node, ids, node.live == 1, False)]
     parts: list[Part] = []
     ahead: Iterator[Node] = iter(())
     at = 0
@@ -379,7 +418,6 @@ def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
     if len(parts) == 1:
         lose(txn, stream, parts[0].node, len(parts[0].ids))
         return
-    tree = tree_prefix(stream.nodes_tree)
     headless = False
     for node, ids, whole, _ in parts:
         if node.is_open:  # the last part
@@ -389,10 +427,9 @@ def lose_parts(txn: Txn, stream: StreamMeta, parts: list[Part]) -> None:
             put(txn.batch, stream, node)
         else:
             stream.nodes -= 1
-            txn.batch.delete(Family.TREES, tree + node.first.packed)
+            _delete(txn, stream, node.first)
             headless = headless or node.first == stream.head
     if headless:
-        stream.head_node = None
         stream.head = _first_of(txn, stream)
 
 
@@ -402,9 +439,8 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
     if node.is_open:
         _reopen_last(txn, stream)
     else:
-        txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
+        _delete(txn, stream, node.first)
     if node.first == stream.head:
-        stream.head_node = None
         stream.head = _first_of(txn, stream)
 
 
@@ -420,9 +456,7 @@ def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
     if stream.nodes == 0:
         return
     node = _any(stream, closed(txn, stream, stream.head, reverse=True))
-    if node.first == stream.head:
-        stream.head_node = None
-    txn.batch.delete(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
+    _delete(txn, stream, node.first)
     stream.open_first, stream.open_last = node.first, node.last
     stream.open_appended, stream.open_live = node.appended, node.live
     stream.open_bytes, stream.measured = node.size, node.last

@@ -229,7 +229,7 @@ class StreamMeta:
         "groups_count",
         "groups_tree",
         "head",
-        "head_node",
+        "held",
         "idmp_duration",
         "idmp_maxsize",
         "idmp_tree",
@@ -305,9 +305,15 @@ class StreamMeta:
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
         """The first live IDs, as far as they were looked up, from ``first`` on."""
-        self.head_node: Node | None = None
-        """The first node, if it is closed and has been looked up."""
+        self.held: list[Node] = []
+        """Closed nodes that trims and deletions have looked up, in order."""
         self._cold: bytes | None = None
+
+    @property
+    def head_node(self) -> Node | None:
+        """The first node, if it is closed and in memory."""
+        held = self.held
+        return held[0] if held and held[0].first == self.head else None
 
     def encode(self) -> bytes:
         """Return the record's bytes."""

@@ -203,6 +203,9 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     """Return whether an entry is live; a dead entry's row may exist until the next sweep."""
+    ahead = stream.ahead
+    if ahead and ahead[0] == stream.first and eid <= ahead[-1]:
+        return eid in ahead
     return _value(txn, stream, eid) is not None
 
 

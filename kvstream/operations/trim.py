@@ -22,6 +22,7 @@ from kvstream.meta.pel import drop, pending_among
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.options import SWEEP_ENTRIES
 
@@ -252,15 +253,13 @@ def _cut(
     if boundary is None or stream.length == 0:
         stream.nodes = 0
         stream.first = stream.head = MIN_ID
-        stream.head_node = None
+        stream.held.clear()
         stream.ahead.clear()
         nodes.clear_open(stream)
         txn.catalog.hot.forget(stream.prefix)
     else:
         if whole:
-            stream.first = boundary.first
-            stream.head = boundary.first
-            stream.head_node = None if boundary.is_open else boundary
+            nodes.begin_at(stream, boundary)
         if part or boundary.live < boundary.appended:  # otherwise all of its entries are live
             more = LOOK_AHEAD if removed + part < LOOK_AHEAD else 0
             last = boundary.last if part < boundary.live else stream.last
@@ -370,16 +369,37 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     txn.catalog.deletions.note(stream, ids)
     stream.shrinks += 1
-    stream.ahead.clear()
     stream.length -= len(ids)
+    _leave_out(stream, ids)
     if stream.length == 0:
         stream.first = MIN_ID
     elif stream.first == ids[0]:
-        head = next(nodes.from_head(txn, stream))
-        whole = head.live == head.appended
-        # Rows after the node are not read: one of them may be large.
-        stream.first = head.first if whole else _live_at(txn, stream, head.last)
+        stream.first = _first_live(txn, stream)
     txn.changed(stream)
+
+
+def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:
+    """Remove deleted entries from those that were looked up ahead."""
+    ahead = stream.ahead
+    if not ahead or ids[0] > ahead[-1]:
+        return
+    if len(ids) == 1 and ids[0] in ahead:
+        ahead.remove(ids[0])
+    else:
+        gone = set(ids)
+        stream.ahead = deque([eid for eid in ahead if eid not in gone])
+
+
+def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
+    """Return the first live entry, after that at ``stream.first`` was deleted."""
+    ahead = stream.ahead
+    if ahead and ahead[0] > stream.first:
+        return ahead[0]
+    head = nodes.head_of(txn, stream)
+    if head.live == head.appended:
+        return head.first
+    # Rows after the node are not read: one of them may be large.
+    return _live_at(txn, stream, head.last, more=0 if head.size >= LARGE_VALUE else LOOK_AHEAD)
 
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:

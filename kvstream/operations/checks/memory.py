@@ -34,7 +34,7 @@ def check_memory(survey: Survey, txn: Txn) -> None:
         if not _is_as_recorded(survey, stream):
             survey.findings.fault(place, _RECORD)
             continue
-        _check_head(survey, place, stream)
+        _check_nodes(survey, place, stream)
         _check_first_ids(survey, place, txn, stream)
         _check_hot(survey, place, txn, stream)
         for group in stream.groups.values():
@@ -57,14 +57,11 @@ def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
     return stored.encode() == stream.encode()
 
 
-def _check_head(survey: Survey, place: str, stream: StreamMeta) -> None:
-    held = stream.head_node
-    if held is None:
-        return
-    key = tree_prefix(stream.nodes_tree) + held.first.packed
-    value = survey.rows.get(_TREES, key)
-    if value is None or held.first != stream.head or Node.decode(held.first, value) != held:
-        survey.findings.fault(place, "the first node in memory is another than on disk")
+def _check_nodes(survey: Survey, place: str, stream: StreamMeta) -> None:
+    for held in stream.held:
+        value = survey.rows.get(_TREES, tree_prefix(stream.nodes_tree) + held.first.packed)
+        if value is None or held.first < stream.head or Node.decode(held.first, value) != held:
+            survey.findings.fault(place, "a node in memory is another than on disk")
 
 
 def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:

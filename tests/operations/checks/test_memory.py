@@ -106,7 +106,7 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
         (_miscount, INDEX),
         (_read_ahead_wrongly, AHEAD),
         (_note_first_ids_wrongly, AHEAD),
-        (_note_first_node_wrongly, "the first node in memory is another than on disk"),
+        (_note_first_node_wrongly, "a node in memory is another than on disk"),
     ],
 )
 def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
