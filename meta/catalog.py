@@ -33,9 +33,9 @@ from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Hot
-from kvstream.meta.runs import Run
+from kvstream.meta.runs import run_tree
 from kvstream.meta.strings import Key, StringMeta, decode_key
-from kvstream.meta.trees import DELETE_RANGE_ROWS, Tree, as_is
+from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
@@ -265,7 +265,7 @@ class Catalog:
             self._drop_group_trees(txn, group)
         for tree in (stream.groups_tree, stream.idmp_tree):
             if tree:
-                Tree(tree, as_is).drop(txn.batch)
+                key_tree(tree).drop(txn.batch)
         self.hot.forget(stream.prefix)
         self._drop_rows(txn, stream)
         self.unlist(txn, stream)
@@ -418,9 +418,7 @@ class Catalog:
             stream.groups_tree = txn.allocate()
         consumers, runs, times = (txn.allocate() for _ in range(3))
         row = tree_prefix(stream.groups_tree) + name
-        group = GroupMeta(
-            name, row, consumers, Tree(runs, Run.decode, new=True), Tree(times, as_is, new=True)
-        )
+        group = GroupMeta(name, row, consumers, run_tree(runs, new=True), key_tree(times, new=True))
         stream.groups[name] = group
         stream.groups_count += 1
         txn.reshaped(stream)
@@ -438,7 +436,7 @@ class Catalog:
         for consumer in list(self.consumers(txn, group)) if group.indexed else ():
             consumer.runs.drop(txn.batch)
         txn.forget_members(tree_prefix(group.consumers_tree))
-        Tree(group.consumers_tree, as_is).drop(txn.batch)
+        key_tree(group.consumers_tree).drop(txn.batch)
         for tree in (group.runs, group.times) if group.indexed else (group.runs,):  # else empty
             tree.drop(txn.batch)
         txn.forget_member(group)
@@ -469,7 +467,7 @@ class Catalog:
 
     def create_consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
         row = tree_prefix(group.consumers_tree) + name
-        tree = Tree(txn.allocate(), as_is, new=True)
+        tree = key_tree(txn.allocate(), new=True)
         consumer = group.consumers[name] = ConsumerMeta(name, row, tree, txn.now_ms)
         group.consumers_count += 1
         txn.member_changed(group)

@@ -394,8 +394,8 @@ class Part(NamedTuple):
 def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
     """Divide live entries, in ascending order, among the nodes that hold them."""
     if len(ids) == 1:
-        node = node_of(txn, stream, ids[0])
-        return [Part(node, ids, node.live == 1, False)]
+        holder = node_of(txn, stream, ids[0])
+        return [Part(holder, ids, holder.live == 1, False)]
     parts: list[Part] = []
     ahead: Iterator[Node] = iter(())
     at = 0

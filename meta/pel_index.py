@@ -101,11 +101,8 @@ def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
         group.watches = None
 
 
-def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
-    """Write a run where none is anchored; raise Corruption if its owner is no consumer.
-
-    ``row`` is the encoded run, if the caller has it.
-    """
+def add(txn: Txn, group: GroupMeta, run: Run) -> None:
+    """Write a run where none is anchored; raise Corruption if its owner is no consumer."""
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
     if group.watches is not None:
@@ -113,12 +110,12 @@ def add(txn: Txn, group: GroupMeta, run: Run, row: bytes | None = None) -> None:
     if not group.indexed:
         group.grown += len(run.ids)
         if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
-            group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
+            group.runs.put(txn.batch, run.anchor, run)
             if group.index is not None:
                 group.index.add(run)
             return
         _write_indexes(txn, group)
-    group.runs.put(txn.batch, run.anchor, row or run.encode(), run)
+    group.runs.put(txn.batch, run.anchor, run)
     _put_index_rows(txn, group, run)
     _count(txn, group, owner_of(run), len(run.ids))
 
@@ -172,7 +169,7 @@ def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
     if group.watches is not None:
         _note(group, [run])
     rest = run._replace(ids=left)
-    group.runs.put(txn.batch, run.anchor, rest.encode(), rest)
+    group.runs.put(txn.batch, run.anchor, rest)
     change = len(left) - len(run.ids)
     if group.indexed:
         _count(txn, group, owner_of(run), change)
@@ -185,14 +182,14 @@ def replace(
 ) -> None:
     """Replace runs by others, given by their anchors and with their rows."""
     if len(old) == len(new) == 1 and not group.indexed:
-        ((row, run),) = new.values()
+        ((_, run),) = new.values()
         if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
-            return _overwrite(txn, group, old[0], row, run)
+            return _overwrite(txn, group, old[0], run)
     if len(old) + len(new) <= _FEW:
         for run in old:
             remove(txn, group, run)
-        for row, run in new.values():
-            add(txn, group, run, row)
+        for _, run in new.values():
+            add(txn, group, run)
         if group.indexed:
             settle(txn, group)
         return
@@ -221,13 +218,13 @@ def replace(
     settle(txn, group)
 
 
-def _overwrite(txn: Txn, group: GroupMeta, old: Run, row: bytes, new: Run) -> None:
+def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
     """Replace a run by one of the same anchor and no more IDs: the group keeps its form."""
     if not new.rank and new.owner not in group.consumers:
         txn.catalog.owner(txn, group, new.owner)
     if group.watches is not None:
         _note(group, [old, new])
-    group.runs.put(txn.batch, new.anchor, row, new)
+    group.runs.put(txn.batch, new.anchor, new)
     if group.index is not None:
         group.index.remove(old)
         group.index.add(new)
@@ -309,10 +306,10 @@ def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
 
 def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
     suffix = run.times_suffix
-    group.times.put(txn.batch, suffix, b"", suffix)
+    group.times.put(txn.batch, suffix, suffix)
     if run.owned:
         consumer = txn.catalog.owner(txn, group, run.owner)
-        consumer.runs.put(txn.batch, run.anchor, b"", run.anchor)
+        consumer.runs.put(txn.batch, run.anchor, run.anchor)
 
 
 # --- a group made as a whole --------------------------------------------------------------------
@@ -378,7 +375,7 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     for owner in anchors:
         if owner is not None:
             txn.catalog.owner(txn, group, owner)  # raises Corruption if there is no such consumer
-    group.runs.leave_memory()
+    group.runs.leave_memory(txn.batch)
     txn.member_changed(group)
 
 
@@ -387,8 +384,8 @@ def settle(txn: Txn, group: GroupMeta) -> None:
     if not group.indexed or group.pending > CACHED_IDS // 4:
         return
     if group.pending == 0:  # the trees are empty
-        group.times.begin()
-        group.runs.reload()
+        group.times.begin(txn.batch)
+        group.runs.reload(txn.batch)
     elif group.runs.is_small():
         group.times.clear(txn.batch)
         for consumer in txn.catalog.consumers(txn, group):

@@ -51,8 +51,8 @@ from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta.reply_cache import Ahead
-from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches
-from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
+from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id
 
 _HEAD = Struct(">QqI")
@@ -492,7 +492,7 @@ class GroupMeta:
             _check_numbers(*parts[9:])
             if parts[4] > 1:
                 raise ValueError(f"a flag is {parts[4]}")
-        self = cls(name, row, parts[9], Tree(parts[10], Run.decode), Tree(parts[11], as_is))
+        self = cls(name, row, parts[9], run_tree(parts[10]), key_tree(parts[11]))
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
         self.consumers_count, self.activity = parts[8], activity
@@ -525,6 +525,6 @@ class ConsumerMeta:
             version, tree, seen_ms, active_ms, pending, number = _CONSUMER.unpack(record)
             _check_version(version, MEMBER_VERSION)
             _check_numbers(tree)
-        self = cls(name, row, Tree(tree, as_is), seen_ms)
+        self = cls(name, row, key_tree(tree), seen_ms)
         self.active_ms, self.pending, self.activity = active_ms, pending, number
         return self

@@ -23,7 +23,7 @@ from weakref import WeakSet
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
-from kvstream.meta.trees import SPARSE
+from kvstream.meta.trees import SPARSE, Tree
 
 PackedID = bytes
 """The 16 bytes of a StreamID, which sort as it does."""
@@ -71,6 +71,11 @@ class Run(NamedTuple):
     def times_suffix(self) -> bytes:
         """The key of the run in the times tree."""
         return _TIME.pack(self[3], self[5]) + self[0]
+
+
+def run_tree(tree_id: int, new: bool = False) -> Tree[Run]:
+    """Return a tree of runs."""
+    return Tree(tree_id, Run.decode, Run.encode, new)
 
 
 new_run = partial(tuple.__new__, Run)

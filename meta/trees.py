@@ -3,7 +3,8 @@
 A queue writes and deletes pending rows all the time. In RocksDB each deleted row stays as a
 tombstone that a scan must step over until a compaction removes it. So a tree of up to CACHED_ROWS
 rows is kept in memory, decoded: its reads meet no tombstone. A larger tree is read from disk.
-Either way the disk has every row, in the batch of the command that wrote it.
+Either way the disk has every row, in the batch of the command that wrote it. A row in memory is
+encoded once a commit, however often it changed: one that was made and deleted is never written.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -57,25 +58,36 @@ def _remove_keys(memory: SortedRows[T], gone: list[bytes]) -> None:
         memory.keys = [key for key in keys if key in items]
 
 
-def as_is(suffix: bytes, value: bytes) -> bytes:
-    """Return the suffix as the item of a row that has no value."""
-    return suffix
-
-
 class Tree(Generic[T]):
     """The rows of one tree; a suffix is a row's key without the tree's ID.
 
-    ``decode`` makes an item, which reads return, from a row's suffix and value.
+    ``decode`` makes an item, which reads return, from a row's suffix and value; ``encode`` makes
+    the value of an item.
     """
 
-    __slots__ = ("_decode", "_deletes", "_tried", "id", "memory", "prefix")
+    __slots__ = (
+        "_changed",
+        "_decode",
+        "_deletes",
+        "_encode",
+        "_tried",
+        "id",
+        "memory",
+        "prefix",
+    )
 
     def __init__(
-        self, tree_id: int, decode: Callable[[bytes, bytes], T], new: bool = False
+        self,
+        tree_id: int,
+        decode: Callable[[bytes, bytes], T],
+        encode: Callable[[T], bytes],
+        new: bool = False,
     ) -> None:
         self.id = tree_id
         self.prefix = tree_prefix(tree_id)
-        self._decode = decode
+        self._decode, self._encode = decode, encode
+        self._changed: dict[bytes, bool] = {}
+        """Rows in memory that changed and are not in the batch yet: whether they exist in it."""
         self.memory: SortedRows[T] | None = SortedRows({}) if new else None
         """All rows, or None if they are too many or not loaded."""
         self._tried = new
@@ -110,6 +122,30 @@ class Tree(Generic[T]):
             lower = page[-1][0] + b"\x00"
         return rows
 
+    # --- rows that changed in memory ------------------------------------------------------------
+
+    def _defer(self, batch: Batch, suffix: bytes, exists: bool) -> None:
+        """Put or delete a row, which is changed in memory, when the batch is read or written."""
+        changed = self._changed
+        if not changed:
+            batch.deferred.append(self._put_changed)
+        if suffix not in changed:
+            changed[suffix] = exists
+
+    def _put_changed(self, batch: Batch) -> None:
+        """Put the rows that changed in memory into the batch."""
+        if not self._changed:
+            return
+        memory, prefix, puts, encode = self.memory, self.prefix, batch.puts[_TREES], self._encode
+        assert memory is not None
+        for suffix, exists in self._changed.items():
+            item = memory.items.get(suffix)
+            if item is not None:
+                puts[prefix + suffix] = encode(item)
+            elif exists:
+                puts[prefix + suffix] = None
+        self._changed.clear()
+
     # --- what is in memory ----------------------------------------------------------------------
 
     def has_room(self, batch: Batch, count: int = 1) -> bool:
@@ -121,30 +157,34 @@ class Tree(Generic[T]):
         """Return whether the tree is in memory and takes no more than a quarter of its limit."""
         return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 4
 
-    def begin(self) -> None:
+    def begin(self, batch: Batch) -> None:
         """Begin as an empty tree without reading the disk."""
+        self._put_changed(batch)
         self.memory, self._tried, self._deletes = SortedRows({}), True, 0
 
     def fill(self: "Tree[bytes]", batch: Batch, suffixes: list[bytes]) -> None:
         """Write empty rows, in ascending order, into an empty tree whose items are its suffixes."""
         prefix = self.prefix
+        self._put_changed(batch)
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes], b""))
         few = len(suffixes) <= CACHED_ROWS
         items = SortedRows(dict(zip(suffixes, suffixes, strict=True))) if few else None
         self.memory, self._tried, self._deletes = items, True, 0
 
-    def leave_memory(self) -> None:
+    def leave_memory(self, batch: Batch) -> None:
         """Read from disk from now on, until many rows have been deleted."""
+        self._put_changed(batch)
         self.memory, self._tried, self._deletes = None, True, 0
 
-    def reload(self) -> None:
+    def reload(self, batch: Batch) -> None:
         """Check again at the next use whether the rows are few enough for memory."""
+        self._put_changed(batch)
         self.memory, self._tried, self._deletes = None, False, 0
 
     def clear(self, batch: Batch) -> None:
         """Delete every row as one range without reading the disk."""
         batch.delete_range(_TREES, self.prefix, successor(self.prefix))
-        self.begin()
+        self.begin(batch)
 
     def agrees(self, rows: list[Row]) -> bool:
         """Return whether the tree, if in memory, has exactly these (suffix, value) rows."""
@@ -161,23 +201,27 @@ class Tree(Generic[T]):
         value = batch.get(_TREES, self.prefix + suffix)
         return None if value is None else self._decode(suffix, value)
 
-    def put(self, batch: Batch, suffix: bytes, value: bytes, item: T) -> None:
-        """Write a row, given as bytes and as the item that they would be decoded to."""
+    def put(self, batch: Batch, suffix: bytes, item: T) -> None:
+        """Write a row."""
         memory = self.memory or self._load(batch)
-        batch.puts[_TREES][self.prefix + suffix] = value
-        if memory is not None:
-            keys = memory.keys
-            if suffix not in memory.items:
-                if not keys or suffix > keys[-1]:
-                    keys.append(suffix)
-                else:
-                    insort(keys, suffix)
-                if len(keys) > CACHED_ROWS:
-                    self.memory = None
-            memory.items[suffix] = item
+        if memory is None:
+            batch.puts[_TREES][self.prefix + suffix] = self._encode(item)
+            return
+        keys, exists = memory.keys, suffix in memory.items
+        self._defer(batch, suffix, exists)
+        memory.items[suffix] = item
+        if not exists:
+            if not keys or suffix > keys[-1]:
+                keys.append(suffix)
+            else:
+                insort(keys, suffix)
+            if len(keys) > CACHED_ROWS:
+                self._put_changed(batch)
+                self.memory = None
 
     def put_all(self, batch: Batch, rows: dict[bytes, tuple[bytes, T]]) -> None:
         """Write many new rows; the tree is in memory and has room for them."""
+        self._put_changed(batch)
         puts, prefix, memory = batch.puts[_TREES], self.prefix, self.memory
         assert memory is not None
         for suffix, (value, item) in rows.items():
@@ -188,18 +232,20 @@ class Tree(Generic[T]):
 
     def delete(self, batch: Batch, suffix: bytes) -> None:
         memory = self.memory or self._load(batch)
-        batch.puts[_TREES][self.prefix + suffix] = None
         if memory is not None:
             if suffix in memory.items:
+                self._defer(batch, suffix, True)
                 del memory.items[suffix]
                 del memory.keys[bisect_left(memory.keys, suffix)]
             return
+        batch.puts[_TREES][self.prefix + suffix] = None
         self._deletes += 1
         if self._deletes > CACHED_ROWS:  # the tree may have become small again
-            self.reload()
+            self.reload(batch)
 
     def delete_all(self, batch: Batch, suffixes: list[bytes]) -> None:
         """Delete many existing rows; the tree is in memory."""
+        self._put_changed(batch)
         prefix, memory = self.prefix, self.memory
         assert memory is not None
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes]))
@@ -211,6 +257,7 @@ class Tree(Generic[T]):
         self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
     ) -> None:
         """Delete many rows and write many others, some of which may exist."""
+        self._put_changed(batch)
         memory = self.memory or self._load(batch)
         puts, prefix = batch.puts[_TREES], self.prefix
         if memory is not None and len(gone) >= _STRETCH:
@@ -222,7 +269,7 @@ class Tree(Generic[T]):
         if memory is None:
             self._deletes += len(gone)
             if self._deletes > CACHED_ROWS:  # the tree may have become small again
-                self.reload()
+                self.reload(batch)
             return
         items = memory.items
         _remove_keys(memory, [suffix for suffix in gone if items.pop(suffix, None) is not None])
@@ -326,6 +373,7 @@ class Tree(Generic[T]):
     def drop(self, batch: Batch) -> None:
         """Delete every row of the tree, including those that cannot be decoded."""
         upper = successor(self.prefix)
+        self._put_changed(batch)
         if self.memory is not None:
             keys = [self.prefix + suffix for suffix in self.memory.keys[:DELETE_RANGE_ROWS]]
         else:
@@ -334,4 +382,9 @@ class Tree(Generic[T]):
             batch.puts[_TREES].update(dict.fromkeys(keys))
         else:
             batch.delete_range(_TREES, self.prefix, upper)
-        self.begin()
+        self.begin(batch)
+
+
+def key_tree(tree_id: int, new: bool = False) -> Tree[bytes]:
+    """Return a tree of rows without values, whose items are their suffixes."""
+    return Tree(tree_id, lambda suffix, value: suffix, lambda item: b"", new)

@@ -179,7 +179,7 @@ class Txn:
     @property
     def dirty(self) -> bool:
         """Return whether anything has been changed so far."""
-        return bool(self._streams or self._members or any(self.batch.puts) or self.batch.ranges)
+        return bool(self._streams or self._members or self.batch)
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
@@ -193,7 +193,7 @@ class Txn:
                     raise Corruption(f"stream {stream.name[2:]!r} has impossible counts") from error
                 stream.behind = 0
             self._streams.clear()
-        elif not (self._members or any(batch.puts) or batch.ranges):
+        elif not (self._members or batch):
             return None
         seen = self.catalog.seen
         if seen:

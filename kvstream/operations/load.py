@@ -30,8 +30,8 @@ from kvstream.meta.records import (
     Node,
     StreamMeta,
 )
-from kvstream.meta.runs import Run
-from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.runs import Run, run_tree
+from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.info import GroupsSnapshot
@@ -157,7 +157,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     for group in list(txn.catalog.groups(txn, stream)):
         txn.catalog.drop_group(txn, stream, group)
     if stream.idmp_tree:
-        Tree(stream.idmp_tree, as_is).drop(txn.batch)
+        key_tree(stream.idmp_tree).drop(txn.batch)
     stream.idmp_tree = stream.pids = stream.iids = 0
     loaded = seal(txn, stream, state, txn.allocate)
     txn.reshaped(stream)
@@ -230,7 +230,7 @@ def _add_group(
     txn: Txn, row: bytes, image: GroupImage, allocate: Allocate, loaded: Loaded
 ) -> GroupMeta:
     consumers, runs, times = allocate(), allocate(), allocate()
-    group = GroupMeta(image.name, row, consumers, Tree(runs, Run.decode), Tree(times, as_is))
+    group = GroupMeta(image.name, row, consumers, run_tree(runs), key_tree(times))
     group.last_delivered = image.last_delivered
     _add_consumers(txn, group, image, allocate, loaded.corrections)
     ranks = _ranks(image, loaded.corrections)
@@ -261,7 +261,7 @@ def _add_consumers(
 
 
 def _consumer(prefix: bytes, name: bytes, seen_ms: int, allocate: Allocate) -> ConsumerMeta:
-    return ConsumerMeta(name, prefix + name, Tree(allocate(), as_is), max(0, seen_ms))
+    return ConsumerMeta(name, prefix + name, key_tree(allocate()), max(0, seen_ms))
 
 
 def _ranks(image: GroupImage, notes: list[str]) -> dict[PackedID, int]:

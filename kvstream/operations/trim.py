@@ -419,7 +419,7 @@ def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
 def _delete_span(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Delete entries that have no live ones between them."""
     if len(ids) < SPAN_ROWS:
-        return _delete_each(txn, stream, ids)
+        return _delete_each(txn, stream, ids) if ids else None
     lower, upper = stream.prefix + ids[0].packed, stream.prefix + ids[-1].packed + b"\x00"
     txn.batch.delete_range(_MESSAGES, lower, upper)
 

@@ -77,7 +77,7 @@ _FEW = 8
 class Batch:
     """Changes that will be written together, on top of the committed ``rows``."""
 
-    __slots__ = ("_order", "_rows", "puts", "ranges")
+    __slots__ = ("_order", "_rows", "deferred", "puts", "ranges")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -86,9 +86,17 @@ class Batch:
         self._order: tuple[list[bytes], ...] = ([], [], [])
         """The keys at the last call of ``_between``, sorted."""
         self.ranges: list[tuple[int, bytes, bytes]] = []
+        self.deferred: list[Callable[[Batch], None]] = []
+        """Called before rows of TREES are read or written: each puts rows that may change often."""
 
     def __bool__(self) -> bool:
-        return bool(self.puts[0] or self.puts[1] or self.puts[2] or self.ranges)
+        return bool(self.puts[0] or self.puts[1] or self.puts[2] or self.ranges or self.deferred)
+
+    def put_deferred(self) -> None:
+        """Put the rows that were deferred."""
+        deferred, self.deferred = self.deferred, []
+        for put in deferred:
+            put(self)
 
     def clear(self) -> None:
         """Drop all changes."""
@@ -100,6 +108,8 @@ class Batch:
                 order.clear()
         if self.ranges:
             self.ranges.clear()
+        if self.deferred:
+            self.deferred.clear()
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         self.puts[family][key] = value
@@ -111,6 +121,8 @@ class Batch:
         """Delete every row of ``lower <= key < upper``, also those that this batch has put."""
         if lower >= upper:
             return  # RocksDB would fail on it after it has logged the batch
+        if self.deferred and family == Family.TREES:
+            self.put_deferred()
         puts = self.puts[family]
         if puts:
             order, first, end = self._between(family, lower, upper)
@@ -120,6 +132,8 @@ class Batch:
         self.ranges.append((family, lower, upper))
 
     def get(self, family: int, key: bytes) -> bytes | None:
+        if self.deferred and family == Family.TREES:
+            self.put_deferred()
         puts = self.puts[family]
         if key in puts:
             return puts[key]
@@ -128,6 +142,8 @@ class Batch:
         return self._rows.get(family, key)
 
     def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
+        if self.deferred and family == Family.TREES:
+            self.put_deferred()
         puts = self.puts[family]
         if self.ranges:
             return [self.get(family, key) for key in keys]
@@ -173,6 +189,7 @@ class Batch:
 
     def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
         """Return a copy of the changes, on top of ``rows_of`` the committed rows."""
+        self.put_deferred()
         copy = Batch(rows_of(self._rows))
         copy.puts = tuple([puts.copy() for puts in self.puts])
         copy.ranges = self.ranges.copy()
@@ -224,6 +241,8 @@ class Batch:
 
     def _behind_deleted(self, family: int, lower: bytes) -> bytes:
         """Return ``lower``, or the end of the range deletes that it lies in."""
+        if self.ranges and self.deferred and family == Family.TREES:
+            self.put_deferred()
         for fam, low, high in self.ranges:
             if fam == family and low <= lower < high:
                 _, first, end = self._between(family, lower, high)
@@ -232,6 +251,8 @@ class Batch:
         return lower
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
+        if self.deferred and family == Family.TREES:
+            self.put_deferred()
         if not self.puts[family] and not self.ranges:
             return False
         if self.puts[family]:

@@ -159,6 +159,8 @@ class Database:
         reserve of free space. Raises StoreFull, WriteStalled or
         StoreReadOnly with nothing written, UnknownOutcome if RocksDB failed in the middle.
         """
+        if batch.deferred:
+            batch.put_deferred()
         gate = self.gate
         if monotonic() >= gate.open_until:
             gate.admit(frees)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.layout.keys import ALLOCATOR_KEY, U64
-from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.trees import key_tree
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.types.options import StoreOptions
@@ -92,7 +92,7 @@ def test_the_rows_of_a_dropped_tree_are_not_found_under_a_later_one(metadata: Me
     assert again.consumers_count == 0
     assert again.consumers_tree > group.consumers_tree
     assert metadata.catalog.consumer(metadata.txn, again, b"c") is None
-    assert list(Tree(group.consumers_tree, as_is).scan(metadata.txn.batch)) == []
+    assert list(key_tree(group.consumers_tree).scan(metadata.txn.batch)) == []
 
 
 @pytest.mark.parametrize("number", [(1 << 32) - 1, (1 << 63) - 1])

@@ -273,7 +273,7 @@ def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Meta
     group = metadata.group(fresh_name())
     consumer = metadata.consumer(group, b"c")
     group.indexed = True
-    consumer.runs.put(metadata.txn.batch, ALL_IDS[1], b"", ALL_IDS[1])
+    consumer.runs.put(metadata.txn.batch, ALL_IDS[1], ALL_IDS[1])
     with pytest.raises(Corruption, match=f"has lost the run of pending entries {'0' * 15}1"):
         list(pel.runs_of(metadata.txn, group, consumer))
     metadata.abandon()

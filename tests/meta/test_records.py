@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from kvstream import Corruption, StreamID, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
-from kvstream.meta.runs import Run, time_of
-from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.runs import Run, run_tree, time_of
+from kvstream.meta.trees import key_tree
 
 NAME = b"\x00\x03orders"
 U32, U64 = st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 64) - 1)
@@ -51,11 +51,11 @@ def a_stream() -> StreamMeta:
 
 
 def a_group() -> GroupMeta:
-    return GroupMeta(b"g", b"row", 3, Tree(4, Run.decode), Tree(5, as_is))
+    return GroupMeta(b"g", b"row", 3, run_tree(4), key_tree(5))
 
 
 def a_consumer() -> ConsumerMeta:
-    return ConsumerMeta(b"c", b"row", Tree(6, as_is), seen_ms=8)
+    return ConsumerMeta(b"c", b"row", key_tree(6), seen_ms=8)
 
 
 def a_node() -> Node:
@@ -90,7 +90,7 @@ def test_the_cold_part_of_a_record_is_encoded_anew_only_when_told() -> None:
 
 @given(st.fixed_dictionaries(GROUP_FIELDS), st.lists(GIVEN_OUT, min_size=3, max_size=3))
 def test_a_group_s_record_is_read_back_as_it_was(fields: dict[str, Any], trees: list[int]) -> None:
-    group = GroupMeta(b"g", b"row", trees[0], Tree(trees[1], Run.decode), Tree(trees[2], as_is))
+    group = GroupMeta(b"g", b"row", trees[0], run_tree(trees[1]), key_tree(trees[2]))
     for field, value in fields.items():
         setattr(group, field, value)
     found = GroupMeta.decode(b"g", b"row", group.encode())
@@ -103,7 +103,7 @@ def test_a_group_s_record_is_read_back_as_it_was(fields: dict[str, Any], trees: 
 def test_a_consumer_s_record_is_read_back_as_it_was(
     tree: int, seen_ms: int, active_ms: int, pending: int, activity: int
 ) -> None:
-    consumer = ConsumerMeta(b"c", b"row", Tree(tree, as_is), seen_ms)
+    consumer = ConsumerMeta(b"c", b"row", key_tree(tree), seen_ms)
     consumer.active_ms, consumer.pending, consumer.activity = active_ms, pending, activity
     found = ConsumerMeta.decode(b"c", b"row", consumer.encode())
     assert (found.name, found.row, found.runs.id) == (b"c", b"row", tree)

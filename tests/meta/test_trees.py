@@ -31,10 +31,14 @@ def decoded(suffix: bytes, value: bytes) -> Item:
     return suffix, value
 
 
+def encoded(item: Item) -> bytes:
+    return item[1]
+
+
 def new_tree(metadata: Metadata) -> Tree[Item]:
     number = metadata.txn.allocate()
     metadata.commit()
-    return Tree(number, decoded, new=True)
+    return Tree(number, decoded, encoded, new=True)
 
 
 def on_disk(database: Database, tree: Tree[Item]) -> list[Item]:
@@ -61,7 +65,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(suffix=SUFFIXES, value=VALUES)
     def put(self, suffix: bytes, value: bytes) -> None:
-        self.tree.put(self.batch, suffix, value, (suffix, value))
+        self.tree.put(self.batch, suffix, (suffix, value))
         self.model[suffix] = value
 
     @rule(suffix=SUFFIXES)
@@ -108,7 +112,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule()
     def reload(self) -> None:
-        self.tree = Tree(self.tree.id, decoded)
+        self.tree = Tree(self.tree.id, decoded, encoded)
 
     @rule(suffix=SUFFIXES)
     def look(self, suffix: bytes) -> None:
@@ -147,7 +151,7 @@ def ten_rows(metadata: Metadata, monkeypatch: pytest.MonkeyPatch) -> Tree[Item]:
     monkeypatch.setattr(trees, "CACHED_ROWS", 10)
     tree = new_tree(metadata)
     for suffix in LETTERS:
-        tree.put(metadata.txn.batch, suffix, b"", (suffix, b""))
+        tree.put(metadata.txn.batch, suffix, (suffix, b""))
     metadata.commit()
     assert tree.memory is not None
     return tree
@@ -169,7 +173,7 @@ def test_a_scan_goes_on_where_it_was_when_the_tree_outgrows_memory(
 ) -> None:
     scan = ten_rows.scan(metadata.txn.batch, b"c")
     assert next(scan)[0] == b"c"
-    ten_rows.put(metadata.txn.batch, b"dd", b"", (b"dd", b""))
+    ten_rows.put(metadata.txn.batch, b"dd", (b"dd", b""))
     assert ten_rows.memory is None
     assert [suffix for suffix, _ in scan] == [b"d", b"dd", *LETTERS[4:]]
 
@@ -179,7 +183,7 @@ def test_a_tree_that_has_become_small_again_comes_back_into_memory(
 ) -> None:
     monkeypatch.setattr(trees, "CACHED_ROWS", 3)
     batch = metadata.txn.batch
-    ten_rows.put(batch, b"k", b"", (b"k", b""))
+    ten_rows.put(batch, b"k", (b"k", b""))
     assert ten_rows.memory is None
     for suffix in LETTERS[:8]:
         ten_rows.delete(batch, suffix)

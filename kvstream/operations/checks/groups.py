@@ -14,7 +14,7 @@ from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import Run
-from kvstream.meta.trees import Tree, as_is
+from kvstream.meta.trees import key_tree
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
 
@@ -37,7 +37,7 @@ class Owner:
 
     def make(self, survey: Survey) -> None:
         """Write a record and a tree for a consumer that has none; its times begin now."""
-        tree = Tree(survey.allocate(), as_is)
+        tree = key_tree(survey.allocate())
         consumer = ConsumerMeta(self.name, self.row, tree, survey.now_ms)
         consumer.pending = self.pending
         survey.findings.put(Family.TREES, self.row, consumer.encode())
