@@ -30,6 +30,9 @@ from kvstream.meta.txn import Txn
 RUN_IDS_MAX = 128
 """IDs of one run: an acknowledgement rewrites the rest of its run."""
 
+JOINED_IDS_MAX = 16
+"""IDs of a run that grows by further deliveries: an acknowledgement at random rewrites it."""
+
 COUNT_MAX = (1 << 63) - 1
 """The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
 
@@ -140,8 +143,16 @@ def deliver(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
 ) -> None:
     """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
-    if _is_clear(txn, group, ids):
-        _append(txn, group, ids, owner, time_ms, 1, 0)
+    last = group.runs.floor(txn.batch, ids[-1])
+    if last is None or last.ids[-1] < ids[0]:
+        if (
+            last is not None
+            and len(last.ids) + len(ids) <= JOINED_IDS_MAX
+            and last[2:] == (owner, time_ms, 1, 0)
+        ):
+            pel_index.resize(txn, group, last, [*last.ids, *ids])
+        else:
+            _append(txn, group, ids, owner, time_ms, 1, 0)
     else:  # SETID moved the group's last ID back
         take(txn, group, ids)
         place(txn, group, ids, owner, time_ms, 1)
@@ -218,7 +229,7 @@ def _split_around(
     old, own, made = run.ids, run[2:], []
     at = cut = _position(run, ids[0])
     if cut:
-        pel_index.shrink(txn, group, run, list(old[:cut]))
+        pel_index.resize(txn, group, run, list(old[:cut]))
     else:
         pel_index.remove(txn, group, run)
     mine = 0
@@ -240,7 +251,26 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
+    if len(ids) == 1:
+        return _drop_one(txn, group, ids[0])
     return sum([len(found) for _, found in _taken(txn, group, ids)])
+
+
+def _drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
+    run = run_at(txn, group, eid)
+    if run is None:
+        return 0
+    ids = run.ids
+    if len(ids) == 1:
+        if ids[0] != eid:
+            return 0
+        remove_runs(txn, group, [run])
+        return 1
+    at = _position(run, eid)
+    if ids[at] != eid:
+        return 0
+    pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
+    return 1
 
 
 def _taken(
@@ -270,7 +300,7 @@ def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Se
     wanted = set(ids)
     found = [eid for eid in run.ids if eid in wanted]
     if 0 < len(found) < len(run.ids):
-        pel_index.shrink(txn, group, run, [eid for eid in run.ids if eid not in wanted])
+        pel_index.resize(txn, group, run, [eid for eid in run.ids if eid not in wanted])
     return found
 
 

@@ -27,6 +27,7 @@ from kvstream.meta.runs import (
     RunIndex,
     RunWatch,
     RunWatches,
+    new_run,
     owner_of,
 )
 from kvstream.meta.trees import Tree
@@ -164,13 +165,14 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.remove_all(runs)
 
 
-def shrink(txn: Txn, group: GroupMeta, run: Run, left: list[PackedID]) -> None:
-    """Reduce a run to some of its IDs."""
+def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
+    """Replace the IDs of a run: by some of them, or by more behind the last one."""
     if group.watches is not None:
         _note(group, [run])
-    rest = run._replace(ids=left)
-    group.runs.put(txn.batch, run.anchor, rest)
-    change = len(left) - len(run.ids)
+    change = len(ids) - len(run.ids)
+    if change > 0:
+        group.grown += change
+    group.runs.put(txn.batch, run.anchor, new_run((run.anchor, ids, *run[2:])))
     if group.indexed:
         _count(txn, group, owner_of(run), change)
     elif group.index is not None:

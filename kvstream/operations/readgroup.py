@@ -151,6 +151,17 @@ def read_new(
     return [*given, *fresh] if given else fresh
 
 
+def read_few(
+    txn: Txn, name: bytes, group: bytes, consumer: bytes, count: int
+) -> Sequence[Entry] | None:
+    """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
+    stream, found = group_of_key(txn, name, group, WHERE)
+    if ranges.is_large(stream, count):
+        return None
+    member = consumer_of(txn, found, consumer)
+    return _deliver_new(txn, stream, found, member, count, noack=False)
+
+
 def read_history(
     txn: Txn,
     name: bytes,

@@ -78,6 +78,22 @@ class PendingMachine(RuleBasedStateMachine):
         pel.place(self.metadata.txn, self.group, fresh, owner, time, count)
         self.model |= dict.fromkeys(fresh, Entry(owner, time, count))
 
+    @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES)
+    def deliver_anew(self, ids: list[bytes], owner: bytes, time: int) -> None:
+        pel.deliver(self.metadata.txn, self.group, ids, owner, time)
+        self.model |= dict.fromkeys(ids, Entry(owner, time, 1))
+
+    @rule(owner=st.sampled_from(CONSUMERS), time=st.integers(0, 1))
+    def deliver_the_next(self, owner: bytes, time: int) -> None:
+        following = [eid for eid in ALL_IDS if eid > max(self.model, default=b"")]
+        if following:
+            self.deliver_anew(following[:1], owner, time)
+
+    @rule(eid=IDS)
+    def drop(self, eid: bytes) -> None:
+        assert pel.drop(self.metadata.txn, self.group, [eid]) == (eid in self.model)
+        self.model.pop(eid, None)
+
     @rule(ids=SETS_OF_IDS)
     def take(self, ids: list[bytes]) -> None:
         expected = [each.id for each in self.those(ids)]
@@ -212,6 +228,7 @@ def test_pending_runs_do_what_single_entries_would(
     monkeypatch.setattr(trees, "SPARSE", sparse)
     monkeypatch.setattr(runs, "SPARSE", sparse)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
+    monkeypatch.setattr(pel, "JOINED_IDS_MAX", min(pel.JOINED_IDS_MAX, run_ids_max))
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     monkeypatch.setattr(pel_index, "_FEW", run_ids_max % 3)
     monkeypatch.setattr(PendingMachine, "database", database, raising=False)
@@ -247,6 +264,33 @@ def change_one(metadata: Metadata, change: Any) -> list[list[bytes]]:
     pel.place(metadata.txn, group, ALL_IDS[1:10], b"c", 5, 1)
     change(metadata.txn, group)
     return [list(run.ids) for run in group.runs.scan(metadata.txn.batch)]
+
+
+def test_entries_delivered_one_by_one_share_runs(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    for name in (b"c", b"d"):
+        metadata.consumer(group, name)
+    for eid in ALL_IDS[:20]:
+        pel.deliver(metadata.txn, group, [eid], b"c", 5)
+    pel.deliver(metadata.txn, group, [ALL_IDS[20]], b"d", 5)
+    pel.deliver(metadata.txn, group, [ALL_IDS[21]], b"d", 6)
+    runs = [(run.owner, len(run.ids)) for run in group.runs.scan(metadata.txn.batch)]
+    assert runs == [(b"c", 16), (b"c", 4), (b"d", 1), (b"d", 1)]
+    metadata.commit()
+
+
+def test_an_entry_delivered_and_acknowledged_in_one_commit_is_never_written(
+    metadata: Metadata,
+) -> None:
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    metadata.commit()
+    for eid in ALL_IDS:
+        pel.deliver(metadata.txn, group, [eid], b"c", 5)
+        assert pel.drop(metadata.txn, group, [eid]) == 1
+    metadata.txn.batch.put_deferred()
+    assert not metadata.txn.batch
+    metadata.commit()
 
 
 def test_an_acknowledged_entry_leaves_its_run_in_one_piece(metadata: Metadata) -> None:

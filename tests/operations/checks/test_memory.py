@@ -83,8 +83,8 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
     """Have everything loaded, change it, and see that it is told and read anew."""
     stream = store.stream(KEY)
     stream.trim(maxlen=len(stream) - 1)
-    for _ in range(2):
-        stream.group(GROUP).consumer("ann").read(count=1)
+    for name in ("bob", "ann"):  # one run each
+        stream.group(GROUP).consumer(name).read(count=1)
     stream.info_full()
     assert store.check() == []
     loaded = store.engine.catalog.streams[qualified(0, KEY)]
