@@ -14,6 +14,7 @@ When keys were last used (OBJECT IDLETIME) is kept in memory alone, for the last
 
 from collections.abc import Callable, Collection, Iterator
 from collections.abc import Set as AbstractSet
+from dataclasses import dataclass
 from struct import Struct
 from struct import error as StructError
 from weakref import WeakSet
@@ -23,6 +24,7 @@ from kvstream.layout.keys import (
     EXPIRY_TAG,
     SCAN_TAG,
     SWAPPED_KEY,
+    U16,
     U64,
     database_of,
     decode_number,
@@ -206,6 +208,20 @@ class KeyWatch:
             self.changed.add(name)
 
 
+@dataclass(slots=True)
+class Expiries:
+    """The keys of a database that expire."""
+
+    keys: int = 0
+    times: int = 0
+    """The sum of their times, in Unix milliseconds."""
+
+
+def _stored_database(expiry: bytes) -> int:
+    """Return the database of an expiry row."""
+    return int(U16.unpack_from(expiry, _EXPIRY_NAME)[0])
+
+
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
 
@@ -215,6 +231,9 @@ class KeyIndex:
         self._databases = databases
         self._next_expiry = 0
         """No key expires before this time; 0 if it is still to be looked up."""
+        self._expiries: dict[int, Expiries] = {}
+        """By the stored number of each database, of the expiry rows below ``_counted_to``."""
+        self._counted_to = EXPIRY_TAG
         self._watches: WeakSet[KeyWatch] = WeakSet()
         self.usage = Usage()
 
@@ -249,7 +268,7 @@ class KeyIndex:
         db = database_of(key.name)
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
-            txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
+            self._drop_expiry(txn, key)
         if counted:
             self.note(key)
             self._count(txn, db, -1)
@@ -259,14 +278,30 @@ class KeyIndex:
         record."""
         self.note(key)
         if key.expire_at:
-            txn.batch.delete(_METADATA, expiry_row(key.expire_at, key.name))
+            self._drop_expiry(txn, key)
         if at_ms:
             self._note_expiry(txn, at_ms, key.name)
         key.expire_at = at_ms
 
     def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
-        txn.batch.put(_METADATA, expiry_row(at_ms, name), b"")
+        row = expiry_row(at_ms, name)
+        txn.batch.put(_METADATA, row, b"")
+        self._count_expiry(row, at_ms, 1)
         self._next_expiry = min(self._next_expiry, at_ms)
+
+    def _drop_expiry(self, txn: Txn, key: Key) -> None:
+        """Delete the expiry row of a key; ``expired`` may have deleted that of a due one."""
+        row = expiry_row(key.expire_at, key.name)
+        if key.expire_at > txn.expiry_ms or txn.batch.get(_METADATA, row) is not None:
+            txn.batch.delete(_METADATA, row)
+            self._count_expiry(row, key.expire_at, -1)
+
+    def _count_expiry(self, row: bytes, at_ms: int, change: int) -> None:
+        """Count a key that got an expiry, or lost it; a key beyond what was counted is not yet."""
+        if row < self._counted_to:
+            of_database = self._expiries.setdefault(_stored_database(row), Expiries())
+            of_database.keys += change
+            of_database.times += change * at_ms
 
     def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes]:
         """Return the names of up to ``limit`` expired keys after the first ``skip``.
@@ -281,15 +316,33 @@ class KeyIndex:
         due = sum(at_ms <= txn.expiry_ms for at_ms in times[:limit])
         if not skip:  # the skipped ones stay due
             self._next_expiry = times[due] if due < len(times) else NEVER
-        for key, _ in rows[:due]:  # even a row without a key, which would otherwise be due for ever
-            txn.batch.delete(_METADATA, key)
+        for (key, _), at_ms in zip(rows[:due], times, strict=False):
+            txn.batch.delete(_METADATA, key)  # even without a key: it would be due for ever
+            self._count_expiry(key, at_ms, -1)
         return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
 
-    def expiries(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
-        """Return time and name of the first ``limit`` keys to expire, including due ones."""
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), limit)
-        shown = self._databases.shown_name
-        return [(U64.unpack_from(key, 1)[0], shown(txn, key[_EXPIRY_NAME:])) for key, _ in rows]
+    def expiries(self, txn: Txn, limit: int) -> Callable[[int], Expiries]:
+        """Return a function that returns the expiries of a database, including due ones.
+
+        They are counted once, up to ``limit`` more at each call; changes keep the count up.
+        """
+        end = successor(EXPIRY_TAG)
+        if self._counted_to < end:
+            rows = txn.batch.page(_METADATA, self._counted_to, end, limit)
+            self._counted_to = rows[-1][0] + b"\0" if len(rows) == limit else end
+            for row, _ in rows:
+                self._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
+        stored, none = self._databases.stored, Expiries()
+        return lambda db: self._expiries.get(stored(txn, db), none)
+
+    def counts_expiries(self, txn: Txn) -> bool:
+        """Return whether the expiries counted so far are those that the rows show."""
+        recounted = KeyIndex(self._flushed, self._unlinked, self._databases)
+        recounted._counted_to = self._counted_to
+        for row, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, self._counted_to):
+            recounted._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
+        found = {db: counted for db, counted in self._expiries.items() if counted != Expiries()}
+        return found == recounted._expiries
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
@@ -388,8 +441,9 @@ class KeyIndex:
             watch.broken = True
 
     def forget(self) -> None:
-        """Look up the time of the next expiry again."""
+        """Look up the time of the next expiry, and count all of them, again."""
         self._next_expiry = 0
+        self._expiries, self._counted_to = {}, EXPIRY_TAG
         self.break_watches()
 
 

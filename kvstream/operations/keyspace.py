@@ -7,7 +7,7 @@ deleted later.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence, Set
+from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
@@ -16,7 +16,7 @@ from typing import Generic, TypeVar
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
-from kvstream.meta.keyspace import KeyWatch
+from kvstream.meta.keyspace import Expiries, KeyWatch
 from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key
@@ -144,8 +144,8 @@ def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:
     return txn.catalog.index.pages(txn, db)
 
 
-def first_expiries(txn: Txn, limit: int) -> list[tuple[int, bytes]]:
-    """Return time and name of the first ``limit`` keys to expire in any database."""
+def expiries(txn: Txn, limit: int) -> Callable[[int], Expiries]:
+    """Return a function that returns the expiries of a database; it reads ``limit`` at most."""
     return txn.catalog.index.expiries(txn, limit)
 
 

@@ -362,6 +362,42 @@ def test_an_expiry_outlasts_the_process(open_store: Stores, clock: ManualClock) 
     assert (store.ttl("s"), store.exists("t")) == (30, False)
 
 
+def test_the_keys_that_expire_are_counted_once_and_kept_counted(
+    store: Store, clock: ManualClock
+) -> None:
+    def told(limit: int, db: int = 0) -> tuple[int, int]:
+        found = store.engine.run(keyspace.expiries, limit)(db)
+        return found.keys, found.times
+
+    keys = [f"k{number}" for number in range(6)]
+    fill(store, *keys)
+    for number, key in enumerate(keys[:5]):
+        store.expire_at(key, START_MS / 1000 + 10 + number)
+    times = [START_MS + 10_000 + 1000 * number for number in range(5)]
+    assert told(2) == (2, sum(times[:2]))
+    store.expire_at("k0", START_MS / 1000 + 50)  # beyond what was counted
+    store.persist("k1")
+    assert store.check() == []
+    assert told(10) == (4, sum(times[2:]) + START_MS + 50_000)
+    store.rename("k2", "k9")
+    store.delete("k3")
+    fill(store.select(1), "other")
+    store.select(1).expire("other", 100)
+    assert told(0) == (3, times[2] + times[4] + START_MS + 50_000)
+    assert told(0, db=1)[0] == 1
+    assert store.check() == []
+    clock.advance(20_000)
+    store.engine.run(keyspace.delete_expired, 10)
+    assert told(0) == (1, START_MS + 50_000)
+    store.flush_all()
+    clock.advance(100_000)
+    store.engine.run(keyspace.delete_expired, 10)
+    assert store.check() == []
+    while store.engine.run(keyspace.sweep, 10):
+        pass
+    assert told(0) == told(0, db=1) == (0, 0)
+
+
 def test_ids_of_another_database_s_stream_are_its_own(store: Store) -> None:
     add(store, b"s", "5-0")
     store.select(1).stream("s").add({"f": "v"}, id="1-0")

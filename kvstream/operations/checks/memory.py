@@ -15,7 +15,13 @@ from kvstream.meta.runs import RunIndex
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
+from kvstream.operations.checks.survey import (
+    DECODING_ERRORS,
+    STORE,
+    Survey,
+    consumer_place,
+    group_place,
+)
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID
 
@@ -29,6 +35,8 @@ _HOT = "what was shown lately is not what is there"
 
 def check_memory(survey: Survey, txn: Txn) -> None:
     """Compare every loaded object with its row, and every readahead with the next entries."""
+    if not txn.catalog.index.counts_expiries(txn):
+        survey.findings.fault(STORE, "the keys that expire are miscounted in memory")
     for stream in txn.catalog.streams.values():
         place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):

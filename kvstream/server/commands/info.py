@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, TypeAlias
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
-from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
@@ -83,7 +82,7 @@ ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
 
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
-"""Rows of the expiry index that INFO reads, so that it never takes long."""
+"""Keys that expire which one INFO counts, so that it never takes long; the count is kept."""
 RUN_ID = secrets.token_hex(20)
 """The identity of this process."""
 _DAY_S = 86400
@@ -102,8 +101,8 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     `redis_version` is 8.10.0, since clients choose by it what they send; `kvstream_version` is
     beside it. `used_memory` is the memory of the whole process. `rdb_changes_since_last_save`
-    counts commands that may write, not keys. `expires` and `avg_ttl` are of the first 10,000 keys
-    that expire.
+    counts commands that may write, not keys. The first INFO counts `expires` and `avg_ttl` of
+    10,000 keys, each further one those of 10,000 more, until all are counted.
 
     System calls are not counted. Fields of missing features (replicas, scripts, forks, eviction)
     are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
@@ -350,21 +349,13 @@ def _cluster(server: "Executor", txn: Txn) -> Fields:
 
 
 def _keyspace(server: "Executor", txn: Txn) -> Fields:
-    expiries = _expiries(txn)
+    expiries_of = keyspace.expiries(txn, EXPIRES_COUNTED)
     for db in range(server.engine.options.databases):
         keys = keyspace.size(txn, db)
         if keys:
-            times = [at - txn.now_ms for at in expiries.get(db, ())]
-            mean = sum(times) // len(times) if times else 0
-            yield f"db{db}", f"keys={keys},expires={len(times)},avg_ttl={mean},subexpiry=0"
-
-
-def _expiries(txn: Txn) -> dict[int, list[int]]:
-    """Return the times at which the first keys expire, by database."""
-    found: dict[int, list[int]] = {}
-    for at_ms, name in keyspace.first_expiries(txn, EXPIRES_COUNTED):
-        found.setdefault(database_of(name), []).append(at_ms)
-    return found
+            found = expiries_of(db)
+            mean = found.times // found.keys - txn.now_ms if found.keys else 0
+            yield f"db{db}", f"keys={keys},expires={found.keys},avg_ttl={mean},subexpiry=0"
 
 
 _SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
