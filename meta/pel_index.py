@@ -70,6 +70,16 @@ def pending_with(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     return index_of(txn, group).pending_with(consumer.name)
 
 
+def pending_by_consumer(txn: Txn, group: GroupMeta) -> dict[bytes, int]:
+    """Return the number of pending entries of each consumer that has any, sorted by name."""
+    if group.indexed:
+        members = txn.catalog.consumers(txn, group)
+        return {member.name: member.pending for member in members if member.pending}
+    shares = index_of(txn, group).shares
+    owners = sorted([owner for owner in shares if owner is not None])
+    return {owner: shares[owner].pending for owner in owners}
+
+
 def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
     """Yield the ``times_suffix`` of each run: first those without an owner, then the oldest."""
     if group.indexed:
@@ -383,7 +393,7 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
 
 def settle(txn: Txn, group: GroupMeta) -> None:
     """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
-    if not group.indexed or group.pending > CACHED_IDS // 4:
+    if not group.indexed or group.pending > CACHED_IDS // 2:
         return
     if group.pending == 0:  # the trees are empty
         group.times.begin(txn.batch)

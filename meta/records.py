@@ -219,6 +219,7 @@ class StreamMeta:
         "_cold",
         "ahead",
         "behind",
+        "deleted_to",
         "deletions",
         "empty_bytes",
         "entries_added",
@@ -301,6 +302,8 @@ class StreamMeta:
         """Entries appended since the record was written; only their rows show them."""
         self.shrinks = 0
         """How often entries were deleted or trimmed since the stream was loaded."""
+        self.deleted_to = MIN_ID
+        """The greatest ID that was deleted since, and the last one if all were trimmed."""
         self.deletions = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
@@ -314,6 +317,15 @@ class StreamMeta:
         """The first node, if it is closed and in memory."""
         held = self.held
         return held[0] if held and held[0].first == self.head else None
+
+    def keeps(self, ahead: Ahead) -> bool:
+        """Return whether no entry of a group's readahead was deleted or trimmed."""
+        if ahead.shrinks != self.shrinks:
+            entries = ahead.entries
+            if self.deleted_to > ahead.after or (entries and entries[0].id < self.first):
+                return False
+            ahead.shrinks = self.shrinks
+        return True
 
     def encode(self) -> bytes:
         """Return the record's bytes."""

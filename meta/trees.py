@@ -154,8 +154,8 @@ class Tree(Generic[T]):
         return memory is not None and len(memory.keys) + count <= CACHED_ROWS
 
     def is_small(self) -> bool:
-        """Return whether the tree is in memory and takes no more than a quarter of its limit."""
-        return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 4
+        """Return whether the tree is in memory and takes no more than half of its limit."""
+        return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 2
 
     def begin(self, batch: Batch) -> None:
         """Begin as an empty tree without reading the disk."""
@@ -240,7 +240,7 @@ class Tree(Generic[T]):
             return
         batch.puts[_TREES][self.prefix + suffix] = None
         self._deletes += 1
-        if self._deletes > CACHED_ROWS:  # the tree may have become small again
+        if self._deletes > CACHED_ROWS // 2:  # the tree may have become small again
             self.reload(batch)
 
     def delete_all(self, batch: Batch, suffixes: list[bytes]) -> None:
@@ -268,7 +268,7 @@ class Tree(Generic[T]):
         puts.update({prefix + suffix: value for suffix, (value, _) in rows.items()})
         if memory is None:
             self._deletes += len(gone)
-            if self._deletes > CACHED_ROWS:  # the tree may have become small again
+            if self._deletes > CACHED_ROWS // 2:  # the tree may have become small again
                 self.reload(batch)
             return
         items = memory.items

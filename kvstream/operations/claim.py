@@ -28,7 +28,7 @@ from kvstream.meta.pel import (
     runs_of,
     stretches,
 )
-from kvstream.meta.pel_index import pending_in, pending_with
+from kvstream.meta.pel_index import pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
@@ -332,15 +332,11 @@ def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
     last = found.runs.floor(txn.batch, b"\xff" * 16)
     if first is None or last is None:
         return PendingSummary(0, None, None, {})
-    counts = {
-        member.name: pending_with(txn, found, member)
-        for member in txn.catalog.consumers(txn, found)
-    }
     return PendingSummary(
         pending_in(txn, found),
         StreamID.unpack(first.ids[0]),
         StreamID.unpack(last.ids[-1]),
-        {name: count for name, count in counts.items() if count},
+        pending_by_consumer(txn, found),
     )
 
 

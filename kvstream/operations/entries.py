@@ -192,11 +192,13 @@ def between_reversed(
 
 
 def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
-    found = between(txn, stream, MIN_ID, MAX_ID, 1)
-    return found[0] if found else None
+    return get(txn, stream, stream.first)
 
 
 def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
+    last = get(txn, stream, stream.last)
+    if last is not None:
+        return last
     found = between_reversed(txn, stream, MIN_ID, MAX_ID, 1)
     return found[0] if found else None
 

@@ -251,10 +251,10 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
     """Return the next ``count`` new entries through the group's readahead.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
-    until an entry of the stream is deleted, and skipped if the group's last ID was moved.
+    until one of its entries is deleted, and skipped if the group's last ID was moved.
     """
     ahead = group.ahead
-    if ahead is None or ahead.shrinks != stream.shrinks:
+    if ahead is None or not stream.keeps(ahead):
         ahead = group.ahead = Ahead(stream.shrinks, count)
     following = group.last_delivered
     queue = ahead.entries

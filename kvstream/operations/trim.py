@@ -255,6 +255,7 @@ def _cut(
         stream.first = stream.head = MIN_ID
         stream.held.clear()
         stream.ahead.clear()
+        stream.deleted_to = stream.last
         nodes.clear_open(stream)
         txn.catalog.hot.forget(stream.prefix)
     else:
@@ -369,6 +370,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     txn.catalog.deletions.note(stream, ids)
     stream.shrinks += 1
+    stream.deleted_to = max(stream.deleted_to, ids[-1])
     stream.length -= len(ids)
     _leave_out(stream, ids)
     if stream.length == 0:

@@ -191,3 +191,26 @@ def test_a_deleted_consumer_takes_its_pending_entries_with_it(
     assert consumer.delete() == 0
     assert five.group("g").pending().count == 0
     assert ms_of(consumer.read()) == [4, 5]
+
+
+def test_what_was_read_ahead_is_never_given_once_it_is_gone(store: Store) -> None:
+    stream = store.stream("s")
+    ids = [stream.add({"n": number}, id=f"{number + 1}-0") for number in range(30)]
+    consumer = stream.create_group("g", "0").consumer("c")
+
+    def read() -> StreamID:
+        return consumer.read(count=1)[0].id
+
+    assert [read() for _ in range(4)] == ids[:4]
+    stream.delete(ids[1])
+    assert read() == ids[4]
+    stream.delete(ids[5], ids[7])
+    assert [read() for _ in range(2)] == [ids[6], ids[8]]
+    stream.trim(minid=ids[12])
+    assert read() == ids[12]
+    stream.trim(maxlen=0)
+    stream.set_id("9-0")
+    stream.add({"n": "new"}, id="10-0")
+    last = stream.add({"n": "new"}, id="40-0")
+    assert read() == last
+    assert store.check() == []

@@ -99,7 +99,7 @@ def _check_read_ahead(
     survey: Survey, place: str, txn: Txn, stream: StreamMeta, group: GroupMeta
 ) -> None:
     ahead = group.ahead
-    if ahead is None or ahead.shrinks != stream.shrinks or ahead.after != group.last_delivered:
+    if ahead is None or not stream.keeps(ahead) or ahead.after != group.last_delivered:
         return  # it will not be used
     try:
         found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
