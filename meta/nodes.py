@@ -342,6 +342,8 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
 
     A large entry begins a node and is alone in it, unless the limit of bytes is set higher.
     """
+    if stream.open_live and above >= stream.open_first:
+        return False
     if above < stream.open_first <= last and stream.open_bytes >= LARGE_VALUE:
         return True
     prefix = tree_prefix(stream.nodes_tree)

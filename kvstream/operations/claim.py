@@ -124,6 +124,8 @@ class Claim:
             live = [row for row in rows if row is not None]
         else:
             rows, live = read(ids), []
+            if None not in rows:
+                return {}
             places = [at for at, row in enumerate(rows) if row is None]
             rows = rows[: found.take_room(ids, places)]
         found.rows += live
