@@ -177,12 +177,12 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
     """Replace the IDs of a run: by some of them, or by more behind the last one."""
-    if group.watches is not None:
-        _note(group, [run])
-    change = len(ids) - len(run.ids)
+    resized, change = new_run((run.anchor, ids, *run[2:])), len(ids) - len(run.ids)
     if change > 0:
         group.grown += change
-    group.runs.put(txn.batch, run.anchor, new_run((run.anchor, ids, *run[2:])))
+    if group.watches is not None:
+        _note(group, [resized if change > 0 else run])
+    group.runs.put(txn.batch, run.anchor, resized)
     if group.indexed:
         _count(txn, group, owner_of(run), change)
     elif group.index is not None:

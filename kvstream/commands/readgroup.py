@@ -15,7 +15,7 @@ from kvstream.commands.read import (
     take_options,
     take_streams,
 )
-from kvstream.commands.replies import Paged, Streams
+from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
 from kvstream.commands.reply_pages import of_found
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -29,6 +29,8 @@ COMMANDS = Family("stream")
 _GROUP, _COUNT = (b"GROUP", b"group"), (b"COUNT", b"count")
 _BLOCK, _STREAMS = (b"BLOCK", b"block"), (b"STREAMS", b"streams")
 """As clients write them."""
+_WORDS = 9
+"""Words of the usual form of a small read without BLOCK."""
 _SMALL_COUNTS = {b"%d" % count: count for count in range(1, readgroup.SMALL_READ + 1)}
 
 
@@ -71,6 +73,8 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
         few = readgroup.read_few(txn, session.prefix + argv[-2], argv[2], argv[3], count)
         if few:
             return Streams([(argv[-2], few)])
+        if few is not None and len(argv) == _WORDS:
+            return NULL_ARRAY
     options = _Options()
     args = take_options(argv, _OPTIONS, options)
     names, ids = take_streams(session, args, "an ID or '>'", "xreadgroup")
@@ -117,11 +121,11 @@ def _small_count(argv: Argv) -> int:
     That is ``GROUP group consumer COUNT count [BLOCK milliseconds] STREAMS key >``: parsed like
     this "XREADGROUP COUNT 1" takes half of the processor time.
     """
-    if len(argv) not in (9, 11) or not (
+    if len(argv) not in (_WORDS, _WORDS + 2) or not (
         argv[1] in _GROUP and argv[4] in _COUNT and argv[-3] in _STREAMS
     ):
         return 0
-    if len(argv) == 11 and not (argv[6] in _BLOCK and argv[7].isdigit() and len(argv[7]) < 16):
+    if len(argv) > _WORDS and not (argv[6] in _BLOCK and argv[7].isdigit() and len(argv[7]) < 16):
         return 0
     return _SMALL_COUNTS.get(argv[5], 0)
 

@@ -279,6 +279,18 @@ def test_entries_delivered_one_by_one_share_runs(metadata: Metadata) -> None:
     metadata.commit()
 
 
+def test_a_run_that_grows_is_told_up_to_its_new_end(metadata: Metadata) -> None:
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    watch = pel_index.watched(group)
+    pel.deliver(metadata.txn, group, [ALL_IDS[3]], b"c", 5)
+    pel.deliver(metadata.txn, group, [ALL_IDS[7]], b"c", 5)
+    assert watch.take() == [(ALL_IDS[3], ALL_IDS[3]), (ALL_IDS[3], ALL_IDS[7])]
+    pel.drop(metadata.txn, group, [ALL_IDS[7]])
+    assert watch.take() == [(ALL_IDS[3], ALL_IDS[7])]
+    metadata.commit()
+
+
 def test_an_entry_delivered_and_acknowledged_in_one_commit_is_never_written(
     metadata: Metadata,
 ) -> None:
