@@ -158,9 +158,8 @@ def test_looking_keeps_in_memory_what_is_small_and_makes_no_index(
     with Store.open(tmp_path / "again") as store:
         group = store.stream("s").create_group("g", "0")
         store.stream("s").add_many([{"n": number} for number in range(count)])
-        consumer = group.consumer("c")
-        for _ in range(count):
-            consumer.read(1)
+        for number in range(count):  # a run each
+            group.consumer(f"c{number % 2}").read(1)
     with Store.open(tmp_path / "again") as store:
         found = store.engine.run(group_figures, qualified(0, b"s"), b"g")
         assert found is not None
