@@ -5,7 +5,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from kvstream.operations import pages
+from kvstream.operations import thresholds
 from kvstream.server.runtime.group_fsync import LINGER_S, GroupFsync
 from kvstream.types.options import Durability
 from tests.server.asking import Asker
@@ -130,8 +130,8 @@ def test_appends_are_durable_when_they_are_answered(served: Served) -> None:
 def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
-    monkeypatch.setattr(pages, "LOOK_ROWS", 1)
+    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
+    monkeypatch.setattr(thresholds, "LOOK_ROWS", 1)
     served.engine.set_durability(Durability.ALWAYS)
     with served.asker() as asker:
         for _ in range(5):
@@ -143,7 +143,7 @@ def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
 def test_a_long_reply_that_a_timer_has_found_is_written(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
+    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
     with served.asker() as asker:
         for _ in range(3):
             asker.ask("XADD s * f v")
