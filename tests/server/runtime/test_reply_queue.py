@@ -112,7 +112,7 @@ class Patient(GroupFsync):
     """A group fsync that asks for nothing."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: 0, lambda: None, lambda function: None)
+        super().__init__(lambda: 0, lambda: None, lambda: None, lambda function: None)
 
     def begin(self) -> None:
         self.begun = True
