@@ -6,15 +6,25 @@ are in ``consumers``.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
 from redis import Redis
 
-from bench.consumers import consumed
-from bench.processes import both, further_servers, loaded
+from bench.consumers import check_pages, consume_pages, prepare_pages
+from bench.load import ENTRY, ask_in_batches, words
+from bench.processes import (
+    CLIENTS,
+    both,
+    framed,
+    further_servers,
+    loaded,
+    port_of,
+    processor_seconds,
+)
 from bench.results import Comparison, Log
-from bench.workload import BATCH, Fields, Sizes, entries
+from bench.workload import Sizes, entry
 
 KEY = "orders"
 PAGE = "100"
@@ -23,6 +33,7 @@ STORED = 10_000
 
 Load = Callable[[Redis, int], float]
 """Runs a number of operations on a server; returns the seconds."""
+Check = Callable[[Redis, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,36 +46,38 @@ class ServerRow:
     durability: str
     count: Callable[[Sizes], int]
     load: Load
-    prepare: Callable[[Redis], None] = lambda client: None
+    prepare: Check = lambda client, count: None
+    """Fills an empty server for a round of that many operations."""
+    check: Check = lambda client, count: None
+    """Raises WrongReply unless the round has done that many operations."""
+    rounds: Callable[[Sizes], int] = lambda sizes: sizes.rounds
 
 
-def words(fields: Fields) -> list[str]:
-    """Return the fields of an entry as arguments of a command."""
-    return [word for pair in fields.items() for word in pair]
+def benchmark(pipeline: int, *command: str, clients: int = CLIENTS) -> Load:
+    """Return a load by redis-benchmark."""
 
-
-def _bench(pipeline: int, *command: str) -> Load:
     def load(client: Redis, count: int) -> float:
-        return count / loaded(client, count, pipeline, *command)["rps"]
+        return count / loaded(client, count, pipeline, *command, clients=clients)["rps"]
 
     return load
 
 
 def _xadd(pipeline: int, *options: str) -> Load:
-    return _bench(pipeline, "XADD", KEY, *options, "*", *words(entries(1)[0]))
+    return benchmark(pipeline, "XADD", KEY, *options, "*", *ENTRY)
 
 
-def fill(client: Redis, count: int, key: str = KEY, numbered: bool = False) -> None:
-    """Append ``count`` entries; ``numbered``: with the IDs 1-0, 2-0 ..."""
-    for start in range(0, count, BATCH):
-        pipe = client.pipeline(transaction=False)
-        for at, fields in enumerate(entries(min(BATCH, count - start)), start + 1):
-            pipe.xadd(key, fields, id=f"{at}-0" if numbered else "*")  # type: ignore[arg-type]
-        pipe.execute()
+def fill(client: Redis, count: int) -> None:
+    """Append ``count`` entries with the IDs 1-0, 2-0 ..."""
+    ask_in_batches(port_of(client), _adds(count))
 
 
-def _stored(client: Redis) -> None:
-    fill(client, STORED, numbered=True)
+@lru_cache(maxsize=2)
+def _adds(count: int) -> list[bytes]:
+    return [framed("XADD", KEY, f"{n}-0", *words(entry(n))) for n in range(1, count + 1)]
+
+
+def _stored(client: Redis, count: int) -> None:
+    fill(client, STORED)
 
 
 ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
@@ -89,7 +102,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
+        benchmark(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
         _stored,
     ),
     ServerRow(
@@ -98,7 +111,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
+        benchmark(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
         _stored,
     ),
     ServerRow(
@@ -107,7 +120,9 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: max(s.served // 50, 100),
-        consumed,
+        consume_pages,
+        prepare_pages,
+        check_pages,
     ),
     ServerRow(
         "serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)
@@ -118,21 +133,35 @@ SERVER_ROWS = (
 )
 
 
+def _round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
+    """Run one round on one server; return the seconds, and those of the server's processor."""
+    client.flushall()
+    row.prepare(client, count)
+    before = processor_seconds(client)
+    took = row.load(client, count)
+    used = processor_seconds(client) - before
+    row.check(client, count)
+    return took, used
+
+
 def _compare(
     row: ServerRow, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
 ) -> Comparison:
-    count = row.count(sizes)
-    result = Comparison(row.key, row.title, row.target, count)
-    sides = [(own, result.seconds), (peer, result.peer_seconds)]
+    result = Comparison(row.key, row.title, row.target, row.count(sizes))
+    sides: list[tuple[Redis, list[float], list[float]]] = [
+        (own, result.seconds, result.processor),
+        (peer, result.peer_seconds, result.peer_processor),
+    ]
     for name, client in further.items():
-        sides.append((client, result.further_seconds.setdefault(name, [])))
-    for number in range(-1, sizes.rounds):
-        for client, seconds in sides if number % 2 else reversed(sides):
-            client.flushall()
-            row.prepare(client)
-            took = row.load(client, count if number >= 0 else max(count // 10, 100))
-            if number >= 0:  # the first round warms up
+        sides.append((client, result.further_seconds.setdefault(name, []), []))
+    for number in range(-1, row.rounds(sizes)):
+        for client, seconds, processor in sides if number % 2 else reversed(sides):
+            if number < 0:  # the first round warms up
+                _round(row, client, max(result.count // 10, 100))
+            else:
+                took, used = _round(row, client, result.count)
                 seconds.append(took)
+                processor.append(used)
     return result
 
 
