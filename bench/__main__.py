@@ -20,6 +20,7 @@ from bench.processes import PeerMissing, require_load, require_peer
 from bench.queue_cycle import CYCLE_ROWS, READING_ROWS
 from bench.report import Report, as_json, print_report, write_docs
 from bench.results import Scaling
+from bench.rivals import EMBEDDED_LIMITS, run_rivals
 from bench.server import SERVER_ROWS, ServerRow, run_server
 from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
@@ -33,6 +34,7 @@ WIDTH = 180
 
 LIMITS = {
     **LIBRARY_LIMITS,
+    **EMBEDDED_LIMITS,
     **SERVER_LIMITS,
     "open-loop": ("XADD at fixed rates", open_loop),
     "wakeups": ("blocked clients", wakeups),
@@ -47,6 +49,7 @@ COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
 ROWS = (
     *(work.key for work in (*LIBRARY_ROWS, *SERVER_ROWS, *MIGRATION_ROWS)),
     *COMMAND_GROUPS,
+    "rivals",
     *SPARK_KEYS,
     *LIMITS,
 )
@@ -79,6 +82,8 @@ def _run(
         if key in chosen:
             log(title)
             report.limits.extend(measure(folder, sizes))
+    if "rivals" in chosen:
+        report.rivals.extend(run_rivals(sizes, folder, log))
     report.migration.extend(run_migration(migration, sizes, folder, log))
     for row in run_spark([key for key in SPARK_KEYS if key in chosen], sizes, folder, log):
         if isinstance(row, Scaling):

@@ -23,8 +23,8 @@ from bench.load import (
     fill_numbered,
     run_scripts,
 )
-from bench.processes import CLIENTS, framed, loaded, port_of
-from bench.server import KEY, STORED, Check, Load, ServerRow, fill
+from bench.processes import CLIENTS, framed, port_of
+from bench.server import KEY, STORED, Check, Load, ServerRow, benchmark, fill
 from bench.workload import Sizes
 
 RANDOM = "__rand_int__"
@@ -62,14 +62,10 @@ class Command:
     """By how much fewer requests there are than of a small command."""
 
 
-def _keys(prefix: str) -> Check:
+def _keys(client: Redis, count: int) -> None:
     """Set a key for each number below the number of requests."""
-
-    def prepare(client: Redis, count: int) -> None:
-        keys = [f"{prefix}:{number:012d}" for number in range(count)]
-        ask_in_batches(port_of(client), [framed("SET", key, "1000000") for key in keys])
-
-    return prepare
+    keys = [f"key:{number:012d}" for number in range(count)]
+    ask_in_batches(port_of(client), [framed("SET", key, "1000000") for key in keys])
 
 
 def _stored(client: Redis, count: int) -> None:
@@ -196,15 +192,15 @@ XREADGROUP = Command(
 
 COMMANDS = (
     PING,
-    Command("get", "GET", (0.8, 0.4), ("GET", f"key:{RANDOM}"), prepare=_keys("key")),
+    Command("get", "GET", (0.8, 0.4), ("GET", f"key:{RANDOM}"), prepare=_keys),
     Command("set", "SET", (0.8, 0.4), ("SET", f"key:{RANDOM}", "1000000")),
-    Command("incr", "INCR", (0.8, 0.4), ("INCR", f"key:{RANDOM}"), prepare=_keys("key")),
+    Command("incr", "INCR", (0.8, 0.4), ("INCR", f"key:{RANDOM}"), prepare=_keys),
     Command(
         "mget",
         "MGET of 10",
         (0.4, 0),
         ("MGET", *[f"key:{RANDOM}"] * 10),
-        prepare=_keys("key"),
+        prepare=_keys,
         holds=lambda reply: len(reply) == 10 and None not in reply,
         divisor=2,
     ),
@@ -354,7 +350,7 @@ def _load(command: Command, clients: int, pipeline: int) -> Load:
     def load(client: Redis, count: int) -> float:
         words = [part for word in command.words for part in _parts(word)]
         options = ("-r", str(command.keyspace or count))
-        return count / loaded(client, count, pipeline, *options, *words, clients=clients)["rps"]
+        return benchmark(pipeline, *options, *words, clients=clients)(client, count)
 
     return load
 

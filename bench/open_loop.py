@@ -12,7 +12,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -57,13 +57,15 @@ class _Connection:
 
 def send_at_rate(port: int, key: str, rate: int, seconds: float) -> list[float]:
     """Send XADDs at a rate over 10 connections; return the latency of each in seconds."""
-    connections = [_Connection(port) for _ in range(CONNECTIONS)]
     request = framed("XADD", key, "*", *ENTRY)
     total, sent, answered = int(rate * seconds), 0, 0
     latencies: list[float] = []
-    # epoll rounds its timeout up to milliseconds, select does not.
-    with selectors.SelectSelector() as selector:
+    with ExitStack() as stack:
+        connections = [_Connection(port) for _ in range(CONNECTIONS)]
+        # epoll rounds its timeout up to milliseconds, select does not.
+        selector = stack.enter_context(selectors.SelectSelector())
         for connection in connections:
+            stack.enter_context(connection.socket)
             selector.register(connection.socket, selectors.EVENT_READ, connection)
         begun = time.perf_counter()
         while answered < total:
@@ -79,8 +81,6 @@ def send_at_rate(port: int, key: str, rate: int, seconds: float) -> list[float]:
                 raise WrongReply(f"no reply within {STALL_S:g} s")
             for each, _ in ready:
                 answered += each.data.received(latencies)
-    for connection in connections:
-        connection.socket.close()
     return latencies
 
 

@@ -24,6 +24,7 @@ PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 _SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_RIVALS_HEAD = ("embedded queue", "kvstream/s", "SQLite/s", "ratio", "rounds", "target", "result")
 _MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
 _SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
@@ -50,6 +51,8 @@ class Report:
     """In requests, not entries."""
     commands: list[Comparison] = field(default_factory=list)
     """Each command, the cycle of a queue, and reads beside other work; in requests or entries."""
+    rivals: list[Comparison] = field(default_factory=list)
+    """kvstream as an embedded queue, beside SQLite by hand and packages."""
     migration: list[Comparison] = field(default_factory=list)
     """An RDB file into a store, beside redis-server and a copy loop."""
     spark: list[Comparison] = field(default_factory=list)
@@ -156,6 +159,7 @@ def _tables(report: Report) -> list[Figures]:
         _comparisons(_LIBRARY_HEAD, report.library),
         _comparisons(_SERVER_HEAD, report.server),
         _comparisons(_COMMAND_HEAD, report.commands),
+        _comparisons(_RIVALS_HEAD, report.rivals),
         _comparisons(_MIGRATION_HEAD, report.migration),
         _comparisons(_SPARK_HEAD, report.spark),
         (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
@@ -200,6 +204,7 @@ def as_json(report: Report) -> str:
         "contests": [row.as_json() for row in report.library],
         "served": [row.as_json() for row in report.server],
         "commands": [row.as_json() for row in report.commands],
+        "rivals": [row.as_json() for row in report.rivals],
         "moved": [row.as_json() for row in report.migration],
         "sparked": [row.as_json() for row in report.spark],
         "scaled": [row.as_json() for row in report.scaling],

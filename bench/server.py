@@ -31,6 +31,9 @@ PAGE = "100"
 STORED = 10_000
 """Entries of the stream that is read."""
 
+RESOLUTION_S = 0.001
+"""What redis-benchmark measures in."""
+
 Load = Callable[[Redis, int], float]
 """Runs a number of operations on a server; returns the seconds."""
 Check = Callable[[Redis, int], None]
@@ -57,7 +60,8 @@ def benchmark(pipeline: int, *command: str, clients: int = CLIENTS) -> Load:
     """Return a load by redis-benchmark."""
 
     def load(client: Redis, count: int) -> float:
-        return count / loaded(client, count, pipeline, *command, clients=clients)["rps"]
+        rate = loaded(client, count, pipeline, *command, clients=clients)["rps"]
+        return max(count / rate, RESOLUTION_S)
 
     return load
 
@@ -133,7 +137,7 @@ SERVER_ROWS = (
 )
 
 
-def _round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
+def run_round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
     """Run one round on one server; return the seconds, and those of the server's processor."""
     client.flushall()
     row.prepare(client, count)
@@ -154,12 +158,13 @@ def _compare(
     ]
     for name, client in further.items():
         sides.append((client, result.further_seconds.setdefault(name, []), []))
-    for number in range(-1, row.rounds(sizes)):
+    rounds = row.rounds(sizes)
+    for number in range(-1 if rounds > 1 else 0, rounds):
         for client, seconds, processor in sides if number % 2 else reversed(sides):
             if number < 0:  # the first round warms up
-                _round(row, client, max(result.count // 10, 100))
+                run_round(row, client, max(result.count // 10, 100))
             else:
-                took, used = _round(row, client, result.count)
+                took, used = run_round(row, client, result.count)
                 seconds.append(took)
                 processor.append(used)
     return result

@@ -3,7 +3,7 @@
 import selectors
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
 from statistics import median
@@ -28,14 +28,8 @@ _READ = ("XREAD", "BLOCK", 0, "STREAMS")
 @contextmanager
 def _connections(client: Redis, count: int) -> Iterator[list[socket]]:
     """Open connections, and close them at the end."""
-    opened: list[socket] = []
-    try:
-        for _ in range(count):
-            opened.append(connect(port_of(client)))
-        yield opened
-    finally:
-        for connection in opened:
-            connection.close()
+    with ExitStack() as stack:
+        yield [stack.enter_context(connect(port_of(client))) for _ in range(count)]
 
 
 def _wait_for_blocked(client: Any, count: int) -> None:
