@@ -173,9 +173,9 @@ ENTRY = words(entry(0))
 """The fields of an entry with 100 bytes."""
 
 
-def entry_id(number: int) -> str:
+def entry_id(number: int, first: int = FIRST_ID) -> str:
     """Return the ID of an entry of a numbered stream."""
-    return f"{FIRST_ID + number}-0"
+    return f"{first + number}-0"
 
 
 def bulk_string(text: str) -> bytes:
@@ -195,14 +195,14 @@ READ_LINES = 5
 """Lines of a reply of XREAD from one stream, its entries aside."""
 
 
-def fill_numbered(port: int, key: str, count: int) -> None:
-    """Append ``count`` entries with IDs of equal length."""
-    ask_in_batches(port, _adds(key, count))
+def fill_numbered(port: int, key: str, count: int, first: int = FIRST_ID) -> None:
+    """Append ``count`` entries with consecutive IDs."""
+    ask_in_batches(port, _adds(key, count, first))
 
 
 @lru_cache(maxsize=8)
-def _adds(key: str, count: int) -> list[bytes]:
-    return [framed("XADD", key, entry_id(n), *words(entry(n))) for n in range(count)]
+def _adds(key: str, count: int, first: int) -> list[bytes]:
+    return [framed("XADD", key, entry_id(n, first), *words(entry(n))) for n in range(count)]
 
 
 def deliver(port: int, key: str, count: int) -> None:

@@ -1,19 +1,28 @@
 """``kvstream serve`` beside redis-server: 50 clients on the loopback, entries of 4 fields.
 
-redis-benchmark generates the load, except for consumers, whose XACK depends on what they read: they
-are in ``consumers``.
+redis-benchmark generates the load, except for consumers, whose XACK depends on what they read:
+their requests come from ``load``.
 """
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import groupby
 from pathlib import Path
 
 from redis import Redis
 
-from bench.consumers import check_pages, consume_pages, prepare_pages
-from bench.load import ENTRY, ask_in_batches, words
+from bench.load import (
+    ENTRY,
+    GROUP,
+    Script,
+    WrongReply,
+    bulk_string,
+    entry_id,
+    entry_reply,
+    exchanges,
+    fill_numbered,
+    run_scripts,
+)
 from bench.processes import (
     CLIENTS,
     both,
@@ -24,10 +33,11 @@ from bench.processes import (
     processor_seconds,
 )
 from bench.results import Comparison, Log
-from bench.workload import Sizes, entry
+from bench.workload import Sizes
 
 KEY = "orders"
-PAGE = "100"
+READ = 100
+"""Entries of one read."""
 STORED = 10_000
 """Entries of the stream that is read."""
 
@@ -72,19 +82,58 @@ def _xadd(pipeline: int, *options: str) -> Load:
 
 def fill(client: Redis, count: int) -> None:
     """Append ``count`` entries with the IDs 1-0, 2-0 ..."""
-    ask_in_batches(port_of(client), _adds(count))
-
-
-@lru_cache(maxsize=2)
-def _adds(count: int) -> list[bytes]:
-    return [framed("XADD", KEY, f"{n}-0", *words(entry(n))) for n in range(1, count + 1)]
+    fill_numbered(port_of(client), KEY, count, first=1)
 
 
 def _stored(client: Redis, count: int) -> None:
     fill(client, STORED)
 
 
-ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
+def _own_stream(number: int) -> str:
+    """Return the key of one consumer's stream."""
+    return f"orders-{number:02d}"
+
+
+def _pages(count: int) -> int:
+    """Return the pages of one consumer."""
+    return max(count // CLIENTS, 1)
+
+
+def _prepare_pages(client: Redis, count: int) -> None:
+    """Fill a stream with a group for each consumer: ``count`` pages in all."""
+    for number in range(CLIENTS):
+        fill_numbered(port_of(client), _own_stream(number), READ * _pages(count))
+        client.xgroup_create(_own_stream(number), GROUP, id="0")
+
+
+def _pages_script(key: str, pages: int) -> Script:
+    """Read a page of entries and acknowledge it; repeat."""
+    read = framed("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(READ), "STREAMS", key, ">")
+    head = b"*1\r\n*2\r\n" + bulk_string(key) + b"*%d\r\n" % READ
+    pairs = []
+    for first in range(0, READ * pages, READ):
+        numbers = range(first, first + READ)
+        pairs.append((read, head + b"".join(map(entry_reply, numbers))))
+        pairs.append((framed("XACK", key, GROUP, *map(entry_id, numbers)), b":%d\r\n" % READ))
+    return exchanges(pairs)
+
+
+def _consume_pages(client: Redis, count: int) -> float:
+    """Read and acknowledge ``count`` pages with 50 consumers; return the seconds."""
+    pages = _pages(count)
+    scripts = [_pages_script(_own_stream(number), pages) for number in range(CLIENTS)]
+    return run_scripts(port_of(client), scripts) * count / (pages * CLIENTS)
+
+
+def _check_pages(client: Redis, count: int) -> None:
+    """Raise WrongReply unless every entry was read and acknowledged."""
+    for number in range(CLIENTS):
+        group = client.xinfo_groups(_own_stream(number))[0]
+        if group["pending"] or group["entries-read"] != READ * _pages(count):
+            raise WrongReply(f"{_own_stream(number)} was not consumed fully: {group}")
+
+
+ANYWHERE = ("-r", str(STORED - 2 * READ))
 """Options with which redis-benchmark replaces ``__rand_int__`` by a number below this."""
 
 
@@ -106,7 +155,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        benchmark(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
+        benchmark(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", str(READ)),
         _stored,
     ),
     ServerRow(
@@ -115,7 +164,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        benchmark(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
+        benchmark(1, *ANYWHERE, "XREAD", "COUNT", str(READ), "STREAMS", KEY, "__rand_int__"),
         _stored,
     ),
     ServerRow(
@@ -124,9 +173,9 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: max(s.served // 50, 100),
-        consume_pages,
-        prepare_pages,
-        check_pages,
+        _consume_pages,
+        _prepare_pages,
+        _check_pages,
     ),
     ServerRow(
         "serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)
