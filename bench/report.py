@@ -23,6 +23,8 @@ FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+PROCESSOR = "CPU us, Redis"
+"""The column with the processor time of a request: kvstream's, and Redis's."""
 _SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _RIVALS_HEAD = ("embedded queue", "kvstream/s", "SQLite/s", "ratio", "rounds", "target", "result")
 _MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
@@ -30,7 +32,7 @@ _SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target",
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
 _LIBRARY_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _COMMAND_HEAD = ("command", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
-_WORST_HEAD = ("worst rows", "measured", "target", "of its target")
+_WORST_HEAD = ("worst rows", "measured", "target", "of its target", PROCESSOR)
 WORST = 10
 """Rows of the table with the worst rows."""
 _LIMIT_HEAD = ("claim", "measured", "bound", "result", "note")
@@ -83,8 +85,12 @@ def _comparisons(head: tuple[str, ...], rows: Sequence[Comparison]) -> Figures:
     """Return a table of comparisons, with columns of processor time and of newer servers."""
     names = list(dict.fromkeys(name for row in rows for name in row.further_rates))
     further = tuple(f"{name}/s" for name in names)
-    processor = ("CPU us, Redis",) if any(row.processor_us for row in rows) else ()
+    processor = (PROCESSOR,) if any(row.processor_us for row in rows) else ()
     return (*head, *processor, *further), [_comparison_row(row, names) for row in rows]
+
+
+def _processor(row: Comparison) -> str:
+    return ", ".join(f"{us:.1f}" for us in row.processor_us or ())
 
 
 def _ratio(ratio: float) -> str:
@@ -101,7 +107,7 @@ def _comparison_row(row: Comparison, further: Sequence[str]) -> tuple[str, ...]:
         f"{low:.1f} to {high:.1f}",
         f"{row.target:g}x" if row.target else "none",
         _mark(row.met) if row.target else "",
-        *(() if row.processor_us is None else (", ".join(f"{us:.1f}" for us in row.processor_us),)),
+        *((_processor(row),) if row.processor_us else ()),
         *(
             f"{row.further_rates[name]:,.0f}" if name in row.further_rates else ""
             for name in further
@@ -147,9 +153,9 @@ def worst_rows(report: Report) -> list[Comparison | Limit]:
 def _worst_row(row: Comparison | Limit) -> tuple[str, ...]:
     if isinstance(row, Limit):
         title, measured, target, *_ = _limit_row(row)
-    else:
-        title, measured, target = row.title, _ratio(row.ratio), f"{row.target:g}x"
-    return title, measured, target, f"{row.share:.2f}"
+        return title, measured, target, f"{row.share:.2f}", ""
+    target = f"{row.target:g}x"
+    return row.title, _ratio(row.ratio), target, f"{row.share:.2f}", _processor(row)
 
 
 def _tables(report: Report) -> list[Figures]:

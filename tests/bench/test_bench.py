@@ -101,7 +101,7 @@ def test_the_rows_furthest_from_their_target_come_first(report: Report) -> None:
     assert [row.key for row in worst_rows(report)] == ["ping", "open", "range", "add"]
     lines = markdown(report, plotted=False).splitlines()
     assert lines[2].startswith("| worst rows |")
-    assert lines[4] == "| PING | 0.40x | 0.8x | 0.50 |"
+    assert lines[4] == "| PING | 0.40x | 0.8x | 0.50 |  |"
 
 
 def test_a_row_of_a_server_has_its_processor_time(report: Report) -> None:
