@@ -43,7 +43,7 @@ SINGLE_TARGET = 0.6
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """A command, with its requests or its words for redis-benchmark."""
+    """A command: its words for redis-benchmark, or its requests."""
 
     name: str
     title: str
@@ -96,12 +96,14 @@ def _numbered(client: Redis, count: int) -> None:
     fill_numbered(port_of(client), KEY, count)
 
 
-def _delivered(client: Redis, count: int) -> None:
+def deliver_all(client: Redis, count: int) -> None:
+    """Fill a stream, and deliver all its entries to a consumer."""
     fill_numbered(port_of(client), KEY, count)
     deliver(port_of(client), KEY, count)
 
 
 def _expect(what: str, found: int, holds: bool) -> None:
+    """Raise WrongReply with the number that was found, unless it is right."""
     if not holds:
         raise WrongReply(f"{what}: {found:,}")
 
@@ -119,7 +121,8 @@ def _check_delivered(client: Redis, count: int) -> None:
     _expect("entries delivered", found, found >= count)
 
 
-def _check_acked(client: Redis, count: int) -> None:
+def check_acked(client: Redis, count: int) -> None:
+    """Raise WrongReply if an entry is still pending."""
     found = _pending_count(client)
     _expect("entries not acknowledged", found, found == 0)
 
@@ -270,8 +273,8 @@ COMMANDS = (
         "XACK of 1",
         (0.8, 0.4),
         requests=_acks,
-        prepare=_delivered,
-        check=_check_acked,
+        prepare=deliver_all,
+        check=check_acked,
     ),
     Command(
         "xdel",
@@ -286,7 +289,7 @@ COMMANDS = (
         "XCLAIM of 1",
         (0.6, 0.3),
         requests=_claims,
-        prepare=_delivered,
+        prepare=deliver_all,
         check=_check_claimed,
     ),
     Command(

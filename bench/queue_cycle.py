@@ -6,6 +6,7 @@ from typing import Any
 
 from redis import Redis
 
+from bench.commands import check_acked, deliver_all
 from bench.load import (
     CONSUMER,
     ENTRY,
@@ -14,7 +15,6 @@ from bench.load import (
     READ_LINES,
     Script,
     WrongReply,
-    deliver,
     entry_id,
     exchanges,
     fill_numbered,
@@ -81,11 +81,6 @@ def _check_queues(client: Any, count: int) -> None:
             raise WrongReply(f"{_queue(number)} has {length} entries and {group}")
 
 
-def _prepare_acks(client: Redis, count: int) -> None:
-    fill_numbered(port_of(client), KEY, count)
-    deliver(port_of(client), KEY, count)
-
-
 def _ack_at_random(client: Redis, count: int) -> float:
     """Acknowledge all entries, 100 of them at once, in random order; return the seconds."""
     numbers = list(range(count))
@@ -96,12 +91,6 @@ def _ack_at_random(client: Redis, count: int) -> float:
         pairs.append((framed("XACK", KEY, GROUP, *ids), b":%d\r\n" % len(ids)))
     scripts = [exchanges(pairs[number::CLIENTS]) for number in range(min(CLIENTS, len(pairs)))]
     return run_scripts(port_of(client), scripts)
-
-
-def _check_acked(client: Any, count: int) -> None:
-    left = client.xpending(KEY, GROUP)["pending"]
-    if left:
-        raise WrongReply(f"{left} entries are still pending")
 
 
 def _pages(count: int) -> int:
@@ -167,8 +156,8 @@ READING_ROWS = (
         "everysec",
         lambda sizes: sizes.pending,
         _ack_at_random,
-        _prepare_acks,
-        _check_acked,
+        deliver_all,
+        check_acked,
         _rounds,
     ),
     ServerRow(
