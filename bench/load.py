@@ -8,8 +8,8 @@ beside the server that it measures.
 import selectors
 import socket
 import time
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Generator, Iterable, Sequence
+from contextlib import closing
 from functools import lru_cache
 
 from bench.processes import framed
@@ -66,16 +66,6 @@ class Line:
 
     def close(self) -> None:
         self._socket.close()
-
-
-@contextmanager
-def line(port: int) -> Iterator[Line]:
-    """Open a Line during the block."""
-    opened = Line(port)
-    try:
-        yield opened
-    finally:
-        opened.close()
 
 
 class _Connection:
@@ -159,7 +149,7 @@ def dealt(
 
 def ask_in_batches(port: int, requests: Sequence[bytes]) -> None:
     """Send encoded requests in batches, to prepare a row."""
-    with line(port) as opened:
+    with closing(Line(port)) as opened:
         for at in range(0, len(requests), PIPELINE):
             opened.send(b"".join(requests[at : at + PIPELINE]))
 
@@ -208,7 +198,7 @@ def _adds(key: str, count: int, first: int) -> list[bytes]:
 def deliver(port: int, key: str, count: int) -> None:
     """Create a group and deliver ``count`` entries of a stream to its consumer."""
     read = framed("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", PIPELINE, "STREAMS", key, ">")
-    with line(port) as opened:
+    with closing(Line(port)) as opened:
         opened.ask(("XGROUP", "CREATE", key, GROUP, "0"))
         for _ in range(0, count, PIPELINE):
             opened.send(read)
