@@ -11,25 +11,45 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+from bench.commands import COMMAND_NAMES, command_rows
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS
 from bench.migrate import MIGRATION_ROWS, run_migration
+from bench.open_loop import open_loop
 from bench.processes import PeerMissing, require_load, require_peer
+from bench.queue_cycle import CYCLE_ROWS, READING_ROWS
 from bench.report import Report, as_json, print_report, write_docs
 from bench.results import Scaling
-from bench.server import SERVER_ROWS, run_server
+from bench.rivals import EMBEDDED_LIMITS, run_rivals
+from bench.server import SERVER_ROWS, ServerRow, run_server
 from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
 from bench.spark_limits import SPARK_LIMITS
+from bench.wakeups import wakeups
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
 LOAD_VARIABLE = "KVSTREAM_LOAD"
-WIDTH = 120
+WIDTH = 180
 """Columns of the tables if the output is not a terminal."""
 
-LIMITS = {**LIBRARY_LIMITS, **SERVER_LIMITS, **SPARK_LIMITS}
+LIMITS = {
+    **LIBRARY_LIMITS,
+    **EMBEDDED_LIMITS,
+    **SERVER_LIMITS,
+    "open-loop": ("XADD at fixed rates", open_loop),
+    "wakeups": ("blocked clients", wakeups),
+    **SPARK_LIMITS,
+}
+COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
+    "commands": command_rows(),
+    "cycle": CYCLE_ROWS,
+    "reading": READING_ROWS,
+}
+"""Groups of rows that run together, beside those of ``serve``."""
 ROWS = (
     *(work.key for work in (*LIBRARY_ROWS, *SERVER_ROWS, *MIGRATION_ROWS)),
+    *COMMAND_GROUPS,
+    "rivals",
     *SPARK_KEYS,
     *LIMITS,
 )
@@ -38,7 +58,12 @@ QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))
 
 
 def _run(
-    report: Report, chosen: Sequence[str], sizes: Sizes, folder: Path, console: Console
+    report: Report,
+    chosen: Sequence[str],
+    commands: Sequence[str],
+    sizes: Sizes,
+    folder: Path,
+    console: Console,
 ) -> None:
     """Measure the chosen rows, and add each to the report at once."""
 
@@ -50,10 +75,15 @@ def _run(
     migration = [row for row in MIGRATION_ROWS if row.key in chosen]
     report.library.extend(run_library(library, sizes, folder, log))
     report.server.extend(run_server(server, sizes, folder, log))
+    groups = {**COMMAND_GROUPS, "commands": command_rows(commands)}
+    several = [row for key, rows in groups.items() if key in chosen for row in rows]
+    report.commands.extend(run_server(several, sizes, folder / "commands", log))
     for key, (title, measure) in LIMITS.items():
         if key in chosen:
             log(title)
             report.limits.extend(measure(folder, sizes))
+    if "rivals" in chosen:
+        report.rivals.extend(run_rivals(sizes, folder, log))
     report.migration.extend(run_migration(migration, sizes, folder, log))
     for row in run_spark([key for key in SPARK_KEYS if key in chosen], sizes, folder, log):
         if isinstance(row, Scaling):
@@ -63,7 +93,16 @@ def _run(
 
 
 @click.command()
-@click.option("--only", multiple=True, type=click.Choice(ROWS), help="A row; repeatable.")
+@click.option(
+    "--only", multiple=True, type=click.Choice(ROWS), help="A row or a group; repeatable."
+)
+@click.option(
+    "--command",
+    "commands",
+    multiple=True,
+    type=click.Choice(COMMAND_NAMES),
+    help="A command of the group commands; repeatable.",
+)
 @click.option("--quick", is_flag=True, help="Small sizes, to check that it runs.")
 @click.option("--write", is_flag=True, help="Write tables, plot and JSON into docs/.")
 @click.option(
@@ -82,6 +121,7 @@ def _run(
 )
 def main(
     only: tuple[str, ...],
+    commands: tuple[str, ...],
     quick: bool,
     write: bool,
     json_path: Path | None,
@@ -90,8 +130,10 @@ def main(
     folder: Path | None,
 ) -> None:
     """Compare kvstream with redis-server, both on this machine in the same run."""
+    if commands:
+        only = (*only, "commands")
     if write and (quick or only):
-        raise click.UsageError("--write needs a whole run: not with --quick or --only")
+        raise click.UsageError("--write needs a whole run: not with --quick, --only or --command")
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()
@@ -107,7 +149,8 @@ def main(
     sizes = replace(sizes, **{name: size for name, size in given.items() if size is not None})
     report = Report(os.getloadavg()[0])
     try:
-        _run(report, only or (QUICK_ROWS if quick else ROWS), sizes, work, console)
+        chosen = only or (QUICK_ROWS if quick else ROWS)
+        _run(report, chosen, commands, sizes, work, console)
     finally:
         shutil.rmtree(work)
         print_report(report, console)  # of a failed run too, what was measured

@@ -8,10 +8,10 @@ import time
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.latency import Line, Probe
+from bench.latency import Probe
+from bench.load import Line, words
 from bench.processes import framed, kvstream_server, port_of
 from bench.results import Limit
-from bench.server import words
 from bench.workload import BATCH, Sizes, entries
 from kvstream import Store
 

@@ -4,7 +4,6 @@ A probe adds an entry every millisecond. A late reply delays later probes, so ea
 counted with the time that it would have waited (no coordinated omission).
 """
 
-import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -12,7 +11,8 @@ from dataclasses import dataclass
 from itertools import cycle, islice
 from pathlib import Path
 
-from bench.processes import framed, kvstream_server, port_of
+from bench.load import Line
+from bench.processes import kvstream_server, port_of
 from bench.results import Limit
 from bench.workload import BATCH, Sizes, entries
 from kvstream import Store
@@ -22,39 +22,9 @@ Words = Sequence[object]
 PROBE_S = 0.001
 POLL_S = 0.05
 LATENCY_MS_MAX = 20.0
-CHUNK = 1 << 18
 PIPELINE = 5000
 POOL = 100_000
-KEPT = 4096
-"""Bytes kept of the end of a reply: enough for a section of INFO."""
-_END = b"$3\r\nend\r\n"
 CONSUMER = "worker-1"
-
-
-class Line:
-    """A connection that reads replies without decoding them."""
-
-    def __init__(self, port: int) -> None:
-        self._socket = socket.create_connection(("127.0.0.1", port), timeout=600)
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-
-    def ask(self, *requests: Words) -> bytes:
-        """Send requests, read all their replies, and return the end of the last one."""
-        return self.send(b"".join(framed(*each) for each in requests))
-
-    def send(self, framed_requests: bytes) -> bytes:
-        """Send requests that are encoded already; return the end of the last reply."""
-        self._socket.sendall(framed_requests + framed("ECHO", "end"))
-        last = b""
-        while not last.endswith(_END):
-            data = self._socket.recv(CHUNK)
-            if not data:
-                raise EOFError("the server has closed the connection")
-            last = (last + data[-KEPT:])[-KEPT:]
-        return last[: -len(_END)]
-
-    def close(self) -> None:
-        self._socket.close()
 
 
 class Probe(threading.Thread):
@@ -261,7 +231,7 @@ def watch(
 
     A short command is watched for the whole window: some of its command follows the reply.
     """
-    time.sleep(sizes.window_s)  # for background command of the command before
+    time.sleep(sizes.window_s)  # for background work of the command before
     requests = command.requests(sizes)
     probe.waits_ms()
     begun = time.perf_counter()
@@ -296,7 +266,7 @@ def blocking_commands(folder: Path, sizes: Sizes) -> list[Limit]:
             title = command.title.format(
                 bulk=sizes.bulk, tenth=sizes.bulk // 10, large=sizes.trimmed, keys=sizes.keys
             )
-            note = f"longest {longest:.1f} ms; it seconds {1000 * seconds:,.0f} ms"
+            note = f"longest {longest:.1f} ms; it took {1000 * seconds:,.0f} ms"
             limits.append(
                 Limit("gaps", f"others wait (p99) during {title}", p99, LATENCY_MS_MAX, "ms", note)
             )

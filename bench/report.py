@@ -23,11 +23,18 @@ FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
+PROCESSOR = "CPU us, Redis"
+"""The column with the processor time of a request: kvstream's, and Redis's."""
 _SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_RIVALS_HEAD = ("embedded queue", "kvstream/s", "SQLite/s", "ratio", "rounds", "target", "result")
 _MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
 _SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
 _LIBRARY_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_COMMAND_HEAD = ("command", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
+_WORST_HEAD = ("worst rows", "measured", "target", "of its target", PROCESSOR)
+WORST = 10
+"""Rows of the table with the worst rows."""
 _LIMIT_HEAD = ("claim", "measured", "bound", "result", "note")
 
 Figures = tuple[tuple[str, ...], list[tuple[str, ...]]]
@@ -44,6 +51,10 @@ class Report:
     limits: list[Limit] = field(default_factory=list)
     server: list[Comparison] = field(default_factory=list)
     """In requests, not entries."""
+    commands: list[Comparison] = field(default_factory=list)
+    """Each command, the cycle of a queue, and reads beside other work; in requests or entries."""
+    rivals: list[Comparison] = field(default_factory=list)
+    """kvstream as an embedded queue, beside SQLite by hand and packages."""
     migration: list[Comparison] = field(default_factory=list)
     """An RDB file into a store, beside redis-server and a copy loop."""
     spark: list[Comparison] = field(default_factory=list)
@@ -71,10 +82,19 @@ def _mark(met: bool) -> str:
 
 
 def _comparisons(head: tuple[str, ...], rows: Sequence[Comparison]) -> Figures:
-    """Return a table of comparisons, with a further column for each newer server."""
+    """Return a table of comparisons, with columns of processor time and of newer servers."""
     names = list(dict.fromkeys(name for row in rows for name in row.further_rates))
     further = tuple(f"{name}/s" for name in names)
-    return (*head, *further), [_comparison_row(row, names) for row in rows]
+    processor = (PROCESSOR,) if any(row.processor_us for row in rows) else ()
+    return (*head, *processor, *further), [_comparison_row(row, names) for row in rows]
+
+
+def _processor(row: Comparison) -> str:
+    return ", ".join(f"{us:.1f}" for us in row.processor_us or ())
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio < 1 else f"{ratio:.1f}x"
 
 
 def _comparison_row(row: Comparison, further: Sequence[str]) -> tuple[str, ...]:
@@ -83,10 +103,11 @@ def _comparison_row(row: Comparison, further: Sequence[str]) -> tuple[str, ...]:
         row.title,
         f"{row.rate:,.0f}",
         f"{row.peer_rate:,.0f}",
-        f"{row.ratio:.2f}x" if row.ratio < 1 else f"{row.ratio:.1f}x",
+        _ratio(row.ratio),
         f"{low:.1f} to {high:.1f}",
         f"{row.target:g}x" if row.target else "none",
         _mark(row.met) if row.target else "",
+        *((_processor(row),) if row.processor_us else ()),
         *(
             f"{row.further_rates[name]:,.0f}" if name in row.further_rates else ""
             for name in further
@@ -106,14 +127,45 @@ def _three_digits(value: float) -> str:
 
 def _limit_row(row: Limit) -> tuple[str, ...]:
     measured = f"{_three_digits(row.value)} {row.unit}"
+    if not row.limit:
+        return row.title, measured, "none", "", row.note
     return row.title, measured, f"{row.limit:g} {row.unit}", _mark(row.met), row.note
 
 
+def worst_rows(report: Report) -> list[Comparison | Limit]:
+    """Return the rows that have a target, those that are furthest from it first."""
+    rows: list[Comparison | Limit] = [
+        row
+        for table in (
+            report.library,
+            report.server,
+            report.commands,
+            report.migration,
+            report.spark,
+        )
+        for row in table
+        if row.target
+    ]
+    rows += [limit for limit in report.limits if limit.limit]
+    return sorted(rows, key=lambda row: row.share)
+
+
+def _worst_row(row: Comparison | Limit) -> tuple[str, ...]:
+    if isinstance(row, Limit):
+        title, measured, target, *_ = _limit_row(row)
+        return title, measured, target, f"{row.share:.2f}", ""
+    target = f"{row.target:g}x"
+    return row.title, _ratio(row.ratio), target, f"{row.share:.2f}", _processor(row)
+
+
 def _tables(report: Report) -> list[Figures]:
-    """Return the tables of comparisons that have rows."""
+    """Return the worst rows, and the tables of comparisons that have rows."""
     comparisons = (
+        (_WORST_HEAD, [_worst_row(row) for row in worst_rows(report)[:WORST]]),
         _comparisons(_LIBRARY_HEAD, report.library),
         _comparisons(_SERVER_HEAD, report.server),
+        _comparisons(_COMMAND_HEAD, report.commands),
+        _comparisons(_RIVALS_HEAD, report.rivals),
         _comparisons(_MIGRATION_HEAD, report.migration),
         _comparisons(_SPARK_HEAD, report.spark),
         (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
@@ -157,6 +209,8 @@ def as_json(report: Report) -> str:
         "setting": setting(report),
         "contests": [row.as_json() for row in report.library],
         "served": [row.as_json() for row in report.server],
+        "commands": [row.as_json() for row in report.commands],
+        "rivals": [row.as_json() for row in report.rivals],
         "moved": [row.as_json() for row in report.migration],
         "sparked": [row.as_json() for row in report.spark],
         "scaled": [row.as_json() for row in report.scaling],

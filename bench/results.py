@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from math import inf
 from statistics import median
 
 Log = Callable[[str], None]
@@ -22,6 +23,9 @@ class Comparison:
     peer_seconds: list[float] = field(default_factory=list)
     further_seconds: dict[str, list[float]] = field(default_factory=dict)
     """The seconds of newer servers, by name, for comparison only."""
+    processor: list[float] = field(default_factory=list)
+    """Processor seconds of kvstream's server in each round; empty without a server."""
+    peer_processor: list[float] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
@@ -51,11 +55,27 @@ class Comparison:
         return {name: self.count / median(took) for name, took in self.further_seconds.items()}
 
     @property
+    def processor_us(self) -> tuple[float, float] | None:
+        """Processor microseconds of an entry in the median round: of kvstream, and of Redis."""
+        if not self.processor:
+            return None
+        sides = (self.processor, self.peer_processor)
+        own, peer = (1e6 * median(side) / self.count for side in sides)
+        return own, peer
+
+    @property
     def met(self) -> bool:
         return self.ratio >= self.target
 
+    @property
+    def share(self) -> float:
+        """The ratio relative to its target: below 1 if it is missed."""
+        return self.ratio / self.target
+
     def as_json(self) -> dict[str, object]:
         further = {name: round(rate) for name, rate in self.further_rates.items()}
+        own_us, peer_us = self.processor_us or (0, 0)
+        processor = {"processor_us": round(own_us, 2), "redis_processor_us": round(peer_us, 2)}
         return {
             "key": self.key,
             "title": self.title,
@@ -65,6 +85,7 @@ class Comparison:
             "entries_per_round": self.count,
             "per_second": round(self.rate),
             "redis_per_second": round(self.peer_rate),
+            **(processor if self.processor else {}),
             **({"further_per_second": further} if further else {}),
             "met": self.met,
         }
@@ -78,12 +99,18 @@ class Limit:
     title: str
     value: float
     limit: float
+    """The highest value that is promised; 0: none."""
     unit: str
     note: str = ""
 
     @property
     def met(self) -> bool:
-        return self.value <= self.limit
+        return not self.limit or self.value <= self.limit
+
+    @property
+    def share(self) -> float:
+        """The limit relative to the value: below 1 if it is missed."""
+        return self.limit / self.value if self.value else inf
 
     def as_json(self) -> dict[str, object]:
         return {

@@ -1,7 +1,7 @@
 """``kvstream serve`` beside redis-server: 50 clients on the loopback, entries of 4 fields.
 
-redis-benchmark generates the load, except for consumers, whose XACK depends on what they read: they
-are in ``consumers``.
+redis-benchmark generates the load, except for consumers, whose XACK depends on what they read:
+their requests come from ``load``.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,18 +11,42 @@ from pathlib import Path
 
 from redis import Redis
 
-from bench.consumers import consumed
-from bench.processes import both, further_servers, loaded
+from bench.load import (
+    ENTRY,
+    GROUP,
+    Script,
+    WrongReply,
+    bulk_string,
+    entry_id,
+    entry_reply,
+    exchanges,
+    fill_numbered,
+    run_scripts,
+)
+from bench.processes import (
+    CLIENTS,
+    both,
+    framed,
+    further_servers,
+    loaded,
+    port_of,
+    processor_seconds,
+)
 from bench.results import Comparison, Log
-from bench.workload import BATCH, Fields, Sizes, entries
+from bench.workload import Sizes
 
 KEY = "orders"
-PAGE = "100"
+READ = 100
+"""Entries of one read."""
 STORED = 10_000
 """Entries of the stream that is read."""
 
+RESOLUTION_S = 0.001
+"""What redis-benchmark measures in."""
+
 Load = Callable[[Redis, int], float]
 """Runs a number of operations on a server; returns the seconds."""
+Check = Callable[[Redis, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,39 +59,81 @@ class ServerRow:
     durability: str
     count: Callable[[Sizes], int]
     load: Load
-    prepare: Callable[[Redis], None] = lambda client: None
+    prepare: Check = lambda client, count: None
+    """Fills an empty server for a round of that many operations."""
+    check: Check = lambda client, count: None
+    """Raises WrongReply unless the round has done that many operations."""
+    rounds: Callable[[Sizes], int] = lambda sizes: sizes.rounds
 
 
-def words(fields: Fields) -> list[str]:
-    """Return the fields of an entry as arguments of a command."""
-    return [word for pair in fields.items() for word in pair]
+def benchmark(pipeline: int, *command: str, clients: int = CLIENTS) -> Load:
+    """Return a load by redis-benchmark."""
 
-
-def _bench(pipeline: int, *command: str) -> Load:
     def load(client: Redis, count: int) -> float:
-        return count / loaded(client, count, pipeline, *command)["rps"]
+        rate = loaded(client, count, pipeline, *command, clients=clients)["rps"]
+        return max(count / rate, RESOLUTION_S)
 
     return load
 
 
 def _xadd(pipeline: int, *options: str) -> Load:
-    return _bench(pipeline, "XADD", KEY, *options, "*", *words(entries(1)[0]))
+    return benchmark(pipeline, "XADD", KEY, *options, "*", *ENTRY)
 
 
-def fill(client: Redis, count: int, key: str = KEY, numbered: bool = False) -> None:
-    """Append ``count`` entries; ``numbered``: with the IDs 1-0, 2-0 ..."""
-    for start in range(0, count, BATCH):
-        pipe = client.pipeline(transaction=False)
-        for at, fields in enumerate(entries(min(BATCH, count - start)), start + 1):
-            pipe.xadd(key, fields, id=f"{at}-0" if numbered else "*")  # type: ignore[arg-type]
-        pipe.execute()
+def fill(client: Redis, count: int) -> None:
+    """Append ``count`` entries with the IDs 1-0, 2-0 ..."""
+    fill_numbered(port_of(client), KEY, count, first=1)
 
 
-def _stored(client: Redis) -> None:
-    fill(client, STORED, numbered=True)
+def _stored(client: Redis, count: int) -> None:
+    fill(client, STORED)
 
 
-ANYWHERE = ("-r", str(STORED - 2 * int(PAGE)))
+def _own_stream(number: int) -> str:
+    """Return the key of one consumer's stream."""
+    return f"orders-{number:02d}"
+
+
+def _pages(count: int) -> int:
+    """Return the pages of one consumer."""
+    return max(count // CLIENTS, 1)
+
+
+def _prepare_pages(client: Redis, count: int) -> None:
+    """Fill a stream with a group for each consumer: ``count`` pages in all."""
+    for number in range(CLIENTS):
+        fill_numbered(port_of(client), _own_stream(number), READ * _pages(count))
+        client.xgroup_create(_own_stream(number), GROUP, id="0")
+
+
+def _pages_script(key: str, pages: int) -> Script:
+    """Read a page of entries and acknowledge it; repeat."""
+    read = framed("XREADGROUP", "GROUP", GROUP, "c", "COUNT", str(READ), "STREAMS", key, ">")
+    head = b"*1\r\n*2\r\n" + bulk_string(key) + b"*%d\r\n" % READ
+    pairs = []
+    for first in range(0, READ * pages, READ):
+        numbers = range(first, first + READ)
+        pairs.append((read, head + b"".join(map(entry_reply, numbers))))
+        pairs.append((framed("XACK", key, GROUP, *map(entry_id, numbers)), b":%d\r\n" % READ))
+    return exchanges(pairs)
+
+
+def _consume_pages(client: Redis, count: int) -> float:
+    """Read and acknowledge ``count`` pages with 50 consumers; return the seconds."""
+    pages = _pages(count)
+    scripts = [_pages_script(_own_stream(number), pages) for number in range(CLIENTS)]
+    return run_scripts(port_of(client), scripts) * count / (pages * CLIENTS)
+
+
+def _check_pages(client: Redis, count: int) -> None:
+    """Raise WrongReply unless every entry was read and acknowledged."""
+    for number in range(CLIENTS):
+        group = client.xinfo_groups(_own_stream(number))[0]
+        if group["pending"] or group["entries-read"] != READ * _pages(count):
+            raise WrongReply(f"{_own_stream(number)} was not consumed fully: {group}")
+
+
+ANYWHERE = ("-r", str(STORED - 2 * READ))
 """Options with which redis-benchmark replaces ``__rand_int__`` by a number below this."""
 
 
@@ -89,7 +155,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", PAGE),
+        benchmark(1, *ANYWHERE, "XRANGE", KEY, "__rand_int__", "+", "COUNT", str(READ)),
         _stored,
     ),
     ServerRow(
@@ -98,7 +164,7 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: s.served // 5,
-        _bench(1, *ANYWHERE, "XREAD", "COUNT", PAGE, "STREAMS", KEY, "__rand_int__"),
+        benchmark(1, *ANYWHERE, "XREAD", "COUNT", str(READ), "STREAMS", KEY, "__rand_int__"),
         _stored,
     ),
     ServerRow(
@@ -107,7 +173,9 @@ SERVER_ROWS = (
         1.0,
         "everysec",
         lambda s: max(s.served // 50, 100),
-        consumed,
+        _consume_pages,
+        _prepare_pages,
+        _check_pages,
     ),
     ServerRow(
         "serve-always", "`always`: XADD, -P 1", 1.0, "always", lambda s: s.served // 5, _xadd(1)
@@ -118,21 +186,36 @@ SERVER_ROWS = (
 )
 
 
+def run_round(row: ServerRow, client: Redis, count: int) -> tuple[float, float]:
+    """Run one round on one server; return the seconds, and those of the server's processor."""
+    client.flushall()
+    row.prepare(client, count)
+    before = processor_seconds(client)
+    took = row.load(client, count)
+    used = processor_seconds(client) - before
+    row.check(client, count)
+    return took, used
+
+
 def _compare(
     row: ServerRow, own: Redis, peer: Redis, further: dict[str, Redis], sizes: Sizes
 ) -> Comparison:
-    count = row.count(sizes)
-    result = Comparison(row.key, row.title, row.target, count)
-    sides = [(own, result.seconds), (peer, result.peer_seconds)]
+    result = Comparison(row.key, row.title, row.target, row.count(sizes))
+    sides: list[tuple[Redis, list[float], list[float]]] = [
+        (own, result.seconds, result.processor),
+        (peer, result.peer_seconds, result.peer_processor),
+    ]
     for name, client in further.items():
-        sides.append((client, result.further_seconds.setdefault(name, [])))
-    for number in range(-1, sizes.rounds):
-        for client, seconds in sides if number % 2 else reversed(sides):
-            client.flushall()
-            row.prepare(client)
-            took = row.load(client, count if number >= 0 else max(count // 10, 100))
-            if number >= 0:  # the first round warms up
+        sides.append((client, result.further_seconds.setdefault(name, []), []))
+    rounds = row.rounds(sizes)
+    for number in range(-1 if rounds > 1 else 0, rounds):
+        for client, seconds, processor in sides if number % 2 else reversed(sides):
+            if number < 0:  # the first round warms up
+                run_round(row, client, max(result.count // 10, 100))
+            else:
+                took, used = run_round(row, client, result.count)
                 seconds.append(took)
+                processor.append(used)
     return result
 
 

@@ -1,4 +1,4 @@
-"""Limits of the server: its memory, and its latency during background work."""
+"""Limits of the server: its memory, its latency during background work, and INFO."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -8,13 +8,23 @@ from typing import Any
 
 from redis import Redis
 
-from bench.processes import both, kvstream_server, loaded, port_of
+from bench.load import ENTRY, WrongReply, ask_in_batches
+from bench.processes import (
+    both,
+    framed,
+    kvstream_server,
+    loaded,
+    port_of,
+    processor_seconds,
+)
 from bench.results import Limit
-from bench.server import KEY, words
-from bench.workload import Sizes, entries
+from bench.server import KEY
+from bench.workload import Sizes
 
 MEMORY_SHARE_MAX = 0.25
 SLOWER_MAX = 3.0
+INFO_MS_MAX = 0.5
+INFOS = 1_000
 PIPELINE = 100
 OLD = "old"
 PAGE_BYTES = 4096
@@ -24,7 +34,7 @@ Work = Callable[[Any], object]
 
 
 def _fill(client: Redis, key: str, count: int) -> None:
-    loaded(client, count, PIPELINE, "XADD", key, "*", *words(entries(1)[0]))
+    loaded(client, count, PIPELINE, "XADD", key, "*", *ENTRY)
 
 
 def _resident_mb(client: Any) -> float:
@@ -51,7 +61,7 @@ def memory(folder: Path, sizes: Sizes) -> list[Limit]:
 
 
 def _p99_ms(client: Redis, count: int) -> float:
-    return loaded(client, count, 1, "XADD", KEY, "*", *words(entries(1)[0]))["p99_latency_ms"]
+    return loaded(client, count, 1, "XADD", KEY, "*", *ENTRY)["p99_latency_ms"]
 
 
 @contextmanager
@@ -113,7 +123,27 @@ def latency(folder: Path, sizes: Sizes) -> list[Limit]:
     return limits
 
 
+def info(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Measure the processor time of INFO with many keys that will expire."""
+    used = []
+    with both(folder / "info", "everysec") as servers:
+        for client in servers:
+            port = port_of(client)
+            sets = [framed("SET", f"key:{n}", n, "EX", 100_000) for n in range(sizes.expiring)]
+            ask_in_batches(port, sets)
+            before = processor_seconds(client)
+            ask_in_batches(port, [framed("INFO")] * INFOS)
+            used.append(1000 * (processor_seconds(client) - before) / INFOS)
+            if client.info("keyspace")["db0"]["expires"] != sizes.expiring:
+                raise WrongReply("INFO does not count the keys that expire")
+    own, peer = used
+    title = f"INFO with {sizes.expiring:,} expiring keys: the server's processor"
+    note = f"redis-server {peer:.3f} ms"
+    return [Limit("serve-info", title, own, INFO_MS_MAX, "ms", note)]
+
+
 SERVER_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
     "serve-memory": ("memory of the server", memory),
     "serve-latency": ("latency during background work", latency),
+    "serve-info": ("INFO with expiring keys", info),
 }

@@ -8,17 +8,19 @@ PAGE = 1000
 Fields = dict[str, str]
 
 
+def entry(number: int) -> Fields:
+    """Return an order with 4 fields and 100 bytes of names and values."""
+    return {
+        "sku": f"sku-{number % 9973:016d}",
+        "quantity": f"{number % 12 + 1:02d}",
+        "customer": f"customer-{number:020d}",
+        "placed": f"2026-05-17T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:00.250Z",
+    }
+
+
 def entries(count: int) -> list[Fields]:
-    """Return ``count`` distinct orders, each with 4 fields and 100 bytes of names and values."""
-    return [
-        {
-            "sku": f"sku-{number % 9973:016d}",
-            "quantity": f"{number % 12 + 1:02d}",
-            "customer": f"customer-{number:020d}",
-            "placed": f"2026-05-17T{number // 3600 % 24:02d}:{number // 60 % 60:02d}:00.250Z",
-        }
-        for number in range(count)
-    ]
+    """Return ``count`` distinct orders."""
+    return [entry(number) for number in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,26 @@ class Sizes:
     """Keys of the database that is listed and flushed."""
     window_s: float
     """How long other clients' latency is measured during one large command."""
+    command_rounds: int
+    """Rounds of the rows of commands, whose servers are four."""
+    requests: int
+    """Requests of one command without pipelining."""
+    pending: int
+    """Pending entries that are acknowledged in random order."""
+    cycles: int
+    """Entries added, read and acknowledged by a queue's clients."""
+    open_s: float
+    """Seconds of one load with a fixed rate."""
+    blocked: int
+    """Blocked clients of which one is woken."""
+    wakeups: int
+    """How often one is woken, and how often all readers of a stream."""
+    expiring: int
+    """Keys with a time to live during INFO."""
+    queued: int
+    """Entries of an embedded queue."""
+    embedded_streams: int
+    """Streams of a store among which the library chooses."""
 
 
 FULL = Sizes(
@@ -75,6 +97,16 @@ FULL = Sizes(
     sparked_mb=2_000,
     keys=200_000,
     window_s=1.0,
+    command_rounds=3,
+    requests=30_000,
+    pending=200_000,
+    cycles=20_000,
+    open_s=3.0,
+    blocked=1_000,
+    wakeups=500,
+    expiring=10_000,
+    queued=10_000,
+    embedded_streams=200_000,
 )
 QUICK = Sizes(
     rounds=3,
@@ -93,6 +125,16 @@ QUICK = Sizes(
     sparked_mb=50,
     keys=2_000,
     window_s=0.05,
+    command_rounds=1,
+    requests=1_000,
+    pending=2_000,
+    cycles=400,
+    open_s=0.2,
+    blocked=50,
+    wakeups=20,
+    expiring=200,
+    queued=200,
+    embedded_streams=1_000,
 )
 LOADED_MB, LOADED = 10_000, 60_000_000
 """The sizes with KVSTREAM_LOAD in the environment, which take minutes and gigabytes of disk."""

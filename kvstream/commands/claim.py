@@ -22,8 +22,7 @@ from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged
 from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import claim
-from kvstream.operations.delete import LONG_ROWS
+from kvstream.operations import claim, thresholds
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.incremental import Claimed, LongAutoclaim, LongClaim
 from kvstream.types.ids import UNPACKED, StreamID
@@ -232,7 +231,7 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
             raise syntax_error()
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     asked = name, group, consumer, min_idle_ms, start, count, justid
-    if session.steps and count > LONG_ROWS:
+    if session.steps and count > thresholds.LONG_ROWS:
         group_of_key(txn, name, group)
         return in_steps(LongAutoclaim(*asked).step, partial(_taken_in_steps, justid))
     return _taken(session, justid, claim.autoclaim(txn, *asked))

@@ -18,7 +18,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import dump, info, keyspace, strings
+from kvstream.operations import dump, info, keyspace, strings, thresholds
 from kvstream.operations.load import refuse_existing
 
 COMMANDS = Family("generic")
@@ -93,7 +93,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
         return OK
 
     arguments = name, argv[3], options.replace, expire_at
-    if session.steps and len(argv[3]) > dump.LONG_BYTES:
+    if session.steps and len(argv[3]) > thresholds.LONG_PAYLOAD:
         work = dump.LongRestore(*arguments)
         return behind_steps(work.step, done, work.undo)
     dump.restore(txn, *arguments)

@@ -11,8 +11,8 @@ from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
-from kvstream.operations.delete import LONG_ROWS, Live, LongErasure
+from kvstream.operations import entries, thresholds
+from kvstream.operations.delete import Live, LongErasure
 from kvstream.types.ids import StreamID
 
 T = TypeVar("T")
@@ -20,9 +20,6 @@ Step: TypeAlias = "Callable[[Txn], Reply | None]"
 """Goes on with a command; None: it is not done."""
 Begin: TypeAlias = "Callable[[Txn, list[bytes]], Step]"
 """Returns the steps of a command from its packed IDs."""
-
-PACKED_TOGETHER = 5000
-"""IDs that one step packs: about half a millisecond."""
 
 
 def in_steps(
@@ -63,14 +60,14 @@ def of_erasure(
     answer: Callable[[T], Answer],
 ) -> Answer:
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
-    if session.steps and len(ids) > LONG_ROWS:
+    if session.steps and len(ids) > thresholds.LONG_ROWS:
         return in_steps(LongErasure(name, ids, operation).step, answer)
     return answer(operation(txn, entries.live))
 
 
 def are_many(session: Session, ids: int) -> bool:
     """Return whether a command of so many IDs is to run in steps."""
-    return session.steps and ids > LONG_ROWS
+    return session.steps and ids > thresholds.LONG_ROWS
 
 
 def about_ids(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
@@ -97,7 +94,7 @@ class _Packing:
     def step(self, txn: Txn) -> "Reply | None":
         if self._work is not None:
             return self._work(txn)
-        some = self._words[len(self._ids) : len(self._ids) + PACKED_TOGETHER]
+        some = self._words[len(self._ids) : len(self._ids) + thresholds.PACKED_TOGETHER]
         try:
             self._ids += packed_ids(some)
         except InvalidID:

@@ -11,7 +11,7 @@ from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import groups, info
+from kvstream.operations import groups, info, thresholds
 from kvstream.operations.info import FULL_COUNT, ConsumerRow, GroupPages, GroupRow, StreamPages
 from kvstream.types.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
 
@@ -233,7 +233,7 @@ def _consumer_row(row: ConsumerRow) -> Reply:
 
 def _each(session: Session, rows: Sequence[T], shown: Callable[[T], Reply]) -> Reply:
     """Return each row as a reply, in pages if they are many."""
-    if len(rows) < groups.LONG_LIST or not session.pages:
+    if len(rows) < thresholds.LONG_MEMBERS or not session.pages:
         return [shown(row) for row in rows]
     return Paged(Gradual(_steps(rows, shown)))
 

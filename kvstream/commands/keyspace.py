@@ -30,7 +30,7 @@ from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
 from kvstream.commands.reply_pages import is_long, is_put_off
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace
+from kvstream.operations import keyspace, thresholds
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import kept
 from kvstream.types.glob import matcher
@@ -61,7 +61,7 @@ _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 )
 def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete keys; return how many existed."""
-    if session.steps and len(argv) > keyspace.LONG_KEYS:
+    if session.steps and len(argv) > thresholds.LONG_KEYS:
         return in_steps(LongDelete(session.db, argv[1:]).step, int)
     return keyspace.delete_all(txn, session.db, argv[1:])
 
@@ -80,7 +80,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 )
 def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return how many of the keys exist; a key given twice counts twice."""
-    if session.steps and len(argv) > keyspace.LONG_KEYS:
+    if session.steps and len(argv) > thresholds.LONG_KEYS:
         return in_steps(LongCount(session.db, argv[1:]).step, int)
     return keyspace.count_all(txn, session.db, argv[1:])
 

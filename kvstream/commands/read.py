@@ -34,7 +34,7 @@ from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages, read
+from kvstream.operations import entries, pages, read, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import (
@@ -98,7 +98,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
     refuse_count_above(options.maxcount, options.count)
     answer = partial(_read, names, ids, options)
-    if session.steps and len(names) > read.LONG_LOADING:
+    if session.steps and len(names) > thresholds.LONG_LOADING:
         loading = read.Loading(txn, names)
         if loading.is_long:
             return behind_steps(loading.step, answer)
@@ -150,11 +150,11 @@ def _paged_streams(
         return None
     if len(parts) > 1:
         seeks, short = read.begin(txn), pages.short_bytes(txn)
-        if len(parts) <= pages.SHORT_STREAMS:
-            few = read.few(seeks, parts, count, pages.SHORT_ROWS, short)
+        if len(parts) <= thresholds.SHORT_STREAMS:
+            few = read.few(seeks, parts, count, thresholds.SHORT_ROWS, short)
             if few is not None:
                 return Streams(few) if few else None
-        if len(parts) > pages.FEW_STREAMS:
+        if len(parts) > thresholds.FEW_STREAMS:
             if is_put_off(txn, session):
                 return LATER
             return _in_steps(read.steps(read.begin_snapshot(txn), parts, count))

@@ -25,7 +25,7 @@ from kvstream.commands.replies import (
 )
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, pages
+from kvstream.operations import entries, pages, thresholds
 from kvstream.operations.delete import Outcome
 from kvstream.operations.read import Reply as Found
 from kvstream.types.records import AnyEntry
@@ -38,7 +38,7 @@ SAMPLES = 100
 
 def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int | None) -> bool:
     """Return whether a read of ``count`` entries of each stream may have a long reply."""
-    if not session.pages or count is None or count * len(names) > pages.LOOK_ROWS:
+    if not session.pages or count is None or count * len(names) > thresholds.LOOK_ROWS:
         return session.pages
     found = [txn.catalog.streams.get(name) for name in names]
     return any(count > entries.first_page(stream) for stream in found if stream is not None)
@@ -51,7 +51,7 @@ def is_put_off(txn: Txn, session: Session) -> bool:
 
 def is_long(session: Session, items: int) -> bool:
     """Return whether a reply of so many items is written in pages."""
-    return session.pages and items > pages.SHORT_ROWS
+    return session.pages and items > thresholds.SHORT_ROWS
 
 
 def of_outcomes(session: Session, outcomes: Sequence[Outcome]) -> Reply:

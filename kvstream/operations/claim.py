@@ -32,9 +32,10 @@ from kvstream.meta.pel_index import pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
+from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
-from kvstream.operations.pages import RUNS_TOGETHER, Steps
+from kvstream.operations.pages import Steps
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.records import AnyEntry, BareEntry, PendingEntry, PendingSummary
@@ -431,11 +432,11 @@ def _pieces(
     consumer: bytes | None,
     min_idle_ms: int,
 ) -> Iterator[Piece | None]:
-    """Yield the part of runs that lies in a range, and None after every RUNS_TOGETHER runs."""
+    """Yield the part of runs that lies in a range, and None after every step."""
     lower, upper = start.packed, end.packed
     left = count
     for at, run in enumerate(runs, 1):
-        if not at % RUNS_TOGETHER:
+        if not at % thresholds.RUNS_TOGETHER:
             yield None
         if run.anchor > upper or left <= 0:
             return

@@ -11,9 +11,9 @@ from kvstream.meta import pel, unfinished_loads
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import load
+from kvstream.operations import load, thresholds
 from kvstream.operations import unfinished_loads as staged_loads
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
+from kvstream.operations.delete import StreamVersion
 from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.storage.batch import Family
@@ -121,7 +121,7 @@ class LongCopy(LongLoad):
         if self._seen is None or not self._holds(txn, stream):
             self.undo(txn)
             self._tries += 1
-            if self._tries > TRIES or not isinstance(stream, StreamMeta):
+            if self._tries > thresholds.TRIES or not isinstance(stream, StreamMeta):
                 return copy(txn, self._source, self._target, self._replace)
             self._begin(txn, stream)
         assert self._load is not None
@@ -154,12 +154,12 @@ class LongCopy(LongLoad):
     ) -> bool:
         """Copy the next rows from an ID on; return whether there may be more."""
         lower = prefix + max(first.packed, self._copied.get(family, b"") + b"\0")
-        page = txn.batch.page(family, lower, successor(prefix), STEP_ROWS)
+        page = txn.batch.page(family, lower, successor(prefix), thresholds.STEP_ROWS)
         cut = len(prefix)
         txn.batch.puts[family].update((target + key[cut:], value) for key, value in page)
         if page:
             self._copied[family] = page[-1][0][cut:]
-        return len(page) == STEP_ROWS
+        return len(page) == thresholds.STEP_ROWS
 
     def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
         """Make the key, which differs from its source only in what was trimmed meanwhile."""
@@ -192,6 +192,6 @@ class LongMove(LongCopy):
 
 
 def is_long(txn: Txn, source: bytes) -> bool:
-    """Return whether a key is a stream of more than LONG_ROWS entries."""
+    """Return whether a key is a stream of very many entries."""
     key = txn.key(source)
-    return isinstance(key, StreamMeta) and key.length > LONG_ROWS
+    return isinstance(key, StreamMeta) and key.length > thresholds.LONG_ROWS

@@ -19,17 +19,10 @@ from typing import Generic, Self, TypeVar
 from kvstream.meta.catalog import DeletionWatch
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.operations.entries import exists, live
 from kvstream.operations.trim import RefPolicy, drop_references, referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
-
-LONG_ROWS = 2000
-"""Entries above which a command is done in steps: some milliseconds of work."""
-STEP_ROWS = 500
-"""Entries of one step: about half a millisecond of work."""
-TRIES = 3
-"""How often a command starts again before it is done in one turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,7 +149,7 @@ class LongErasure(Generic[T]):
             return self._operation(txn, entries.live)
         if self._watch is None or not self._watch.holds(stream):
             self._begin(txn, stream)
-        if self._tries > TRIES:
+        if self._tries > thresholds.TRIES:
             return self._operation(txn, entries.live)
         if self._look(txn, stream):
             return None
@@ -172,7 +165,7 @@ class LongErasure(Generic[T]):
     def _look(self, txn: Txn, stream: StreamMeta) -> bool:
         """Read the rows of the next IDs; return whether there are more."""
         end = bisect_right(self._ids, stream.last, self._next)
-        some = self._ids[self._next : min(end, self._next + STEP_ROWS)]
+        some = self._ids[self._next : min(end, self._next + thresholds.STEP_ROWS)]
         self._found += entries.live(txn, stream, some)
         self._next += len(some)
         return self._next < end

@@ -15,9 +15,7 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load, unfinished_loads
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES
-from kvstream.operations.info import MANY_GROUPS
+from kvstream.operations import load, thresholds, unfinished_loads
 from kvstream.operations.keyspace import delete, make_room
 from kvstream.operations.load import refuse_existing
 from kvstream.operations.unfinished_loads import LongLoad
@@ -153,18 +151,12 @@ def checked_target(name: str) -> str:
     return name
 
 
-STEP_NODES = 16
-"""Nodes that one step of DUMP writes: a millisecond of work."""
-LONG_BYTES = 64 << 10
-"""Payloads of more bytes are restored in steps: they hold some thousand entries."""
-
-
 def is_long(txn: Txn, name: bytes) -> bool:
     """Return whether a key is a stream of very many entries or groups."""
     key = txn.key(name)
     if not isinstance(key, StreamMeta):
         return False
-    return key.length > LONG_ROWS or key.groups_count >= MANY_GROUPS
+    return key.length > thresholds.LONG_ROWS or key.groups_count >= thresholds.LONG_GROUPS
 
 
 class LongDump:
@@ -183,7 +175,7 @@ class LongDump:
         """
         most = txn.catalog.limits.reply_left
         try:
-            some = list(islice(self._pieces, STEP_NODES))
+            some = list(islice(self._pieces, thresholds.STEP_NODES))
         except StoreClosed:
             whole = dump(txn, self._name)
             return (0, []) if whole is None else (len(whole), [whole])
@@ -208,7 +200,7 @@ class LongRestore(LongLoad):
         if self._load is None or not self._is_kept(txn, self._load):
             self.undo(txn)
             self._tries += 1
-            if self._tries > TRIES or not self._begin(txn):
+            if self._tries > thresholds.TRIES or not self._begin(txn):
                 restore(txn, self._target, self._payload, self._replace, self._expire_at)
                 return True
         assert self._load is not None
@@ -231,7 +223,7 @@ class LongRestore(LongLoad):
         for node in found.nodes():
             load.take_node(scratch, under_way.stream, node)
             taken += node.count
-            if taken >= STEP_ROWS:
+            if taken >= thresholds.STEP_ROWS:
                 load.merge(txn, scratch.batch)
                 return False
         load.seal(scratch, under_way.stream, found.state(), txn.allocate)

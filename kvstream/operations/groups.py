@@ -13,6 +13,7 @@ from kvstream.meta import pel_index
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
+from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import KEY_BYTES_MAX
@@ -231,12 +232,6 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     return lost
 
 
-LONG_LIST = 500
-"""Groups or consumers above which they are loaded in steps."""
-STEP_MEMBERS = 100
-"""Groups or consumers that one step loads: some milliseconds of work."""
-
-
 class Loading:
     """Loads the groups of a stream, or the consumers of a group, in steps."""
 
@@ -247,21 +242,21 @@ class Loading:
 
     def step(self, txn: Txn) -> bool:
         """Load more; return whether all are loaded."""
-        page = txn.batch.page(Family.TREES, self._from, self._upper, STEP_MEMBERS)
+        page = txn.batch.page(Family.TREES, self._from, self._upper, thresholds.STEP_MEMBERS)
         for row, _ in page:
             self._load(txn, row[8:])
         if page:
             self._from = page[-1][0] + b"\0"
-        return len(page) < STEP_MEMBERS
+        return len(page) < thresholds.STEP_MEMBERS
 
 
 def groups(txn: Txn, name: bytes) -> Loading | None:
     """Return what loads the groups of a stream; None if they need no steps."""
     stream = txn.stream(name)
-    if stream is None or stream.groups_count < LONG_LIST:
+    if stream is None or stream.groups_count < thresholds.LONG_MEMBERS:
         return None
     ready = [group for group in stream.groups.values() if group.indexed or group.index is not None]
-    if stream.groups_count - len(ready) < LONG_LIST:
+    if stream.groups_count - len(ready) < thresholds.LONG_MEMBERS:
         return None
 
     def load(txn: Txn, name: bytes) -> None:
@@ -277,7 +272,7 @@ def consumers(txn: Txn, name: bytes, group: bytes) -> Loading | None:
     if txn.stream(name) is None:
         return None
     _, found = existing_group(txn, name, group)
-    if found.consumers_count - len(found.consumers) < LONG_LIST:
+    if found.consumers_count - len(found.consumers) < thresholds.LONG_MEMBERS:
         return None
 
     def load(txn: Txn, name: bytes) -> None:

@@ -19,6 +19,7 @@ from kvstream.meta.pel import Change, Targets, ids_between, run_at, runs_from
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run, RunWatch
 from kvstream.meta.txn import Txn
+from kvstream.operations import thresholds
 from kvstream.operations.ack import Nack, note_released, stream_and_group
 from kvstream.operations.claim import (
     ATTEMPTS_PER_COUNT,
@@ -34,7 +35,7 @@ from kvstream.operations.claim import (
     refuse_retrycount,
     repeated,
 )
-from kvstream.operations.delete import STEP_ROWS, TRIES, StreamVersion
+from kvstream.operations.delete import StreamVersion
 from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.storage.batch import Row
@@ -43,10 +44,6 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
 T = TypeVar("T")
 F = TypeVar("F")
 _last = attrgetter("last")
-LAST_STEP_IDS = 50
-"""IDs that the last step may look at for the first time."""
-STEPS_FACTOR = 4
-"""How many times the steps it needs alone a command may take because of others."""
 
 
 class _Part(NamedTuple, Generic[F]):
@@ -88,10 +85,10 @@ class LongChange(Generic[F, T]):
         self._replan_changed(stream)
         done, before = 0, self._next
         while self._again or self._next < len(self._ids) or self._extend(txn, stream, group):
-            if done >= STEP_ROWS and self._may_go_on():
+            if done >= thresholds.STEP_ROWS and self._may_go_on():
                 return None
             done += self._plan_next(txn, stream, group)
-        if self._next - before > LAST_STEP_IDS and self._may_go_on():
+        if self._next - before > thresholds.LAST_STEP_IDS and self._may_go_on():
             return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
@@ -106,7 +103,7 @@ class LongChange(Generic[F, T]):
     def _may_go_on(self) -> bool:
         """Count a step; return whether there may be another one."""
         self._steps -= 1
-        return self._tries <= TRIES and self._steps >= 0
+        return self._tries <= thresholds.TRIES and self._steps >= 0
 
     # --- what each command says -----------------------------------------------------------------
 
@@ -140,7 +137,7 @@ class LongChange(Generic[F, T]):
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         if not self._tries:
-            self._steps = STEPS_FACTOR * (len(self._ids) // STEP_ROWS + 1)
+            self._steps = thresholds.STEPS_FACTOR * (len(self._ids) // thresholds.STEP_ROWS + 1)
         self._tries += 1
         self._seen, self._seen_group = StreamVersion.of(stream), group
         self._watch = pel_index.watched(group)
@@ -174,7 +171,7 @@ class LongChange(Generic[F, T]):
 
     def _plan_next(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
         """Plan the next IDs; return how many they are."""
-        ids = self._next_ids(len(self._again[:STEP_ROWS]) or STEP_ROWS)
+        ids = self._next_ids(len(self._again[: thresholds.STEP_ROWS]) or thresholds.STEP_ROWS)
         while True:
             low, high = run_at(txn, group, ids[0]), run_at(txn, group, ids[-1])
             first = ids[0] if low is None else low.anchor
@@ -261,8 +258,6 @@ class LongNack(LongChange[int, int]):
 
 
 _LAST = MAX_ID.packed
-_MANY = 500_000
-"""Entries for which XAUTOCLAIM gets all the steps it needs, whatever other commands change."""
 
 
 class Claimed(NamedTuple):
@@ -373,7 +368,11 @@ class LongAutoclaim(LongClaim):
 
     def _begin(self, txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
         super()._begin(txn, stream, group)
-        self._steps = max(self._steps, STEPS_FACTOR * (min(self._count, _MANY) // STEP_ROWS + 1))
+        self._steps = max(
+            self._steps,
+            thresholds.STEPS_FACTOR
+            * (min(self._count, thresholds.LONG_AUTOCLAIM) // thresholds.STEP_ROWS + 1),
+        )
         self._ids, self._left = [], self._count
         self._attempts = self._count * ATTEMPTS_PER_COUNT
         self._next_id = self._start
@@ -386,7 +385,7 @@ class LongAutoclaim(LongClaim):
         for run in runs_from(txn, group, start):
             ids = ids_between(run, start, _LAST)
             looked = 0
-            if len(self._ids) - before < STEP_ROWS:
+            if len(self._ids) - before < thresholds.STEP_ROWS:
                 looked = self._look(txn, stream, run, ids[: self._attempts])
                 self._ids += ids[:looked]
                 self._attempts -= looked

@@ -30,9 +30,9 @@ from kvstream.meta.runs import Run, RunIndex, Share
 from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.operations.groups import existing_group, lag
-from kvstream.operations.pages import RUNS_TOGETHER, Steps, entry_steps
+from kvstream.operations.pages import Steps, entry_steps
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -45,9 +45,6 @@ from kvstream.types.records import (
     StreamDetail,
     StreamInfo,
 )
-
-RUNS_A_STEP = 256
-"""Runs of pending entries that are counted in one step: a third of a millisecond."""
 
 
 class StreamFigures(NamedTuple):
@@ -145,7 +142,7 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
     if found.indexed or found.index is not None:
         oldest = oldest_delivery(txn, found)
         return Counted(pending_in(txn, found), nacked_in(txn, found), oldest, None)
-    runs = found.runs.some(txn.batch, so_far.following or b"", RUNS_A_STEP)
+    runs = found.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
     times = [run.time_ms for run in runs if run.owned]
     if so_far.oldest is not None:
         times.append(so_far.oldest)
@@ -153,7 +150,7 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
         so_far.pending + sum(len(run.ids) for run in runs),
         so_far.nacked + sum(len(run.ids) for run in runs if not run.owned),
         min(times, default=None),
-        runs[-1].anchor + b"\0" if len(runs) == RUNS_A_STEP else None,
+        runs[-1].anchor + b"\0" if len(runs) == thresholds.RUNS_TOGETHER else None,
     )
 
 
@@ -268,8 +265,6 @@ def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
     return size * pending_in(txn, group) // ids if ids else 0
 
 
-MANY_GROUPS = 100
-"""Groups above which they are read one by one."""
 COPIED_RUNS = 256
 """Runs in memory above which a group is copied, since decoding them again would take long."""
 _TREES = Family.TREES
@@ -458,7 +453,7 @@ class StreamPages:
 
 def has_much(stream: StreamMeta) -> bool:
     """Return whether FULL takes steps even if few entries of everything are wanted."""
-    return stream.groups_count >= MANY_GROUPS
+    return stream.groups_count >= thresholds.LONG_GROUPS
 
 
 def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
@@ -471,7 +466,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     limit = count if count > 0 else None
     steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
     groups: Iterable[GroupPages]
-    if stream.groups_count < MANY_GROUPS or txn.dirty:
+    if stream.groups_count < thresholds.LONG_GROUPS or txn.dirty:
         found = txn.catalog.groups(txn, stream)
         groups = [_group_pages(txn, stream, each, limit) for each in found]
     else:
@@ -494,7 +489,7 @@ def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None
     found: list[Run] = []
     total = 0
     for at, run in enumerate(runs, 1):
-        if not at % RUNS_TOGETHER:
+        if not at % thresholds.RUNS_TOGETHER:
             yield None
         if owner is not None and (run.rank or run.owner != owner):
             continue

@@ -21,7 +21,7 @@ from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.txn import Txn
-from kvstream.operations.delete import TRIES
+from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
 
 SWEEP_KEYS = 100
@@ -217,13 +217,6 @@ def sweep(txn: Txn, limit: int) -> int:
 
 T = TypeVar("T")
 
-LONG_KEYS = 500
-"""Keys from which on a command is done in steps."""
-STEP_KEYS, STEP_BYTES = 200, 1 << 20
-"""Keys that one step looks up, and bytes of their records: some milliseconds of work."""
-_TOGETHER = 20
-"""Records that are read at once; each may hold a long string."""
-
 
 class LongKeys(Generic[T]):
     """A command about very many keys of one database, in steps. It happens in its last step.
@@ -245,7 +238,7 @@ class LongKeys(Generic[T]):
         self._look_again(self._watch.changed)
         self._watch.changed.clear()
         while self._look_on(txn):
-            if self._tries <= TRIES and self._looked <= 2 * len(self._keys):
+            if self._tries <= thresholds.TRIES and self._looked <= 2 * len(self._keys):
                 return None
         self._watch = None
         return self._finish(txn)
@@ -306,7 +299,7 @@ class LongCount(LongKeys[int]):
 
     def _look_on(self, txn: Txn) -> bool:
         if self._again:
-            some = [self._again.pop() for _ in range(min(STEP_KEYS, len(self._again)))]
+            some = [self._again.pop() for _ in range(min(thresholds.STEP_KEYS, len(self._again)))]
             self._look(txn, some)
             if self._again:
                 return True
@@ -314,8 +307,8 @@ class LongCount(LongKeys[int]):
 
     def _look_at_next(self, txn: Txn) -> bool:
         """Look up the next keys; return whether there are more."""
-        prefix, size, left = U16.pack(self._stored_db), 0, STEP_KEYS
-        while self._next < len(self._keys) and left > 0 and size < STEP_BYTES:
+        prefix, size, left = U16.pack(self._stored_db), 0, thresholds.STEP_KEYS
+        while self._next < len(self._keys) and left > 0 and size < thresholds.STEP_BYTES:
             some = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
             fresh = [name for name in dict.fromkeys(some) if name not in self._pages]
             if len(fresh) < len(some):
@@ -332,8 +325,8 @@ class LongCount(LongKeys[int]):
         """Look up stored names; return the bytes of their records."""
         self._looked += len(names)
         size = 0
-        for at in range(0, len(names), _TOGETHER):
-            some = names[at : at + _TOGETHER]
+        for at in range(0, len(names), thresholds.KEYS_TOGETHER):
+            some = names[at : at + thresholds.KEYS_TOGETHER]
             records = txn.batch.get_many(Family.METADATA, [stream_row(name) for name in some])
             for name, record in zip(some, records, strict=True):
                 self._note(txn, name, record)
@@ -381,14 +374,14 @@ class LongDelete(LongCount):
 
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Delete keys of a database, and return how many there were."""
-    if len(keys) > LONG_KEYS:
+    if len(keys) > thresholds.LONG_KEYS:
         return LongDelete(db, keys).at_once(txn)
     return sum([delete(txn, qualified(db, key)) for key in keys])
 
 
 def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     """Return how many keys of a database exist; a repeated key counts each time."""
-    if len(keys) > LONG_KEYS:
+    if len(keys) > thresholds.LONG_KEYS:
         return LongCount(db, keys).at_once(txn)
     return sum([exists(txn, qualified(db, key)) for key in keys])
 

@@ -33,7 +33,7 @@ from kvstream.meta.records import (
 from kvstream.meta.runs import Run, run_tree
 from kvstream.meta.trees import key_tree
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
 from kvstream.storage.batch import Batch, Family, Pages, Row
@@ -297,8 +297,6 @@ Walks = Callable[[int, bytes, bytes], Pages]
 
 _NODE_ROWS = 256
 """Rows of closed nodes that are read at once."""
-_STEP_GROUPS = 16
-"""Groups that are copied in one step."""
 
 
 class StreamImage:
@@ -396,7 +394,7 @@ def _in_steps(
 ) -> Iterator[StreamImage | None]:
     for at, group in enumerate(still, 1):
         found.groups.append(_group(still.txn, group))
-        if not at % _STEP_GROUPS:
+        if not at % thresholds.STEP_GROUPS:
             yield None
     stream = still.stream
     yield StreamImage(found, stream.expire_at, stream.nodes, nodes.each())

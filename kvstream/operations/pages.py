@@ -13,7 +13,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.nodes import live_between
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MAX_ID, StreamID
 
@@ -21,27 +21,16 @@ T = TypeVar("T")
 
 Steps: TypeAlias = Iterator[int | T | None]
 
-SHORT_ROWS, SHORT_BYTES = 1000, 1 << 20
-"""A reply of more entries, or more memory, is long: it takes some milliseconds."""
-RECIPE_BYTES = 64 << 10
-"""After an EXEC has used its share of memory, replies longer than this are made in pages; an
-iterator takes a quarter of it.
-"""
-FEW_STREAMS, SHORT_STREAMS = 16, 500
-"""Long streams that are each counted by their nodes, and short ones that are read at once."""
-LOOK_ROWS = 100
-"""A read of up to this many entries is short without a look at the stream."""
-RUNS_TOGETHER = 256
-"""Runs of pending entries that one step reads."""
 ITERATOR_BYTES = 16 << 10
 """What an iterator of RocksDB takes besides its share of the cache."""
-STEP_ITEMS = 512
-"""Items of one step: half a millisecond of work."""
 
 
 def short_bytes(txn: Txn) -> int:
     """Return the bytes above which a reply is long; all replies of an EXEC share them."""
-    return max(SHORT_BYTES - txn.catalog.limits.reply_held, min(RECIPE_BYTES, SHORT_BYTES))
+    return max(
+        thresholds.SHORT_BYTES - txn.catalog.limits.reply_held,
+        min(thresholds.RECIPE_BYTES, thresholds.SHORT_BYTES),
+    )
 
 
 def few(
@@ -54,7 +43,7 @@ def few(
     most: int | None = None,
 ) -> Rows | None:
     """Return the first ``count`` entries of ``start <= id <= end``; None if they are many."""
-    most = SHORT_ROWS if most is None else most
+    most = thresholds.SHORT_ROWS if most is None else most
     rows = most + 1 if count is None or count > most else count
     found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
     if found is None or len(found) > most:
@@ -110,7 +99,7 @@ def read(
     for name, _ in wanted:
         txn.stream(name)  # a key of another kind fails the whole command
     found: list[tuple[bytes, StreamID, Rows | None]] = []
-    left = SHORT_ROWS
+    left = thresholds.SHORT_ROWS
     for name, after in wanted:
         stream = txn.stream(name)
         if stream is None or not entries.has_after(stream, after):
@@ -136,5 +125,5 @@ def kept(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[l
         found += page if keeps is None else filter(keeps, page)
         yield None
     yield len(found)
-    for at in range(0, len(found), STEP_ITEMS):
-        yield found[at : at + STEP_ITEMS]
+    for at in range(0, len(found), thresholds.STEP_ITEMS):
+        yield found[at : at + thresholds.STEP_ITEMS]

@@ -16,7 +16,7 @@ from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Family, Row, Seeks
@@ -28,10 +28,6 @@ PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
 """Rows of one stream that are read at once; ``Seeks`` end a page after so many bytes."""
 TOGETHER, FEW_TOGETHER = 64, 16
 """Streams that one step searches for entries, and streams that one step returns."""
-LONG_LOADING, LOADED_TOGETHER = 200, 50
-"""Streams above which they are loaded in steps, 50 us each; and streams that one step loads."""
-MANY = 1000
-"""Streams above which their IDs are looked up in a step of their own."""
 
 Items: TypeAlias = list[tuple[bytes, "Rows | Iterator[int | Rows | None]"]]
 """Keys and their entries, which come in steps if they may be many."""
@@ -78,14 +74,16 @@ class Loading:
     def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:
         known = txn.catalog.streams
         self._left = [name for name in reversed(names) if name not in known]
-        self.is_long = len(names) > MANY or len(self._left) > LONG_LOADING
+        self.is_long = (
+            len(names) > thresholds.LONG_READ or len(self._left) > thresholds.LONG_LOADING
+        )
 
     def step(self, txn: Txn) -> bool:
         """Load more streams; return whether all are loaded."""
-        for name in self._left[-LOADED_TOGETHER:]:
+        for name in self._left[-thresholds.LOADED_TOGETHER :]:
             with suppress(WrongType):  # whoever reads it raises the error
                 txn.stream(name)
-        del self._left[-LOADED_TOGETHER:]
+        del self._left[-thresholds.LOADED_TOGETHER :]
         return not self._left
 
 

@@ -27,9 +27,9 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries
+from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
-from kvstream.operations.delete import LONG_ROWS, STEP_ROWS, TRIES, StreamVersion
+from kvstream.operations.delete import StreamVersion
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
@@ -371,7 +371,7 @@ class LongDelivery:
         stream, group = group_of_key(txn, self._name, self._group, WHERE)
         if self._seen is None or not self._holds(stream, group):
             self._begin(stream)
-        if self._tries > TRIES:
+        if self._tries > thresholds.TRIES:
             wanted = [(self._name, NEW)]
             return read_group(txn, self._group, self._consumer, wanted, self._count, self._noack)
         self._after = group.last_delivered
@@ -410,25 +410,25 @@ class LongDelivery:
 
     def _read(self, txn: Txn, stream: StreamMeta, room: int) -> bool:
         """Read the next rows; return whether there may be more."""
-        left = STEP_ROWS if self._count is None else self._count - len(self._rows)
+        left = thresholds.STEP_ROWS if self._count is None else self._count - len(self._rows)
         if left <= 0 or (room and self._size > room):
             return False
         after = StreamID.unpack(self._ids[-1]) if self._ids else self._after
         if after >= stream.last:
             return False
-        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, STEP_ROWS))
+        page = entries.rows(txn, stream, after.next(), MAX_ID, min(left, thresholds.STEP_ROWS))
         self._ids += Rows(page, len(stream.prefix)).packed_ids()  # or raises Corruption
         self._rows += page
         self._size += entries.memory_of(page)
-        return len(page) == STEP_ROWS
+        return len(page) == thresholds.STEP_ROWS
 
 
 def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> bool:
     """Return whether XREADGROUP may deliver very many new entries."""
-    if count is not None and count <= LONG_ROWS:
+    if count is not None and count <= thresholds.LONG_ROWS:
         return False
     stream, found = group_of_key(txn, name, group, WHERE)
-    if stream.length <= LONG_ROWS or found.last_delivered >= stream.last:
+    if stream.length <= thresholds.LONG_ROWS or found.last_delivered >= stream.last:
         return False
     behind = lag(stream, found)
-    return behind is None or behind > LONG_ROWS
+    return behind is None or behind > thresholds.LONG_ROWS

@@ -27,7 +27,7 @@ from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, pages
+from kvstream.operations import keyspace, pages, thresholds
 from kvstream.storage.batch import Family
 from kvstream.types.options import ENTRY_BYTES_MAX
 
@@ -259,12 +259,6 @@ def _bounds(low: Number, high: Number) -> tuple[Number, Number]:
 
 T = TypeVar("T")
 
-LONG_NAMES = 500
-"""Keys above which MGET and MSET run in steps."""
-STEP_NAMES = 500
-STEP_BYTES = 1 << 20
-"""Keys that one step reads, and bytes of their values: about two milliseconds of work."""
-
 
 def get_several(
     txn: Txn, names: Sequence[bytes], later: Callable[[StringMeta], T] | None = None
@@ -384,8 +378,8 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
 
     def _look_on(self, txn: Txn) -> bool:
         plain = Plain(txn, U16.unpack(self._prefix)[0])
-        until, size = self._looked + STEP_NAMES, 0
-        while self._left and self._looked < until and size < STEP_BYTES:
+        until, size = self._looked + thresholds.STEP_NAMES, 0
+        while self._left and self._looked < until and size < thresholds.STEP_BYTES:
             some = self._left[-many_strings.TOGETHER :]
             del self._left[-many_strings.TOGETHER :]
             self._looked += len(some)
@@ -469,8 +463,8 @@ class LongPut(keyspace.LongKeys[bool]):
         self._left.append(name)
 
     def _look_on(self, txn: Txn) -> bool:
-        some = self._left[-STEP_NAMES:]
-        del self._left[-STEP_NAMES:]
+        some = self._left[-thresholds.STEP_NAMES :]
+        del self._left[-thresholds.STEP_NAMES :]
         self._looked += len(some)
         plain, new = Plain(txn, self._stored_db), []
         for name, record in zip(some, many_strings.records(txn, some), strict=True):

@@ -1,34 +1,24 @@
 """`make bench` runs, and says what it has measured."""
 
 import json
-import os
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
-from bench.__main__ import main
+from bench.__main__ import COMMAND_GROUPS, main
 from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
-from bench.processes import PeerMissing, require_peer
-from bench.report import PAGE, Report, as_json, markdown
+from bench.report import PAGE, Report, as_json, markdown, worst_rows
 from bench.results import Comparison, Limit, Scaling
 from bench.server import SERVER_ROWS
 from bench.workload import entries
 
-CLAIMED = {"bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"}
+CLAIMED = {
+    *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
+    *("serve-info", "open-loop-20k", "wakeup", "fan-out", "embedded-streams", "embedded-threads"),
+}
 """Claims that each of the functions must have made."""
-
-
-@pytest.fixture
-def peer() -> None:
-    """Skip where there is no redis-server to compare with, or fail where there must be one."""
-    try:
-        require_peer()
-    except PeerMissing as missing:
-        if os.environ.get("KVSTREAM_REQUIRE_ALL"):
-            raise
-        pytest.skip(str(missing))
 
 
 @pytest.fixture
@@ -58,6 +48,9 @@ def test_a_whole_run_reports_every_row(tmp_path: Path) -> None:
     assert [row["key"] for row in told["served"]] == [work.key for work in SERVER_ROWS]
     assert [row["key"] for row in told["moved"]] == [row.key for row in MIGRATION_ROWS]
     assert {row["key"] for row in told["claims"]} >= CLAIMED
+    groups = [row.key for rows in COMMAND_GROUPS.values() for row in rows]
+    assert [row["key"] for row in told["commands"]] == groups
+    assert len(told["rivals"]) == 6
 
 
 @pytest.mark.unmeasured
@@ -68,7 +61,15 @@ def test_a_run_of_one_row_reports_that_row(tmp_path: Path) -> None:
     assert told["served"] == told["claims"] == []
 
 
-@pytest.mark.parametrize("part", [["--quick"], ["--only", "add"]])
+@pytest.mark.usefixtures("peer")
+def test_a_run_of_one_command_reports_its_rows(tmp_path: Path) -> None:
+    told = _figures(tmp_path, "--command", "ping")
+    rows = told["commands"]
+    assert [row["key"] for row in rows] == ["ping-p1", "ping-p16", "ping-c1", "ping-c1000"]
+    assert all("processor_us" in row and "redis_processor_us" in row for row in rows)
+
+
+@pytest.mark.parametrize("part", [["--quick"], ["--only", "add"], ["--command", "ping"]])
 def test_only_a_whole_run_gets_into_the_docs(part: list[str]) -> None:
     assert CliRunner().invoke(main, [*part, "--write"]).exit_code == 2
 
@@ -92,6 +93,24 @@ def test_a_missed_target_is_named_as_missed(report: Report) -> None:
         "open",
     ]
     assert [row["met"] for row in json.loads(as_json(report))["contests"]] == [False, False]
+
+
+def test_the_rows_furthest_from_their_target_come_first(report: Report) -> None:
+    report.commands.append(Comparison("ping", "PING", 0.8, 1000, [1.0], [0.4]))
+    report.commands.append(Comparison("wide", "without a target", 0, 1000, [1.0], [0.1]))
+    assert [row.key for row in worst_rows(report)] == ["ping", "open", "range", "add"]
+    lines = markdown(report, plotted=False).splitlines()
+    assert lines[2].startswith("| worst rows |")
+    assert lines[4] == "| PING | 0.40x | 0.8x | 0.50 |  |"
+
+
+def test_a_row_of_a_server_has_its_processor_time(report: Report) -> None:
+    row = Comparison("ping", "PING", 0.8, 1000, [1.0], [1.0], {}, [0.02, 0.01, 0.03], [0.004])
+    report.commands.append(row)
+    assert row.processor_us == pytest.approx((20, 4))
+    assert "| PING | 1,000 | 1,000 | 1.0x | 1.0 to 1.0 | 0.8x | met | 20.0, 4.0 |" in markdown(
+        report, plotted=False
+    )
 
 
 def test_a_row_without_a_target_is_neither_met_nor_missed(report: Report) -> None:

@@ -15,9 +15,10 @@ from itertools import count
 
 from kvstream import Store
 from kvstream.meta.lazyfree import GROUPS_TOGETHER
-from kvstream.operations.keyspace import LONG_KEYS, LongDelete
+from kvstream.operations import thresholds
+from kvstream.operations.keyspace import LongDelete
 
-KEYS = LONG_KEYS + 50
+KEYS = thresholds.LONG_KEYS + 50
 RICH = b"rich"
 
 

@@ -5,9 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.commands import claim
-from kvstream.commands import incremental as incremental_ids
-from kvstream.operations import incremental, keyspace, pages
+from kvstream.operations import thresholds
 from tests.differential.long_runs import assert_same
 from tests.differential.test_wire import EXAMPLES
 from tests.differential.wire_grammar import wire_step
@@ -22,14 +20,12 @@ def ports(
     tmp_path: Path, redis_process: int, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[tuple[int, int]]:
     """The ports of a kvstream that answers in pages, and of redis-server."""
-    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
-    monkeypatch.setattr(pages, "LOOK_ROWS", 0)
-    monkeypatch.setattr(pages, "SHORT_BYTES", 1)
-    monkeypatch.setattr(keyspace, "LONG_KEYS", 0)
-    for module in (incremental_ids, claim):
-        monkeypatch.setattr(module, "LONG_ROWS", 0)
-    for module in (incremental, incremental):
-        monkeypatch.setattr(module, "STEP_ROWS", 2)
+    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
+    monkeypatch.setattr(thresholds, "LOOK_ROWS", 0)
+    monkeypatch.setattr(thresholds, "SHORT_BYTES", 1)
+    monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
+    monkeypatch.setattr(thresholds, "LONG_ROWS", 0)
+    monkeypatch.setattr(thresholds, "STEP_ROWS", 2)
     served = Served(tmp_path / "store")
     yield served.port, redis_process
     served.stop()

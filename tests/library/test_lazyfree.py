@@ -19,7 +19,7 @@ from kvstream.layout.keys import (
 from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import copy, keyspace, strings
+from kvstream.operations import copy, keyspace, strings, thresholds
 from kvstream.storage.batch import Batch, Family
 from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores
@@ -33,7 +33,7 @@ NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
     """A store with keys, in which nothing is swept but by the test."""
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
-    monkeypatch.setattr(keyspace, "LONG_KEYS", 2)
+    monkeypatch.setattr(thresholds, "LONG_KEYS", 2)
     store = open_store()
     fill(store)
     return store

@@ -22,13 +22,12 @@ import pytest
 import redis
 
 from kvstream import KVStreamError, ManualClock, Store, StreamID, connect
-from kvstream.commands import claim as claim_commands
-from kvstream.commands import incremental as incremental_ids
-from kvstream.commands import reply_pages
 from kvstream.commands.replies import ErrorReply, flatten
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.compiled import PURE_VARIABLE
-from kvstream.operations import copy, delete, incremental, keyspace, pages, read, readgroup, strings
+from kvstream.operations import (
+    thresholds,
+)
 from kvstream.operations.checks import check
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.records import BareEntry, PendingSummary
@@ -375,22 +374,19 @@ def as_line(error: redis.ResponseError) -> bytes:
     return text if text.startswith((b"WRONGTYPE ", b"BUSYGROUP ")) else b"ERR " + text
 
 
-STREAMS = ("LONG_LOADING", "MANY", "FEW_STREAMS", "SHORT_STREAMS")
+STREAMS = ("LONG_LOADING", "LONG_READ", "FEW_STREAMS", "SHORT_STREAMS")
 
 
 @contextmanager
 def smallest_steps() -> Iterator[None]:
     """Let everything that can be done in steps be done so, of one item each."""
-    modules = (claim_commands, incremental_ids, reply_pages, copy, delete, incremental, keyspace)
     names = ("LONG_ROWS", "LONG_KEYS", "LONG_NAMES", "STEP_ROWS", "STEP_KEYS", "STEP_NAMES")
     limits = (*names, "PACKED_TOGETHER", "SHORT_ROWS", "LOOK_ROWS", "STEP_ITEMS", *STREAMS)
     with ExitStack() as stack:
         stack.enter_context(patch.object(incremental_commands, "STEPS_S", -1.0))
-        stack.enter_context(patch.object(incremental, "LAST_STEP_IDS", 0))
-        for module in (*modules, pages, read, readgroup, strings):
-            for name in limits:
-                if hasattr(module, name):
-                    stack.enter_context(patch.object(module, name, 1))
+        stack.enter_context(patch.object(thresholds, "LAST_STEP_IDS", 0))
+        for name in limits:
+            stack.enter_context(patch.object(thresholds, name, 1))
         yield
 
 

@@ -155,7 +155,9 @@ class Listener:
         executor.clock = self._loop.time
         executor.post = self.post
         outbox = executor.outbox
-        outbox.group_fsync = GroupFsync(lambda: outbox.waiting, outbox.ask, self._after_reads)
+        outbox.group_fsync = GroupFsync(
+            lambda: outbox.waiting, outbox.ask, outbox.wait, self._after_reads
+        )
         executor.limits.make_room()
         executor.limits.bound_replies()
         self._tick()

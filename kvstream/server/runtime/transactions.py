@@ -5,8 +5,8 @@ from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Paged, Reply
 from kvstream.commands.reply_pages import given_up, memory_of
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
+from kvstream.operations import thresholds
 from kvstream.operations.keyspace import Watched
-from kvstream.operations.pages import SHORT_BYTES
 from kvstream.server.runtime.client import Answers, Argv, Client, Queue
 from kvstream.server.runtime.dispatch import Calls
 
@@ -38,7 +38,7 @@ class Room:
         if size > SMALL and 0 < limits.reply_max < held and not command.writes:
             return ErrorReply.of(limits.too_large())
         self.held = limits.reply_held = held
-        if type(reply) is Paged or held > SHORT_BYTES:
+        if type(reply) is Paged or held > thresholds.SHORT_BYTES:
             self.is_long = True
         return reply
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import copy, incremental, readgroup
+from kvstream.operations import thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.patience import until
@@ -239,10 +239,8 @@ def test_who_watches_others_goes_on_until_his_user_is_deleted(served: Served, ad
 @pytest.fixture
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     """A server without sockets, whose commands are long from 32 entries on."""
-    for module in (readgroup, copy):
-        monkeypatch.setattr(module, "LONG_ROWS", 32)
-    for module in (readgroup, copy, incremental):
-        monkeypatch.setattr(module, "STEP_ROWS", 16)
+    monkeypatch.setattr(thresholds, "LONG_ROWS", 32)
+    monkeypatch.setattr(thresholds, "STEP_ROWS", 16)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

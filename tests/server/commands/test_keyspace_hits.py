@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.meta import keyspace
-from kvstream.operations import strings
+from kvstream.operations import thresholds
 from kvstream.types.clock import ManualClock
 from tests.server.asking import Asker
 from tests.server.conftest import Served
@@ -196,7 +196,7 @@ def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_
         assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
 
 
-@pytest.mark.parametrize("keys", [1, strings.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, thresholds.LONG_NAMES + 1])
 def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: int) -> None:
     before = server.executor.statistics.keyspace_misses
     ann.send("XADD", "s", "*", "f", "v")
@@ -204,7 +204,7 @@ def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: i
     assert server.executor.statistics.keyspace_misses == before
 
 
-@pytest.mark.parametrize("keys", [1, strings.LONG_NAMES + 1])
+@pytest.mark.parametrize("keys", [1, thresholds.LONG_NAMES + 1])
 def test_what_has_expired_is_missed_before_it_is_deleted_too(
     server: Server, clock: ManualClock, ann: Talker, keys: int
 ) -> None:

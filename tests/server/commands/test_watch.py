@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstream.operations import keyspace
+from kvstream.operations import keyspace, thresholds
 from tests.server.talking import Server, Talker
 
 UNDONE = {
@@ -68,7 +68,7 @@ def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
 def test_rows_that_leave_behind_their_keys_do_not_stop_exec(
     server: Server, ann: Talker, bob: Talker, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
-    monkeypatch.setattr(keyspace, "LONG_KEYS", 0)
+    monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
     monkeypatch.setattr(keyspace, "SWEEP_KEYS", 1)
     for request in ("SET t v PX 100000", "XADD s 1-1 f v", said):
         bob.ask(*request.split())

@@ -9,7 +9,8 @@ import pytest
 from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified, tree_prefix
 from kvstream.meta.txn import Txn
-from kvstream.operations.info import RUNS_A_STEP, group_figures
+from kvstream.operations import thresholds
+from kvstream.operations.info import group_figures
 from kvstream.server.metrics import sample
 from kvstream.server.metrics.sample import Sampler
 from kvstream.storage.batch import Batch, Family
@@ -121,7 +122,9 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("count", [3, RUNS_A_STEP, 3 * RUNS_A_STEP + 3, 40_000])
+@pytest.mark.parametrize(
+    "count", [3, thresholds.RUNS_TOGETHER, 3 * thresholds.RUNS_TOGETHER + 3, 40_000]
+)
 def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count: int) -> None:
     stream = store.stream("s")
     group = stream.create_group("g", "0")
@@ -151,7 +154,7 @@ def test_figures_of_what_is_not_there_are_none(store: Store) -> None:
     assert run(group_figures, qualified(0, b"nothing"), b"g") is None
 
 
-@pytest.mark.parametrize("count", [10, 2 * RUNS_A_STEP])
+@pytest.mark.parametrize("count", [10, 2 * thresholds.RUNS_TOGETHER])
 def test_looking_keeps_in_memory_what_is_small_and_makes_no_index(
     tmp_path: Path, count: int
 ) -> None:
@@ -166,7 +169,7 @@ def test_looking_keeps_in_memory_what_is_small_and_makes_no_index(
         assert found.pending == count
         stream = store.engine.run(lambda txn: txn.stream(qualified(0, b"s")))
         assert stream is not None
-        assert (stream.groups[b"g"].runs.memory is not None) == (count < RUNS_A_STEP)
+        assert (stream.groups[b"g"].runs.memory is not None) == (count < thresholds.RUNS_TOGETHER)
         assert stream.groups[b"g"].index is None
         group = store.stream("s").group("g")
         assert group.ack([entry.id for entry in group.pending_range(count=5)]) == 5

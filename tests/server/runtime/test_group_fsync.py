@@ -5,11 +5,14 @@ from contextlib import ExitStack
 
 import pytest
 
-from kvstream.operations import pages
-from kvstream.server.runtime.group_fsync import LINGER_S, GroupFsync
+from kvstream.operations import thresholds
+from kvstream.server.runtime.group_fsync import LINGER_S, QUICK_S, SLOWEST_S, GroupFsync
 from kvstream.types.options import Durability
 from tests.server.asking import Asker
 from tests.server.conftest import Served
+
+SLOW_S = QUICK_S + 0.00001
+"""An fsync of a disk that is not waited for in the loop."""
 
 
 class Loop:
@@ -19,10 +22,12 @@ class Loop:
         self.now = 0.0
         self.soon: list[Callable[[], None]] = []
         self.asked: list[int] = []
+        self.waited: list[int] = []
         self.waiting = 0
         self.group_fsync = GroupFsync(
             lambda: self.waiting,
             lambda: self.asked.append(self.waiting),
+            lambda: self.waited.append(self.waiting),
             self.soon.append,
             lambda: self.now,
         )
@@ -54,7 +59,7 @@ def test_a_reply_alone_waits_for_one_round_of_reads_and_no_more(loop: Loop) -> N
     loop.turn(1)
     assert loop.asked == []
     loop.round()
-    loop.synced(0.001, answered=1)
+    loop.synced(SLOW_S, answered=1)
     loop.turn(1)
     loop.round()
     assert loop.asked == [1, 1]
@@ -66,7 +71,7 @@ def test_those_who_come_during_an_fsync_wait_for_those_whom_it_answers(loop: Loo
     loop.turn(2)
     loop.round()
     assert loop.asked == [3]  # and none for the two while it is under way
-    loop.synced(0.001, answered=3)
+    loop.synced(SLOW_S, answered=3)
     loop.round()
     assert loop.asked == [3]
     loop.turn(3)
@@ -78,14 +83,14 @@ def test_nobody_waits_longer_than_half_an_fsync_for_who_does_not_come(loop: Loop
     loop.turn(3)
     loop.round()
     loop.turn(2)
-    loop.synced(0.001, answered=3)
-    loop.now += 0.00049
+    loop.synced(SLOW_S, answered=3)
+    loop.now += SLOW_S / 2 - 0.00001
     loop.round()
     assert loop.asked == [3]
     loop.now += 0.00002
     loop.round()
     assert loop.asked == [3, 2]
-    loop.synced(0.001, answered=2)
+    loop.synced(SLOW_S, answered=2)
     loop.turn(2)
     loop.round()
     assert loop.asked == [3, 2, 2]  # it is not waited for the three again
@@ -99,6 +104,31 @@ def test_a_slow_disk_makes_nobody_wait_long(loop: Loop) -> None:
     loop.now += LINGER_S
     loop.round()
     assert loop.asked == [3, 2]
+
+
+def test_the_loop_waits_for_a_quick_disk_whatever_a_single_slow_fsync_takes(loop: Loop) -> None:
+    for number, seconds in enumerate([QUICK_S / 2, QUICK_S / 2, QUICK_S, QUICK_S / 2]):
+        loop.turn(1)
+        loop.round()
+        assert (len(loop.asked), len(loop.waited)) == (1, number)
+        loop.synced(seconds, answered=1)
+
+
+def test_a_disk_that_has_become_slow_is_waited_for_by_a_thread_until_it_is_quick(
+    loop: Loop,
+) -> None:
+    for seconds in (QUICK_S / 2, SLOWEST_S * 100):
+        loop.turn(1)
+        loop.round()
+        loop.synced(seconds, answered=1)
+    assert (len(loop.asked), len(loop.waited)) == (1, 1)
+    fsyncs = 0
+    while len(loop.waited) == 1:
+        loop.turn(1)
+        loop.round()
+        loop.synced(QUICK_S / 2, answered=1)
+        fsyncs += 1
+    assert 10 < fsyncs < 30
 
 
 def test_replies_that_were_written_otherwise_are_asked_for_no_more(loop: Loop) -> None:
@@ -130,8 +160,8 @@ def test_appends_are_durable_when_they_are_answered(served: Served) -> None:
 def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
-    monkeypatch.setattr(pages, "LOOK_ROWS", 1)
+    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
+    monkeypatch.setattr(thresholds, "LOOK_ROWS", 1)
     served.engine.set_durability(Durability.ALWAYS)
     with served.asker() as asker:
         for _ in range(5):
@@ -143,7 +173,7 @@ def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
 def test_a_long_reply_that_a_timer_has_found_is_written(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pages, "SHORT_ROWS", 1)
+    monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)
     with served.asker() as asker:
         for _ in range(3):
             asker.ask("XADD s * f v")

@@ -6,12 +6,10 @@ from typing import Any
 
 import pytest
 
-from kvstream.commands import claim as claim_commands
-from kvstream.commands import incremental as incremental_ids
 from kvstream.meta import trees
 from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
-from kvstream.operations import incremental
+from kvstream.operations import thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.groups import group_of_key
 from kvstream.server.runtime import incremental_commands
@@ -47,10 +45,9 @@ def server(
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "_STRETCH", 4)
-    monkeypatch.setattr(incremental, "STEP_ROWS", STEP)
-    for module in (incremental_ids, claim_commands):
-        monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    monkeypatch.setattr(incremental_ids, "PACKED_TOGETHER", 7)
+    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
+    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(thresholds, "PACKED_TOGETHER", 7)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

@@ -10,9 +10,8 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.commands import claim as claim_commands
 from kvstream.errors import StoreFull
-from kvstream.operations import copy, dump, incremental, readgroup
+from kvstream.operations import thresholds
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
@@ -25,11 +24,8 @@ STEP = 16
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for module in (readgroup, copy):
-        monkeypatch.setattr(module, "LONG_ROWS", 2 * STEP)
-    for module in (readgroup, copy, incremental):
-        monkeypatch.setattr(module, "STEP_ROWS", STEP)
-    monkeypatch.setattr(claim_commands, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started
@@ -500,7 +496,6 @@ def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
 def test_a_pause_of_writes_holds_those_under_way_and_no_read(
     server: Server, ann: Talker, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(dump, "LONG_ROWS", 2 * STEP)
     fill(ann)
     worker.begin("COPY", "s", "t")
     assert ann.ask("CLIENT", "PAUSE", "1000", "WRITE") == b"+OK\r\n"

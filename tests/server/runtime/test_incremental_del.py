@@ -9,7 +9,7 @@ import pytest
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import lazyfree, trees
-from kvstream.operations import keyspace, strings
+from kvstream.operations import keyspace, thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.strings import LongPut
@@ -45,8 +45,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("ROW_KEYS", 2), ("_TOGETHER", 2)):
-        monkeypatch.setattr(keyspace, name, value)
+    for name, value in (("LONG_KEYS", 4), ("STEP_KEYS", 4), ("KEYS_TOGETHER", 2)):
+        monkeypatch.setattr(thresholds, name, value)
+    monkeypatch.setattr(keyspace, "ROW_KEYS", 2)
     monkeypatch.setattr(stepping, "STEPS_S", -1.0)
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     started = Server(tmp_path / "store", clock=clock)
@@ -290,7 +291,7 @@ def test_a_key_of_that_name_may_be_on_its_way(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
-    monkeypatch.setattr(strings, "STEP_NAMES", 1)
+    monkeypatch.setattr(thresholds, "STEP_NAMES", 1)
     taken = make_many_groups(server, ann)
     if steps:
         work = LongPut(0, {b"t": b"v", taken: b"v"})

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import dump
+from kvstream.operations import thresholds
 from kvstream.rdb.primitives import crc64
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
@@ -18,8 +18,12 @@ ENTRIES = 300
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((dump, "LONG_ROWS", 50), (dump, "LONG_BYTES", 500), (dump, "STEP_NODES", 1)),
-        *((dump, "STEP_ROWS", 30), (incremental_commands, "STEPS_S", -1.0)),
+        *(
+            (thresholds, "LONG_ROWS", 50),
+            (thresholds, "LONG_PAYLOAD", 500),
+            (thresholds, "STEP_NODES", 1),
+        ),
+        *((thresholds, "STEP_ROWS", 30), (incremental_commands, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)
     with sound(tmp_path / "store", ManualClock()) as started:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import dump, info, load
+from kvstream.operations import info, thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.server.runtime.test_reply_streaming import Reader
@@ -21,10 +21,10 @@ WORKERS = ["ann", "bob", "eve"]
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((info, "MANY_GROUPS", 2), (dump, "MANY_GROUPS", 2), (dump, "STEP_NODES", 3)),
+        *((thresholds, "LONG_GROUPS", 2), (thresholds, "STEP_NODES", 3)),
         *(
             (info, "COPIED_RUNS", 3),
-            (load, "_STEP_GROUPS", 2),
+            (thresholds, "STEP_GROUPS", 2),
             (incremental_commands, "STEPS_S", -1.0),
         ),
     ):

@@ -9,7 +9,7 @@ import pytest
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
 from kvstream.meta import many_strings
-from kvstream.operations import keyspace, strings
+from kvstream.operations import keyspace, strings, thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.strings import LongGet, LongPut
 from kvstream.server.runtime import incremental_commands as stepping
@@ -29,8 +29,8 @@ def clock() -> ManualClock:
 @pytest.fixture
 def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
-        *((strings, "LONG_NAMES", 4), (strings, "STEP_NAMES", 4)),
-        *((strings, "LONG_NAMES", 9), (strings, "STEP_NAMES", 4)),
+        *((thresholds, "LONG_NAMES", 4), (thresholds, "STEP_NAMES", 4)),
+        *((thresholds, "LONG_NAMES", 9), (thresholds, "STEP_NAMES", 4)),
         *((many_strings, "TOGETHER", 2), (stepping, "STEPS_S", -1.0)),
     ):
         monkeypatch.setattr(module, name, value)

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.commands import incremental
-from kvstream.operations import ack, delete
+from kvstream.operations import ack, delete, thresholds
 from kvstream.operations.delete import Live, LongErasure
 from kvstream.operations.trim import RefPolicy
 from kvstream.server.runtime import incremental_commands
@@ -30,8 +29,8 @@ COMMANDS: list[tuple[str, ...]] = [
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(delete, "STEP_ROWS", STEP)
-    monkeypatch.setattr(incremental, "LONG_ROWS", 2 * STEP)
+    monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
+    monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.operations import groups
+from kvstream.operations import thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from tests.server.talking import Other, Server, Talker, Worker, request, sound
@@ -15,8 +15,8 @@ GROUPS, CONSUMERS = ("XINFO", "GROUPS", "s"), ("XINFO", "CONSUMERS", "s", "g00")
 
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    monkeypatch.setattr(groups, "LONG_LIST", 8)
-    monkeypatch.setattr(groups, "STEP_MEMBERS", 3)
+    monkeypatch.setattr(thresholds, "LONG_MEMBERS", 8)
+    monkeypatch.setattr(thresholds, "STEP_MEMBERS", 3)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     with sound(tmp_path / "store", ManualClock()) as started:
         yield started

@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.layout.values import encode_fields
-from kvstream.operations import pages, read
+from kvstream.operations import read, thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
@@ -23,9 +23,17 @@ LONG = [f"{'v' * 300}{number}" for number in range(8)]
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     for module, name, value in (
         *((read, "PAGE_ROWS", 4), (read, "TOGETHER", 3), (read, "FEW_TOGETHER", 2)),
-        *((read, "LONG_LOADING", 5), (read, "LOADED_TOGETHER", 2), (read, "MANY", 8)),
-        *((pages, "FEW_STREAMS", 2), (pages, "SHORT_STREAMS", 5), (pages, "LOOK_ROWS", 3)),
-        *((incremental_commands, "STEPS_S", -1.0), (pages, "SHORT_ROWS", 20)),
+        *(
+            (thresholds, "LONG_LOADING", 5),
+            (thresholds, "LOADED_TOGETHER", 2),
+            (thresholds, "LONG_READ", 8),
+        ),
+        *(
+            (thresholds, "FEW_STREAMS", 2),
+            (thresholds, "SHORT_STREAMS", 5),
+            (thresholds, "LOOK_ROWS", 3),
+        ),
+        *((incremental_commands, "STEPS_S", -1.0), (thresholds, "SHORT_ROWS", 20)),
     ):
         monkeypatch.setattr(module, name, value)
     with sound(tmp_path / "store", ManualClock()) as started:

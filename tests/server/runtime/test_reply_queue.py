@@ -8,7 +8,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.errors import StoreReadOnly
-from kvstream.operations import dump, pages
+from kvstream.operations import thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.server.runtime import reply_queue as outbox
 from kvstream.server.runtime.group_fsync import GroupFsync
@@ -112,7 +112,7 @@ class Patient(GroupFsync):
     """A group fsync that asks for nothing."""
 
     def __init__(self) -> None:
-        super().__init__(lambda: 0, lambda: None, lambda function: None)
+        super().__init__(lambda: 0, lambda: None, lambda: None, lambda function: None)
 
     def begin(self) -> None:
         self.begun = True
@@ -147,10 +147,8 @@ def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
 def test_what_was_sent_behind_a_long_command_stays_behind_it(
     server: Server, monkeypatch: pytest.MonkeyPatch, skipped: tuple[str, ...]
 ) -> None:
-    for name in ("LONG_ROWS", "STEP_NODES"):
-        monkeypatch.setattr(dump, name, 1)
-    for name in ("SHORT_ROWS", "LOOK_ROWS"):
-        monkeypatch.setattr(pages, name, 1)
+    for name in ("LONG_ROWS", "STEP_NODES", "SHORT_ROWS", "LOOK_ROWS"):
+        monkeypatch.setattr(thresholds, name, 1)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
     outbox, worker = server.executor.outbox, Worker(server, 1)
     for _ in range(2):

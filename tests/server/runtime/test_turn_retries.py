@@ -10,8 +10,7 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
-from kvstream.operations import pages
-from kvstream.operations.pages import SHORT_ROWS
+from kvstream.operations import thresholds
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.clock import ManualClock
 from tests.server.talking import Server, Talker, Worker, request
@@ -136,7 +135,7 @@ def test_long_reads_that_were_put_off_are_answered_though_one_of_them_fails(
     talkers = ann, bob = damaged.client(), damaged.client()
     for talker, key in zip(talkers, ("s", "t"), strict=True):
         talker.client.pages = True
-        talker.send_bytes(request("XADD", key, "*", "f", "v") * (SHORT_ROWS + 1))
+        talker.send_bytes(request("XADD", key, "*", "f", "v") * (thresholds.SHORT_ROWS + 1))
         damaged.turn()
         talker.heard()
     ann.send("SET", "k", "v")  # behind which nothing long is read in the same turn
@@ -147,7 +146,7 @@ def test_long_reads_that_were_put_off_are_answered_though_one_of_them_fails(
     damage(damaged, b"s")
     damaged.turn()
     assert ann.heard().startswith(b"-ERR the record")
-    assert bob.heard().startswith(b"*%d\r\n" % (SHORT_ROWS + 1))
+    assert bob.heard().startswith(b"*%d\r\n" % (thresholds.SHORT_ROWS + 1))
     assert bob.ask("PING") == b"+PONG\r\n"
 
 
@@ -170,7 +169,7 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.client.pages = True
-    bob.send_bytes(request("XADD", "s", "*", "f", "v") * (SHORT_ROWS + 1))
+    bob.send_bytes(request("XADD", "s", "*", "f", "v") * (thresholds.SHORT_ROWS + 1))
     server.turn()
     bob.heard()
     bob.send("XTRIM", "s", "MAXLEN", "1")
@@ -183,8 +182,8 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
     server.executor.run()
     server.turn()
     said = ann.heard()
-    assert said.startswith(b"*%d\r\n" % (SHORT_ROWS + 1))
-    assert said.count(b"\r\n") == 1 + 8 * (SHORT_ROWS + 1) + 2
+    assert said.startswith(b"*%d\r\n" % (thresholds.SHORT_ROWS + 1))
+    assert said.count(b"\r\n") == 1 + 8 * (thresholds.SHORT_ROWS + 1) + 2
 
 
 @contextmanager
@@ -300,7 +299,7 @@ def test_a_read_that_is_put_off_is_answered_once_however_often_the_disk_refuses(
 ) -> None:
     """It is put off since it deletes what has expired: no turn of its own is without a change."""
     for name in ("LOOK_ROWS", "SHORT_ROWS"):
-        monkeypatch.setattr(pages, name, 1)
+        monkeypatch.setattr(thresholds, name, 1)
     clock = ManualClock()
     server = Server(tmp_path / "store", clock=clock)
     server.engine.expiry.active = False
