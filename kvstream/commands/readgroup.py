@@ -104,22 +104,23 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
     shares = group if idle is None else None  # with CLAIM each client waits for another idle time
     timeout_ms = options.timeout_ms or None
-    wait = Blocked(names, attempt, timeout_ms, retry_at, shares=shares, group=group)
+
+    def nothing() -> Answer:
+        wait = Blocked(names, attempt, timeout_ms, retry_at, shares=shares, group=group)
+        return blocked_or_null(wait, options)
+
     if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:
-            return in_steps(
-                work.step,
-                lambda found: of_found(session, found) or blocked_or_null(wait, options),
-            )
-    return attempt(txn) or blocked_or_null(wait, options)
+            return in_steps(work.step, lambda found: of_found(session, found) or nothing())
+    return attempt(txn) or nothing()
 
 
 def _small_count(argv: Argv) -> int:
     """Return COUNT of the usual form of a small read, 0 for any other.
 
-    That is ``GROUP group consumer COUNT count [BLOCK milliseconds] STREAMS key >``: parsed like
-    this "XREADGROUP COUNT 1" takes half of the processor time.
+    That is ``GROUP group consumer COUNT count [BLOCK milliseconds] STREAMS key >``: parsed by
+    position the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the time.
     """
     if len(argv) not in (_WORDS, _WORDS + 2) or not (
         argv[1] in _GROUP and argv[4] in _COUNT and argv[-3] in _STREAMS

@@ -80,35 +80,27 @@ def read_group(
     its idle time and deliveries. A read of pending entries is in the reply even if it is empty; the
     reply is empty if there is nothing new. ``shown``: new entries may be Written.
     """
-    budget = budget or Budget()
-    for name, _ in wanted:
-        group_of_key(txn, name, group, WHERE)
+    groups = [group_of_key(txn, name, group, WHERE) for name, _ in wanted]
+    refuse_min_idle(claim_min_idle_ms)
     room = Room(len(wanted), txn.catalog.limits.reply_left)
+    shown = shown and room.counts_few
     reply: Reply = []
-    for name, after in wanted:
-        if budget.exhausted:
-            break
-        budget.open(name)
+    for (name, after), (stream, found) in zip(wanted, groups, strict=True):
+        if budget is not None:
+            if budget.exhausted:
+                break
+            budget.open(name)
+        member = consumer_of(txn, found, consumer)
         given: Sequence[HistoryEntry]
         if after is None:
-            idle, left = claim_min_idle_ms, room.left
-            given = read_new(
-                txn,
-                name,
-                group,
-                consumer,
-                count,
-                noack,
-                idle,
-                budget,
-                left,
-                shown and room.counts_few,
-            )
+            idle = claim_min_idle_ms
+            given = _new(txn, stream, found, member, count, noack, idle, budget, room.left, shown)
             txn.noted = False
         else:
-            given = read_history(txn, name, group, consumer, after, count, budget)
+            given = _history(txn, stream, found, member, after, count, budget or Budget())
         listed = bool(given) or after is not None
-        budget.close(len(given) if listed else None)
+        if budget is not None:
+            budget.close(len(given) if listed else None)
         if listed:
             reply.append((name, given))
         if not room.take(given):
@@ -125,18 +117,32 @@ def read_new(
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
-    room: int = 0,
-    shown: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries of one stream, after idle ones that may be claimed.
-
-    ``room`` is the memory that new entries may take; 0: no limit.
-    """
+    """Deliver new entries of one stream, after idle ones that may be claimed."""
     refuse_min_idle(claim_min_idle_ms)
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
+    return _new(txn, stream, found, member, count, noack, claim_min_idle_ms, budget)
+
+
+def _new(
+    txn: Txn,
+    stream: StreamMeta,
+    found: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    claim_min_idle_ms: int | None,
+    budget: Budget | None = None,
+    room: int = 0,
+    shown: bool = False,
+) -> Sequence[Entry]:
+    """Deliver new entries, after idle ones that may be claimed.
+
+    ``room`` is the memory that new entries may take; 0: no limit.
+    """
     if claim_min_idle_ms is None and budget is None:
-        return _deliver_new(txn, stream, found, member, count, noack)
+        return _deliver_new(txn, stream, found, member, count, noack, None, False, room, shown)
     budget = budget or Budget()
     most = budget.most(count)
     given: list[Entry] = []
@@ -160,22 +166,6 @@ def read_few(
         return None
     member = consumer_of(txn, found, consumer)
     return _deliver_new(txn, stream, found, member, count, noack=False)
-
-
-def read_history(
-    txn: Txn,
-    name: bytes,
-    group: bytes,
-    consumer: bytes,
-    after: StreamID,
-    count: int | None = None,
-    budget: Budget | None = None,
-) -> list[HistoryEntry]:
-    """Show a consumer's pending entries after an ID; each counts as delivered again."""
-    stream, found = group_of_key(txn, name, group, WHERE)
-    member = consumer_of(txn, found, consumer)
-    budget = budget or Budget()
-    return _history(txn, stream, found, member, after, budget.most(count), budget)
 
 
 def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
@@ -285,6 +275,7 @@ def _history(
 ) -> list[HistoryEntry]:
     if after == MAX_ID or budget.exhausted:
         return []
+    count = budget.most(count)
     start = after.next().packed
     shown: list[HistoryEntry] = []
     touched: list[tuple[Run, list[bytes]]] = []
