@@ -2,9 +2,10 @@
 
 import sys
 
-from kvstream.meta import trees
+from kvstream.meta import pel, trees
 from tests.crash.queue_writer import main
 
 if __name__ == "__main__":
     trees.CACHED_ROWS = 4
+    pel.JOINED_IDS_MAX = 2
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

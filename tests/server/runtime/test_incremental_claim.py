@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.meta import trees
+from kvstream.meta import pel, trees
 from kvstream.meta.pel import runs_by_time
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
@@ -45,6 +45,7 @@ def server(
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "_STRETCH", 4)
+    monkeypatch.setattr(pel, "JOINED_IDS_MAX", 0)  # each read makes a run
     monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
     monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(thresholds, "PACKED_TOGETHER", 7)
