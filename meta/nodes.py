@@ -178,11 +178,12 @@ def damaged(stream: StreamMeta, what: str) -> Corruption:
 def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
     """Write the row of a node that is closed, or is being closed."""
     node.is_open = False
-    at = _place(stream, node.first)
-    if at and stream.held[at - 1].first == node.first:
-        stream.held[at - 1] = node
-    elif node.first == stream.head:
-        stream.held.insert(0, node)
+    held, is_head = stream.held, node.first == stream.head
+    at = 0 if is_head else _place(stream, node.first) - 1
+    if 0 <= at < len(held) and held[at].first == node.first:
+        held[at] = node
+    elif is_head:
+        held.insert(0, node)
     try:
         record = node.encode()
     except StructError as error:
@@ -256,9 +257,9 @@ def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
 
 def head_of(txn: Txn, stream: StreamMeta) -> Node:
     """Return the first node of a stream that has entries."""
-    node = stream.head_node
-    if node is not None:
-        return node
+    held = stream.held
+    if held and held[0].first == stream.head:
+        return held[0]
     if stream.nodes == bool(stream.open_live):
         return open_node(stream)
     return _hold(stream, _any(stream, closed(txn, stream, stream.head)))
