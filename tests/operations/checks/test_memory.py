@@ -8,6 +8,7 @@ import pytest
 from kvstream import Store
 from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.operations import keyspace
 from kvstream.types.ids import MIN_ID
 from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
 
@@ -124,6 +125,16 @@ def test_a_tree_in_memory_that_differs_from_the_disk_is_told_and_read_anew(
     indexed: Store, reopen: Reopen, change: Change
 ) -> None:
     use_and_change(reopen(indexed), change, TREE)
+
+
+def test_a_miscount_of_the_keys_that_expire_is_told_and_counted_anew(busy: Store) -> None:
+    assert busy.engine.run(keyspace.expiries, 10)(0).keys == 1
+    busy.engine.catalog.index._expiries[0].keys += 1
+    miscounted = ["the keys that expire are miscounted in memory"]
+    assert told(busy.check()) == miscounted
+    assert told(busy.check(repair=True)) == miscounted
+    assert busy.check() == []
+    assert busy.engine.run(keyspace.expiries, 10)(0).keys == 1
 
 
 def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None:
