@@ -323,8 +323,8 @@ class Change:
     """Runs to delete, and the runs that take their place."""
 
     old: list[Run]
-    new: dict[PackedID, tuple[bytes, Run]]
-    """By anchor, with their rows."""
+    new: dict[PackedID, Run]
+    """By anchor."""
     count: int
     """IDs that have a target."""
 
@@ -378,7 +378,7 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
         if pieces and pieces[-1][0][-1] not in targets:
             before = None
         last = run
-    return Change(old, {run.anchor: (run.encode(), run) for run in new.values()}, count)
+    return Change(old, new, count)
 
 
 def _targets(

@@ -143,7 +143,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         txn.catalog.owner(txn, group, owner)
     _note(group, runs)
     group.grown = grown
-    group.runs.put_all(txn.batch, {run.anchor: (run.encode(), run) for run in runs})
+    group.runs.put_all(txn.batch, {run.anchor: run for run in runs})
     if group.index is not None:
         group.index.add_all(runs)
 
@@ -190,22 +190,26 @@ def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
 
 
 def replace(
-    txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, tuple[bytes, Run]]
+    txn: Txn,
+    group: GroupMeta,
+    old: list[Run],
+    new: Mapping[PackedID, Run],
+    rows: Mapping[PackedID, bytes] | None = None,
 ) -> None:
-    """Replace runs by others, given by their anchors and with their rows."""
+    """Replace runs by others, given by their anchors; ``rows``: the others, if encoded already."""
     if len(old) == len(new) == 1 and not group.indexed:
-        ((_, run),) = new.values()
+        (run,) = new.values()
         if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
             return _overwrite(txn, group, old[0], run)
     if len(old) + len(new) <= _FEW:
         for run in old:
             remove(txn, group, run)
-        for _, run in new.values():
+        for run in new.values():
             add(txn, group, run)
         if group.indexed:
             settle(txn, group)
         return
-    runs = [run for _, run in new.values()]
+    runs = list(new.values())
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
     _note(group, old)
@@ -217,7 +221,7 @@ def replace(
         if group.runs.has_room(txn.batch, len(new) - len(old)) and (
             group.grown <= CACHED_IDS or _is_light(txn, group)
         ):
-            group.runs.replace(txn.batch, gone, new)
+            group.runs.replace(txn.batch, gone, new, rows)
             if group.index is not None:
                 group.index.replace(old, runs)
             return
@@ -225,7 +229,7 @@ def replace(
     if not new and sum([len(run.ids) for run in old]) == group.pending:
         _empty(txn, group, {run.owner for run in old if not run.rank})
     else:
-        group.runs.replace(txn.batch, gone, new)
+        group.runs.replace(txn.batch, gone, new, rows)
         _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
 
@@ -300,7 +304,7 @@ def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Ru
 
 
 def _replace_empty(txn: Txn, tree: Tree[bytes], old: list[bytes], new: list[bytes]) -> None:
-    rows = {suffix: (b"", suffix) for suffix in new}
+    rows = {suffix: suffix for suffix in new}
     tree.replace(txn.batch, [suffix for suffix in old if suffix not in rows], rows)
 
 

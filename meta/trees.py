@@ -219,14 +219,14 @@ class Tree(Generic[T]):
                 self._put_changed(batch)
                 self.memory = None
 
-    def put_all(self, batch: Batch, rows: dict[bytes, tuple[bytes, T]]) -> None:
+    def put_all(self, batch: Batch, rows: dict[bytes, T]) -> None:
         """Write many new rows; the tree is in memory and has room for them."""
         self._put_changed(batch)
         puts, prefix, memory = batch.puts[_TREES], self.prefix, self.memory
         assert memory is not None
-        for suffix, (value, item) in rows.items():
-            puts[prefix + suffix] = value
-            memory.items[suffix] = item
+        encode = self._encode
+        puts.update({prefix + suffix: encode(item) for suffix, item in rows.items()})
+        memory.items.update(rows)
         memory.keys += rows
         memory.keys.sort()
 
@@ -254,9 +254,16 @@ class Tree(Generic[T]):
         _remove_keys(memory, suffixes)
 
     def replace(
-        self, batch: Batch, gone: list[bytes], rows: Mapping[bytes, tuple[bytes, T]]
+        self,
+        batch: Batch,
+        gone: list[bytes],
+        rows: Mapping[bytes, T],
+        values: Mapping[bytes, bytes] | None = None,
     ) -> None:
-        """Delete many rows and write many others, some of which may exist."""
+        """Delete many rows and write many others, some of which may exist.
+
+        ``values`` are all values of the others, if the caller has encoded them.
+        """
         self._put_changed(batch)
         memory = self.memory or self._load(batch)
         puts, prefix = batch.puts[_TREES], self.prefix
@@ -265,7 +272,9 @@ class Tree(Generic[T]):
         else:
             gone_alone = gone
         puts.update(dict.fromkeys([prefix + suffix for suffix in gone_alone]))
-        puts.update({prefix + suffix: value for suffix, (value, _) in rows.items()})
+        if values is None:
+            values = {suffix: self._encode(item) for suffix, item in rows.items()}
+        puts.update({prefix + suffix: value for suffix, value in values.items()})
         if memory is None:
             self._deletes += len(gone)
             if self._deletes > CACHED_ROWS // 2:  # the tree may have become small again
@@ -280,7 +289,7 @@ class Tree(Generic[T]):
         else:
             memory.keys += fresh
             memory.keys.sort()
-        items.update({suffix: item for suffix, (_, item) in rows.items()})
+        items.update(rows)
         if len(memory.keys) > CACHED_ROWS:
             self.memory = None
 

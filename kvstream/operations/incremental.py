@@ -53,6 +53,8 @@ class _Part(NamedTuple, Generic[F]):
     last: PackedID
     ids: list[PackedID]
     change: Change
+    rows: dict[PackedID, bytes]
+    """The new runs, encoded before the last step."""
     found: F
     head: PackedID
     """The first entry of the stream when the part was planned."""
@@ -96,7 +98,8 @@ class LongChange(Generic[F, T]):
             txn,
             group,
             [run for part in parts for run in part.change.old],
-            {anchor: new for part in parts for anchor, new in part.change.new.items()},
+            {anchor: run for part in parts for anchor, run in part.change.new.items()},
+            {anchor: row for part in parts for anchor, row in part.rows.items()},
         )
         return self._finish(txn, stream, group, [part.found for part in parts])
 
@@ -181,7 +184,8 @@ class LongChange(Generic[F, T]):
                 break
             ids = sorted([*ids, *others])
         change, found = self._plan(txn, stream, group, ids)
-        insort(self._parts, _Part(first, last, ids, change, found, _head(stream)), key=_last)
+        rows = {anchor: run.encode() for anchor, run in change.new.items()}
+        insort(self._parts, _Part(first, last, ids, change, rows, found, _head(stream)), key=_last)
         return len(ids)
 
     def _next_ids(self, count: int) -> list[PackedID]:

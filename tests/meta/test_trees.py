@@ -82,7 +82,7 @@ class TreeMachine(RuleBasedStateMachine):
     def put_many(self, rows: dict[bytes, bytes]) -> None:
         fresh = {suffix: value for suffix, value in rows.items() if suffix not in self.model}
         if self.tree.has_room(self.batch, len(fresh)):
-            put = {suffix: (value, (suffix, value)) for suffix, value in fresh.items()}
+            put = {suffix: (suffix, value) for suffix, value in fresh.items()}
             self.tree.put_all(self.batch, put)
             self.model |= fresh
 
@@ -95,7 +95,7 @@ class TreeMachine(RuleBasedStateMachine):
 
     @rule(gone=st.sets(SUFFIXES, max_size=4), rows=st.dictionaries(SUFFIXES, VALUES, max_size=5))
     def replace(self, gone: set[bytes], rows: dict[bytes, bytes]) -> None:
-        put = {suffix: (value, (suffix, value)) for suffix, value in rows.items()}
+        put = {suffix: (suffix, value) for suffix, value in rows.items()}
         self.tree.replace(self.batch, sorted(gone - rows.keys()), put)
         self.model = {key: self.model[key] for key in self.model if key not in gone} | rows
 
