@@ -360,7 +360,9 @@ class Catalog:
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""
-        return key.generation in self.unlinked.known(txn) or self._is_flushed(txn, key)
+        if key.generation in self.unlinked.known(txn):
+            return True
+        return key.generation < self.flushed.of(txn, database_of(key.name)).bound
 
     def _is_flushed(self, txn: Txn, key: Key) -> bool:
         return self.is_before_flush(txn, database_of(key.name), key.generation)

@@ -6,6 +6,7 @@ from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.meta.txn import Txn
 
 COMMANDS = Family("connection")
+PONG = Simple("PONG")
 
 
 @COMMANDS.command("echo", "message", flags("loading stale fast"), since="1.0.0")
@@ -23,7 +24,7 @@ def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return PONG, or the message."""
     if len(argv) > 2:
         raise wrong_arity("ping")
-    return argv[1] if len(argv) == 2 else Simple("PONG")
+    return argv[1] if len(argv) == 2 else PONG
 
 
 @COMMANDS.command("select", "index", flags("loading stale fast"), since="1.0.0")

@@ -530,10 +530,14 @@ class Turn:
         except RequestError:
             raise
         except BaseException as error:
-            self.undo()
-            if not isinstance(error, Exception):
-                raise  # KeyboardInterrupt, meant for this thread: nothing is run again
-            raise TurnFailed from error
+            self.fail(error)
+
+    def fail(self, error: BaseException) -> NoReturn:
+        """Undo the turn after an operation failed half-way; raise TurnFailed."""
+        self.undo()
+        if not isinstance(error, Exception):
+            raise error  # KeyboardInterrupt, meant for this thread: nothing is run again
+        raise TurnFailed from error
 
     def queue(self, waiter: Waiter) -> None:
         """Queue a waiter for its keys."""

@@ -81,7 +81,11 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
     that time has passed, the key is deleted.
     """
     refuse_longer(len(value))
-    key = txn.key(name)
+    _put_over(txn, name, txn.key(name), value, expire_at)
+
+
+def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None) -> None:
+    """Set a name that stands for ``key`` to a string."""
     if expire_at is None:
         expire_at = 0 if key is None else key.expire_at
     if expire_at and expire_at <= txn.expiry_ms:
@@ -110,11 +114,11 @@ def take(txn: Txn, name: bytes) -> bytes | None:
 
 def add(txn: Txn, name: bytes, number: int) -> int:
     """Add to the integer of a string, 0 if there is no key, and return the sum."""
-    held = get(txn, name)
-    total = (0 if held is None else _integer(held)) + number
+    string = find(txn, name)
+    total = (0 if string is None else _integer(string.read(txn.batch))) + number
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    put(txn, name, b"%d" % total, expire_at=None)
+    _put_over(txn, name, string, b"%d" % total, None)
     return total
 
 

@@ -252,6 +252,9 @@ cdef class Burst:
     def encoded(self):
         return self.replies
 
+    def memory(self):
+        return len(self.replies) + sum([len(row) for row, _ in self.entries])
+
     def fail(self, error):
         self.replies = b"-%b\r\n" % error.line * len(self.entries)
 

@@ -27,26 +27,27 @@ _FIRST_BITS = 10
 class Durations:
     """The histogram of one command's call times, in seconds."""
 
-    __slots__ = ("_counts", "_recent")
+    __slots__ = ("_counts", "recent")
 
     def __init__(self) -> None:
-        self._recent: list[float] = []
+        self.recent: list[float] = []
         """Times that are not counted yet."""
         self._counts: dict[float, int] = {}
 
     def add(self, seconds: float, calls: int = 1) -> None:
         """Note calls that took ``seconds`` each."""
-        recent = self._recent
+        recent = self.recent
         if calls == 1:
             recent.append(seconds)
         else:
             recent += [seconds] * calls
         if len(recent) >= RECENT:
-            self._count()
+            self.count()
 
-    def _count(self) -> None:
-        recent, counts = sorted(self._recent), self._counts
-        self._recent.clear()
+    def count(self) -> None:
+        """Count the recent times."""
+        recent, counts = sorted(self.recent), self._counts
+        self.recent.clear()
         at = 0
         while at < len(recent):
             low, high = _rounded(recent[at])
@@ -55,12 +56,12 @@ class Durations:
             at = end
 
     def _rows(self) -> list[tuple[float, int]]:
-        self._count()
+        self.count()
         return sorted(self._counts.items())
 
     @property
     def calls(self) -> int:
-        return len(self._recent) + sum(self._counts.values())
+        return len(self.recent) + sum(self._counts.values())
 
     def percentiles(self, ranks: list[float]) -> list[float]:
         """Return the time of each percentile, from 0 to 100; there must have been a call."""
@@ -162,6 +163,17 @@ class Statistics:
         row.calls += calls
         row.seconds += seconds
         row.durations.add(seconds / calls, calls)
+
+    def ran_each(self, name: str, times: list[float], idle: int) -> None:
+        """Count calls by the seconds that each took; ``idle`` of them have changed nothing."""
+        row = self.commands.get(name) or self.of(name)
+        row.idle += idle
+        row.calls += len(times)
+        row.seconds += sum(times)
+        recent = row.durations.recent
+        recent += times
+        if len(recent) >= RECENT:
+            row.durations.count()
 
     def failed(self, name: str, code: str) -> None:
         """Count the error of a call that is counted already."""

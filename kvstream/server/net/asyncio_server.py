@@ -17,7 +17,7 @@ from kvstream.resp.requests import RequestReader
 from kvstream.server.net.epoll_reader import Channel, EpollReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.runtime.group_fsync import GroupFsync
+from kvstream.server.runtime.reply_queue import GroupFsync
 from kvstream.server.runtime.reply_streaming import AHEAD
 
 

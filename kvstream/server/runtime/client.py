@@ -156,6 +156,7 @@ class Client(Session):
         "created",
         "descriptor",
         "direct",
+        "drained",
         "fault",
         "id",
         "is_local",
@@ -244,6 +245,8 @@ class Client(Session):
         self.answers = Answers.ON
         self.direct = False
         """It has no pending request and no special state: its next bytes may be an XADD burst."""
+        self.drained = False
+        """All received bytes are in ``requests``."""
         self.closing = False
         """Nothing more is read; the connection closes after the last reply."""
         self.leaving = False
@@ -259,6 +262,7 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""
+        self.drained = False
         waits = self.block is not None or self.paged or self.unread.size or self.reader.is_cut
         if waits or len(data) > PIECE:
             self.unread.add(data)
@@ -270,7 +274,8 @@ class Client(Session):
         """Take bytes if they are whole requests, with none before them; return whether they are."""
         requests = self.reader.whole(data) if len(data) <= PIECE else []
         self.requests += requests
-        return bool(requests)
+        self.drained = bool(requests)
+        return self.drained
 
     def take_in(self) -> bool:
         """Parse the next requests; return False if there are no bytes to parse.
@@ -327,9 +332,12 @@ class Client(Session):
             and self.queue is None
             and self.block is None
             and self.authenticated
-            and not (self.requests or self.fault or self.unread.size or self.closing)
-            and self.reader.is_empty
+            and not (self.requests or self.closing)
+            and (self.drained or self._has_no_bytes())
         )
+
+    def _has_no_bytes(self) -> bool:
+        return self.fault is None and not self.unread.size and self.reader.is_empty
 
     def wants_next(self) -> bool:
         """Return whether the next reply is written; count it for CLIENT REPLY SKIP."""

@@ -78,6 +78,16 @@ class Lookups:
         if missing:
             missing.clear()
 
+    def of(self, command: Command) -> tuple[bool, int, bool]:
+        """Return whether a command uses its keys, how many count, and if its first is all."""
+        return self._by_command[command.name]
+
+    def use(self, names: list[bytes], hits: int, now_ms: int) -> None:
+        """Note that keys are used now, and count hits."""
+        self._statistics.keyspace_hits += hits
+        if names:
+            self._usage.note(names, now_ms)
+
     def appended(self, name: bytes, txn: Txn) -> None:
         """Note the stream of batched XADDs."""
         self._usage.note_one(name, txn.now_ms)
@@ -270,6 +280,17 @@ class Calls:
         """When the last call ended; a turn uses it to look at the clock less often."""
         self.set_slow()
 
+    @property
+    def is_odd(self) -> bool:
+        """Whether calls are watched, held or refused by anything but the client's rights."""
+        return bool(
+            self.monitors
+            or self.trackers.clients
+            or self.paused
+            or self.crowded
+            or self.read_only is not None
+        )
+
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
         """Return the error if a client may not run a command."""
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
@@ -344,25 +365,34 @@ class Calls:
         except RequestError as error:
             self.statistics.failed(name, error.code)
             reply = ErrorReply.of(error)
+        self.ended = ended = clock()
+        self.record(client, command, argv, txn, reply, ended - begun)
+        return reply
+
+    def record(
+        self, client: Client, command: Command, argv: Argv, txn: Txn, reply: Answer, spent: float
+    ) -> None:
+        """Record a call that took ``spent`` seconds, or a step of it."""
+        name = command.name
         if reply is LATER:
             client.commands_run -= 1
-            return reply
-        self.ended = ended = clock()
-        spent = ended - begun
+            return
         row = self.statistics.of(name)
         if type(reply) is Stepwise:
             client.commands_run -= 1
             row.seconds += spent
             if self.trackers.clients:
                 self.trackers.began(client, command, argv)
-            return reply
+            return
         if self.monitors and not command.is_admin:
             tell(self.monitors, client, argv)  # after the call: RESET ends MONITOR
         if command.keys is not None:
             self.lookups.note(client, command, argv, txn)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.noted
-            if changed and (type(reply) is ErrorReply or (not reply and name in _TELLING)):
+            if changed and (
+                type(reply) is ErrorReply or (not reply and name in ANSWERS_IF_CHANGED)
+            ):
                 changed = False  # an earlier call of the turn made the changes
             if self.trackers.clients:
                 self.trackers.ran(client, command, argv, changed)
@@ -370,9 +400,8 @@ class Calls:
                 row.idle += 1
         txn.noted = False
         row.ran(spent)
-        if spent >= self._noted_s:
-            self._note_slow(client, command, argv, spent)
-        return reply
+        if spent >= self.noted_s:
+            self.note_slow(client, command, argv, spent)
 
     def note_failure(self, failure: KVStreamError | None) -> None:
         """Refuse writes from now on; None: allow them again."""
@@ -419,9 +448,9 @@ class Calls:
         """Take the thresholds of SLOWLOG and LATENCY from the options."""
         microseconds, ms = self._options.slower_than_us, self._options.latency_threshold_ms
         self._slow_s = inf if microseconds < 0 else microseconds / _US
-        self._noted_s = min(self._slow_s, ms / 1000 if ms else inf)
+        self.noted_s = min(self._slow_s, ms / 1000 if ms else inf)
 
-    def _note_slow(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
+    def note_slow(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
         """Note a slow call for LATENCY and SLOWLOG."""
         self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
@@ -447,7 +476,7 @@ def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
     return "" if found is None else found.name
 
 
-_TELLING = frozenset(
+ANSWERS_IF_CHANGED = frozenset(
     {
         *("copy", "del", "delex", "getdel", "move", "msetex", "msetnx", "persist", "renamenx"),
         *("expire", "expireat", "pexpire", "pexpireat", "setnx", "unlink", "xack", "xadd", "xdel"),

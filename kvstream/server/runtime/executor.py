@@ -30,6 +30,7 @@ from kvstream.server.runtime.client import Answers, Argv, Client
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
+from kvstream.server.runtime.pipelines import Pipeline, Pipelines
 from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.tracking import Trackers
@@ -105,8 +106,11 @@ class Executor:
         self._turn: Turn | None = None
         self._calls_until = 0.0
         """When the turn ends, by the clock of the calls."""
+        self._is_odd = False
+        """The server is in a special state: no request is plain."""
         self._runner = 0
         self._slots: list[Kept] = []
+        self._pipelines = Pipelines(self.calls, commands)
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self._gate = engine.database.gate
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
@@ -238,6 +242,7 @@ class Executor:
         if self._gate.is_shut is (self.calls.read_only is None):
             self.calls.note_failure(self._gate.failure if self._gate.is_shut else None)
         left = TURN_REQUESTS
+        self._is_odd = self.calls.is_odd
         self._runner = get_ident()
         try:
             self._turn = turn = Turn(self.engine)
@@ -331,22 +336,33 @@ class Executor:
         While others wait, a client runs LOOKS requests or one piece of bytes; an unauthenticated
         one a single request.
         """
-        requests, calls = client.requests, self.calls
-        count, more = 0, True
+        requests, calls, pipelines = client.requests, self.calls, self._pipelines
+        count = 0
         while count < most and client.block is None and not client.closing and not client.paged:
             may_go_on = False
             if requests:
-                self._request(turn, client, requests.popleft())
-                count += 1
+                ran, held = 0, None
+                if not self._is_odd:
+                    if self._appends.waiting and pipelines.has_next(client):
+                        self._appends.flush(turn)
+                    room = min(most - count, LOOKS - count % LOOKS)
+                    ran, held = pipelines.run(turn, client, room, self._calls_until, self._slots)
+                if held is not None:
+                    self._slots.append(held)
+                    self._settle(turn, held)
+                elif not ran:
+                    self._request(turn, client, requests.popleft())
+                    self._is_odd = calls.is_odd
+                count += ran or 1
                 may_go_on = count % LOOKS > 0 and client.authenticated
                 now = calls.ended
-            elif more := client.take_in():
-                now = perf_counter()
+            elif client.drained or not client.take_in():
+                return count, False
             else:
-                break
+                now = perf_counter()
             if now >= self._calls_until or (self.ready and not may_go_on):
                 break
-        return count, more
+        return count, True
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
@@ -477,7 +493,7 @@ class Executor:
         is_unknown = isinstance(failure.__cause__, UnknownOutcome)
         self._appends.clear()
         kept, self._slots = self._slots, []
-        slots = [slot for each in kept for slot in self._appends.apart(each)]
+        slots = [slot for each in kept for slot in self._apart(each)]
         slots += map(self._take_back, list(self.first))  # otherwise they might be put off forever
         for slot in slots:
             self._release(slot)
@@ -502,6 +518,12 @@ class Executor:
         rest, self._slots = self._slots, []
         if rest:
             self.outbox.send(sequence, rest)
+
+    def _apart(self, kept: Kept) -> list[Slot]:
+        """Return a slot for each request of a pipeline or a burst."""
+        if isinstance(kept, Pipeline):
+            return kept.apart(self.calls)
+        return self._appends.apart(kept)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""

@@ -56,6 +56,10 @@ class PythonBurst:
         """Return the encoded replies."""
         return self.replies
 
+    def memory(self) -> int:
+        """Return the bytes that the replies and the entries take while they wait."""
+        return len(self.replies) + sum(len(row) for row, _ in self.entries)
+
     def fail(self, error: ErrorReply) -> None:
         """Answer every request with an error."""
         self.replies = b"-%b\r\n" % error.line * len(self.entries)

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from kvstream.operations import thresholds
-from kvstream.server.runtime.group_fsync import LINGER_S, QUICK_S, SLOWEST_S, GroupFsync
+from kvstream.server.runtime.reply_queue import LINGER_S, QUICK_S, SLOWEST_S, GroupFsync
 from kvstream.types.options import Durability
 from tests.server.asking import Asker
 from tests.server.conftest import Served

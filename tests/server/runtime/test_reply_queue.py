@@ -11,7 +11,7 @@ from kvstream.errors import StoreReadOnly
 from kvstream.operations import thresholds
 from kvstream.server.runtime import incremental_commands
 from kvstream.server.runtime import reply_queue as outbox
-from kvstream.server.runtime.group_fsync import GroupFsync
+from kvstream.server.runtime.reply_queue import GroupFsync
 from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, until
 from tests.server.talking import Server, Talker, Worker, request

@@ -1,0 +1,125 @@
+"""Pipelines: plain requests get the replies and statistics of the general way, in few calls."""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.types.clock import ManualClock
+from tests.server.talking import Server, request, sound
+
+Words = tuple[str, ...]
+KEYS = st.sampled_from(["a", "b", "s"])
+IDS = st.sampled_from(["0-1", "1-1", "2-1", "3-1", "x"])
+REQUESTS: st.SearchStrategy[Words] = st.one_of(
+    st.tuples(st.just("GET"), KEYS),
+    st.tuples(st.just("get"), KEYS),
+    st.tuples(st.just("SET"), KEYS, st.sampled_from(["1", "v", "v" * 3000])),
+    st.tuples(st.just("INCR"), KEYS),
+    st.tuples(st.just("DEL"), KEYS, KEYS),
+    st.tuples(st.just("MGET"), KEYS, KEYS),
+    st.tuples(st.just("EXISTS"), KEYS),
+    st.tuples(st.just("TTL"), KEYS),
+    st.tuples(st.just("XADD"), KEYS, st.just("*"), st.just("f"), st.just("v")),
+    st.tuples(st.just("XADD"), KEYS, IDS, st.just("f"), st.just("v")),
+    st.tuples(st.just("XLEN"), KEYS),
+    st.tuples(st.just("XDEL"), KEYS, IDS),
+    st.tuples(st.just("XACK"), KEYS, st.just("g"), IDS),
+    st.tuples(st.just("XGROUP"), st.just("CREATE"), KEYS, st.just("g"), st.just("0")),
+    st.tuples(st.just("XRANGE"), KEYS, st.just("-"), st.just("+"), st.just("COUNT"), st.just("2")),
+    st.tuples(
+        *map(st.just, ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS")),
+        KEYS,
+        st.sampled_from([">", "0"]),
+    ),
+    st.sampled_from(
+        [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", "")]
+    ),
+    st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("MULTI",), ("EXEC",), ("DISCARD",)]),
+    st.sampled_from([("CLIENT", "REPLY", "SKIP"), ("CLIENT", "NO-TOUCH", "ON"), ("RESET",)]),
+    st.sampled_from([("HELLO", "3"), ("HELLO", "2"), ("CONFIG", "SET", "maxmemory", "0")]),
+)
+FIGURES = ("calls", "rejected", "failed", "idle")
+
+
+def figures(server: Server) -> dict[str, Any]:
+    """Return the statistics that do not depend on time."""
+    statistics = server.executor.statistics
+    commands = {
+        name: [getattr(row, figure) for figure in FIGURES]
+        for name, row in sorted(statistics.commands.items())
+        if name not in ("monitor", "ping")
+    }
+    hits, misses = statistics.keyspace_hits, statistics.keyspace_misses
+    return {"commands": commands, "hits": hits, "misses": misses, "errors": statistics.errors}
+
+
+@given(st.lists(st.lists(REQUESTS, max_size=12), max_size=5))
+def test_pipelines_reply_and_count_as_the_general_way(
+    tmp_path_factory: pytest.TempPathFactory, turns: list[list[Words]]
+) -> None:
+    """A client that watches by MONITOR makes every request take the general way."""
+    folder = tmp_path_factory.mktemp("servers")
+    with (
+        sound(folder / "plain", ManualClock()) as plain,
+        sound(folder / "general", ManualClock()) as general,
+    ):
+        plain.client().ask("PING")
+        general.client().ask("MONITOR")
+        seen = []
+        for server in (plain, general):
+            ann, bob, heard = server.client(), server.client(), []
+            for requests in turns:
+                if bob.client.block is None:
+                    bob.send("XREAD", "BLOCK", "0", "STREAMS", "missing", "s", "$", "$")
+                    server.turn()
+                ann.send_bytes(b"".join(request(*words) for words in requests))
+                server.turn()
+                heard.append((ann.heard(), bob.heard()))
+            used = sorted(server.engine.catalog.index.usage.recent)
+            seen.append((heard, figures(server), used, ann.client.last_command))
+        assert seen[0] == seen[1]
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with sound(tmp_path / "store") as started:
+        yield started
+
+
+@pytest.mark.parametrize(
+    ("words", "most"),
+    [
+        (("PING",), 46),
+        (("GET", "k"), 61),
+        (("XLEN", "s"), 54),
+        (("XACK", "s", "g", "9-9"), 72),
+    ],
+)
+def test_a_request_passes_few_functions(server: Server, words: Words, most: int) -> None:
+    """How many functions of Python a turn of one request calls; the rest is the turn's own."""
+    ann = server.client()
+    for number in range(3):
+        ann.ask("XADD", "s", f"{number + 1}-1", "f", "v")
+    ann.ask("XGROUP", "CREATE", "s", "g", "0")
+    for _ in range(3):
+        ann.ask(*words)
+    calls = 0
+
+    def count(frame: Any, event: str, arg: object) -> None:
+        nonlocal calls
+        path = frame.f_code.co_filename
+        calls += event == "call" and "/tests/" not in path and ("kvstream" in path)
+
+    ann.send(*words)
+    sys.setprofile(count)
+    try:
+        server.turn()
+    finally:
+        sys.setprofile(None)
+    assert ann.heard()
+    assert calls <= most
