@@ -10,8 +10,8 @@ from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.remote.store import RemoteStore
 from kvstream.cli.session import Session, wait_for_store
 from kvstream.cli.tables import Column, plural, size
-from kvstream.storage.recovery import RecoveryReport
-from kvstream.storage.recovery import recover as recover_store
+from kvstream.storage.database import RecoveryReport
+from kvstream.storage.database import recover as recover_store
 
 _FAULTS = (
     Column("place", "place", wraps=True),

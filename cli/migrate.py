@@ -36,8 +36,13 @@ from kvstream.migration.copy import Carried, CopyOptions, allowed_of
 from kvstream.migration.items import Selection, Source, Watch
 from kvstream.migration.journal import Journal, default_folder, followers, identity_of, statuses
 from kvstream.migration.places import Place, PlaceKind
-from kvstream.migration.replication.cutover import CutOver
-from kvstream.migration.replication.pair import Pair, check_followed, open_end, open_pair
+from kvstream.migration.replication.cutover import (
+    CutOver,
+    Pair,
+    check_followed,
+    open_end,
+    open_pair,
+)
 from kvstream.migration.runner import Told
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items

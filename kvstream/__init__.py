@@ -49,7 +49,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.group import Consumer, Group
-from kvstream.inprocess.connect import connect, connect_async
+from kvstream.inprocess import connect, connect_async
 from kvstream.operations.ack import NackMode
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy

@@ -6,8 +6,7 @@ from typing import Any, BinaryIO
 import click
 
 from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
-from kvstream.cli.importing.batches import BadRow, Import
-from kvstream.cli.importing.ids import TIME_FORMATS, RowIDs, time_parser
+from kvstream.cli.importing.batches import TIME_FORMATS, BadRow, Import, RowIDs, time_parser
 from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Name, example, stream_argument
 from kvstream.cli.session import Session, stream_or_free

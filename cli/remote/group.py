@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from kvstream.cli.remote.arguments import (
+from kvstream.cli.remote import (
     duration,
     flag,
     id_block,

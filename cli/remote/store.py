@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, TypeVar
 
-from kvstream.cli.remote.arguments import duration, flag, id_word, id_words, milliseconds, option
+from kvstream.cli.remote import duration, flag, id_word, id_words, milliseconds, option
 from kvstream.cli.remote.stream import RemoteStream, add_words
 from kvstream.engine.coerce import Name, name_bytes
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError, WrongType

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from kvstream.cli.remote.arguments import (
+from kvstream.cli.remote import (
     flag,
     id_block,
     id_word,

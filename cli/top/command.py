@@ -15,8 +15,7 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name, example
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.top import view
-from kvstream.cli.top.samplers import Sampler, ServerSampler, StoreSampler
-from kvstream.cli.top.samples import SORTS, Sample, with_rates
+from kvstream.cli.top.samples import SORTS, Sample, Sampler, ServerSampler, StoreSampler, with_rates
 from kvstream.errors import StoreLocked
 from kvstream.remote.connection import Connection, ServerUnavailable, connect
 

@@ -1,7 +1,24 @@
-"""The data of ``top``: a sample of a server or store, its rates, and the order of its lines."""
+"""The samples of ``top``: taken from a server by its commands, or from a store in a directory.
 
+A sample has rates and an order of its lines. Its cost is bounded: the scan over the keys by time,
+everything else by the number of streams that are shown. A longer scan continues with the next
+sample.
+"""
+
+from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from time import monotonic
+from typing import Any, TypeAlias
 
+from kvstream.cli.output import pages
+from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
+from kvstream.cli.tables import printable
+from kvstream.errors import NoSuchKey, RequestError, WrongType
+from kvstream.layout.keys import qualified
+from kvstream.operations import info
+from kvstream.remote.connection import Connection
+from kvstream.store import Store
 from kvstream.types.ids import StreamID
 
 
@@ -132,3 +149,250 @@ def lines_of(sample: Sample, sort: str) -> list[Line]:
     if sort != BY_NAME:
         lines.sort(key=_ORDERS[sort], reverse=True)
     return lines
+
+
+FIRST_SCAN_S, SCAN_S = 2.0, 0.1
+"""How long the first sample scans the keys for streams, and each later one."""
+SCAN_COUNT = 1000
+STREAMS_PER_TRIP = 50
+"""Streams in one round trip to the server."""
+GROUPS_MAX = 50
+"""Groups of one stream that are shown."""
+PENDING_SAMPLED = 20
+"""Pending entries of a group, lowest IDs first, among which the oldest is looked up: a server does
+not report the oldest of all."""
+
+_INFO_PARTS = ("server", "clients", "memory", "stats")
+"""Sections of INFO, requested one by one: before Redis 7 it takes only one."""
+
+
+class ShownStreams:
+    """The streams that are shown: the first that the scan finds, as long as they exist."""
+
+    def __init__(self, most: int) -> None:
+        self.names: dict[bytes, None] = {}
+        self.most = most
+        self.whole = False
+        """Whether a scan over all keys has been completed."""
+        self._seen = self._before = 0
+
+    def add(self, names: list[bytes]) -> None:
+        for name in names:
+            if name.startswith(IMPORT_PREFIX):
+                continue
+            self._seen += 1
+            if len(self.names) < self.most:
+                self.names[name] = None
+
+    def end(self) -> None:
+        """Count a scan over the keys as completed."""
+        self._before, self._seen, self.whole = self._seen, 0, True
+
+    @property
+    def left_out(self) -> int:
+        return max(0, max(self._seen, self._before) - len(self.names))
+
+
+class ServerSampler:
+    """Samples a server of kvstream or Redis."""
+
+    def __init__(self, connection: Connection, place: str, match: bytes, most: int) -> None:
+        self._connection = connection
+        self._place = place
+        self._match = match
+        self._found = ShownStreams(most)
+        self._cursor = 0
+
+    def sample(self) -> Sample:
+        asked = [*(("INFO", part) for part in _INFO_PARTS), ("DBSIZE",)]
+        *parts, keys = _checked(self._connection.ask_all(asked))
+        server = server_sample_of(_fields(b"".join(parts)))
+        self._scan()
+        streams = [
+            stream
+            for names in pages(list(self._found.names), STREAMS_PER_TRIP)
+            for stream in self._streams(names)
+        ]
+        return Sample(
+            self._place,
+            monotonic(),
+            keys,
+            server,
+            streams,
+            self._found.left_out,
+            self._found.whole,
+        )
+
+    def _scan(self) -> None:
+        """Scan the keys for streams for a while; start again after the last key."""
+        until = monotonic() + (SCAN_S if self._found.whole else FIRST_SCAN_S)
+        while True:
+            words = ("SCAN", self._cursor, "MATCH", self._match, "COUNT", SCAN_COUNT)
+            cursor, names = self._connection.ask(*words, "TYPE", "stream")
+            self._cursor = int(cursor)
+            self._found.add(names)
+            if not self._cursor:
+                self._found.end()
+                return
+            if monotonic() >= until:
+                return
+
+    def _streams(self, names: list[bytes]) -> Iterator[StreamSample]:
+        replies = iter(
+            self._connection.ask_all(
+                words
+                for name in names
+                for words in (
+                    ("XINFO", "STREAM", name),
+                    ("XINFO", "GROUPS", name),
+                    ("MEMORY", "USAGE", name),
+                )
+            )
+        )
+        seen = [
+            (name, info, groups, memory)
+            for name, info, groups, memory in zip(names, replies, replies, replies, strict=True)
+            if not self._is_gone(name, info) and not self._is_gone(name, groups)
+        ]
+        oldest = self._oldest(
+            [(name, group) for name, _, groups, _ in seen for group in _groups(groups)]
+        )
+        for name, raw, groups, memory in seen:
+            fields = _pairs(raw)
+            yield StreamSample(
+                name,
+                fields[b"length"],
+                fields.get(b"entries-added"),
+                StreamID.parse(fields[b"last-generated-id"]),
+                memory if isinstance(memory, int) else None,
+                [_group(each, oldest.get((name, each[b"name"]))) for each in _groups(groups)],
+                max(0, len(groups) - GROUPS_MAX),
+            )
+
+    def _is_gone(self, name: bytes, reply: Any) -> bool:
+        """Return whether a stream was deleted or replaced by a key of another type."""
+        if not isinstance(reply, Exception):
+            return False
+        if not isinstance(reply, NoSuchKey | WrongType):
+            raise reply
+        self._found.names.pop(name, None)
+        return True
+
+    def _oldest(
+        self, groups: list[tuple[bytes, dict[bytes, Any]]]
+    ) -> dict[tuple[bytes, bytes], int]:
+        """Return the age of the oldest pending entry of each group that has any."""
+        asked = [(name, group[b"name"]) for name, group in groups if group[b"pending"]]
+        replies: list[Any] = []
+        for some in pages(asked, STREAMS_PER_TRIP):
+            replies += self._connection.ask_all(
+                ("XPENDING", name, group, "-", "+", PENDING_SAMPLED) for name, group in some
+            )
+        return {
+            place: max((idle for _, _, idle, _ in reply if idle >= 0), default=0)
+            for place, reply in zip(asked, replies, strict=True)
+            if not isinstance(reply, Exception)  # the group was deleted meanwhile
+        }
+
+
+def _checked(replies: list[Any]) -> list[Any]:
+    for reply in replies:
+        if isinstance(reply, Exception):
+            raise reply
+    return replies
+
+
+def _pairs(reply: list[Any]) -> dict[bytes, Any]:
+    return dict(zip(reply[::2], reply[1::2], strict=True))
+
+
+def _groups(reply: list[Any]) -> list[dict[bytes, Any]]:
+    return [_pairs(group) for group in reply[:GROUPS_MAX]]
+
+
+def _group(raw: dict[bytes, Any], oldest_ms: int | None) -> GroupSample:
+    return GroupSample(raw[b"name"], raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms)
+
+
+def _fields(info: bytes) -> dict[str, str]:
+    lines = info.decode("utf-8", "replace").splitlines()
+    return dict(line.split(":", 1) for line in lines if ":" in line and line[0] != "#")
+
+
+def server_sample_of(info: dict[str, str]) -> ServerSample:
+    """Return the counters of a server from the fields of INFO."""
+
+    def amount(name: str) -> float:
+        with suppress(ValueError):  # a server that only resembles Redis
+            return float(info.get(name, 0))
+        return 0.0
+
+    def number(name: str) -> int:
+        return int(amount(name))
+
+    kvstream = info.get("kvstream_version")
+    if "redis_version" not in info and kvstream is None:
+        raise RequestError(
+            "INFO names no version: is there a kvstream or Redis server at this URL?"
+        )
+    version = f"kvstream {kvstream}" if kvstream else f"Redis {info['redis_version']}"
+    return ServerSample(
+        version=printable(version),
+        uptime_s=number("uptime_in_seconds"),
+        clients=number("connected_clients"),
+        blocked=number("blocked_clients"),
+        memory=number("used_memory"),
+        commands=number("total_commands_processed"),
+        bytes_in=number("total_net_input_bytes"),
+        bytes_out=number("total_net_output_bytes"),
+        command_rate=amount("instantaneous_ops_per_sec"),
+        in_rate=amount("instantaneous_input_kbps") * 1024,
+        out_rate=amount("instantaneous_output_kbps") * 1024,
+    )
+
+
+class StoreSampler:
+    """Samples a store in a directory, which it opens for each sample."""
+
+    def __init__(self, session: DirectorySession, match: bytes, most: int) -> None:
+        self._session = session
+        self._match = match
+        self._most = most
+
+    def sample(self) -> Sample:
+        with self._session.reading() as store:
+            found = ShownStreams(self._most)
+            self._scan(store, found)
+            streams = [stream for name in found.names for stream in _stream_samples(store, name)]
+            place = str(self._session.path)
+            keys = store.size()
+        return Sample(place, monotonic(), keys, None, streams, found.left_out, found.whole)
+
+    def _scan(self, store: Store, found: ShownStreams) -> None:
+        until = monotonic() + FIRST_SCAN_S
+        for name in store.scan_keys(self._match):
+            if store.type(name) == "stream":
+                found.add([name])
+            if monotonic() >= until:
+                return
+        found.end()
+
+
+def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
+    name, run = qualified(store.db, key), store.engine.run
+    stream = run(info.stream_figures, name)
+    if stream is None:  # expired just now
+        return
+    groups = []
+    for group in run(info.group_names, name, GROUPS_MAX):
+        found = run(info.group_figures, name, group)
+        if found is not None:
+            oldest = found.oldest_ms if found.pending else None
+            groups.append(GroupSample(group, found.consumers, found.lag, found.pending, oldest))
+    left_out = max(0, stream.groups - len(groups))
+    yield StreamSample(
+        key, stream.length, stream.entries_added, stream.last, None, groups, left_out
+    )
+
+
+Sampler: TypeAlias = ServerSampler | StoreSampler

@@ -1,1 +1,106 @@
-"""redis-py on a store in this process: its connections call the command table, without a socket."""
+"""redis-py on a store in the program's own process: ``connect`` and ``connect_async``.
+
+The connections call the command table, without a socket. redis-py and the server are imported by
+the first call.
+"""
+
+from collections.abc import Callable
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+from kvstream.engine.coerce import AnyPath
+from kvstream.errors import InvalidArgument
+from kvstream.store import Store
+from kvstream.types.options import StoreOptions
+
+if TYPE_CHECKING:
+    import redis
+    import redis.asyncio
+
+
+T = TypeVar("T")
+
+_OF_STORES = {field.name for field in fields(StoreOptions)} | {"clock"}
+_OF_SOCKETS = {
+    "host",
+    "port",
+    "unix_socket_path",
+    "socket_connect_timeout",
+    "socket_keepalive",
+    "socket_keepalive_options",
+    "socket_type",
+    "socket_read_size",
+}
+"""Options without effect here; those of TLS have none either."""
+_MADE_HERE = "a pool and its connections are made here: pool=... is the class of the pool"
+_NO_TRACKING = "a cache in the client needs CLIENT TRACKING, which there is not"
+_REFUSED = {
+    "connection_class": _MADE_HERE,
+    "connection_pool": _MADE_HERE,
+    "cache": _NO_TRACKING,
+    "cache_config": _NO_TRACKING,
+}
+
+
+def connect(store: Store | AnyPath, **options: Any) -> "redis.Redis":
+    """Return a client of redis-py on a store in this process: a directory, or an open Store.
+
+    Everything of redis-py works, from any thread: pipelines, transactions, blocking reads, pools,
+    RESP2 and RESP3. The options are those of ``redis.Redis`` and, for a directory, of
+    ``Store.open``. Options that address a server have no effect. ``pool`` is the class of the pool,
+    such as ``redis.BlockingConnectionPool``. There are no timeouts and no retries by default.
+
+    Clients of one directory share its store. It is closed with the last of them, or at the end of
+    the program. Raises what ``Store.open`` raises, and ImportError if redis-py is not installed.
+    """
+    _check_installed()
+    from kvstream.inprocess import connection
+
+    return _client(connection.client, store, options)
+
+
+def connect_async(store: Store | AnyPath, **options: Any) -> "redis.asyncio.Redis":
+    """Return a client of redis.asyncio on a store in this process, as ``connect`` does.
+
+    The event loop never waits for the disk. The first command opens the store, and raises
+    ``redis.ConnectionError`` if that fails.
+    """
+    _check_installed()
+    from kvstream.inprocess import asynchronous
+
+    return _client(asynchronous.client, store, options)
+
+
+def _check_installed() -> None:
+    try:
+        import redis  # noqa: F401
+    except ImportError:
+        raise ImportError("redis-py is needed here: pip install 'kvstream[server]'") from None
+
+
+class _Options(NamedTuple):
+    """The given options: those of the store, and those of the client."""
+
+    store: dict[str, Any]
+    client: dict[str, Any]
+
+
+def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, Any]) -> T:
+    from kvstream.inprocess.shared_store import Handle, shared_store_of
+
+    given = _sorted(options)
+    if isinstance(store, Store):
+        given.client.setdefault("db", store.db)
+    return make(Handle(shared_store_of(store, given.store)), **given.client)
+
+
+def _sorted(options: dict[str, Any]) -> _Options:
+    sorted_ = _Options({}, {})
+    for name, value in options.items():
+        if name in _REFUSED:
+            raise InvalidArgument(f"{name}: {_REFUSED[name]}")
+        if name in _OF_STORES:
+            sorted_.store[name] = value
+        elif name not in _OF_SOCKETS and name.partition("_")[0] != "ssl":
+            sorted_.client[name] = value
+    return sorted_

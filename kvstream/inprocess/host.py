@@ -26,7 +26,7 @@ from kvstream.engine.waiters import Signal
 from kvstream.errors import InvalidArgument, RequestError, StoreClosed
 from kvstream.meta.txn import Txn
 from kvstream.resp.requests import RequestReader
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor

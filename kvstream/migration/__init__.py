@@ -17,8 +17,7 @@ from kvstream.migration.copy import Carried, LossRefused, Outcome
 from kvstream.migration.differences import Difference
 from kvstream.migration.items import Item, Selection, Source, Target
 from kvstream.migration.places import Place, PlaceKind, parse_place
-from kvstream.migration.replication.cutover import CutOver
-from kvstream.migration.replication.pair import Pair
+from kvstream.migration.replication.cutover import CutOver, Pair
 from kvstream.migration.runner import Planned, Report
 from kvstream.migration.verification import Verification
 from kvstream.rdb.versions import Loss

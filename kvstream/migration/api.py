@@ -11,8 +11,8 @@ from kvstream.migration.copy import CopyOptions, allowed_of
 from kvstream.migration.items import PlannedTarget, Selection, Source, Target, Watch
 from kvstream.migration.journal import Journal, default_folder, identity_of
 from kvstream.migration.places import Place, PlaceKind, parse_place
-from kvstream.migration.replication.cutover import CutOver
-from kvstream.migration.replication.pair import (
+from kvstream.migration.replication.cutover import (
+    CutOver,
     End,
     Pair,
     Said,

@@ -27,8 +27,8 @@ from typing import NamedTuple
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.logs import NOTICE, logging_to
+from kvstream.server.commands import TABLE
 from kvstream.server.commands.info import RUN_ID
-from kvstream.server.commands.table import TABLE
 from kvstream.server.metrics.endpoint import metered
 from kvstream.server.net import tls as certificates
 from kvstream.server.net.asyncio_server import Listener, listen, listening

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from kvstream import Store, errors
 from kvstream.cli import main
 from kvstream.cli.exit_codes import MEANINGS, ExitCode, Failure, code_of, explain
-from kvstream.cli.local_store import holder_of
+from kvstream.cli.session import holder_of
 from tests.cli.program import Program
 
 ERRORS = [

@@ -13,8 +13,7 @@ from kvstream import Store
 from kvstream.cli import file_formats
 from kvstream.cli.export import export
 from kvstream.cli.file_formats import FIELDS_COLUMN, ID_COLUMN
-from kvstream.cli.local_store import LocalStore
-from kvstream.cli.session import DirectorySession
+from kvstream.cli.session import DirectorySession, LocalStore
 from tests.cli.program import FIRST, Program
 
 SECOND = "1700000001000-0"

@@ -15,7 +15,7 @@ from kvstream.cli.maintenance import _report_text
 from kvstream.cli.output import PAGE, Output, progress_bar
 from kvstream.cli.session import complete_names
 from kvstream.cli.tables import count_column, id_columns, name_column, plain
-from kvstream.storage.recovery import RecoveryReport
+from kvstream.storage.database import RecoveryReport
 from tests.cli.program import Program
 
 

@@ -10,9 +10,8 @@ from hypothesis import strategies as st
 
 from kvstream import Store, StreamID
 from kvstream.cli.file_formats import CsvRows, CsvWriter, JsonRows, JsonWriter, Source, column_names
-from kvstream.cli.importing.batches import Import
-from kvstream.cli.importing.ids import RowIDs
-from kvstream.cli.local_store import LocalStore
+from kvstream.cli.importing.batches import Import, RowIDs
+from kvstream.cli.session import LocalStore
 
 names = st.sampled_from([b"a", b"b", b"sku", b"kvstream:id", b"kvstream:fields", b"id", b""])
 parts = st.binary(max_size=8) | st.text(max_size=6).map(str.encode)

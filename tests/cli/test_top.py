@@ -24,14 +24,17 @@ from kvstream.cli import main
 from kvstream.cli.parameters import examples_of
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
-from kvstream.cli.top import samplers, view
+from kvstream.cli.top import samples as taken
+from kvstream.cli.top import view
 from kvstream.cli.top.command import top
-from kvstream.cli.top.samplers import GROUPS_MAX, ServerSampler, StoreSampler
 from kvstream.cli.top.samples import (
+    GROUPS_MAX,
     SORTS,
     GroupSample,
     Sample,
     ServerSample,
+    ServerSampler,
+    StoreSampler,
     StreamSample,
     lines_of,
     with_rates,
@@ -227,9 +230,9 @@ def test_many_streams_cost_no_more_than_those_that_are_shown(
 def test_a_walk_over_many_keys_goes_on_with_the_next_look(
     sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(samplers, "SCAN_COUNT", 10)
-    monkeypatch.setattr(samplers, "FIRST_SCAN_S", 0.0)
-    monkeypatch.setattr(samplers, "SCAN_S", 0.0)
+    monkeypatch.setattr(taken, "SCAN_COUNT", 10)
+    monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
+    monkeypatch.setattr(taken, "SCAN_S", 0.0)
     for number in range(95):
         client.xadd(f"s{number:02}", {"f": "v"})
     looking = sampler(most=3)
@@ -327,11 +330,11 @@ def test_the_server_may_be_named_before_the_command_or_in_the_environment(served
 
 def test_a_server_that_only_resembles_redis_is_shown_as_far_as_it_goes() -> None:
     told = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
-    server = samplers.server_sample_of(told)
+    server = taken.server_sample_of(told)
     assert server.version == r"Redis 7\x1b[31m"
     assert (server.clients, server.memory, server.command_rate) == (0, 12, 0.0)
     with pytest.raises(RequestError, match="INFO names no version"):
-        samplers.server_sample_of({})
+        taken.server_sample_of({})
 
 
 def test_without_any_place_it_says_how_to_name_one() -> None:
@@ -375,7 +378,7 @@ def test_a_store_of_many_streams_shows_some(
     )
     told = json.loads(result.stdout)
     assert (len(told["streams"]), told["left_out"], told["whole"]) == (3, 4, True)
-    monkeypatch.setattr(samplers, "FIRST_SCAN_S", 0.0)
+    monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
     result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
     assert "still being scanned" in result.stdout
 

@@ -16,7 +16,7 @@ import redis
 
 from kvstream.engine.engine import Engine
 from kvstream.operations.checks import check
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from kvstream.server.metrics.endpoint import metered
 from kvstream.server.net.asyncio_server import Listener, listen
 from kvstream.server.net.tls import SecuredServer, listen_secured, load

@@ -12,7 +12,7 @@ from kvstream.meta import unfinished_loads
 from kvstream.operations import keyspace
 from kvstream.operations.checks import check
 from kvstream.resp.requests import RequestReader
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.types.clock import Clock

@@ -10,8 +10,7 @@ import pytest
 
 from kvstream.errors import Corruption, DataError, KVStreamError, LostWrites, StoreReadOnly
 from kvstream.storage.batch import Batch, Family
-from kvstream.storage.database import Database
-from kvstream.storage.recovery import recover
+from kvstream.storage.database import Database, recover
 from tests.storage.stores import SMALL, contents, key_of, keys, put_one_by_one, value_of
 
 ROWS = 6000

@@ -12,8 +12,7 @@ import pytest
 from kvstream.errors import Corruption, DataError, LostWrites, UnknownLayout
 from kvstream.storage import watermark
 from kvstream.storage.batch import Family
-from kvstream.storage.database import Database
-from kvstream.storage.recovery import recover
+from kvstream.storage.database import Database, recover
 from kvstream.storage.watermark import Mark, Watermark
 from tests.folders import as_killed
 from tests.storage.stores import (

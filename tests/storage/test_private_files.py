@@ -12,9 +12,8 @@ from types import SimpleNamespace
 import pytest
 
 from kvstream.storage import files as private_files
-from kvstream.storage.database import Database
+from kvstream.storage.database import Database, recover
 from kvstream.storage.files import make_private
-from kvstream.storage.recovery import recover
 from kvstream.storage.watermark import FILE_NAME
 from tests.folders import as_killed
 from tests.storage.stores import SMALL, put_one_by_one

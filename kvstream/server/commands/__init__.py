@@ -1,1 +1,26 @@
-"""The commands of connections, transactions and operation: handlers that know the client."""
+"""The commands of a server: those of a store, and of connections, transactions, operation."""
+
+from kvstream.commands import table
+from kvstream.commands.command import Command, Container, table_of
+from kvstream.server.commands import (
+    acl,
+    admin,
+    client,
+    command,
+    config,
+    connection,
+    debug,
+    info,
+    kvstream_load,
+    latency,
+    memory,
+)
+
+_OPERATION = (acl, admin, command, config, debug, info, kvstream_load, latency, memory)
+SECTIONS = {
+    "Connections": (connection.COMMANDS, client.COMMANDS),
+    "Transactions": (connection.TRANSACTIONS,),
+    "Operation": tuple(module.COMMANDS for module in _OPERATION),
+}
+"""The families by the sections of docs/commands.md."""
+TABLE: dict[bytes, Command | Container] = table_of([*table.SECTIONS.values(), *SECTIONS.values()])

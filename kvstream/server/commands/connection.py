@@ -1,15 +1,19 @@
-"""HELLO, AUTH, QUIT and RESET: the protocol and the user of a connection."""
+"""The state of a connection: HELLO, AUTH, QUIT and RESET; MULTI, DISCARD, WATCH and UNWATCH.
+
+The executor runs EXEC itself.
+"""
 
 from kvstream.commands.args import Argv, integer, syntax_error, text
-from kvstream.commands.command import Family, flags
+from kvstream.commands.command import EVERY, Family, flags
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
+from kvstream.operations.keyspace import Watched
 from kvstream.server.acl import DEFAULT
 from kvstream.server.commands.admin import server_of
-from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.client import Client, Queue
 
-COMMANDS = Family("connection")
+COMMANDS, TRANSACTIONS = Family("connection"), Family("transactions")
 _NO_AUTH = flags("noscript loading stale fast no_auth allow_busy local")
 _NO_PASSWORD = (
     "AUTH <password> called without any password configured for the default user. Are you sure "
@@ -114,3 +118,53 @@ def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     server_of(client).hush(client)
     client.reset()
     return Simple("RESET")
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+_UNWATCH = flags("noscript loading stale fast allow_busy local")
+_MULTI = _UNWATCH | flags("immediate")
+_WATCH = flags("noscript loading stale fast allow_busy immediate")
+
+
+@TRANSACTIONS.command("multi", "", _MULTI, since="1.2.0")
+def multi(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Queue the commands that follow until EXEC, which runs them in one commit."""
+    if client.queue is not None:
+        raise RequestError("MULTI calls can not be nested")
+    client.queue = Queue()
+    return OK
+
+
+@TRANSACTIONS.command(
+    *("exec", "", flags("noscript loading stale skip_slowlog immediate")), since="1.2.0"
+)
+def exec_(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Run the queued commands in one commit; null if a watched key has changed."""
+    raise RequestError("EXEC without MULTI")
+
+
+@TRANSACTIONS.command("discard", "", _MULTI, since="2.0.0")
+def discard(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Discard the queued commands."""
+    if client.queue is None:
+        raise RequestError("DISCARD without MULTI")
+    client.end_queue()
+    return OK
+
+
+@TRANSACTIONS.command("watch", "key [key ...]", _WATCH, EVERY, since="2.2.0", uses="RO")
+def watch(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Make EXEC do nothing if one of the keys changes before it."""
+    if client.queue is not None:
+        raise RequestError("WATCH inside MULTI is not allowed")
+    for key in argv[1:]:
+        client.watched.add(txn, client.prefix + key)
+    return OK
+
+
+@TRANSACTIONS.command("unwatch", "", _UNWATCH, since="2.2.0")
+def unwatch(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Stop watching keys."""
+    client.watched = Watched()
+    return OK

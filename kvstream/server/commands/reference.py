@@ -12,7 +12,7 @@ from operator import attrgetter
 
 from kvstream.commands import table
 from kvstream.commands.command import Command, every
-from kvstream.server.commands.table import SECTIONS, TABLE
+from kvstream.server.commands import SECTIONS, TABLE
 
 OPTIONS = {
     "ACKED": "Delete only entries that every group has read and acknowledged.",

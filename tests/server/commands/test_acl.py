@@ -7,7 +7,7 @@ import pytest
 
 from kvstream.commands.command import Flag, every
 from kvstream.server.command_docs import categories_of, is_absent
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Talker

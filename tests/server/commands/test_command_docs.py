@@ -13,7 +13,7 @@ import redis
 
 from kvstream.commands.command import Command, every
 from kvstream.server.command_docs import Argument, arguments_of
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 

@@ -4,8 +4,7 @@ import re
 from pathlib import Path
 
 from kvstream.commands.command import every
-from kvstream.server.commands import reference
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE, reference
 
 ALL = every(TABLE)
 PAGE = Path(__file__).parents[3] / "docs" / "commands.md"

@@ -5,7 +5,7 @@ import shlex
 import pytest
 
 from kvstream.commands.command import Container, every
-from kvstream.server.commands.table import TABLE
+from kvstream.server.commands import TABLE
 from tests.server.asking import Asker
 from tests.server.conftest import Served
 

@@ -4,7 +4,7 @@ import random
 
 import pytest
 
-from kvstream.server.commands.table import SECTIONS
+from kvstream.server.commands import SECTIONS
 from tests.server.asking import Failure
 from tests.server.conftest import Serve
 
