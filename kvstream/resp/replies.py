@@ -1,7 +1,7 @@
-"""Reply values in the bytes of RESP2 and RESP3.
+"""Encode reply values in RESP2 and RESP3.
 
-Only the shapes of kvstream.commands.replies are known here, no command and no socket. Entries go
-to the wire straight from their records, and rows from the bytes that are stored.
+This module knows the types of kvstream.commands.replies, no command and no socket. Entries are
+encoded from their records, rows from the stored bytes.
 """
 
 from array import array
@@ -40,11 +40,11 @@ from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 
 CHUNK: Final = 64 << 10
-"""Bytes at which a page of a long reply is full."""
+"""Bytes from which on a page of a long reply is complete."""
 PARTS_TOGETHER: Final = 256
-"""Parts of a reply that a page has at the most: a part may take a microsecond."""
+"""Parts of a page at most: a part may take a microsecond."""
 ROWS_TOGETHER: Final = 128
-"""Rows that are decoded by one call where they are not written as they are stored."""
+"""Rows decoded by one call if they cannot be written as stored."""
 
 _Leaf = Callable[[Any, int], bytes]
 _Branch = Callable[[Any, int], tuple[bytes, Iterable[Any]]]
@@ -55,9 +55,9 @@ _FIELDS = [_FIELD * count for count in range(65)]
 
 
 def encode(reply: Reply, protocol: int) -> bytes:
-    """Return a reply in bytes; Corruption where it has rows that are damaged."""
+    """Encode a reply; raise Corruption if it has damaged rows."""
     kind: Any = type(reply)
-    if kind is bytes:  # an ID: what most replies are
+    if kind is bytes:  # an ID: the most common reply
         return b"$%d\r\n%b\r\n" % (len(reply), reply)  # type: ignore[arg-type, str-format]
     leaf = _LEAVES.get(kind)
     if leaf is not None:
@@ -66,10 +66,10 @@ def encode(reply: Reply, protocol: int) -> bytes:
 
 
 def encode_pages(reply: Reply, protocol: int) -> Iterator[bytes]:
-    """Yield a reply in pages of about 64 KB: none is made before it is asked for.
+    """Yield a reply in pages of about 64 KB, each made when it is asked for.
 
-    Each is made in little time; some may be empty. Corruption comes when the damaged row is
-    reached, in the middle of the reply: then nothing is left but to close the connection.
+    Each takes little time; some may be empty. Corruption is raised at the damaged row, in the
+    middle of the reply: then the connection can only be closed.
     """
     page: list[bytes] = []
     size = 0
@@ -84,7 +84,7 @@ def encode_pages(reply: Reply, protocol: int) -> Iterator[bytes]:
 
 
 def _parts(reply: Reply, protocol: int) -> Iterator[bytes]:
-    """Yield a reply in whole strings, entries and the like; each is made when it is asked for."""
+    """Yield a reply in whole strings, entries and so on, each made when it is asked for."""
     kind: Any = type(reply)
     leaf = _LEAVES.get(kind)
     if leaf is _bulk and len(reply) > CHUNK:  # type: ignore[arg-type]
@@ -119,7 +119,7 @@ def _slices(data: bytes) -> Iterator[bytes]:
     yield b"\r\n"
 
 
-# --- what has no parts --------------------------------------------------------------------------
+# --- values without parts -----------------------------------------------------------------------
 
 
 def _bulk(data: bytes, _protocol: int) -> bytes:
@@ -179,7 +179,7 @@ _LEAVES: dict[type, _Leaf] = {
 }
 
 
-# --- what has parts: a head, and they follow ----------------------------------------------------
+# --- values with parts: a head, then the parts ---------------------------------------------------
 
 
 def _array(items: Sequence[Reply], _protocol: int) -> tuple[bytes, Iterable[Any]]:
@@ -234,7 +234,7 @@ def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
     for key, entries in pairs:
         if type(entries) is Rows and twins is not None:
             made = twins.encode_rows(entries.page, entries.prefix, 0, CHUNK)
-            if made is not None and made[1] == len(entries.page):  # as streams mostly have few
+            if made is not None and made[1] == len(entries.page):  # most streams have few
                 told = head, len(key), key, made[1], made[0]
                 yield b"%b$%d\r\n%b\r\n*%d\r\n%b" % told
                 continue
@@ -287,7 +287,7 @@ def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
 
 
 def write_rows(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
-    """Return the text of rows; None where it would be above ``most`` bytes, or one is not plain."""
+    """Return the text of rows; None if it exceeds ``most`` bytes, or a row is not plain."""
     if twins is not None:
         made = twins.write_rows(page, prefix, most)
         return None if made is None else text_of(made)
@@ -295,7 +295,7 @@ def write_rows(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text 
 
 
 def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
-    """Do the same in Python."""
+    """The Python twin of ``write_rows``."""
     if most > TEXT_BYTES_MAX or sum(len(value) for _, value in page) > most:
         return None
     try:
@@ -309,7 +309,7 @@ def write_rows_in_python(page: list[tuple[bytes, bytes]], prefix: int, most: int
 
 
 def _stored(entry: AnyEntry, protocol: int) -> bytes:
-    """Return an entry that may hold what decoding alone does not refuse."""
+    """Return an entry whose value decoding accepts, but the writer of rows does not."""
     if not entry.fields:
         raise Corruption("a message's value holds no fields")
     try:
@@ -335,11 +335,11 @@ def _strings(flat: Sequence[bytes]) -> bytes:
     )
 
 
-# --- what is made step by step ------------------------------------------------------------------
+# --- values that are made in steps ---------------------------------------------------------------
 
 
 def _gradual(reply: Gradual, protocol: int) -> Iterator[bytes]:
-    """Yield an array; for each step that gives nothing an empty string, to let others go on."""
+    """Yield an array; an empty string for each step without a value, so that others can run."""
     for step in reply.steps:
         if step is None:
             yield b""

@@ -1,13 +1,11 @@
-r"""Requests out of the bytes that a client sends: multibulk and inline, by the rules of Redis 7.
+"""Parse the requests of a client: multibulk and inline, by the rules of Redis 7.
 
-What Redis leaves unchecked is left so here: the byte after the CR of a length, and the two bytes
-after an argument. This module knows no command and no socket. However the bytes are cut, each is
-looked at and copied a fixed number of times, and no length makes it allocate ahead of the bytes.
+Some bytes are not checked, as in Redis: the one after the CR of a length, and the two after an
+argument. This module knows no command and no socket. However the bytes are cut, each is looked at
+and copied a fixed number of times, and no announced length allocates memory before its bytes.
 
-The words of an inline request: a line that somebody typed, split by Redis's rules of quoting.
-
-Words are parted by blanks. ``"..."`` knows the escapes below, ``'...'`` only ``\'``; a quote may
-open inside a word, and must be the end of it where it closes.
+The words of an inline request are separated by blanks. ``"..."`` knows the escapes below, ``'...'``
+only ``\'``; a quote may open inside a word, and must end the word where it closes.
 """
 
 import re
@@ -18,7 +16,7 @@ from kvstream.errors import ProtocolError
 from kvstream.resp import twins
 
 _BLANKS = rb"[ \t\n\v\f\r]*"
-# Vertical tabs and form feeds part words where blanks are skipped, but do not end a bare word.
+# Vertical tabs and form feeds separate words where blanks are skipped, but do not end a bare word.
 _WORD = re.compile(
     rb"""
     (?P<bare> [^ \t\n\r"']*+ )
@@ -36,7 +34,7 @@ _ESCAPED = {b"n": b"\n", b"r": b"\r", b"t": b"\t", b"b": b"\b", b"a": b"\a"}
 
 
 def split_words(line: bytes) -> list[bytes]:
-    """Return the words of a line without its end; ProtocolError where a quote does not close."""
+    """Return the words of a line without its end; ProtocolError if a quote does not close."""
     if not _ODD.search(line):
         return line.split()
     words = []
@@ -71,29 +69,29 @@ BULK_MAX: Final = 512 << 20
 QUERY_MAX: Final = 1 << 30
 """Redis's ``client-query-buffer-limit``."""
 QUERY_LIMIT: Final = "Protocol error: query buffer limit reached"
-"""What is told of more than that, or of as much as the setting allows."""
+"""The error if a client exceeds that, or the configured limit."""
 LINE_MAX: Final = 64 << 10
-"""Bytes of an inline request, or of a line that tells a length."""
+"""Bytes of an inline request, or of a line with a length."""
 COUNT_MAX: Final = (1 << 31) - 1
 UNTRUSTED_COUNT_MAX: Final = 10
 UNTRUSTED_BULK_MAX: Final = 16384
 ARGUMENT_BYTES: Final = 48
-"""What each argument of an unfinished request counts beside its own bytes: Python's bytes object,
-so that the query limit holds for memory, not for what was sent."""
+"""Bytes that each argument of an unfinished request counts besides its own: a Python object, so
+that the limit holds for memory."""
 BIG: Final = 32 << 10
-"""From this size on an argument is gathered in a buffer of its own."""
+"""Arguments from this size on are collected in a buffer of their own."""
 TAKEN_MAX: Final = 64
-"""Requests after which ``take`` stops reading one by one: inline requests are read in Python, a
-microsecond each, and 16 KB may be 8192 of them. Plain requests are read together, however many."""
+"""Inline requests after which ``take`` stops: they are parsed in Python, a microsecond each, and 16
+KB may hold 8192 of them. Plain requests are parsed together, however many."""
 
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _INT64 = range(-(1 << 63), 1 << 63)
 _STAR, _DOLLAR = b"*"[0], b"$"[0]
-# Lengths that come all the time; whatever is not in the table goes the slow way.
+# Common lengths; all others are parsed digit by digit.
 _COUNTS = {b"*%d" % count: count for count in range(1, 1025)}
 _LENGTHS = {b"$%d" % length: length for length in range(1025)}
 _HEAD_NEAR = 8
-# Lines of blanks, of LINE_MAX bytes at most, and counts of no arguments.
+# Empty lines, of LINE_MAX bytes at most, and requests without arguments.
 _EMPTY = re.compile(
     rb"(?: [ \t\v\f\r]{0,%d}+ \n | \*(?: 0 | -[1-9][0-9]{0,17} )\r. )*+" % LINE_MAX,
     re.VERBOSE | re.DOTALL,
@@ -103,11 +101,11 @@ Request = list[bytes]
 
 
 class RequestReader:
-    """Turns bytes into requests: ``feed`` what came, then ``take`` until it gives none.
+    """Turn bytes into requests: ``feed`` the bytes, then ``take`` until it returns none.
 
-    ``trusted`` is False before AUTH: then a request has 10 arguments of 16 KB at most, and comes
-    alone, since it may be the one that changes what the next may be. The limits may be changed at
-    any time; they hold for the lengths read from then on.
+    ``trusted`` is False before AUTH: then a request has at most 10 arguments of 16 KB, and is
+    returned alone, since it may change the limits of the next. Limits may change at any time; they
+    hold for the lengths parsed after that.
     """
 
     def __init__(
@@ -117,32 +115,32 @@ class RequestReader:
         self.bulk_max = bulk_max
         self.query_max = query_max
         self.is_cut = False
-        """The last ``take`` has stopped before the end of what was fed: there may be more."""
+        """The last ``take`` stopped before the end of the bytes: there may be more requests."""
         self._fault = ""
-        # The bytes not yet taken: those of _held from _at on, then those of _grown. Where _held is
-        # empty nothing is grown, and no mark is waited for.
+        # The bytes not yet taken: those of _held from _at on, then those of _grown. While _held is
+        # empty, _grown is, too, and no mark is awaited.
         self._held = b""
         self._at = 0
         self._grown: BytesIO | None = None
-        # What take() waits for: so many bytes, or this mark in them.
+        # The next step of take() needs so many bytes, or this mark in them.
         self._wanted = 1
         self._mark = b""
-        # The request at hand: its arguments so far, how many are to come, the length of the next.
+        # The current request: its arguments so far, their number, and the length of the next.
         self._args: Request = []
         self._left = 0
         self._bulk = -1
-        self._body: bytes | None = None  # a big argument that only lacks its end
+        self._body: bytes | None = None  # a large argument without its final CR LF
         self._big: BytesIO | None = None
         self._counted = self._kept = 0  # arguments of _args, and their bytes
 
     @property
     def is_empty(self) -> bool:
-        """Whether what comes next begins a request; False too once there was a fault."""
+        """Return whether the next byte begins a request; False after a fault, too."""
         return not (self._held or self._left or self._fault) and self._big is None
 
     @property
     def buffered(self) -> int:
-        """Bytes held: those not yet taken, and the arguments of a request that is not whole."""
+        """The number of bytes held: not yet taken, or in the arguments of an unfinished request."""
         for argument in self._args[self._counted :]:
             self._kept += len(argument) + ARGUMENT_BYTES
         self._counted = len(self._args)
@@ -150,7 +148,7 @@ class RequestReader:
         return self._waiting() + self._kept + big + len(self._body or b"")
 
     def feed(self, data: bytes) -> None:
-        """Give the bytes that came next; nothing is told of their faults before ``take``."""
+        """Take received bytes; faults are reported by ``take``."""
         if not self._held:
             if self._big is not None:
                 data = self._fill(self._big, data)
@@ -164,10 +162,10 @@ class RequestReader:
         self._grown.write(data)
 
     def take(self) -> list[Request]:
-        """Return the next requests that are whole, in order; none where more bytes are needed.
+        """Return the next whole requests in order; none if more bytes are needed.
 
-        Raises ProtocolError, for good, once every request before the fault has been given out:
-        its text is for the client, whose connection must then be closed.
+        Raises ProtocolError after the requests before the fault were returned. Its text is for the
+        client, whose connection must then be closed.
         """
         requests: list[Request] = []
         self.is_cut = False
@@ -222,7 +220,8 @@ class RequestReader:
         self._args, self._body, self._big = [], None, None
         self._counted = self._kept = 0
 
-    # What has come, and what is waited for.
+    # --- bytes held and awaited
+    # ---------------------------------------------------------------------
 
     def _waiting(self) -> int:
         grown = 0 if self._grown is None else self._grown.tell()
@@ -235,14 +234,14 @@ class RequestReader:
             self._grown = None
 
     def _wait(self, wanted: int, mark: bytes = b"") -> bool:
-        """Let ``take`` rest until so many bytes from here on have come, or ``mark`` has."""
+        """Make ``take`` wait until so many bytes from here on, or ``mark``, have arrived."""
         if self._at:
             self._held, self._at = self._held[self._at :], 0
         self._wanted, self._mark = wanted, mark
         return False
 
     def _fill(self, big: BytesIO, data: bytes) -> bytes:
-        """Give a big argument what belongs to it; return the rest."""
+        """Append bytes to a large argument; return the rest."""
         missing = self._bulk - big.tell()
         big.write(data if len(data) <= missing else memoryview(data)[:missing])
         if big.tell() == self._bulk:
@@ -250,7 +249,8 @@ class RequestReader:
             self._wanted = 2
         return data[missing:]
 
-    # One step each: False where more bytes are needed.
+    # --- steps: each returns False if more bytes are needed
+    # -----------------------------------------
 
     def _advance(self, requests: list[Request]) -> bool:
         if self.trusted and self._bulk < 0:
@@ -317,7 +317,7 @@ class RequestReader:
         return self._wait(length + 2)
 
     def _length(self) -> bool:
-        """Read the length of the next argument."""
+        """Parse the length of the next argument."""
         first = self._held[self._at : self._at + 1]
         if not first:
             return self._wait(1)
@@ -336,7 +336,7 @@ class RequestReader:
         return True
 
     def _line(self, what: str) -> bytes | None:
-        """Take a line up to its CR and the byte behind it."""
+        """Return a line up to its CR; skip the byte after that."""
         held, at = self._held, self._at
         end = held.find(b"\r", at, at + LINE_MAX + 1)
         if end < 0:
@@ -355,7 +355,7 @@ class RequestReader:
 
 
 def _integer(digits: bytes) -> int | None:
-    """Return the number that Redis reads in ``digits``: of 64 bits, in canonical form."""
+    """Parse a 64-bit number in canonical form, as Redis does."""
     if not _INTEGER.fullmatch(digits):
         return None
     number = int(digits)
@@ -363,7 +363,7 @@ def _integer(digits: bytes) -> int | None:
 
 
 def skip_empty(data: bytes, at: int) -> int:
-    """Return where the first request from ``at`` on begins that is not empty."""
+    """Return the position of the first request from ``at`` on that is not empty."""
     found = _EMPTY.match(data, at)
     return at if found is None else found.end()
 
@@ -371,10 +371,10 @@ def skip_empty(data: bytes, at: int) -> int:
 def take_plain(
     data: bytes, at: int, requests: list[Request], args: Request, left: int, bulk_max: int
 ) -> tuple[int, Request, int]:
-    """Take the whole arguments from ``at`` on, as long as nothing is odd or cut short.
+    """Parse whole arguments from ``at`` on, until something is unusual or cut.
 
-    Whole requests go to ``requests``; returns where it stopped, the arguments of the request that
-    is not whole, and how many these still lack.
+    Whole requests are appended to ``requests``. Returns where it stopped, the arguments of the
+    unfinished request, and the number that it still lacks.
     """
     find, length_of = data.find, _LENGTHS.get
     size = len(data)

@@ -1,9 +1,9 @@
-"""Settings of Redis's for what is not here: other types, replicas, files, a thread for each task.
+"""Settings of Redis without effect here: of other types, replicas, files and threads.
 
-Tools and tests set them and read them back. Each has Redis's default and takes what Redis takes;
-nothing follows from its value. A setting that would be a promise is not among these.
+Tools and tests set them and read them back. Each has Redis's default and accepts what Redis
+accepts. A setting that would promise something is not among them.
 
-Kinds of values that settings have: what reads each, and refuses what it cannot be.
+The functions return parsers of values.
 """
 
 import re
@@ -19,7 +19,7 @@ Parse: TypeAlias = Callable[[bytes], object]
 
 
 def count(least: int, most: int = I64_MAX, unsigned: bool = False) -> Parse:
-    """Return what reads a number; ``unsigned`` as in ``within``."""
+    """Return a parser of numbers; ``unsigned`` as in ``within``."""
 
     def parse(raw: bytes) -> int:
         number = integer(raw, "argument couldn't be parsed into an integer")
@@ -29,7 +29,7 @@ def count(least: int, most: int = I64_MAX, unsigned: bool = False) -> Parse:
 
 
 def memory(least: int, unsigned: bool = True) -> Parse:
-    """Return what reads bytes, also as ``4kb`` or ``1g``; ``unsigned`` as in ``within``."""
+    """Return a parser of bytes, also as ``4kb`` or ``1g``; ``unsigned`` as in ``within``."""
 
     def parse(raw: bytes) -> int:
         return within(memory_size(raw), least, I64_MAX, unsigned)
@@ -38,7 +38,7 @@ def memory(least: int, unsigned: bool = True) -> Parse:
 
 
 def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
-    """Return what reads a number and takes the nearest one that is allowed."""
+    """Return a parser of numbers that takes the nearest allowed one."""
 
     def nearest(raw: bytes) -> int:
         number = parse(raw)
@@ -49,7 +49,7 @@ def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
 
 
 def memory_or_share(raw: bytes) -> object:
-    """Read bytes, or percents of something."""
+    """Parse bytes, or a percentage."""
     is_share = raw.endswith(b"%")
     try:
         number = at_least(0, raw[:-1], "", "") if is_share else memory_size(raw)
@@ -61,7 +61,7 @@ def memory_or_share(raw: bytes) -> object:
 
 
 def word(*words: bytes) -> Parse:
-    """Return what reads one of some words."""
+    """Return a parser of one of some words."""
 
     def parse(raw: bytes) -> object:
         if raw.lower() not in words:
@@ -73,7 +73,7 @@ def word(*words: bytes) -> Parse:
 
 
 def split(raw: bytes) -> list[bytes]:
-    """Return the words of a setting that takes several: one space parts two words."""
+    """Return the words of a value; one space separates two words."""
     return raw.split(b" ") if raw else []
 
 
@@ -87,7 +87,7 @@ _INT_MAX = (1 << 31) - 1
 _OOM_SCORE_MAX = 2000
 _MB = 1 << 20
 _BACKLOG_MIN = 16 << 10
-"""Redis makes no smaller backlog of replication."""
+"""Redis's smallest replication backlog."""
 
 
 def _text(raw: bytes) -> object:
@@ -95,7 +95,7 @@ def _text(raw: bytes) -> object:
 
 
 def _text_like(pattern: bytes, reason: str) -> Parse:
-    """Return what takes a text that a pattern matches as a whole."""
+    """Return a parser of text that matches a pattern as a whole."""
     compiled = re.compile(pattern)
 
     def parse(raw: bytes) -> object:
@@ -250,7 +250,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"replica-priority": (100, count(0, _INT_MAX)),
     b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
 }
-"""By name: the default, and what reads a value."""
+"""By name: the default, and the parser."""
 
 HIDDEN = frozenset(
     (
@@ -258,7 +258,7 @@ HIDDEN = frozenset(
         b"rdb-key-save-delay",
     )
 )
-"""What CONFIG GET shows by its whole name alone."""
+"""Settings that CONFIG GET shows by their whole name only."""
 
 ALIASES: Mapping[bytes, bytes] = {
     b"cluster-slave-no-failover": b"cluster-replica-no-failover",
@@ -279,4 +279,4 @@ ALIASES: Mapping[bytes, bytes] = {
     b"zset-max-ziplist-entries": b"zset-max-listpack-entries",
     b"zset-max-ziplist-value": b"zset-max-listpack-value",
 }
-"""Older names."""
+"""Older names of settings."""

@@ -1,15 +1,10 @@
-"""Serving a store on its ports until told to stop.
+"""Serve a store on its ports until the process is stopped, and stop in good order.
 
-The orderly end of a server: what has come is answered, what was answered is durable.
+An orderly stop reads no more input, runs the requests that have arrived, lets jobs end, and makes
+everything durable. Blocked clients get no reply but the end of the connection, as with Redis: they
+connect again and ask again. Clients get time to read their replies, then they are disconnected.
 
-Nothing more is read. Requests that have come are run; jobs come to their end; everything is made
-durable. Who waits for a key waits no more, and hears it from the end of the connection as with
-Redis: clients connect anew then, and ask again. Replies go out; whoever does not read them in time
-is cut off.
-
-Telling systemd how the server is, by the protocol of ``sd_notify``.
-
-Where nobody has asked to be told (no NOTIFY_SOCKET in the environment) nothing happens.
+systemd is notified of the state by the protocol of ``sd_notify`` if NOTIFY_SOCKET is set.
 """
 
 import asyncio
@@ -44,38 +39,38 @@ STOPPING = "STOPPING=1"
 
 
 def notify(*states: str) -> None:
-    """Tell how the server is; whoever asked may be gone by now."""
+    """Send a state to systemd; ignore an error."""
     address = os.environ.get("NOTIFY_SOCKET", "")
     if not address:
         return
-    if address.startswith("@"):  # of no file: Linux's abstract names
+    if address.startswith("@"):  # Linux's abstract socket names
         address = "\0" + address[1:]
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as messenger, suppress(OSError):
         messenger.sendto("\n".join(states).encode(), address)
 
 
 PAUSE_S = 0.005
-"""Between two looks at whether something has come to its end."""
+"""Seconds between two checks whether a condition holds."""
 SYNC_S = 5.0
-"""Time that the disk gets, however late it is: it is what was promised."""
+"""Seconds for the last fsync, even after the deadline: it was promised."""
 LAST_S = 1.0
-"""Time in which connections that were cut off are forgotten: one round of the loop will do."""
+"""Seconds to close the connections after the deadline: one iteration of the loop is enough."""
 
 
 class Ending(NamedTuple):
-    """What a server has come to."""
+    """The result of stopping a server."""
 
     undurable: str
-    """Why not all that was written is known to be on disk; empty: it is."""
+    """The reason why some writes may not be durable; empty if all are."""
     idle: bool
-    """No save, no compaction and no bulk load is left at work."""
+    """No save, compaction or bulk load is running."""
 
 
 async def drain(executor: Executor, seconds: float) -> Ending:
-    """End all clients within a time."""
+    """Disconnect all clients within a time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    executor.limits.held.clear()  # nobody is to be read again
+    executor.limits.held.clear()  # nothing more is read from them
     for client in executor.clients.values():
         client.pause()
     await _until(lambda: not _has_work(executor), until)
@@ -85,7 +80,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     await _until(
         lambda: not (sync.is_alive or executor.is_answering), max(until, loop.time() + SYNC_S)
     )
-    await asyncio.sleep(0)  # what the threads have posted comes first
+    await asyncio.sleep(0)  # callbacks of threads run first
     for client in list(executor.blocked):
         executor.drop(client)
     for client in list(executor.clients.values()):
@@ -99,13 +94,13 @@ async def drain(executor: Executor, seconds: float) -> Ending:
 
 
 def _has_work(executor: Executor) -> bool:
-    """Run and write what can be now, and return whether there is more."""
+    """Run and write what is possible now; return whether more is left."""
     paging = executor.paging
     return executor.run() or paging.write() or executor.pending or bool(paging.under_way)
 
 
 async def _until(holds: Callable[[], bool], until: float) -> bool:
-    """Wait until something holds, or for so long; return whether it does."""
+    """Wait until a condition holds or the time has passed; return whether it holds."""
     loop = asyncio.get_running_loop()
     while not holds():
         if loop.time() >= until:
@@ -117,26 +112,26 @@ async def _until(holds: Callable[[], bool], until: float) -> bool:
 __all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
 GARBAGE = (20_000, 2, 100)
-"""New objects that set off a search for cycles: those of a turn are no garbage, and going over them
-again and again took an eighth of the time. Then after how many such searches those that outlived
-them are gone over too, which holds all clients: ten times 50,000 of them took 70 ms. And after how
-many of these everything is."""
+"""Thresholds of the garbage collector: after so many new objects the youngest are searched for
+cycles; objects of a turn are no garbage, and searching them more often took an eighth of the time.
+The second number starts a search of older objects, which stops all clients: 70 ms for 500,000
+objects. The third starts a search of all."""
 _ENDING = (signal.SIGTERM, signal.SIGINT)
 _HEEDED = (*_ENDING, signal.SIGHUP)
 HARD_END = 1
-"""The exit code of a server that was not let come to its end."""
+"""The exit code of a server that could not stop in good order."""
 
 
 class Places(NamedTuple):
-    """Where a server is reached."""
+    """The addresses of a server."""
 
     host: str
     port: int
-    """0: by TLS alone."""
+    """0: TLS only."""
     tls_port: int
-    """0: not by TLS."""
+    """0: no TLS."""
     metrics_url: str | None
-    """None: metrics are not served."""
+    """None: no metrics are served."""
 
     def __str__(self) -> str:
         ports = [str(self.port)] if self.port else []
@@ -159,8 +154,8 @@ async def serve(
 ) -> Ending:
     """Serve an open store until SIGTERM or SIGINT.
 
-    A second signal ends the process at once. SIGHUP has the certificates read anew. ``set_level``
-    has the process log by another level.
+    A second signal ends the process at once. SIGHUP reloads the certificates. ``set_level`` sets
+    the log level of the process.
     """
     executor = Executor(engine, TABLE, options=options)
     executor.set_level = set_level
@@ -190,9 +185,9 @@ async def serve(
 
 
 def run(directory: Path, store: StoreOptions, options: ServerOptions, started: Started) -> None:
-    """Open a store, serve it until told to stop, and close it."""
+    """Open a store, serve it until the process is stopped, and close it."""
     tls = certificates.load(options) if options.tls_port else None
-    gc.freeze()  # what is loaded by now stays
+    gc.freeze()  # what is loaded now stays loaded
     gc.set_threshold(*GARBAGE)
     with logging_to(options.logfile, options.log_format, options.loglevel) as set_level:
         _log.log(
@@ -217,7 +212,7 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
 
 
 def _note(executor: Executor, host: str) -> None:
-    """Leave word beside the store where it is served; without it only its URL leads here."""
+    """Write the server's address beside the store, for programs that have only its directory."""
     options = executor.options
     url = server_address.url_of(host, options.port or options.tls_port, not options.port)
     try:
@@ -229,7 +224,7 @@ def _note(executor: Executor, host: str) -> None:
 
 
 async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
-    """Accept connections on every port that is wanted."""
+    """Accept connections on every configured port."""
     options = listener.executor.options
     servers: list[asyncio.Server | SecuredServer] = []
     if options.port or not options.tls_port:
@@ -257,7 +252,7 @@ def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
 
 @contextmanager
 def _signals_kept() -> Iterator[None]:
-    """Give the caller's handlers of signals back: a loop that is closed would swallow Ctrl-C."""
+    """Restore the caller's signal handlers: a closed loop would swallow Ctrl-C."""
     before = {number: signal.getsignal(number) for number in _HEEDED}
     try:
         yield
@@ -267,13 +262,13 @@ def _signals_kept() -> Iterator[None]:
 
 
 def _end_hard(reason: str, code: int = HARD_END) -> None:
-    """End this process as a kill would: what was answered survives that."""
+    """End this process as a kill would: acknowledged writes survive."""
     _log.warning("ends at once: %s", reason)
     os._exit(code)
 
 
 def _read_certificates(listener: Listener) -> None:
-    """Secure connections from now on by what is in the files now; as before where it is wrong."""
+    """Reload the certificates for new connections; keep the former ones if a file is wrong."""
     if listener.tls is None:
         return
     try:
@@ -284,7 +279,7 @@ def _read_certificates(listener: Listener) -> None:
 
 
 def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """Return uvloop's, where it is installed."""
+    """Return uvloop's event loop if it is installed."""
     try:
         import uvloop
     except ImportError:

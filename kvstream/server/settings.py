@@ -1,7 +1,7 @@
-"""The settings that CONFIG knows: how each is read, what it may become, and what follows from that.
+"""The server's settings of CONFIG: how a value is parsed, its bounds, and the effect of a change.
 
-Those of streams are ``kvstream.commands.config``; these are the server's. A setting that Redis
-has and that means something else here, or nothing, answers what is true and takes no other value.
+Settings of streams are in ``kvstream.commands.config``. A setting of Redis that does not apply here
+shows the true value and refuses any other.
 """
 
 import re
@@ -38,7 +38,7 @@ class ServerSetting:
 
     read: Read
     parse: Parse | None = None
-    """Turns the argument into the value, or raises InvalidArgument; None: it cannot change."""
+    """Parses the argument, or raises InvalidArgument; None: the setting cannot change."""
     apply: Apply = lambda executor, value: None
 
 
@@ -64,9 +64,9 @@ def _any(raw: bytes) -> object:
 def _fixed(
     value: bytes, reason: str = "it has no other value here", possible: Parse = _any
 ) -> ServerSetting:
-    """Return a setting of Redis's that is always so; setting it to what it is does no harm.
+    """Return a setting of Redis with a fixed value; setting it to that value is allowed.
 
-    ``possible`` reads what Redis takes: its errors come before ``reason``.
+    ``possible`` parses what Redis accepts: its errors come before ``reason``.
     """
 
     def parse(raw: bytes) -> object:
@@ -78,12 +78,12 @@ def _fixed(
 
 
 def _told(read: Read) -> ServerSetting:
-    """Return a setting that is true of this server and cannot change while it runs."""
+    """Return a read-only setting with the true value of this server."""
     return ServerSetting(read)
 
 
 def _protected(read: Read) -> ServerSetting:
-    """Return a setting that cannot change, and that Redis does not let clients change either."""
+    """Return a read-only setting that Redis protects from clients, too."""
 
     def parse(raw: bytes) -> object:
         raise InvalidArgument("can't set protected config")
@@ -165,7 +165,7 @@ def _durability(raw: bytes) -> Durability:
     return Durability(level.decode())
 
 
-# --- what follows from a change -----------------------------------------------------------------
+# --- effects of changes -----------------------------------------------------------------------
 
 
 def _set_durability(executor: "Executor", value: object) -> None:
@@ -255,7 +255,7 @@ _NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
 def _kept(name: bytes) -> ServerSetting:
-    """Return a setting from whose value nothing follows."""
+    """Return a setting without effect."""
     default, parse = KEPT[name]
 
     def apply(executor: "Executor", value: object) -> None:
@@ -289,7 +289,7 @@ _TOLD = {
     b"syslog-facility": b"local0",
     b"syslog-ident": b"redis",
 }
-"""Settings of Redis's that cannot change here and there, and what is true of this server."""
+"""Read-only settings of Redis, with the true values of this server."""
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _kept(name) for name in KEPT},
@@ -385,7 +385,7 @@ def parsed(name: bytes, raw: bytes) -> object:
 
 
 def change_of(executor: "Executor", name: bytes, raw: bytes) -> Callable[[], None]:
-    """Return what gives a setting a value that was found to be possible."""
+    """Return the function that gives a setting a parsed value."""
     value = parsed(name, raw)
     setting = SETTINGS.get(name)
     if setting is not None:

@@ -1,13 +1,10 @@
-"""TLS: connections that are secured before they are like any other.
+"""TLS: accepted here, so that a connection counts as a client from its first byte.
 
-They are accepted here, for the event loop would tell of one only when its handshake is over; so one
-counts among the clients from its first byte, strangers cannot have more of them than clients may,
-and each has few seconds to say who it is.
+The event loop's own TLS server reports a connection after its handshake only. Here connections in
+the handshake count for ``maxclients``, and have a few seconds to finish it.
 
-The certificates of TLS: files read and checked when the server starts, and again at SIGHUP.
-
-This module knows no connection. What is wrong with a file is told in its own words: OpenSSL's say
-neither which file it is nor what to do.
+Certificates are read and checked when the server starts, and again at SIGHUP. Errors name the file
+and the remedy, which OpenSSL's do not.
 """
 
 import asyncio
@@ -29,14 +26,14 @@ _MODES = {"yes": ssl.CERT_REQUIRED, "optional": ssl.CERT_OPTIONAL, "no": ssl.CER
 
 
 class BadCertificate(InvalidArgument):
-    """A file of TLS that the server cannot use; the text names it and says why."""
+    """A TLS file that the server cannot use; the text names the file and the reason."""
 
 
 def load(options: ServerOptions) -> ssl.SSLContext:
-    """Return how connections are secured, or raise BadCertificate."""
+    """Return the TLS context; raise BadCertificate if a file is wrong."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
-    context.options |= ssl.OP_NO_RENEGOTIATION  # each would cost us, not the client, a handshake
+    context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
     _load_own(context, options)
     _load_authorities(context, options)
     return context
@@ -62,7 +59,7 @@ def _load_own(context: ssl.SSLContext, options: ServerOptions) -> None:
     try:
         context.load_cert_chain(certificate, key, password)
     except ssl.SSLError as error:
-        if asked and error.reason is None:  # OpenSSL tells no more
+        if asked and error.reason is None:  # OpenSSL gives no reason for a wrong passphrase
             reason = "tls-key-file-pass is not the password of the key"
             raise BadCertificate(f"tls-key-file {key}: {reason}") from None
         if error.reason == "KEY_VALUES_MISMATCH":
@@ -89,7 +86,7 @@ def _load_authorities(context: ssl.SSLContext, options: ServerOptions) -> None:
 
 
 def _read(option: str, path: Path, mark: str, what: str) -> None:
-    """Refuse a file that cannot be read, or that has nothing of what is wanted in it."""
+    """Raise BadCertificate if a file cannot be read or does not contain a mark."""
     try:
         text = path.read_text("ascii", "replace")
     except OSError as error:
@@ -103,21 +100,21 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 SHUTDOWN_S = 5.0
-"""Time in which the other side must agree to the end of a connection."""
+"""Seconds for the other side to confirm the end of a connection."""
 CHUNK = 64 << 10
-"""Bytes that are encrypted together: what is larger would go into the buffer of the socket as one
-piece, where nobody counts it."""
+"""Bytes that are encrypted together. More would enter the socket's buffer as one piece, where the
+limits on unread replies do not see it."""
 NO_DESCRIPTORS_PAUSE_S = 1.0
-"""How long nobody is accepted when there are no descriptors left: as long as asyncio pauses."""
+"""Seconds without accepting after the descriptors ran out, as in asyncio."""
 
 _log = logging.getLogger(__name__)
 
 
 class SecuredConnection(Connection):
-    """A connection whose two sides know each other."""
+    """A connection after its handshake."""
 
     def eof_received(self) -> bool:
-        return False  # TLS ends both ways at once
+        return False  # TLS ends both directions at once
 
     def send(self, data: bytes) -> None:
         for at in range(0, len(data), CHUNK):
@@ -125,7 +122,7 @@ class SecuredConnection(Connection):
 
 
 class SecuredServer:
-    """The sockets of one port, and who comes in by them."""
+    """The listening sockets of one port, and its connections in the handshake."""
 
     def __init__(self, listener: Listener, sockets: list[socket.socket]) -> None:
         self._listener = listener
@@ -135,14 +132,14 @@ class SecuredServer:
         self._open()
 
     def close(self) -> None:
-        """Take no more connections."""
+        """Stop accepting connections."""
         for each in self.sockets:
             self._loop.remove_reader(each)
             each.close()
 
     def _open(self) -> None:
         for each in self.sockets:
-            if each.fileno() >= 0:  # closed meanwhile
+            if each.fileno() >= 0:  # it may be closed already
                 self._loop.add_reader(each, self._accept, each)
 
     def _accept(self, door: socket.socket) -> None:
@@ -166,7 +163,7 @@ class SecuredServer:
         limits = self._listener.executor.limits
         if not limits.has_room():
             limits.refuse(address, FULL)
-            connection.close()  # it would not understand us
+            connection.close()  # a plain-text error would not be understood
             return
         connection.setblocking(False)
         limits.entering += 1
@@ -184,7 +181,7 @@ class SecuredServer:
                 ssl_shutdown_timeout=SHUTDOWN_S,
             )
             done = True
-        except OSError as error:  # no TLS, no good certificate, too slow, gone
+        except OSError as error:  # no TLS, a bad certificate, a timeout, or a lost connection
             text = "the handshake of %s has failed: %s"
             self._failures.log(_log, logging.INFO, text, address, error)
         finally:
@@ -194,7 +191,7 @@ class SecuredServer:
 
 
 async def listen_secured(listener: Listener, host: str, port: int) -> SecuredServer:
-    """Accept secured connections on a port of all addresses of a host."""
+    """Accept TLS connections on a port of all addresses of a host."""
     found = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )

@@ -1,7 +1,7 @@
-"""SAVE, BGSAVE and BGREWRITEAOF: checkpoints and compactions in a thread, one of each at a time.
+"""SAVE, BGSAVE and BGREWRITEAOF: checkpoints and compactions in threads, one of each at a time.
 
-With no directory for checkpoints a save makes everything written durable where it is. Clients wait
-for the end of a job as they wait for a key: by a name that no key can have.
+Without a directory for checkpoints a save only makes all writes durable. Clients wait for the end
+of a job as for a key, by a name that no key can have.
 """
 
 import logging
@@ -21,7 +21,7 @@ from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 
 RETRY_S = 5
-"""After a save that failed, the next one that nobody has asked for waits so long."""
+"""Seconds after a failed save before the next automatic one."""
 FSYNC = "fsync"
 _PREFIX = "checkpoint-"
 _NAME = re.compile(_PREFIX + "[0-9]{20}")
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 
 
 class Job:
-    """Work in a thread of its own, and how it ended."""
+    """A job in a thread of its own, and its result."""
 
     def __init__(self, engine: Engine, name: str, work: Callable[[], None], owner: object) -> None:
         self.owner = owner
@@ -41,7 +41,7 @@ class Job:
         self.seconds = 0.0
         self._engine = engine
         self._name = name
-        self._token = name[:1].encode()  # keys have two bytes at least: their database
+        self._token = name[:1].encode()  # names of keys have at least two bytes, for the database
         self._work = work
         self.thread = threading.Thread(target=self._run, name=f"kvstream-{name}", daemon=True)
 
@@ -62,13 +62,13 @@ class Job:
 
     @property
     def is_alive(self) -> bool:
-        """Tell whether it works, or has yet to tell those who wait for it."""
+        """Return whether it runs, or still has to wake its waiters."""
         return self.thread.is_alive()
 
     def wait(
         self, reply: Reply = OK, timeout_ms: int | None = None, expired: Reply = None
     ) -> Blocked:
-        """Return what makes a client wait for the end, or for some time."""
+        """Return the block that makes a client wait for the end, or for some time."""
 
         def attempt(txn: Txn) -> Any:
             if not self.done:
@@ -83,11 +83,11 @@ class Job:
 
 
 class JobFailed(RequestError):
-    """A save or a compaction failed; the text says why."""
+    """A save or a compaction has failed; the text gives the reason."""
 
 
 class Saving:
-    """The jobs of one server, and when the store was saved last."""
+    """The jobs of one server, and the time of the last save."""
 
     def __init__(self, engine: Engine, directory: Path | None, kept: int) -> None:
         self._engine = engine
@@ -98,7 +98,7 @@ class Saving:
         self.saves = 0
         self.last_seconds = -1
         self.saved_changes = 0
-        """Of the statistics' changes, those that the last save has."""
+        """The number of changes that the last save includes."""
         self.save: Job | None = None
         self.compaction: Job | None = None
 
@@ -115,7 +115,7 @@ class Saving:
         return any(job is not None and job.is_alive for job in (self.save, self.compaction))
 
     def start_save(self, owner: object, changes: int) -> Job:
-        """Begin a save of what is committed by then; ``owner`` tells who began it."""
+        """Start a save of all commits so far; ``owner`` names the requester."""
 
         def work() -> None:
             try:
@@ -134,7 +134,7 @@ class Saving:
         return job
 
     def save_if_due(self, points: Iterable[tuple[int, int]], changes: int) -> None:
-        """Begin a save where so many changes have waited so many seconds for one."""
+        """Start a save if a save point is reached."""
         since, made = time.time() - self.last_save, changes - self.saved_changes
         if not any(since >= seconds and made >= least for seconds, least in points):
             return
@@ -149,15 +149,16 @@ class Saving:
         return job
 
     def start_sync(self) -> Job:
-        """Begin to make all durable that is committed by then."""
+        """Start to make all commits so far durable."""
         job = Job(self._engine, FSYNC, self._engine.sync, None)
         job.thread.start()
         return job
 
     def start_reload(self, from_log: bool, changes: int) -> Job:
-        """Begin to close the store and open it anew; ``changes`` are those made by then.
+        """Start to close the store and open it again; ``changes`` is the number of changes so far.
 
-        Everything is in tables then, which counts as a save, unless it is to come ``from_log``.
+        Unless it reads the log (``from_log``), everything is in tables then, which counts as a
+        save.
         """
 
         def work() -> None:
@@ -171,7 +172,7 @@ class Saving:
         return job
 
     def join(self) -> None:
-        """Wait for what still runs."""
+        """Wait for the running jobs."""
         for job in (self.save, self.compaction):
             if job is not None:
                 job.thread.join()
