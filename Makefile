@@ -10,8 +10,9 @@ PIP := PYTHONWARNINGS='ignore:Editable installation' \
 # How the tests are run: CI measures coverage in the same run (`make cover`).
 PYTEST ?= pytest
 PYTEST_ARGS ?=
-# A process a core; what shares something costly (tests/spark: a JVM) stays in one of them.
-WORKERS ?= auto
+# A process more than there are cores, as tests wait for half of their time. Tests that share
+# something costly (tests/spark: a JVM) stay in one of them.
+WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
 # Kills and power cuts of each kind in `make crash`; the short form in CI takes fewer.
 CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
