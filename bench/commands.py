@@ -36,7 +36,7 @@ LARGE = "x" * 100_000
 PIPELINED = 16
 COUNTERS = 10
 OVERSHOT = 2_000
-"""Requests that redis-benchmark may send above the number that it is told."""
+"""Requests that redis-benchmark may send above the given number."""
 SINGLE_TARGET = 0.6
 """The ratio that is promised to one client alone."""
 

@@ -234,11 +234,11 @@ class Store:
         )
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
-        """Let a key expire after ``seconds``; return False if it does not exist."""
+        """Set a key to expire after ``seconds``; return False if it does not exist."""
         return self._expire(key, self.engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
-        """Let a key expire at a Unix time in seconds; return False if it does not exist."""
+        """Set a key to expire at a Unix time in seconds; return False if it does not exist."""
         return self._expire(key, 0, unix_seconds)
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:

@@ -1,8 +1,8 @@
-"""Group commit: when a write counts as durable, and who is told.
+"""Group commit: when a write counts as durable, and how its waiters learn of it.
 
 The promise of each level is in docs/durability.md. At ``always`` waiting threads share an fsync:
 the first of them does it, for everything written before it began, while later ones wait for the
-next. At ``everysec`` a background thread does it, at ``no`` nobody. The committer knows sequence
+next. At ``everysec`` a background thread does it, at ``no`` no thread. The committer knows sequence
 numbers, not rows.
 """
 

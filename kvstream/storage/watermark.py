@@ -19,7 +19,7 @@ raises no false alarm, and a store that recovers less than it says has lost what
 The slots are written in turn, so that a torn write leaves the other one. Slots that were written
 before there was a version had the counter in its place, whose upper half reads as version 0. Every
 later version keeps the places of magic, version and checksum, and a slot's size: so a slot of a
-later version is told from a torn one. This module knows files, not RocksDB.
+later version can be distinguished from a torn one. This module knows files, not RocksDB.
 """
 
 import errno

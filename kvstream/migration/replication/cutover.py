@@ -205,7 +205,7 @@ class Paused:
             raise self._error
 
     def leave(self, seconds: float) -> None:
-        """Let the pause end by itself after ``seconds``, without a gap in which clients write."""
+        """Stop renewing the pause: it ends ``seconds`` from now, with no gap before."""
         self._stop()
         self.check()
         self._pause(max(1, round(seconds * 1000)))

@@ -101,7 +101,7 @@ class Connection(Channel, asyncio.Protocol):
             self._join()
 
     def _join(self) -> None:
-        """Let the epoll reader read the socket instead of the transport."""
+        """Hand the reading of the socket from the transport to the epoll reader."""
         reader, transport = self._listener.epoll_reader, self.transport
         if reader is None or transport is None or self.socket < 0:
             return

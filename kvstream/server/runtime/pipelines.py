@@ -106,15 +106,15 @@ class Pipelines:
 
     def __init__(self, calls: Calls, commands: Mapping[bytes, Command | Container]) -> None:
         self._calls = calls
-        plain = [self._plain(row) for row in commands.values() if _is_plain(row)]
+        rows = [row for row in commands.values() if isinstance(row, Command)]
+        plain = [self._plain(row) for row in rows if _is_plain(row)]
         self._by_word = {
             word: each
             for each in plain
             for word in (each.name.encode(), each.name.upper().encode())
         }
 
-    def _plain(self, row: Command | Container) -> Plain:
-        assert isinstance(row, Command)
+    def _plain(self, row: Command) -> Plain:
         uses, counts, one_key = False, 0, True
         if row.keys is not None:
             uses, counts, one_key = self._calls.lookups.of(row)
@@ -216,9 +216,9 @@ class Pipelines:
             began = ended
         if last is not None:
             calls.ended = ended
+            client.last_command = last.name
+            client.commands_run += len(replies)
             if times:
-                client.last_command = last.name
-                client.commands_run += len(replies)
                 calls.statistics.ran_each(last.name, times, idle)
             if hits or names:
                 calls.lookups.use(names, hits, txn.now_ms)
@@ -227,13 +227,12 @@ class Pipelines:
     def _held(self, pipeline: Pipeline, answer: Answer, spent: float, txn: Txn) -> Slot:
         """Take the last request out of a pipeline, and return its slot."""
         command, argv = pipeline.commands.pop(), pipeline.requests.pop()
-        pipeline.client.last_command = command.name
         pipeline.client.commands_run += 1
         self._calls.record(pipeline.client, command, argv, txn, answer, spent)
         return pipeline.slot(self._calls, command, argv, answer)
 
 
-def _is_plain(row: Command | Container) -> bool:
-    if isinstance(row, Container) or row.is_admin or row.is_immediate or row.name in _EXCLUDED:
+def _is_plain(row: Command) -> bool:
+    if row.is_admin or row.is_immediate or row.name in _EXCLUDED:
         return False
     return row.keys is not None or row.name in _WITHOUT_KEYS

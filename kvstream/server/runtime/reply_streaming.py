@@ -56,7 +56,7 @@ class Paging:
         return 0 if reply is None else reply.memory
 
     def release(self, client: Client) -> None:
-        """Let a client run its next request."""
+        """Allow a client to run its next request."""
         if client.paged:
             client.paged = False
             self._server.ready[client] = None

@@ -104,7 +104,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Let the query end at the current ends of the streams."""
+        """Set the query to end at the current ends of the streams."""
         self._final = {(each.shown, key): ends for each, key, ends in self._streams()}
 
     def reportLatestOffset(self) -> Offset | None:

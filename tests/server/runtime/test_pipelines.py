@@ -39,6 +39,7 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.sampled_from(
         [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", "")]
     ),
+    st.sampled_from([("XREAD", "BLOCK", "0", "STREAMS", "s", "$"), ("UNLINK", "a")]),
     st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("MULTI",), ("EXEC",), ("DISCARD",)]),
     st.sampled_from([("CLIENT", "REPLY", "SKIP"), ("CLIENT", "NO-TOUCH", "ON"), ("RESET",)]),
     st.sampled_from([("HELLO", "3"), ("HELLO", "2"), ("CONFIG", "SET", "maxmemory", "0")]),
@@ -81,7 +82,9 @@ def test_pipelines_reply_and_count_as_the_general_way(
                 server.turn()
                 heard.append((ann.heard(), bob.heard()))
             used = sorted(server.engine.catalog.index.usage.recent)
-            seen.append((heard, figures(server), used, ann.client.last_command))
+            seen.append(
+                (heard, figures(server), used, ann.client.last_command, ann.client.commands_run)
+            )
         assert seen[0] == seen[1]
 
 
