@@ -8,6 +8,7 @@ from tests.model.arguments import Args, fail, integer, options, text
 from tests.model.database import Redis
 from tests.model.listpack import CANONICAL, INT64
 from tests.model.replies import Reply
+from tests.model.strings import Appended
 
 CONDITIONS = (b"NX", b"XX", b"GT", b"LT")
 
@@ -29,6 +30,8 @@ def encoding(db: Redis, argv: Args) -> Reply:
     found = db.keys.get(argv[2])
     if not isinstance(found, bytes):
         return None if found is None else b"stream"
+    if isinstance(found, Appended):
+        return b"raw"
     if len(found) <= 20 and CANONICAL.fullmatch(found) and int(found) in INT64:
         return b"int"
     return b"embstr" if len(found) <= 44 else b"raw"

@@ -120,8 +120,13 @@ def strlen(db: Redis, argv: Args) -> Reply:
     return len(string(db, argv[1]) or b"")
 
 
+class Appended(bytes):
+    """A string that was appended to: Redis shows its encoding as raw."""
+
+
 def append(db: Redis, argv: Args) -> Reply:
-    value = (string(db, argv[1]) or b"") + argv[2]
+    before = string(db, argv[1])
+    value = argv[2] if before is None else Appended(before + argv[2])
     db.keys[argv[1]] = value
     return len(value)
 
