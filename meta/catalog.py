@@ -267,15 +267,15 @@ class Catalog:
         """Write the whole record of a key."""
         if isinstance(key, StreamMeta):
             txn.reshaped(key)
-            return
-        txn.batch.puts[_METADATA][key.row] = key.encode()
-        if len(key.value) > STRING_BYTES_MAX:
-            self.strings.pop(self.databases.shown_name(txn, key.name), None)
+        else:
+            txn.batch.puts[_METADATA][key.row] = key.encode()
 
     def rewrite(self, txn: Txn, string: StringMeta) -> None:
-        """Write a string with a new value."""
+        """Write a string with a new value; a long one is not kept in memory."""
         self.index.note(string)
-        self.write(txn, string)
+        txn.batch.puts[_METADATA][string.row] = string.encode()
+        if len(string.value) > STRING_BYTES_MAX:
+            self.strings.pop(self.databases.shown_name(txn, string.name), None)
 
     def drop(self, txn: Txn, key: Key) -> None:
         """Delete a key of any type, in time that does not depend on its size."""

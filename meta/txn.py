@@ -187,7 +187,9 @@ class Txn:
     @property
     def dirty(self) -> bool:
         """Return whether anything has been changed so far."""
-        return bool(self._streams or self._members or self.batch)
+        puts, batch = self.batch.puts, self.batch
+        rows = puts[0] or puts[1] or puts[2] or batch.ranges or batch.deferred
+        return bool(rows or self._streams or self._members)
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""

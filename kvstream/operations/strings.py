@@ -116,7 +116,11 @@ def add(txn: Txn, name: bytes, number: int) -> int:
     total = number if string is None else _integer(string.read(txn.batch)) + number
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    _put_over(txn, name, string, b"%d" % total, None)
+    if string is None:
+        put(txn, name, b"%d" % total)
+    else:
+        string.put(txn, b"%d" % total)
+        txn.catalog.rewrite(txn, string)
     return total
 
 

@@ -106,6 +106,8 @@ class Pipelines:
         """The seconds that each of them took."""
         self._idle = 0
         """How many of them changed nothing."""
+        self._changed = False
+        """A call of the turn has changed something."""
         self._hits = 0
         """Keys that calls of any command have found, also to be recorded."""
         self._names: list[bytes] = []
@@ -140,7 +142,6 @@ class Pipelines:
         requests, prefix = client.requests, client.prefix
         argvs, replies = pipeline.requests, pipeline.replies
         held: Slot | None = None
-        changed = False
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
@@ -175,7 +176,7 @@ class Pipelines:
                 if found.uses:
                     names.append(prefix + argv[1])
             if found.writes:
-                changed = changed or txn.dirty
+                self._changed = changed = self._changed or txn.dirty
                 shows_none = found.shows_change and not reply
                 if kind is not ErrorReply and (not changed or txn.noted or shows_none):
                     self._idle += 1
@@ -198,6 +199,7 @@ class Pipelines:
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
+        self._changed = False
         if self._last is not None:
             self._record_calls()
             self._last = None
@@ -215,7 +217,7 @@ class Pipelines:
 
     def forget(self) -> None:
         """Forget calls that are still to be recorded: their turn has failed."""
-        self._last, self._idle, self._hits = None, 0, 0
+        self._last, self._idle, self._hits, self._changed = None, 0, 0, False
         self._times.clear()
         self._names.clear()
 
