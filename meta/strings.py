@@ -264,12 +264,13 @@ class StringMeta:
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StringMeta":
         """Decode the record of a string; raise Corruption if it is damaged."""
-        if len(record) < _HEAD.size:
-            raise _damaged(name, "it is too short")
-        kind, version, expire_at, generation = _HEAD.unpack_from(record)
+        try:
+            kind, version, expire_at, generation = _HEAD.unpack_from(record)
+        except StructError:
+            raise _damaged(name, "it is too short") from None
         if kind != STRING_KIND:
             raise _damaged(name, f"unknown kind {kind}")
-        if version not in (WHOLE_VERSION, PIECES_VERSION, PARTS_VERSION):
+        if not WHOLE_VERSION <= version <= PARTS_VERSION:
             raise _damaged(name, f"unknown version {version}")
         if not 0 < generation < COUNTED_MAX:
             raise _damaged(name, f"impossible number {generation}")
