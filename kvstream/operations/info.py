@@ -17,6 +17,7 @@ from kvstream.layout.keys import (
     database_of,
     expiry_row,
     key_of,
+    qualified,
     scan_row,
     successor,
     tree_prefix,
@@ -41,6 +42,7 @@ from kvstream.types.records import (
     ConsumerInfo,
     GroupDetail,
     GroupInfo,
+    KeyInfo,
     PendingDetail,
     StreamDetail,
     StreamInfo,
@@ -394,6 +396,18 @@ def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
 
 def _known(entries_read: int) -> int | None:
     return None if entries_read == UNKNOWN else entries_read
+
+
+def key_infos(txn: Txn, db: int, keys: Sequence[bytes]) -> list[KeyInfo]:
+    """Return those of ``keys`` that exist, with type, counters and expiry."""
+    infos = []
+    for key in keys:
+        found = txn.key(qualified(db, key))
+        if found is not None:
+            stream = _stream_info(txn, found) if isinstance(found, StreamMeta) else None
+            ttl = max(0, found.expire_at - txn.now_ms) / 1000 if found.expire_at else None
+            infos.append(KeyInfo(key, "string" if stream is None else "stream", stream, ttl))
+    return infos
 
 
 def backlog(txn: Txn, name: bytes, group: bytes) -> int:

@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import urlsplit
 
 from kvstream.errors import (
+    AccessDenied,
+    BadPayload,
     BusyGroup,
+    ClientMissing,
+    Conflict,
+    IDsExhausted,
+    IDTooSmall,
     InvalidArgument,
+    InvalidID,
+    KeyExists,
     KVStreamError,
     NoGroup,
     NoSuchKey,
     RequestError,
-    StoreError,
+    ServerLoading,
+    ServerUnavailable,
     Unblocked,
     UnknownOutcome,
     WrongType,
@@ -30,32 +39,31 @@ if TYPE_CHECKING:
     import redis
 
 
-class ServerUnavailable(StoreError):
-    """No server answers at the address, or not at the moment."""
-
-
-class ServerLoading(ServerUnavailable):
-    """The server is loading its data set and answers when that is done."""
-
-
-class AccessDenied(StoreError):
-    """The server does not accept this user and password."""
-
-
-class ClientMissing(StoreError):
-    """redis-py is not installed."""
+class ConnectionLost(ServerUnavailable):
+    """A connection ended before the reply came; another one may be made."""
 
 
 _BY_CODE: dict[str, type[KVStreamError]] = {
     "WRONGTYPE": WrongType,
     "NOGROUP": NoGroup,
     "BUSYGROUP": BusyGroup,
+    "BUSYKEY": KeyExists,
     "UNBLOCKED": Unblocked,
     "MISCONF": ServerUnavailable,
     "BUSY": ServerUnavailable,
     "NOREPLICAS": ServerUnavailable,
 }
 """Errors by the first word of a reply; any other word is a RequestError."""
+
+_BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
+    ("no such key", NoSuchKey),
+    ("The ID specified in XADD", IDTooSmall),
+    ("The stream has exhausted", IDsExhausted),
+    ("Invalid stream ID", InvalidID),
+    ("Bad data format", BadPayload),
+    ("DUMP payload version or checksum", BadPayload),
+)
+"""Errors with the code ERR, by the beginning of their text."""
 
 _PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
 """The prefix of redis-py's pipeline errors: the whole command, values included."""
@@ -95,7 +103,13 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
             return ServerUnavailable(f"no connection to {refused[1]}: {refused[2]}")
         if writing:
             return UnknownOutcome(f"the server may or may not have done it: {said}")
-        return ServerUnavailable(f"the server does not answer: {said}")
+        lost = not isinstance(error, exceptions.TimeoutError)
+        kind = ConnectionLost if lost else ServerUnavailable
+        return kind(f"the server does not answer: {said}")
+    if isinstance(error, exceptions.WatchError):
+        return Conflict(
+            "another client changed what this transaction has read: nothing was done, run it again"
+        )
     return RequestError(said)
 
 
@@ -126,7 +140,9 @@ def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(rest)
-    return NoSuchKey() if said == "no such key" else RequestError(said.removeprefix("ERR "))
+    text = said.removeprefix("ERR ")
+    found = (made for start, made in _BY_TEXT if text.startswith(start))
+    return next(found, RequestError)(text)
 
 
 T = TypeVar("T")
@@ -138,8 +154,6 @@ REPLY_S = 60.0
 """Timeouts of connecting and of a reply, unless the URL sets its own."""
 BLOCK_S_MAX = 5.0
 """Longest wait of one blocking read; a lost connection is noticed after it."""
-TRIES = 100
-"""Attempts of an optimistic transaction."""
 
 _DATABASE = re.compile("/?|/[0-9]+")
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -248,11 +262,11 @@ class Connection:
             if int(cursor) == 0:
                 return
 
-    def block_words(self, seconds: float | None) -> Words:
-        """Return the words that make a read wait ``seconds``, or less; None: not at all."""
-        if seconds is None:
-            return ()
-        return ("BLOCK", max(1, round(min(seconds, self._block_s_max) * 1000)))
+    def block_words(self, seconds: float | None) -> tuple[Word, ...]:
+        """Return the words that make a read wait ``seconds``, or less; None: as long as it may."""
+        longest = self._block_s_max
+        seconds = longest if seconds is None else min(seconds, longest)
+        return ("BLOCK", max(1, round(seconds * 1000)))
 
     def ask(self, *words: Word) -> Any:
         """Return the reply to a command that changes nothing."""
@@ -267,12 +281,12 @@ class Connection:
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands that change nothing; return their replies, errors among them."""
         with translated(), self.client.pipeline(transaction=False) as pipeline:
-            return _executed(pipeline, commands)
+            return executed(pipeline, commands)
 
     def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands that change nothing in one transaction, and return their replies."""
         with translated(), self.client.pipeline() as pipeline:
-            return checked(_executed(pipeline, commands))
+            return checked(executed(pipeline, commands))
 
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies; raise the first error."""
@@ -281,33 +295,12 @@ class Connection:
     def try_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies, errors among them."""
         with translated(writing=True), self.client.pipeline() as pipeline:
-            return _executed(pipeline, commands)
+            return executed(pipeline, commands)
 
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands without a transaction, and raise the first error."""
         with translated(writing=True), self.client.pipeline(transaction=False) as pipeline:
-            return checked(_executed(pipeline, commands))
-
-    def optimistically(self, keys: Sequence[bytes], work: Callable[[list[Words]], T]) -> T:
-        """Run the commands that ``work`` lists in one transaction that watches ``keys``.
-
-        If another client changes a key first, ``work`` is called again.
-        """
-        from redis import WatchError
-
-        for _ in range(TRIES):
-            with translated(writing=True), self.client.pipeline() as pipeline:
-                if keys:
-                    pipeline.watch(*keys)
-                commands: list[Words] = []
-                done = work(commands)
-                pipeline.multi()
-                try:
-                    checked(_executed(pipeline, commands))
-                except WatchError:
-                    continue
-                return done
-        raise RequestError("others write to the same stream all the time: try again")
+            return checked(executed(pipeline, commands))
 
 
 def checked(replies: list[Any]) -> list[Any]:
@@ -318,7 +311,7 @@ def checked(replies: list[Any]) -> list[Any]:
     return replies
 
 
-def _executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
+def executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
     """Return the replies to commands; errors among them are kvstream's."""
     from redis import RedisError
 

@@ -2,16 +2,16 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
-from kvstream.errors import RequestError
+from kvstream.errors import ServerTooOld
 from kvstream.types.ids import StreamID
 from kvstream.types.records import (
     BareEntry,
     Claimed,
     ClaimedIDs,
     ConsumerDetail,
+    ConsumerInfo,
     DeletedEntry,
     Entry,
     Fields,
@@ -31,21 +31,6 @@ _NUMBER = re.compile("0|-?[1-9][0-9]*", re.ASCII)
 Members = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class RemoteConsumerInfo:
-    """One consumer of XINFO CONSUMERS; times in milliseconds."""
-
-    name: bytes
-    pending: int
-    idle: int
-    inactive: int | None
-    """-1: never; None: unknown, on servers before Redis 7.2."""
-
-
-class TooOld(RequestError):
-    """The server is older than Redis 7.0."""
-
-
 def members(flat: list[Any]) -> Members:
     """Return a flat list of names and values as a mapping."""
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
@@ -55,7 +40,7 @@ def _needed(values: Members, name: str) -> Any:
     try:
         return values[name]
     except KeyError:
-        raise TooOld(f"the server does not tell {name}: it is older than Redis 7.0") from None
+        raise ServerTooOld(f"the server does not tell {name}: it is older than Redis 7.0") from None
 
 
 def id_or_none(raw: bytes | None) -> StreamID | None:
@@ -144,11 +129,9 @@ def group_info_of(raw: list[Any]) -> GroupInfo:
     )
 
 
-def consumer_info_of(raw: list[Any]) -> RemoteConsumerInfo:
+def consumer_info_of(raw: list[Any]) -> ConsumerInfo:
     values = members(raw)
-    return RemoteConsumerInfo(
-        values["name"], values["pending"], values["idle"], values.get("inactive")
-    )
+    return ConsumerInfo(values["name"], values["pending"], values["idle"], values.get("inactive"))
 
 
 def pending_of(raw: list[Any]) -> PendingSummary:

@@ -1,0 +1,488 @@
+"""The engine of a store on a server: kvstream's, or Redis from 7.0 on.
+
+It offers what ``kvstream.engine.interface`` asks for, so the library's Store, Stream, Group and
+Consumer work on it as they do on a directory. An operation is one command where that is possible,
+else several in one MULTI, else several round trips (``_PROCEDURES``).
+
+A read whose connection is lost is sent once more, as is an add with an idempotent ID. Any other
+write whose connection is lost raises UnknownOutcome. A blocked read waits in parts that are shorter
+than the timeout of the socket.
+
+A transaction is MULTI and EXEC. Its writes are sent when the block ends, and their results are
+known then (``Queued``). Its reads are sent at once, and their keys are watched: if another client
+changes one before the end, nothing is done and Conflict is raised.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.errors import (
+    InvalidArgument,
+    KVStreamError,
+    NoSuchKey,
+    RequestError,
+    ServerTooOld,
+    StoreClosed,
+    UnknownOutcome,
+    WrongType,
+)
+from kvstream.meta.txn import Txn
+from kvstream.operations import info, read
+from kvstream.operations import range as ranges
+from kvstream.operations.read import Reply
+from kvstream.remote import commands
+from kvstream.remote.commands import CALLS, REQUIRED, SINCE, Call
+from kvstream.remote.connection import (
+    CONNECT_S,
+    PAGE_MAX,
+    PAGE_MIN,
+    REPLY_S,
+    Connection,
+    ConnectionLost,
+    Words,
+    checked,
+    connect,
+    executed,
+    next_page,
+    translated,
+)
+from kvstream.remote.replies import sections_of, stream_info_of
+from kvstream.types.clock import Clock
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import DATABASES_MAX, StoreOptions
+from kvstream.types.records import Entry, KeyInfo
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_JOB_PAUSE_S = 0.1
+"""Pause before a background job of the server is asked about again."""
+
+
+def open_server(url: str, db: int | None = None, connect_s: float = CONNECT_S) -> "RemoteEngine":
+    """Return the engine of the server at a URL; ``db`` None: the database that the URL names.
+
+    Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing if
+    redis-py is not installed.
+    """
+    # The first connection has the shorter timeout: a port that accepts and then stays silent, as a
+    # TLS port does to a client without TLS, is no server.
+    first = Connection(connect(url, connect_s, connect_s), db)
+    try:
+        first.greet()
+    finally:
+        first.close()
+    return RemoteEngine(url, db, connect_s)
+
+
+class RemoteEngine:
+    """A server, as the library sees it. Every method may be called from any thread."""
+
+    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
+        self._url, self._connect_s = url, connect_s
+        first = self._connected(db)
+        self.db = first.db
+        """The database that ``db`` or the URL names."""
+        self._connections = {first.db: first}
+        self._lock = threading.Lock()
+        self._local = threading.local()
+        self._closed = False
+        self.clock: Clock = ServerClock(first)
+        self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
+        settings = first.client.connection_pool.connection_kwargs
+        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+        self.place: str = settings.get("path") or f"{host}:{port}"
+
+    def _connected(self, db: int | None) -> Connection:
+        return Connection(connect(self._url, self._connect_s, REPLY_S), db)
+
+    def connection(self, db: int | None = None) -> Connection:
+        """Return the connections to a database; None: the one that was opened."""
+        if self._closed:
+            raise StoreClosed
+        with self._lock:
+            number = self.db if db is None else db
+            if number not in self._connections:
+                self._connections[number] = self._connected(number)
+            return self._connections[number]
+
+    def close(self, discard: bool = False) -> None:
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation; raise InvalidArgument if it needs the files of a store."""
+        call_of = CALLS.get(operation)
+        if call_of is not None:
+            return self.call(call_of(*args, **kwargs))  # type: ignore[no-any-return]
+        if isinstance(operation, PlainRead | GroupRead):
+            return self._read(operation, 0)  # type: ignore[return-value]
+        procedure = _PROCEDURES.get(operation)
+        if procedure is None:
+            raise InvalidArgument(f"{operation} needs the files of a store, not a server")
+        return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a call, or what stands for it until a transaction ends."""
+        connection = self.connection(call.db)
+        transaction = self._transaction
+        try:
+            if transaction is not None and call.commands:
+                return transaction.take(call)
+            return call.result(_sent(connection, call))
+        except NoSuchKey:
+            if call.missing is REQUIRED:
+                raise
+            return call.missing
+        except RequestError as error:
+            raise self._explained(error, call) from None
+
+    def _explained(self, error: RequestError, call: Call) -> RequestError:
+        """Return an error; ServerTooOld if the server lacks what a call needs."""
+        if not call.needs:
+            return error
+        try:
+            about = self.connection().info("server")
+        except KVStreamError:  # not every user may send INFO
+            return error
+        if "kvstream_version" in about:
+            return error
+        name = "Valkey" if "valkey_version" in about else "Redis"
+        version = about.get("valkey_version") or about.get("redis_version")
+        needed = max((SINCE[need] for need in call.needs), key=_version)
+        if name == "Redis" and _version(version) >= _version(needed):
+            return error
+        return ServerTooOld(
+            f"{' and '.join(call.needs)} needs Redis {needed} or kvstream: the server at "
+            f"{self.place} is {name} {version}"
+        )
+
+    # --- blocking -------------------------------------------------------------------------------
+
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Send a read until it replies; return None after ``timeout_s`` (None: never)."""
+        assert isinstance(attempt, PlainRead | GroupRead)
+        return self._read(attempt, timeout_s)  # type: ignore[return-value]
+
+    def _read(self, attempt: PlainRead | GroupRead, timeout_s: float | None) -> Reply | None:
+        """Send a read until it replies; 0 seconds: once."""
+        call_of = self._call_of(attempt)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            rest = None if deadline is None else deadline - time.monotonic()
+            waits = self._transaction is None and (rest is None or rest > 0)
+            block = self.connection().block_words(rest) if waits else ()
+            reply: Reply = self.call(call_of(block))
+            if reply or not waits:
+                return reply or None
+
+    def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[commands.Words], Call]:
+        """Return the function that makes the call of a read from its words of BLOCK."""
+        if isinstance(attempt, GroupRead):
+            return lambda block: commands.group_read(attempt, block)
+        wanted = [(name, self.run(read.resolve, name, after)) for name, after in attempt.wanted]
+        return lambda block: commands.plain_read(wanted, attempt.count, attempt.budget(), block)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    @property
+    def _transaction(self) -> "Transaction | None":
+        return getattr(self._local, "transaction", None)
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Send the writes of this thread as one MULTI when the block ends; see the module."""
+        if self._transaction is not None:
+            raise InvalidArgument("a transaction is open in this thread already")
+        transaction = self._local.transaction = Transaction(self)
+        try:
+            try:
+                yield
+            finally:
+                self._local.transaction = None
+            transaction.commit()
+        except RequestError as error:
+            raise self._explained(error, transaction.whole) from None
+        finally:
+            transaction.end()
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
+        """Yield the keys of a database, each once, by pages of SCAN."""
+        options = () if pattern is None else ("MATCH", pattern)
+        for page in self.connection(db).key_pages(*options):
+            yield from page
+
+    def page_size(self, last: Sequence[Entry], most: int) -> int:
+        """Return how many entries fit a reply of a few megabytes, by those of the last page."""
+        size = next_page([entry.flat for entry in last]) if last else PAGE_MIN
+        return min(size, most)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the sections of INFO."""
+        return sections_of(self.connection().ask("INFO"))
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Run BGSAVE, and wait for its end."""
+        self.connection().do("BGSAVE")
+        self._await_job("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "save")
+
+    def compact(self) -> None:
+        """Run BGREWRITEAOF, and wait for its end."""
+        if not self.connection().info("persistence").get("aof_enabled"):
+            raise RequestError(
+                "the server has no append-only file (appendonly no): there is nothing to compact"
+            )
+        self.connection().do("BGREWRITEAOF")
+        self._await_job("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
+
+    def _await_job(self, running: str, status: str, job: str) -> None:
+        while (about := self.connection().info("persistence")).get(running):
+            time.sleep(_JOB_PAUSE_S)
+        if about.get(status, "ok") != "ok":
+            raise RequestError(f"the {job} has failed: see the log of the server")
+
+
+class ServerClock:
+    """The clock of a server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def now_ms(self) -> int:
+        seconds, microseconds = map(int, self._connection.ask("TIME"))
+        return seconds * 1000 + microseconds // 1000
+
+
+def _version(text: object) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(text).split(".") if part.isdigit())
+
+
+def _sent(connection: Connection, call: Call) -> list[Any]:
+    """Send the commands of a call; return their replies."""
+    if len(call.commands) > 1:
+        run = connection.do_all if call.writes else connection.ask_at_once
+        return run(call.commands)
+    if not call.commands:
+        return []
+    (words,) = call.commands
+    if call.writes and not call.repeatable:
+        return [connection.do(*words)]
+    with suppress(ConnectionLost):
+        return [connection.ask(*words)]
+    try:
+        return [connection.ask(*words)]
+    except ConnectionLost as error:
+        if call.writes:
+            raise UnknownOutcome(f"it may or may not have been done: {error}") from None
+        raise
+
+
+class Queued:
+    """The result of a write in a transaction on a server.
+
+    It behaves as the result once the block has ended; any use before raises InvalidArgument.
+    """
+
+    __slots__ = ("_known", "_value")
+
+    def __init__(self) -> None:
+        self._known = False
+        self._value: Any = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._value) if self._known else Queued
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_use(self), name)
+
+    def __repr__(self) -> str:
+        return repr(self._value) if self._known else "<known when the transaction ends>"
+
+
+def _use(queued: Queued) -> Any:
+    """Return the result; raise InvalidArgument before the transaction has ended."""
+    if not queued._known:
+        raise InvalidArgument(
+            "on a server the result of a write in a transaction is known when its block has ended: "
+            "use it after the block, or do the write before"
+        )
+    return queued._value
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def method(self: Queued, *args: Any) -> Any:
+        return getattr(_use(self), name)(*args)
+
+    return method
+
+
+for _name in (
+    *("bool", "bytes", "eq", "format", "ge", "getitem", "gt", "hash", "index", "int"),
+    *("iter", "le", "len", "lt", "ne", "str", "add", "radd"),
+):
+    setattr(Queued, f"__{_name}__", _forward(f"__{_name}__"))
+
+
+class Transaction:
+    """The reads and writes of one ``transaction()`` block, all in one database."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+        self._db: int | None = None
+        self._pipeline: Any = None
+        self._watched: set[bytes] = set()
+        self._written: set[bytes] = set()
+        self._queue: list[tuple[Call, Queued]] = []
+
+    @property
+    def whole(self) -> Call:
+        """All queued calls as one, which needs what they need."""
+        needs = dict.fromkeys(need for call, _ in self._queue for need in call.needs)
+        return Call(None, (), (), lambda replies: None, needs=tuple(needs))
+
+    def take(self, call: Call) -> Any:
+        """Queue a write, or send a read at once."""
+        self._begin(call.db)
+        if not call.writes:
+            return call.result(self._read(call))
+        if call.immediate:
+            raise InvalidArgument(
+                f"{call.commands[0][0]!s} cannot be part of a transaction on a server, which gives "
+                "its result too late: do it before the block"
+            )
+        queued = Queued()
+        self._queue.append((call, queued))
+        self._written.update(call.keys)
+        return queued
+
+    def _begin(self, db: int | None) -> None:
+        if self._pipeline is None:
+            self._db = db
+            self._pipeline = self._engine.connection(db).client.pipeline()
+        elif db not in (None, self._db):
+            raise InvalidArgument("a transaction on a server works on one database")
+
+    def _read(self, call: Call) -> list[Any]:
+        """Watch the keys of a read, and send it.
+
+        Raises InvalidArgument if it would miss a write that is queued.
+        """
+        if self._written and not (call.keys and self._written.isdisjoint(call.keys)):
+            raise InvalidArgument(
+                "a transaction on a server writes when its block ends: read a stream before you "
+                "write to it"
+            )
+        unwatched = [key for key in call.keys if key not in self._watched]
+        with translated():
+            if unwatched:
+                self._pipeline.watch(*unwatched)
+                self._watched.update(unwatched)
+            return [self._pipeline.immediate_execute_command(*words) for words in call.commands]
+
+    def commit(self) -> None:
+        """Send the queued writes; raise Conflict if a watched key has changed."""
+        words = [words for call, _ in self._queue for words in call.commands]
+        if not words:
+            return
+        with translated(writing=True):
+            if self._watched:
+                self._pipeline.multi()
+            replies = executed(self._pipeline, words)
+        at = 0
+        for call, queued in self._queue:
+            some = replies[at : at + len(call.commands)]
+            at += len(some)
+            if not any(isinstance(reply, Exception) for reply in some):
+                queued._value, queued._known = call.result(some), True
+        try:
+            checked(replies)
+        except RequestError as error:
+            error.add_note("a server undoes nothing: the other writes of the transaction stay")
+            raise
+
+    def end(self) -> None:
+        """Give the connection back."""
+        if self._pipeline is not None:
+            with suppress(Exception):
+                self._pipeline.reset()
+
+
+# --- operations of several round trips ------------------------------------------------------------
+
+
+def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
+    """Count the entries after an ID. A server does not tell: they are read, page by page."""
+    if eid == MIN_ID:
+        return engine.run(ranges.length, name)
+    count = 0
+    entries: list[Entry] = []
+    while eid < MAX_ID:
+        page = engine.page_size(entries, PAGE_MAX)
+        found = engine.run(ranges.scan, name, eid.next(), MAX_ID, page)
+        entries = found.entries() if found else []
+        count += len(entries)
+        if len(entries) < page:
+            break
+        eid = entries[-1].id
+    return count
+
+
+def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
+    """Return the lag; if the server does not know it, count the entries."""
+    found = engine.run(info.group_info, name, group)
+    if found.lag is not None:
+        return found.lag
+    return _count_after(engine, name, found.last_delivered_id)
+
+
+def _key_infos(engine: RemoteEngine, db: int, keys: Sequence[bytes]) -> list[KeyInfo]:
+    """Return type, counters and expiry of keys in two round trips."""
+    connection = engine.connection(db)
+
+    def asked(commands: Sequence[Words]) -> list[Any]:
+        """Return the replies; None if the stream was deleted meanwhile."""
+        replies = connection.ask_all(commands) if commands else []
+        gone = [isinstance(reply, NoSuchKey | WrongType) for reply in replies]
+        kept = [None if lost else reply for reply, lost in zip(replies, gone, strict=True)]
+        return checked(kept)
+
+    about = asked([(word, key) for word in ("TYPE", "PTTL") for key in keys])
+    kinds = {key: about[at].decode() for at, key in enumerate(keys)}
+    ttls = dict(zip(keys, about[len(keys) :], strict=True))
+    streams = [key for key in keys if kinds[key] == "stream"]
+    replies = asked([("XINFO", "STREAM", key) for key in streams])
+    known = {key: reply for key, reply in zip(streams, replies, strict=True) if reply}
+    infos = []
+    for key in keys:
+        stream = stream_info_of(known[key]) if key in known else None
+        if stream is not None or kinds[key] not in ("none", "stream"):
+            ttl = None if ttls[key] < 0 else ttls[key] / 1000
+            infos.append(KeyInfo(key, kinds[key], stream, ttl))
+    return infos
+
+
+_PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    info.backlog: _backlog,
+    info.count_after: _count_after,
+    info.key_infos: _key_infos,
+}
