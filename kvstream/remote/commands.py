@@ -57,7 +57,7 @@ SINCE = {
 REQUIRED = object()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Call:
     """The commands of an operation, which run as one transaction if there are several."""
 

@@ -79,6 +79,11 @@ def open_server(url: str, db: int | None = None, connect_s: float = CONNECT_S) -
     return RemoteEngine(url, db, connect_s)
 
 
+class _Local(threading.local):
+    transaction: "Transaction | None" = None
+    """The transaction that this thread has open."""
+
+
 class RemoteEngine:
     """A server, as the library sees it. Every method may be called from any thread."""
 
@@ -89,7 +94,7 @@ class RemoteEngine:
         """The database that ``db`` or the URL names."""
         self._connections = {first.db: first}
         self._lock = threading.Lock()
-        self._local = threading.local()
+        self._local = _Local()
         self._closed = False
         self.clock: Clock = ServerClock(first)
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
@@ -104,11 +109,12 @@ class RemoteEngine:
         """Return the connections to a database; None: the one that was opened."""
         if self._closed:
             raise StoreClosed
-        with self._lock:
-            number = self.db if db is None else db
-            if number not in self._connections:
-                self._connections[number] = self._connected(number)
-            return self._connections[number]
+        number = self.db if db is None else db
+        found = self._connections.get(number)
+        if found is None:
+            with self._lock:
+                found = self._connections.setdefault(number, self._connected(number))
+        return found
 
     def close(self, discard: bool = False) -> None:
         self._closed = True
@@ -134,7 +140,7 @@ class RemoteEngine:
     def call(self, call: Call) -> Any:
         """Return the result of a call, or what stands for it until a transaction ends."""
         connection = self.connection(call.db)
-        transaction = self._transaction
+        transaction = self._local.transaction
         try:
             if transaction is not None and call.commands:
                 return transaction.take(call)
@@ -185,7 +191,7 @@ class RemoteEngine:
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
             rest = None if deadline is None else deadline - time.monotonic()
-            waits = self._transaction is None and (rest is None or rest > 0)
+            waits = self._local.transaction is None and (rest is None or rest > 0)
             block = self.connection().block_words(rest) if waits else ()
             reply: Reply = self.call(call_of(block))
             if reply or not waits:
@@ -200,14 +206,10 @@ class RemoteEngine:
 
     # --- transactions ---------------------------------------------------------------------------
 
-    @property
-    def _transaction(self) -> "Transaction | None":
-        return getattr(self._local, "transaction", None)
-
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Send the writes of this thread as one MULTI when the block ends; see the module."""
-        if self._transaction is not None:
+        if self._local.transaction is not None:
             raise InvalidArgument("a transaction is open in this thread already")
         transaction = self._local.transaction = Transaction(self)
         try:
