@@ -190,7 +190,7 @@ def _add_many(name: bytes, entries: list[tuple[bytes, Names]], trim: Trim | None
         database_of(name),
         (key,),
         commands,
-        lambda added: list(map(StreamID.parse, added)),
+        lambda added: list(map(replies.id_of, added)),
         writes=True,
     )
 

@@ -10,7 +10,7 @@ import select
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kvstream.errors import (
@@ -66,9 +66,6 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
 )
 """Errors with the code ERR, by the beginning of their text."""
 
-_PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
-"""The prefix of redis-py's pipeline errors: the whole command, values included."""
-
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
 """redis-py's error for a connection that was never made."""
 
@@ -91,7 +88,7 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     """Return the kvstream error for an error of redis-py."""
     from redis import exceptions
 
-    said = _PIPELINED.sub("", str(error)).strip() or type(error).__name__
+    said = str(error).strip() or type(error).__name__
     if isinstance(error, exceptions.ResponseError):
         return _refusal(error, said)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
@@ -107,10 +104,6 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
         lost = not isinstance(error, exceptions.TimeoutError)
         kind = ConnectionLost if lost else ServerUnavailable
         return kind(f"the server does not answer: {said}")
-    if isinstance(error, exceptions.WatchError):
-        return Conflict(
-            "another client changed what this transaction has read: nothing was done, run it again"
-        )
     return RequestError(said)
 
 
@@ -220,8 +213,59 @@ def _check(url: str) -> None:
         raise ValueError("the database is not a number")
 
 
-Link: TypeAlias = tuple[Any, select.poll]
-"""A connection of redis-py, and a poll that tells whether the server has ended it."""
+class Link:
+    """One connection to a server. Errors of the connection are those of redis-py."""
+
+    __slots__ = ("_connection", "_ended")
+
+    def __init__(self, client: "redis.Redis") -> None:
+        self._connection = socket_connection(client)
+        self._connection.connect()
+        self._ended = select.poll()
+        self._ended.register(self._connection._sock.fileno(), select.POLLIN)
+
+    def is_open(self) -> bool:
+        """Return False if the server has ended it, or it is that of the process before a fork."""
+        return self._connection.pid == os.getpid() and not self._ended.poll(0)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def ask(self, words: Words) -> Any:
+        """Return the reply to a command; an error reply is raised."""
+        self._connection.send_command(*words)
+        return self._connection.read_response()
+
+    def ask_all(self, commands: Sequence[Words]) -> list[Any]:
+        """Send commands together; return their replies, errors among them."""
+        from redis import ResponseError
+
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(self._connection.read_response())
+            except ResponseError as error:
+                replies.append(error_of(error))
+        return replies
+
+    def transaction(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands in one transaction; return their replies, errors among them.
+
+        Raises Conflict if a watched key has changed, and the error of a command that the server
+        did not queue; nothing was done then.
+        """
+        from redis import RedisError
+
+        *queued, done = self.ask_all([("MULTI",), *commands, ("EXEC",)])
+        if done is None:
+            raise Conflict(
+                "another client changed what this transaction has read: nothing was done, run it "
+                "again"
+            )
+        if isinstance(done, Exception):
+            raise next((each for each in queued if isinstance(each, Exception)), done)
+        return [error_of(each) if isinstance(each, RedisError) else each for each in done]
 
 
 class Connection:
@@ -245,41 +289,50 @@ class Connection:
     def close(self) -> None:
         self._closed = True
         while self._free:
-            self._free.pop()[0].disconnect()
+            self._free.pop().close()
         self.client.close()
+
+    def take(self) -> Link:
+        """Return a connection that no command uses, or a new one."""
+        with suppress(IndexError):
+            while True:
+                link = self._free.pop()
+                if link.is_open():
+                    return link
+                link.close()
+        return Link(self.client)
+
+    def give_back(self, link: Link) -> None:
+        """Keep a connection for the next command."""
+        self._free.append(link)
+        if self._closed:
+            self.close()
 
     def _execute(self, *words: Word) -> Any:
         """Return the reply to a command. The client's ``execute_command`` takes twice as long."""
-        link, ended = self._take()
+        link = self.take()
         try:
-            link.send_command(*words)
-            reply = link.read_response()
+            reply = link.ask(words)
         except self._refusals:
-            self._give_back(link, ended)
+            self.give_back(link)
             raise
         except BaseException:
-            link.disconnect()
+            link.close()
             raise
-        self._give_back(link, ended)
+        self.give_back(link)
         return reply
 
-    def _take(self) -> "Link":
-        """Return a free connection that the server has not ended, or a new one."""
-        with suppress(IndexError):
-            while True:
-                link, ended = self._free.pop()
-                if link.pid == os.getpid() and not ended.poll(0):
-                    return link, ended
-                link.disconnect()  # it has ended, or is that of the process before a fork
-        link, ended = socket_connection(self.client), select.poll()
-        link.connect()
-        ended.register(link._sock.fileno(), select.POLLIN)
-        return link, ended
-
-    def _give_back(self, link: Any, ended: select.poll) -> None:
-        self._free.append((link, ended))
-        if self._closed:
-            self.close()
+    def _all(self, send: Callable[[Link], list[Any]], writing: bool) -> list[Any]:
+        """Return the replies to several commands."""
+        with translated(writing=writing):
+            link = self.take()
+            try:
+                replies = send(link)
+            except BaseException:
+                link.close()
+                raise
+        self.give_back(link)
+        return replies
 
     def greet(self) -> None:
         """Check that a server is there, speaks RESP and accepts this user."""
@@ -329,13 +382,13 @@ class Connection:
 
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands that change nothing; return their replies, errors among them."""
-        with translated(), self.client.pipeline(transaction=False) as pipeline:
-            return executed(pipeline, commands)
+        sent = list(commands)
+        return self._all(lambda link: link.ask_all(sent), writing=False)
 
     def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands that change nothing in one transaction, and return their replies."""
-        with translated(), self.client.pipeline() as pipeline:
-            return checked(executed(pipeline, commands))
+        sent = list(commands)
+        return checked(self._all(lambda link: link.transaction(sent), writing=False))
 
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies; raise the first error."""
@@ -343,13 +396,13 @@ class Connection:
 
     def try_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies, errors among them."""
-        with translated(writing=True), self.client.pipeline() as pipeline:
-            return executed(pipeline, commands)
+        sent = list(commands)
+        return self._all(lambda link: link.transaction(sent), writing=True)
 
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands without a transaction, and raise the first error."""
-        with translated(writing=True), self.client.pipeline(transaction=False) as pipeline:
-            return checked(executed(pipeline, commands))
+        sent = list(commands)
+        return checked(self._all(lambda link: link.ask_all(sent), writing=True))
 
 
 def checked(replies: list[Any]) -> list[Any]:
@@ -358,18 +411,6 @@ def checked(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
-    """Return the replies to commands; errors among them are kvstream's."""
-    from redis import RedisError
-
-    for words in commands:
-        pipeline.execute_command(*words)
-    return [
-        error_of(reply) if isinstance(reply, RedisError) else reply
-        for reply in pipeline.execute(raise_on_error=False)
-    ]
 
 
 PAGE_MIN, PAGE_MAX = 10, 2000

@@ -27,6 +27,7 @@ from kvstream.errors import (
     RequestError,
     ServerTooOld,
     StoreClosed,
+    StoreError,
     UnknownOutcome,
     WrongType,
 )
@@ -43,10 +44,10 @@ from kvstream.remote.connection import (
     REPLY_S,
     Connection,
     ConnectionLost,
+    Link,
     Words,
     checked,
     connect,
-    executed,
     next_page,
     translated,
 )
@@ -350,8 +351,9 @@ class Transaction:
 
     def __init__(self, engine: RemoteEngine) -> None:
         self._engine = engine
-        self._db: int | None = None
-        self._pipeline: Any = None
+        self._connection: Connection | None = None
+        self._link: Link | None = None
+        self._failed = False
         self._watched: set[bytes] = set()
         self._written: set[bytes] = set()
         self._queue: list[tuple[Call, Queued]] = []
@@ -364,9 +366,12 @@ class Transaction:
 
     def take(self, call: Call) -> Any:
         """Queue a write, or send a read at once."""
-        self._begin(call.db)
+        connection = self._engine.connection(call.db)
+        if self._connection not in (None, connection):
+            raise InvalidArgument("a transaction on a server works on one database")
+        self._connection = connection
         if not call.writes:
-            return call.result(self._read(call))
+            return call.result(self._read(connection, call))
         if call.immediate:
             raise InvalidArgument(
                 f"{call.commands[0][0]!s} cannot be part of a transaction on a server, which gives "
@@ -377,14 +382,7 @@ class Transaction:
         self._written.update(call.keys)
         return queued
 
-    def _begin(self, db: int | None) -> None:
-        if self._pipeline is None:
-            self._db = db
-            self._pipeline = self._engine.connection(db).client.pipeline()
-        elif db not in (None, self._db):
-            raise InvalidArgument("a transaction on a server works on one database")
-
-    def _read(self, call: Call) -> list[Any]:
+    def _read(self, connection: Connection, call: Call) -> list[Any]:
         """Watch the keys of a read, and send it.
 
         Raises InvalidArgument if it would miss a write that is queued.
@@ -395,21 +393,36 @@ class Transaction:
                 "write to it"
             )
         unwatched = [key for key in call.keys if key not in self._watched]
-        with translated():
-            if unwatched:
-                self._pipeline.watch(*unwatched)
-                self._watched.update(unwatched)
-            return [self._pipeline.immediate_execute_command(*words) for words in call.commands]
+        watch: list[Words] = [("WATCH", *unwatched)] if unwatched else []
+        replies = self._send(connection, lambda link: link.ask_all([*watch, *call.commands]))
+        self._watched.update(unwatched)
+        return checked(replies)[len(watch) :]
+
+    def _send(
+        self, connection: Connection, send: Callable[[Link], list[Any]], writing: bool = False
+    ) -> list[Any]:
+        """Send commands over the connection of the transaction, which alone has its watches."""
+        if self._failed:
+            raise StoreError("the transaction failed inside and cannot be committed")
+        self._failed = True
+        with translated(writing=writing):
+            if self._link is None:
+                self._link = connection.take()
+            try:
+                replies = send(self._link)
+            except RequestError:  # the server's own: nothing was done
+                self._failed = False
+                raise
+        self._failed = False
+        return replies
 
     def commit(self) -> None:
         """Send the queued writes; raise Conflict if a watched key has changed."""
         words = [words for call, _ in self._queue for words in call.commands]
-        if not words:
+        if self._connection is None or not words:
             return
-        with translated(writing=True):
-            if self._watched:
-                self._pipeline.multi()
-            replies = executed(self._pipeline, words)
+        replies = self._send(self._connection, lambda link: link.transaction(words), writing=True)
+        self._watched.clear()
         at = 0
         for call, queued in self._queue:
             some = replies[at : at + len(call.commands)]
@@ -423,10 +436,16 @@ class Transaction:
             raise
 
     def end(self) -> None:
-        """Give the connection back."""
-        if self._pipeline is not None:
-            with suppress(Exception):
-                self._pipeline.reset()
+        """Give the connection back, without watches."""
+        if self._link is None or self._connection is None:
+            return
+        if self._watched and not self._failed:
+            with suppress(KVStreamError):
+                self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
+        if self._failed:
+            self._link.close()
+        else:
+            self._connection.give_back(self._link)
 
 
 # --- operations of several round trips ------------------------------------------------------------

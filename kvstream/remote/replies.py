@@ -60,7 +60,8 @@ def id_or_none(raw: bytes | None) -> StreamID | None:
 def entry_of(raw: list[Any]) -> Entry:
     """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
     flat = raw[1]
-    fields: Fields = dict(zip(flat[::2], flat[1::2], strict=False))
+    parts = iter(flat)
+    fields: Fields = dict(zip(parts, parts, strict=False))
     if 2 * len(fields) != len(flat):
         fields = RepeatedFields(tuple(flat))
     if len(raw) == 2:

@@ -203,8 +203,8 @@ def test_a_user_who_may_not_even_ping_may_do_the_rest(orders: Program) -> None:
 def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
     with closing(Connection(connect(url_of(orders)))) as connection:
         connection.greet()
-        ((connected, _),) = connection._free
-        connected._sock.settimeout(0.5)  # no sooner: a connection may take longer
+        (link,) = connection._free
+        link._connection._sock.settimeout(0.5)  # no sooner: a connection may take longer
         with pytest.raises(UnknownOutcome, match="may or may not have done it"):
             connection.do("WAIT", 1, 60_000)
 

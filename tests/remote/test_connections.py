@@ -15,7 +15,8 @@ import kvstream
 from kvstream import InvalidArgument, ServerUnavailable, Store, UnknownOutcome
 from kvstream.commands.table import find
 from kvstream.remote.commands import SINCE
-from kvstream.remote.connection import Connection
+from kvstream.remote.connection import Connection, Link
+from kvstream.remote.engine import RemoteEngine
 from tests.patience import PATIENCE_S, until
 
 
@@ -85,10 +86,16 @@ def blocked(client: Any) -> int:
     return int(client.info("clients")["blocked_clients"])
 
 
+def links_of(store: Store) -> list[Link]:
+    engine = store._engine
+    assert isinstance(engine, RemoteEngine)
+    return engine.connection()._free
+
+
 def kill_idle(store: Store, url: str) -> None:
     """End the connections of a store, and wait until it can know."""
     kill_clients(url)
-    until(lambda: all(ended.poll(0) for _, ended in store._engine.connection()._free))  # type: ignore[attr-defined]
+    until(lambda: not any(link.is_open() for link in links_of(store)))
 
 
 def kill_clients(url: str) -> None:
