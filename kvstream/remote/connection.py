@@ -61,8 +61,8 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
     ("The ID specified in XADD", IDTooSmall),
     ("The stream has exhausted", IDsExhausted),
     ("Invalid stream ID", InvalidID),
-    ("Bad data format", BadPayload),
-    ("DUMP payload version or checksum", BadPayload),
+    ("Bad data format", lambda text: BadPayload("refused by the server", message=text)),
+    ("DUMP payload version", lambda text: BadPayload("refused by the server", message=text)),
 )
 """Errors with the code ERR, by the beginning of their text."""
 

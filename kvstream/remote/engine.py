@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.errors import (
+    Conflict,
     InvalidArgument,
     KVStreamError,
     NoSuchKey,
@@ -135,7 +136,8 @@ class RemoteEngine:
             return self._read(operation, 0)  # type: ignore[return-value]
         procedure = _PROCEDURES.get(operation)
         if procedure is None:
-            raise InvalidArgument(f"{operation} needs the files of a store, not a server")
+            name = getattr(operation, "__name__", "this")
+            raise InvalidArgument(f"{name} works on the files of a store, not on a server")
         return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
 
     def call(self, call: Call) -> Any:
@@ -155,7 +157,7 @@ class RemoteEngine:
 
     def _explained(self, error: RequestError, call: Call) -> RequestError:
         """Return an error; ServerTooOld if the server lacks what a call needs."""
-        if not call.needs:
+        if not call.needs or isinstance(error, Conflict):
             return error
         try:
             about = self.connection().info("server")
@@ -188,6 +190,8 @@ class RemoteEngine:
 
     def _read(self, attempt: PlainRead | GroupRead, timeout_s: float | None) -> Reply | None:
         """Send a read until it replies; 0 seconds: once."""
+        if not attempt.wanted:
+            return None
         call_of = self._call_of(attempt)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -218,9 +222,10 @@ class RemoteEngine:
                 yield
             finally:
                 self._local.transaction = None
-            transaction.commit()
-        except RequestError as error:
-            raise self._explained(error, transaction.whole) from None
+            try:
+                transaction.commit()
+            except RequestError as error:
+                raise self._explained(error, transaction.whole) from None
         finally:
             transaction.end()
 
@@ -228,6 +233,8 @@ class RemoteEngine:
 
     def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
         """Yield the keys of a database, each once, by pages of SCAN."""
+        if self._local.transaction is not None:
+            self._local.transaction.refuse_stale(())
         options = () if pattern is None else ("MATCH", pattern)
         for page in self.connection(db).key_pages(*options):
             yield from page
@@ -382,16 +389,17 @@ class Transaction:
         self._written.update(call.keys)
         return queued
 
-    def _read(self, connection: Connection, call: Call) -> list[Any]:
-        """Watch the keys of a read, and send it.
-
-        Raises InvalidArgument if it would miss a write that is queued.
-        """
-        if self._written and not (call.keys and self._written.isdisjoint(call.keys)):
+    def refuse_stale(self, keys: Sequence[bytes]) -> None:
+        """Raise InvalidArgument if a read of keys (none: all) would miss a queued write."""
+        if self._written and not (keys and self._written.isdisjoint(keys)):
             raise InvalidArgument(
                 "a transaction on a server writes when its block ends: read a stream before you "
                 "write to it"
             )
+
+    def _read(self, connection: Connection, call: Call) -> list[Any]:
+        """Watch the keys of a read, and send it."""
+        self.refuse_stale(call.keys)
         unwatched = [key for key in call.keys if key not in self._watched]
         watch: list[Words] = [("WATCH", *unwatched)] if unwatched else []
         replies = self._send(connection, lambda link: link.ask_all([*watch, *call.commands]))

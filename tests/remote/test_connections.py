@@ -203,6 +203,26 @@ def test_the_plain_import_is_without_redis_py() -> None:
     assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "set()"
 
 
+FORKING = """
+import os, sys, kvstream
+
+with kvstream.open(sys.argv[1]) as store:
+    stream = store.stream("s")
+    stream.add({"n": 1})
+    child = os.fork()
+    for n in range(100):
+        assert stream.add({"n": n}).ms > 0
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(stream) == 201
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=PATIENCE_S)
+
+
 def test_the_example_runs_as_printed(url: str) -> None:
     page = Path(kvstream.__file__).parent.parent / "docs" / "library.md"
     (example,) = (

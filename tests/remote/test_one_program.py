@@ -173,6 +173,25 @@ def test_entries_come_back_as_they_went(place: str) -> None:
         assert stream.delete() == 0
 
 
+def test_iterators_go_on_with_what_comes(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        first = stream.add({"n": 1})
+        worker = stream.create_group("g", "0").consumer("c")
+        worker.read()
+        tail, heard = stream.tail("0"), worker.listen(poll=PATIENCE_S)
+        assert (next(tail).id, next(heard).id) == (first, first)
+        second = stream.add({"n": 2})
+        assert (next(tail).id, next(heard).id) == (second, second)
+        assert next(stream.tail("+")).id == second
+
+
+def test_a_read_of_no_stream_is_empty(place: str) -> None:
+    with kvstream.open(place) as store:
+        assert store.read({}) == {}
+        assert store.read_group("g", "c", {}) == {}
+
+
 def test_groups_are_made_moved_and_listed(place: str) -> None:
     with kvstream.open(place) as store:
         stream = store.stream("s")

@@ -85,7 +85,7 @@ def test_what_would_need_its_result_is_refused(server: str) -> None:
                 with pytest.raises(InvalidArgument, match="do it before the block"):
                     call()
             stream.add({"n": 2})
-            for call in (stream.info, lambda: len(stream), store.size):
+            for call in (stream.info, lambda: len(stream), store.size, store.keys):
                 with pytest.raises(InvalidArgument, match="read a stream before you write"):
                     call()
             assert store.stream("other").range() == []
