@@ -2,7 +2,6 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from itertools import islice
 from os import PathLike
 from types import TracebackType
 from typing import Any, Self
@@ -28,7 +27,7 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, dump, info, keyspace, load, unfinished_loads
+from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -37,8 +36,6 @@ from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, UnfinishedLoad
-
-_KEYS_PAGE = 1000
 
 
 class Store:
@@ -212,9 +209,7 @@ class Store:
 
     def key_infos(self, pattern: Name | None = None) -> Iterator[KeyInfo]:
         """Yield the keys as ``scan_keys`` does, with type, counters and expiry."""
-        keys = self.scan_keys(pattern)
-        while page := list(islice(keys, _KEYS_PAGE)):
-            yield from self._engine.run(info.key_infos, self.db, page)
+        return self._engine.key_infos(self.db, None if pattern is None else name_bytes(pattern))
 
     def size(self) -> int:
         """Return the number of keys in this database."""

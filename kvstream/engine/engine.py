@@ -16,6 +16,7 @@ import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
@@ -33,7 +34,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, unfinished_loads
+from kvstream.operations import info, keyspace, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -41,7 +42,7 @@ from kvstream.storage.durability import Committer
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.glob import matcher
 from kvstream.types.options import Durability, StoreOptions
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -479,6 +480,12 @@ class Engine:
                     yield key
             if cursor == 0:
                 return
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys as ``keys`` does, with type, counters and expiry."""
+        keys = self.keys(db, pattern)
+        while page := list(islice(keys, _KEYS_PAGE)):
+            yield from self.run(info.key_infos, db, page)
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
         """Return ``most``: on a disk, long pages are as good as short ones."""

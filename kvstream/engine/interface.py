@@ -12,7 +12,7 @@ from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
 from kvstream.meta.txn import Txn
 from kvstream.types.clock import Clock
 from kvstream.types.options import StoreOptions
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +52,10 @@ class AnyEngine(Protocol):
 
     def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
         """Yield the keys of a database, those that match a Redis ``pattern`` if given."""
+        ...
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys as ``keys`` does, with type, counters and expiry."""
         ...
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:

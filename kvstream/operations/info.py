@@ -402,11 +402,14 @@ def key_infos(txn: Txn, db: int, keys: Sequence[bytes]) -> list[KeyInfo]:
     """Return those of ``keys`` that exist, with type, counters and expiry."""
     infos = []
     for key in keys:
-        found = txn.key(qualified(db, key))
+        found = txn.catalog.peek(txn, qualified(db, key))
         if found is not None:
-            stream = _stream_info(txn, found) if isinstance(found, StreamMeta) else None
             ttl = max(0, found.expire_at - txn.now_ms) / 1000 if found.expire_at else None
-            infos.append(KeyInfo(key, "string" if stream is None else "stream", stream, ttl))
+            if isinstance(found, StreamMeta):
+                counts = (found.length, found.groups_count, found.last)
+                infos.append(KeyInfo(key, "stream", *counts, ttl))
+            else:
+                infos.append(KeyInfo(key, "string", None, None, None, ttl))
     return infos
 
 

@@ -233,11 +233,34 @@ class RemoteEngine:
 
     def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
         """Yield the keys of a database, each once, by pages of SCAN."""
+        for page in self._key_pages(db, pattern):
+            yield from page
+
+    def _key_pages(self, db: int, pattern: bytes | None) -> Iterator[list[bytes]]:
         if self._local.transaction is not None:
             self._local.transaction.refuse_stale(())
         options = () if pattern is None else ("MATCH", pattern)
-        for page in self.connection(db).key_pages(*options):
-            yield from page
+        return self.connection(db).key_pages(*options)
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys with type, counters and expiry, in two round trips a page."""
+        connection = self.connection(db)
+        for page in self._key_pages(db, pattern):
+            about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
+            kinds, ttls = about[: len(page)], checked(about)[len(page) :]
+            streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
+            replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
+            infos = dict(zip(streams, replies, strict=True))
+            for key, kind, ttl in zip(page, kinds, ttls, strict=True):
+                expires = None if ttl < 0 else ttl / 1000
+                found = infos.get(key)
+                if found is None and kind != b"none":
+                    yield KeyInfo(key, kind.decode(), None, None, None, expires)
+                elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
+                    checked([found])
+                    stream = stream_info_of(found)
+                    last = stream.last_generated_id
+                    yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
         """Return how many entries fit a reply of a few megabytes, by those of the last page."""
@@ -484,34 +507,7 @@ def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
     return _count_after(engine, name, found.last_delivered_id)
 
 
-def _key_infos(engine: RemoteEngine, db: int, keys: Sequence[bytes]) -> list[KeyInfo]:
-    """Return type, counters and expiry of keys in two round trips."""
-    connection = engine.connection(db)
-
-    def asked(commands: Sequence[Words]) -> list[Any]:
-        """Return the replies; None if the stream was deleted meanwhile."""
-        replies = connection.ask_all(commands) if commands else []
-        gone = [isinstance(reply, NoSuchKey | WrongType) for reply in replies]
-        kept = [None if lost else reply for reply, lost in zip(replies, gone, strict=True)]
-        return checked(kept)
-
-    about = asked([(word, key) for word in ("TYPE", "PTTL") for key in keys])
-    kinds = {key: about[at].decode() for at, key in enumerate(keys)}
-    ttls = dict(zip(keys, about[len(keys) :], strict=True))
-    streams = [key for key in keys if kinds[key] == "stream"]
-    replies = asked([("XINFO", "STREAM", key) for key in streams])
-    known = {key: reply for key, reply in zip(streams, replies, strict=True) if reply}
-    infos = []
-    for key in keys:
-        stream = stream_info_of(known[key]) if key in known else None
-        if stream is not None or kinds[key] not in ("none", "stream"):
-            ttl = None if ttls[key] < 0 else ttls[key] / 1000
-            infos.append(KeyInfo(key, kinds[key], stream, ttl))
-    return infos
-
-
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
-    info.key_infos: _key_infos,
 }

@@ -210,8 +210,10 @@ class KeyInfo(NamedTuple):
 
     key: bytes
     type: str
-    info: StreamInfo | None
-    """None if the key is no stream."""
+    length: int | None
+    """None, as the next two, if the key is no stream."""
+    groups: int | None
+    last_id: StreamID | None
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
 
