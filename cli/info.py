@@ -35,9 +35,17 @@ def _entry_text(entry: Entry | None) -> str:
     return "-" if entry is None else _id_text(entry.id)
 
 
+_COUNTERS = (
+    *("length", "groups", "first_entry", "last_entry", "entries_added", "last_generated_id"),
+    *("recorded_first_entry_id", "max_deleted_entry_id", "idmp_duration", "idmp_maxsize"),
+    *("pids_tracked", "iids_tracked", "iids_added", "iids_duplicates"),
+    *("radix_tree_keys", "radix_tree_nodes"),
+)
+"""The counters of a stream; first those that people look for."""
 _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "length": number,
-    "entries_added": number,
+    **dict.fromkeys(("length", "groups", "entries_added", "radix_tree_keys"), number),
+    **dict.fromkeys(("radix_tree_nodes", "idmp_maxsize", "pids_tracked"), number),
+    **dict.fromkeys(("iids_tracked", "iids_added", "iids_duplicates"), number),
     "last_generated_id": _id_text,
     "max_deleted_entry_id": _id_text,
     "recorded_first_entry_id": _id_text,
@@ -84,7 +92,7 @@ def _show_info(session: Session, out: Output, stream: Stream) -> None:
 
 def _show_counters(out: Output, stream: Stream) -> None:
     info = stream.info()
-    out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_FORMATS)
+    out.record({name: getattr(info, name) for name in _COUNTERS}, _INFO_FORMATS)
 
 
 _PENDING = (

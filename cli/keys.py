@@ -9,8 +9,21 @@ from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
 from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key
-from kvstream.cli.tables import Column, duration, id_columns, name_column, number, plural, printable
+from kvstream.cli.tables import (
+    ID_WIDTH,
+    Column,
+    duration,
+    id_columns,
+    name_column,
+    number,
+    plural,
+    printable,
+    size,
+    time_of,
+)
 from kvstream.store import Store
+from kvstream.types.clock import SystemClock
+from kvstream.types.ids import StreamID
 
 _MS = 1000
 
@@ -23,14 +36,28 @@ def _count(count: int | None) -> str:
     return "-" if count is None else number(count)
 
 
+def _size(count: int | None) -> str:
+    return "-" if count is None else size(count)
+
+
+def _age(last_id: StreamID | None) -> str:
+    """Return the time since the last entry; ``-`` if its ID is not a time."""
+    if last_id is None or not time_of(last_id):
+        return "-"
+    return duration(max(0, SystemClock().now_ms() - last_id.ms))
+
+
 _LS = (
     name_column("stream"),
-    Column("type", "type"),
     Column("length", "length", _count, right=True),
     Column("groups", "groups", _count, right=True),
-    Column("last id", "last_id", width=18),
+    Column("lag", "lag", _count, right=True),
+    Column("size", "size", _size, right=True),
+    Column("age", "last_id", _age, right=True),
+    Column("expires", "ttl", _expiry, spare=True),
+    Column("type", "type", spare=True),
+    Column("last id", "last_id", width=ID_WIDTH, spare=True),
     id_columns(key="last_id")[1],
-    Column("expires", "ttl", _expiry),
 )
 
 
@@ -41,6 +68,9 @@ _LS = (
 @click.pass_obj
 def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
     """List the streams, oldest first.
+
+    Lag is the number of entries that the slowest group has yet to read, - if unknown. Size is an
+    estimate in bytes before compression. Age is the time since the last entry was added.
 
     A PATTERN as of KEYS, such as 'orders:*', selects streams by name. The streams
     kvstream:import:..., in which imports keep their progress, are listed only with --all. Plain

@@ -407,10 +407,21 @@ def key_infos(txn: Txn, db: int, keys: Sequence[bytes]) -> list[KeyInfo]:
             ttl = max(0, found.expire_at - txn.now_ms) / 1000 if found.expire_at else None
             if isinstance(found, StreamMeta):
                 counts = (found.length, found.groups_count, found.last)
-                infos.append(KeyInfo(key, "stream", *counts, ttl))
+                info = KeyInfo(key, "stream", *counts, ttl, largest_lag(_lags(txn, found)))
             else:
-                infos.append(KeyInfo(key, "string", None, None, None, ttl))
+                info = KeyInfo(key, "string", None, None, None, ttl)
+            infos.append(info._replace(size=usage(txn, found.name)))
     return infos
+
+
+def _lags(txn: Txn, stream: StreamMeta) -> list[int | None]:
+    return [lag(stream, group) for group in txn.catalog.groups(txn, stream)]
+
+
+def largest_lag(lags: Sequence[int | None]) -> int | None:
+    """Return the lag of the slowest group; None without groups, or if one lag is unknown."""
+    known = [each for each in lags if each is not None]
+    return max(known) if known and len(known) == len(lags) else None
 
 
 def backlog(txn: Txn, name: bytes, group: bytes) -> int:

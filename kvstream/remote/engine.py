@@ -52,7 +52,7 @@ from kvstream.remote.connection import (
     next_page,
     translated,
 )
-from kvstream.remote.replies import sections_of, stream_info_of
+from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
@@ -249,18 +249,24 @@ class RemoteEngine:
             about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
             kinds, ttls = about[: len(page)], checked(about)[len(page) :]
             streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
-            replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
-            infos = dict(zip(streams, replies, strict=True))
-            for key, kind, ttl in zip(page, kinds, ttls, strict=True):
+            replies = connection.ask_all(
+                [("MEMORY", "USAGE", key) for key in page]
+                + [("XINFO", part, key) for part in ("STREAM", "GROUPS") for key in streams]
+            )
+            sizes, replies = replies[: len(page)], replies[len(page) :]
+            infos = dict(zip(streams, zip(replies, replies[len(streams) :], strict=False)))
+            for key, kind, ttl, usage in zip(page, kinds, ttls, sizes, strict=True):
                 expires = None if ttl < 0 else ttl / 1000
+                size = usage if isinstance(usage, int) else None  # the user may not be allowed to
                 found = infos.get(key)
                 if found is None and kind != b"none":
-                    yield KeyInfo(key, kind.decode(), None, None, None, expires)
-                elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
-                    checked([found])
-                    stream = stream_info_of(found)
-                    last = stream.last_generated_id
-                    yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
+                    yield KeyInfo(key, kind.decode(), None, None, None, expires, size=size)
+                elif found and not any(isinstance(each, NoSuchKey | WrongType) for each in found):
+                    raw, groups = checked(found)
+                    stream = stream_info_of(raw)
+                    counts = (stream.length, stream.groups, stream.last_generated_id)
+                    lag = info.largest_lag([group_info_of(group).lag for group in groups])
+                    yield KeyInfo(key, "stream", *counts, expires, lag, size)
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
         """Return how many entries fit a reply of a few megabytes, by those of the last page."""

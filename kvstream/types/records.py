@@ -216,6 +216,10 @@ class KeyInfo(NamedTuple):
     last_id: StreamID | None
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
+    lag: int | None = None
+    """Entries that the slowest group has yet to read; None if unknown, or without groups."""
+    size: int | None = None
+    """An estimate of the bytes of the key's rows, as MEMORY USAGE."""
 
 
 @dataclass(frozen=True, slots=True)
