@@ -7,7 +7,7 @@ they are encoded: no list is built for each of them.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kvstream.errors import KVStreamError
@@ -132,6 +132,15 @@ class Streams:
     streams: Sequence[Pair] | Gradual
 
 
+@dataclass(slots=True, eq=False)
+class Shared:
+    """A reply to several clients: it is encoded once for each protocol."""
+
+    reply: "Reply"
+    encoded: dict[int, bytes] = field(default_factory=dict)
+    """The bytes by protocol."""
+
+
 @dataclass(frozen=True, slots=True)
 class Double:
     """A number with a fraction: a string in RESP2."""
@@ -196,7 +205,7 @@ class Push:
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
     "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
-    "Attributed | Gradual | Bulk | Paged | None"
+    "Attributed | Gradual | Bulk | Paged | Shared | None"
 )
 
 OK: Final = Simple("OK")
@@ -264,6 +273,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Gradual: _flat_gradual,
     Bulk: lambda reply, _: b"".join(reply.pieces),
     Paged: lambda reply, protocol: flatten(reply.reply, protocol),
+    Shared: lambda reply, protocol: flatten(reply.reply, protocol),
     Streams: _flat_streams,
     Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
     BigNumber: lambda reply, _: reply.digits.encode(),

@@ -10,7 +10,7 @@ call into an asyncio loop. It is called twice if that thread was interrupted in 
 """
 
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from typing import Any
 
@@ -71,7 +71,7 @@ class Waiter:
         names: list[bytes],
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
-        shares: bytes | None = None,
+        shares: Hashable | None = None,
         before_fsync: bool = False,
         group: bytes | None = None,
     ) -> None:
@@ -85,8 +85,9 @@ class Waiter:
         """The sequence number to wait for, and the outcome. It is kept so that the outcome can be
         delivered again if the thread that served the waiter was interrupted."""
         self.shares = shares
-        """Waiters with the same value, such as the readers of a group, take from the same entries:
-        if one finds nothing new, those behind it are not tried."""
+        """If an attempt finds nothing, the waiters behind it with the same value are not tried.
+
+        Those that read for no group change nothing, so they also share what an attempt finds."""
         self.group = group
         """The group that it reads for, or None."""
         self.before_fsync = before_fsync
@@ -139,22 +140,29 @@ class Waiters:
     def serve(
         self,
         name: bytes,
-        attempt: Callable[[Waiter], bool],
+        attempt: Callable[[Waiter], Outcome | None],
+        take: Callable[[Waiter, Outcome], None],
         groups: Container[bytes | None] | None = None,
     ) -> None:
-        """Call ``attempt``, which returns whether it served the waiter, for the waiters of a key.
+        """Run the attempts of the waiters of a key; call ``take`` for each that gets an outcome.
 
-        With ``groups``, only for those that read for one of these groups. The number of attempts
-        is that of the served waiters and one for each group, however many readers wait.
+        With ``groups``, only for those that read for one of these groups. Each group costs one
+        attempt more than it has served readers; the readers without a group cost one attempt for
+        each position.
         """
-        exhausted: set[bytes] = set()
+        found: dict[Hashable, Outcome | None] = {}
         for waiter in self.of(name):
-            if waiter.shares in exhausted or waiter.done:
+            if waiter.done or (groups is not None and waiter.group not in groups):
                 continue
-            if groups is not None and waiter.group not in groups:
-                continue
-            if not attempt(waiter) and waiter.shares is not None:
-                exhausted.add(waiter.shares)
+            shares = waiter.shares
+            if shares in found:
+                outcome = found[shares]
+            else:
+                outcome = attempt(waiter)
+                if shares is not None and (outcome is None or waiter.group is None):
+                    found[shares] = outcome
+            if outcome is not None:
+                take(waiter, outcome)
 
     def names(self) -> list[bytes]:
         """Return the keys that have waiters."""

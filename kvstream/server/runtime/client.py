@@ -258,7 +258,7 @@ class Client(Session):
     @property
     def has_work(self) -> bool:
         """Whether received bytes or requests wait to be parsed or run."""
-        return bool(self.requests or self.fault or self.unread or self.reader.is_cut)
+        return bool(self.requests or self.fault or self.unread.size or self.reader.is_cut)
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""

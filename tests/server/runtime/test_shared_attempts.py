@@ -1,0 +1,119 @@
+"""One attempt and one encoded reply serve all clients that wait for the same entries."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from unittest.mock import patch
+
+import pytest
+
+from kvstream.operations import read
+from tests.server.talking import Server, Talker
+
+ENTRY = b"*2\r\n$3\r\n5-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
+IN_RESP2 = b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n" + ENTRY
+IN_RESP3 = b"%1\r\n$1\r\ns\r\n*1\r\n" + ENTRY
+
+
+@contextmanager
+def reads() -> Iterator[list[int]]:
+    """Count the reads of blocked clients."""
+    made: list[int] = []
+    original = read.read_on
+
+    def counting(*given: object, **options: object) -> read.Reply:
+        made.append(1)
+        return original(*given, **options)  # type: ignore[arg-type]
+
+    with patch.object(read, "read_on", counting):
+        yield made
+
+
+def waiting(server: Server, *words: str, hello: str = "2", user: str = "") -> Talker:
+    """Return a client that waits at the stream ``s``."""
+    talker = server.client()
+    talker.ask("HELLO", hello, *(("AUTH", user, "pw") if user else ()))
+    assert talker.ask("XREAD", *words, "BLOCK", "0", "STREAMS", "s", "$") == b""
+    return talker
+
+
+def test_many_readers_cost_one_read(server: Server) -> None:
+    adder, readers = server.client(), [waiting(server) for _ in range(10)]
+    with reads() as made:
+        adder.ask("XADD", "s", "5-0", "f", "v")
+    assert [reader.heard() for reader in readers] == [IN_RESP2] * 10
+    assert len(made) == 1
+
+
+def test_each_reader_gets_the_reply_in_its_protocol(server: Server) -> None:
+    readers = [waiting(server, hello=protocol) for protocol in ("2", "3", "3", "2")]
+    with reads() as made:
+        server.client().ask("XADD", "s", "5-0", "f", "v")
+    expected = [IN_RESP2, IN_RESP3, IN_RESP3, IN_RESP2]
+    assert [reader.heard() for reader in readers] == expected
+    assert len(made) == 1
+
+
+def test_readers_with_other_limits_or_positions_read_for_themselves(server: Server) -> None:
+    adder = server.client()
+    adder.ask("XADD", "s", "1-0", "f", "v")
+    one, all_ = waiting(server, "COUNT", "1"), waiting(server)
+    server.client().ask("XADD", "other", "1-0", "f", "v")
+    both = server.client()
+    both.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "other", "$", "$")
+    with reads() as made:
+        adder.ask("MULTI")
+        for number in ("5-0", "6-0"):
+            adder.ask("XADD", "s", number, "f", "v")
+        adder.ask("EXEC")
+    assert one.heard().count(b"-0\r\n") == 1
+    assert all_.heard().count(b"-0\r\n") == both.heard().count(b"-0\r\n") == 2
+    assert len(made) == 3
+
+
+def test_a_reader_whose_right_was_taken_is_refused_and_others_are_served(server: Server) -> None:
+    admin = server.client()
+    for user in ("ann", "ben"):
+        admin.ask("ACL", "SETUSER", user, "on", ">pw", "allkeys", "+@all")
+    readers = [waiting(server, user=user) for user in ("ann", "ben", "ann", "ben")]
+    free = waiting(server)
+    admin.ask("ACL", "SETUSER", "ann", "-xread")
+    admin.ask("XADD", "s", "5-0", "f", "v")
+    heard = [reader.heard() for reader in readers]
+    assert [reply.startswith(b"-NOPERM") for reply in heard] == [True, False, True, False]
+    assert heard[1] == heard[3] == free.heard() == IN_RESP2
+
+
+def test_an_error_reaches_all_readers(server: Server) -> None:
+    adder = server.client()
+    adder.ask("XADD", "s", "1-0", "f", "v")
+    readers = [server.client() for _ in range(3)]
+    for reader in readers:
+        reader.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "t", "$", "$")
+    adder.ask("MULTI")
+    adder.ask("SET", "t", "text")
+    adder.ask("XADD", "s", "5-0", "f", "v")
+    adder.ask("EXEC")
+    assert all(reader.heard().startswith(b"-WRONGTYPE") for reader in readers)
+
+
+def test_a_reader_that_unblocks_in_between_gets_nothing_more(server: Server) -> None:
+    readers = [waiting(server) for _ in range(3)]
+    server.client().ask("CLIENT", "UNBLOCK", str(readers[1].client.id))
+    assert readers[1].heard() == b"*-1\r\n"
+    server.client().ask("XADD", "s", "5-0", "f", "v")
+    assert [reader.heard() for reader in readers] == [IN_RESP2, b"", IN_RESP2]
+
+
+@pytest.mark.parametrize("group_first", [True, False])
+def test_readers_and_a_group_both_get_an_entry(server: Server, group_first: bool) -> None:
+    adder = server.client()
+    adder.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    words = ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+    member = server.client()
+    if group_first:
+        member.ask(*words)
+    readers = [waiting(server), waiting(server)]
+    if not group_first:
+        member.ask(*words)
+    adder.ask("XADD", "s", "5-0", "f", "v")
+    assert [each.heard() for each in (member, *readers)] == [IN_RESP2] * 3
