@@ -301,7 +301,8 @@ class Client(Session):
     @property
     def query(self) -> int:
         """Bytes of memory that its unrun requests take."""
-        size = self.reader.buffered + self.unread.size
+        reader = self.reader
+        size = self.unread.size + (0 if reader.is_empty else reader.buffered)
         for argv in self.requests:
             size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
         return size if self.queue is None else size + self.queue.size
