@@ -125,7 +125,7 @@ def _blocked(
     names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
 ) -> Blocked:
     def attempt(txn: Txn) -> Shared | None:
-        found = _reply(read.read_on(txn, wanted, options.count, options.budget(), shown=True))
+        found = _reply(read.read_on(txn, wanted, options.count, options.budget()))
         return None if found is None else Shared(found)
 
     shares = (*wanted, options.count, options.maxcount, options.maxsize)

@@ -1,4 +1,7 @@
-"""One attempt and one encoded reply serve all clients that wait for the same entries."""
+"""One attempt and one encoded reply serve all clients that wait for the same entries.
+
+What they get is taken from the batch of the turn, where it is complete.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -7,6 +10,7 @@ from unittest.mock import patch
 import pytest
 
 from kvstream.operations import read
+from kvstream.storage.database import Database
 from tests.server.talking import Server, Talker
 
 ENTRY = b"*2\r\n$3\r\n5-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
@@ -117,3 +121,52 @@ def test_readers_and_a_group_both_get_an_entry(server: Server, group_first: bool
         member.ask(*words)
     adder.ask("XADD", "s", "5-0", "f", "v")
     assert [each.heard() for each in (member, *readers)] == [IN_RESP2] * 3
+
+
+def test_new_entries_are_read_from_the_batch(server: Server) -> None:
+    adder = server.client()
+    adder.ask("XADD", "s", "1-0", "f", "v")
+    adder.ask("XGROUP", "CREATE", "s", "g", "$")
+    plain, member = waiting(server), server.client()
+    member.ask("XREADGROUP", "GROUP", "g", "c", "BLOCK", "0", "STREAMS", "s", ">")
+    with patch.object(Database, "scan", side_effect=AssertionError("the store is read")):
+        adder.ask("XADD", "s", "5-0", "f", "v")
+    assert plain.heard() == member.heard() == IN_RESP2
+
+
+@pytest.mark.parametrize(
+    ("commands", "expected"),
+    [
+        (["XADD s 5-0 f v", "XTRIM s MINID 6", "XADD s 6-0 f v"], ["6-0"]),
+        (["XADD s 5-0 f v", "XDEL s 5-0", "XADD s 6-0 f v"], ["6-0"]),
+        (["XADD s 5-0 f v", "DEL s", "XADD s 7-0 f v", "XADD s 8-0 f v"], ["7-0", "8-0"]),
+        (["XADD s 5-0 f v", "DEL s", "RENAME other s", "XADD s 9-0 f v"], ["3-0", "9-0"]),
+        (["XADD other 5-0 f v", "RENAME other s"], ["3-0", "5-0"]),
+        (["XADD s 5-0 f v", "XSETID s 9-0", "XADD s 9-1 f v"], ["5-0", "9-1"]),
+    ],
+)
+def test_changes_of_one_transaction_are_seen_together(
+    server: Server, commands: list[str], expected: list[str]
+) -> None:
+    """The reader waits for entries above 2-0."""
+    adder = server.client()
+    for eid in ("1-0", "2-0"):
+        adder.ask("XADD", "s", eid, "f", "v")
+    for eid in ("1-0", "3-0"):
+        adder.ask("XADD", "other", eid, "f", "v")
+    reader = waiting(server)
+    adder.ask("MULTI")
+    for command in commands:
+        adder.ask(*command.split())
+    adder.ask("EXEC")
+    heard = reader.heard().split(b"\r\n")
+    assert [part.decode() for part in heard if part.endswith(b"-0") or b"-1" in part] == expected
+
+
+def test_two_entries_to_an_awaited_stream_come_one_by_one(server: Server) -> None:
+    reader, one, two = waiting(server), server.client(), server.client()
+    for adder in (one, two):
+        adder.send("XADD", "s", "*", "f", "v")
+    server.turn()
+    assert one.heard().count(b"-") == two.heard().count(b"-") == 1
+    assert reader.heard().count(b"$1\r\nf\r\n") == 1
