@@ -163,15 +163,13 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
             names.update(client.block.wait.names)
         if client.last_command == "xreadgroup":
             on_nokey.update(client.block.wait.names)
-    inputs = [client.query for client in server.clients.values()]
-    outputs = [client.pending_output() for client in server.clients.values()]
     watched = [client.watched for client in server.clients.values() if client.watched]
     return (
         ("connected_clients", len(server.clients)),
         ("cluster_connections", 0),
         ("maxclients", server.options.maxclients),
-        ("client_recent_max_input_buffer", max(inputs, default=0)),
-        ("client_recent_max_output_buffer", max(outputs, default=0)),
+        ("client_recent_max_input_buffer", server.limits.recent_input),
+        ("client_recent_max_output_buffer", server.limits.recent_output),
         ("blocked_clients", len(server.blocked)),
         ("tracking_clients", len(server.trackers.clients)),
         ("pubsub_clients", 0),
