@@ -94,11 +94,39 @@ class Waiter:
         """Deliver before the fsync: the receiver holds the outcome back until it is durable."""
 
 
-class Waiters:
-    """The waiters of every key, in order of arrival."""
+class Queue(dict[Waiter, None]):
+    """The waiters of one key, in order of arrival."""
+
+    __slots__ = ("sharing",)
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, dict[Waiter, None]] = {}
+        super().__init__()
+        self.sharing: dict[Hashable, int] = {}
+        """How many waiters take from the same entries; None: they try whatever others find.
+
+        After an interrupt it may be too high, which costs time only.
+        """
+
+    def add(self, waiter: Waiter) -> None:
+        if waiter not in self:
+            shares = waiter.shares if waiter.group is not None else None
+            self.sharing[shares] = self.sharing.get(shares, 0) + 1  # first: see ``sharing``
+            self[waiter] = None
+
+    def discard(self, waiter: Waiter) -> None:
+        if waiter in self:
+            shares = waiter.shares if waiter.group is not None else None
+            del self[waiter]
+            self.sharing[shares] -= 1
+            if not self.sharing[shares]:
+                del self.sharing[shares]
+
+
+class Waiters:
+    """The waiters of every key."""
+
+    def __init__(self) -> None:
+        self._queues: dict[bytes, Queue] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self._queues
@@ -108,13 +136,16 @@ class Waiters:
 
     def add(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            self._queues.setdefault(name, {})[waiter] = None
+            queue = self._queues.get(name)
+            if queue is None:
+                queue = self._queues[name] = Queue()
+            queue.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         for name in waiter.names:
             queue = self._queues.get(name)
             if queue is not None:
-                queue.pop(waiter, None)
+                queue.discard(waiter)
                 if not queue:
                     del self._queues[name]
         waiter.done = True  # last: after an interrupt it is removed once more
@@ -124,7 +155,10 @@ class Waiters:
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
-                self._queues[name] = {waiter: None, **self._queues.get(name, {})}
+                behind = self._queues.pop(name, ())
+                queue = self._queues[name] = Queue()
+                for each in (waiter, *behind):
+                    queue.add(each)
 
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, in order of arrival."""
@@ -150,8 +184,12 @@ class Waiters:
         attempt more than it has served readers; the readers without a group cost one attempt for
         each position.
         """
+        queue = self._queues.get(name)
+        if queue is None:
+            return
+        untried = set(queue.sharing)
         found: dict[Hashable, Outcome | None] = {}
-        for waiter in self.of(name):
+        for waiter in list(queue):
             if waiter.done or (groups is not None and waiter.group not in groups):
                 continue
             shares = waiter.shares
@@ -161,6 +199,10 @@ class Waiters:
                 outcome = attempt(waiter)
                 if shares is not None and (outcome is None or waiter.group is None):
                     found[shares] = outcome
+                if outcome is None and shares is not None:
+                    untried.discard(shares)
+                    if not untried:
+                        return
             if outcome is not None:
                 take(waiter, outcome)
 

@@ -72,3 +72,28 @@ def test_who_waits_no_more_is_passed_over() -> None:
     attempts.add(b"one")
     next(iter(attempts.waiters.of(KEY))).done = True
     assert attempts.run() == [1]
+
+
+def test_the_number_of_those_who_share_follows_the_queue() -> None:
+    waiters = Waiters()
+    claims, plain = Waiter([KEY], _nothing, _nothing, group=b"g"), Waiter([KEY], _nothing, _nothing)
+    member = Waiter([KEY, KEY], _nothing, _nothing, b"g", group=b"g")
+    for waiter in (claims, plain, member):
+        waiters.add(waiter)
+    assert waiters._queues[KEY].sharing == {None: 2, b"g": 1}
+    waiters.remove(claims)
+    waiters.remove(member)
+    waiters.remove(member)
+    waiters.put_back([claims, member])
+    assert waiters.of(KEY) == [claims, member, plain]
+    assert waiters._queues[KEY].sharing == {None: 2, b"g": 1}
+    for waiter in (claims, plain, member):
+        waiters.remove(waiter)
+    assert KEY not in waiters
+
+
+def test_readers_that_share_nothing_are_all_tried() -> None:
+    attempts = Attempts(0)
+    for shares, group in ((None, None), (b"one", b"one"), (None, b"one"), (None, None)):
+        attempts.add(shares, group)
+    assert attempts.run() == [0, 1, 2, 3]
