@@ -23,7 +23,7 @@ from kvstream.meta.txn import Txn
 Attempt: TypeAlias = Callable[[Txn], Reply]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Blocked:
     """Returned instead of a reply by a command that waits for data.
 

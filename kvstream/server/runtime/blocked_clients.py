@@ -156,6 +156,8 @@ class Waits:
         if isinstance(error, NoPermission):
             self._calls.deny(client, error.kind, error.object, client.user.name)
         self._server.tell(client, reply)
+        if not client.paged and client not in self._server.ready:
+            client.settle()
 
     def end(self, client: Client) -> None:
         """End a client's wait; the caller has removed its waiter."""
