@@ -11,7 +11,8 @@ import pytest
 
 from kvstream.operations import read
 from kvstream.storage.database import Database
-from tests.server.talking import Server, Talker
+from kvstream.types.ids import U64_MAX
+from tests.server.talking import Server, Talker, request
 
 ENTRY = b"*2\r\n$3\r\n5-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
 IN_RESP2 = b"*1\r\n*2\r\n$1\r\ns\r\n*1\r\n" + ENTRY
@@ -170,3 +171,33 @@ def test_two_entries_to_an_awaited_stream_come_one_by_one(server: Server) -> Non
     server.turn()
     assert one.heard().count(b"-") == two.heard().count(b"-") == 1
     assert reader.heard().count(b"$1\r\nf\r\n") == 1
+
+
+def test_a_pipeline_serves_each_reader_with_the_entry_that_woke_it(server: Server) -> None:
+    adder, readers = server.client(), [waiting(server) for _ in range(2)]
+    adder.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
+    members = [server.client() for _ in range(3)]
+    for number, member in enumerate(members):
+        member.ask("XREADGROUP", "GROUP", "g", str(number), "BLOCK", "0", "STREAMS", "s", ">")
+    adder.send_bytes(b"".join(request("XADD", "s", "*", "n", str(n)) for n in range(5)))
+    server.turn()
+    assert adder.heard().count(b"$") == 5
+    heard = [each.heard() for each in (*readers, *members)]
+    assert [[n for n in range(5) if b"n\r\n$1\r\n%d" % n in reply] for reply in heard] == [
+        *([0], [0]),
+        *([0], [1], [2]),
+    ]
+
+
+def test_a_pipeline_that_ends_the_ids_of_an_awaited_stream_is_answered_in_part(
+    server: Server,
+) -> None:
+    adder = server.client()
+    adder.ask("XADD", "s", f"{U64_MAX}-{U64_MAX - 2}", "f", "v")
+    reader = waiting(server)
+    adder.send_bytes(request("XADD", "s", "*", "f", "v") * 4)
+    server.turn()
+    heard = adder.heard()
+    assert (heard.count(b"$41\r\n"), heard.count(b"-ERR")) == (2, 2)
+    assert reader.heard().count(b"$41\r\n") == 1
+    assert adder.ask("XLEN", "s") == b":3\r\n"
