@@ -63,6 +63,8 @@ def encode(reply: Reply, protocol: int) -> bytes:
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
+    if kind is list:
+        return b"*%d\r\n%b" % (len(reply), encode_all(reply, protocol))  # type: ignore
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
