@@ -13,6 +13,7 @@ from kvstream.errors import Corruption
 from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
+from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
@@ -57,6 +58,7 @@ class Txn:
         "now_ms",
         "read_only",
         "signals",
+        "unwritten",
     )
 
     def __init__(
@@ -90,6 +92,9 @@ class Txn:
         """The call changed nothing but the deliveries of entries that it showed once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose blocked clients look again after the commit, in order."""
+        self.unwritten: dict[bytes, StreamID] = {}
+        """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
+        for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
         self._awaited = _Nobody() if awaited is None else awaited
@@ -104,6 +109,8 @@ class Txn:
         self.groups_dropped = 0
         self.read_only = self.keeps_expired = read_only
         self.signals = {}  # the former ones may still be in use
+        if self.unwritten:
+            self.unwritten.clear()
         if self.missing:
             self.missing.clear()
 
@@ -171,6 +178,12 @@ class Txn:
         """Wake the clients blocked on a name after the commit."""
         if name in self._awaited:
             self.signals[name] = None
+
+    def signal_added(self, name: bytes, stream: StreamMeta, last: StreamID) -> None:
+        """Wake the clients blocked on a stream; ``last`` was its last ID before new entries."""
+        if name in self._awaited:
+            self.signals[name] = None
+            self.unwritten.setdefault(stream.prefix, last)
 
     def signal_some(self, names: Iterable[bytes]) -> None:
         """Wake the clients blocked on any of the names, which are read only if a client is

@@ -161,6 +161,11 @@ class Batch:
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
 
+    def added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``; none may be committed."""
+        changes = self._changes(family, lower, upper, False)
+        return list(islice(((key, value) for key, value in changes if value is not None), limit))
+
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
         lower = self._behind_deleted(family, lower)
