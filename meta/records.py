@@ -321,8 +321,10 @@ class StreamMeta:
     def keeps(self, ahead: Ahead) -> bool:
         """Return whether no entry of a group's readahead was deleted or trimmed."""
         if ahead.shrinks != self.shrinks:
-            entries = ahead.entries
-            if self.deleted_to > ahead.after or (entries and entries[0].id < self.first):
+            rows = ahead.rows
+            if self.deleted_to > ahead.after or (
+                rows and rows[0][0] < self.prefix + self.first.packed
+            ):
                 return False
             ahead.shrinks = self.shrinks
         return True

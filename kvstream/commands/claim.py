@@ -80,7 +80,7 @@ def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
     if summary.min_id is None or summary.max_id is None:
         return [0, None, None, NULL_ARRAY]
     consumers = [[owner, b"%d" % count] for owner, count in summary.consumers.items()]
-    return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
+    return [summary.count, b"%d-%d" % summary.min_id, b"%d-%d" % summary.max_id, consumers]
 
 
 def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:

@@ -54,6 +54,24 @@ def rows(
     return txn.batch.page(_MESSAGES, lower, upper, _ALL if count is None else count)
 
 
+def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:
+    """Return the first few entries of ``start <= id <= end``."""
+    first, last, prefix = stream.first, stream.last, stream.prefix
+    start, end = start if start > first else first, end if end < last else last
+    if start > end or not stream.length:
+        return Rows([], 0)
+    lower = prefix + PACKED(*start)
+    return Rows(txn.batch.first_messages(lower, prefix + PACKED(*end), count), len(prefix))
+
+
+def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows:
+    """Return the first few entries after an ID, of which ``has_after`` tells that some may be."""
+    first, prefix = stream.first, stream.prefix
+    lower = prefix + (PACKED(*first) if after < first else PACKED(*after) + b"\0")
+    found = txn.batch.first_messages(lower, prefix + PACKED(*stream.last), count)
+    return Rows(found, len(prefix))
+
+
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:

@@ -55,6 +55,23 @@ def between(
     return Written(found.count + len(page), found.parts, found.ids)
 
 
+def few(
+    txn: Txn, name: bytes, start: StreamID, end: StreamID, count: int, reverse: bool
+) -> Rows | None:
+    """Return the first few entries of ``start <= id <= end``, in reverse the last ones.
+
+    None if they may be large.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return Rows([], 0)
+    if is_large(stream, count):
+        return None
+    if reverse:
+        return entries.between_reversed(txn, stream, start, end, count)
+    return entries.few(txn, stream, start, end, count)
+
+
 def length(txn: Txn, name: bytes) -> int:
     """Return the number of entries, 0 if there is no stream."""
     stream = txn.stream(name)

@@ -62,6 +62,10 @@ def encode(reply: Reply, protocol: int) -> bytes:
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
+    if twins is not None:
+        made = twins.encode_reply(reply, protocol)
+        if made is not None:
+            return made
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 

@@ -67,7 +67,7 @@ def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
 
 def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.ahead is not None
-    group.ahead.entries[0] = group.ahead.entries[0]._replace(fields={})
+    group.ahead.rows[0] = group.ahead.rows[0][0], b""
 
 
 def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
