@@ -197,18 +197,8 @@ def replace(
     rows: Mapping[PackedID, bytes] | None = None,
 ) -> None:
     """Replace runs by others, given by their anchors; ``rows``: the others, if encoded already."""
-    if len(old) == len(new) == 1 and not group.indexed:
-        (run,) = new.values()
-        if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
-            return _overwrite(txn, group, old[0], run)
     if len(old) + len(new) <= _FEW:
-        for run in old:
-            remove(txn, group, run)
-        for run in new.values():
-            add(txn, group, run)
-        if group.indexed:
-            settle(txn, group)
-        return
+        return _replace_few(txn, group, old, new)
     runs = list(new.values())
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
@@ -232,6 +222,23 @@ def replace(
         group.runs.replace(txn.batch, gone, new, rows)
         _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
+
+
+def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, Run]) -> None:
+    """Replace runs one by one."""
+    kept = set()
+    for run in old:
+        other = None if group.indexed else new.get(run.anchor)
+        if other is not None and len(other.ids) <= len(run.ids):
+            _overwrite(txn, group, run, other)
+            kept.add(run.anchor)
+        else:
+            remove(txn, group, run)
+    for anchor, run in new.items():
+        if anchor not in kept:
+            add(txn, group, run)
+    if group.indexed:
+        settle(txn, group)
 
 
 def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:

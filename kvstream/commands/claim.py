@@ -117,7 +117,9 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     if are_many(session, len(argv) - 5):
         return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
-    asked = _claim_options(txn, Args(argv, 5 + len(ids)))
+    asked: _ClaimOptions = {}
+    if len(argv) > 5 + len(ids):
+        asked = _claim_options(txn, Args(argv, 5 + len(ids)))
     return _claim(txn, session, argv, min_idle_ms, ids, asked)
 
 

@@ -18,8 +18,8 @@ FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
 """Fewer rows are read before that if the newest entries suggest that they take more bytes."""
-FEW = 8
-"""Up to this many rows are looked up one by one."""
+FEW, SHORT = 8, 16
+"""Fewer rows are looked up one by one; up to SHORT are read by the iterator of the batch."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 ROW_MEMORY = 160
@@ -243,7 +243,11 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]
-    if len(keys) >= FEW and not nodes.has_large(
+    if FEW <= len(keys) <= SHORT:
+        page = txn.batch.first_messages(keys[0], keys[-1], len(keys))
+        if [key for key, _ in page] == keys:
+            return page
+    elif len(keys) > SHORT and not nodes.has_large(
         txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
     ):
         page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
