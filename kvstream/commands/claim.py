@@ -18,7 +18,7 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, LATER, READ, Answer, Family, Session
 from kvstream.commands.incremental import Step, about_ids, are_many, in_steps
-from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
 from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
@@ -84,7 +84,9 @@ def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
 
 
 def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
-    return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
+    if justid:
+        return [bytes(entry.id) for entry in entries]
+    return entries if type(entries) is Rows else Entries(entries)
 
 
 class _ClaimOptions(TypedDict, total=False):
@@ -114,7 +116,7 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
-    if are_many(session, len(argv) - 5):
+    if len(argv) > thresholds.LONG_ROWS and are_many(session, len(argv) - 5):
         return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
     asked: _ClaimOptions = {}
