@@ -269,8 +269,9 @@ def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
             return 0
         remove_runs(txn, group, [run])
         return 1
-    at = _position(run, eid)
-    if ids[at] != eid:
+    at = bisect_left(ids, eid)
+    if at == len(ids) or ids[at] != eid:
+        _position(run, eid)  # or raises Corruption
         return 0
     pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
     return 1

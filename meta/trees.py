@@ -416,7 +416,11 @@ class Tree(Generic[T]):
 
     def first(self, batch: Batch, start: bytes = b"") -> T | None:
         """Return the item of the first row at or above ``start``."""
-        return next(self.scan(batch, start), None)
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            key = memory.keys.ceiling(start)
+            return None if key is None else memory.items[key]
+        return next(self._on_disk(batch, start, None), None)
 
     def scan(self, batch: Batch, start: bytes = b"") -> Iterator[T]:
         """Yield the items at or above ``start``; rows already yielded may change meanwhile."""

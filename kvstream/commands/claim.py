@@ -76,11 +76,11 @@ def _rows(step: claim.Piece | int | None) -> Alike | int | None:
 
 
 def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
-    summary = claim.pending_summary(txn, name, group)
-    if summary.min_id is None or summary.max_id is None:
+    count, first, last, by_consumer = claim.summary_row(txn, name, group)
+    if first is None or last is None:
         return [0, None, None, NULL_ARRAY]
-    consumers = [[owner, b"%d" % count] for owner, count in summary.consumers.items()]
-    return [summary.count, b"%d-%d" % summary.min_id, b"%d-%d" % summary.max_id, consumers]
+    consumers: list[Reply] = [[owner, b"%d" % count] for owner, count in by_consumer.items()]
+    return [count, b"%d-%d" % first, b"%d-%d" % last, consumers]
 
 
 def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:

@@ -322,19 +322,24 @@ def _pending_from(txn: Txn, group: GroupMeta, start: PackedID, found: Found) -> 
 # --- XPENDING -----------------------------------------------------------------------------------
 
 
+SummaryRow = tuple[int, StreamID | None, StreamID | None, dict[bytes, int]]
+"""The fields of PendingSummary, in its order."""
+
+
 def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
     """Return XPENDING's summary."""
+    return PendingSummary(*summary_row(txn, name, group))
+
+
+def summary_row(txn: Txn, name: bytes, group: bytes) -> SummaryRow:
+    """Return the row of XPENDING's summary."""
     _, found = group_of_key(txn, name, group)
-    first = found.runs.first(txn.batch)
-    last = found.runs.floor(txn.batch, b"\xff" * 16)
-    if first is None or last is None:
-        return PendingSummary(0, None, None, {})
-    return PendingSummary(
-        pending_in(txn, found),
-        StreamID.unpack(first.ids[0]),
-        StreamID.unpack(last.ids[-1]),
-        pending_by_consumer(txn, found),
-    )
+    last = found.runs.floor(txn.batch, _LAST)
+    if last is None:
+        return 0, None, None, {}
+    first = found.runs.first(txn.batch) or last
+    ends = StreamID.unpack(first.ids[0]), StreamID.unpack(last.ids[-1])
+    return pending_in(txn, found), *ends, pending_by_consumer(txn, found)
 
 
 def pending_range(

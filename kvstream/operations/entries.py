@@ -72,6 +72,13 @@ def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows
     return Rows(found, len(prefix))
 
 
+def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
+    """Return the entry of the stream's last ID; None if it was deleted."""
+    key = stream.prefix + PACKED(*stream.last)
+    value = txn.batch.get(_MESSAGES, key) if stream.length else None
+    return None if value is None else Rows([(key, value)], len(stream.prefix))
+
+
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
 ) -> Rows:

@@ -25,7 +25,7 @@ def is_kept(txn: Txn, count: int | None) -> bool:
 
 def is_large(stream: StreamMeta, count: int) -> bool:
     """Return whether so many entries may be too large for the reply cache."""
-    return count > entries.first_page(stream)
+    return count > 1 and count > entries.first_page(stream)
 
 
 def between(
@@ -68,7 +68,8 @@ def few(
     if is_large(stream, count):
         return None
     if reverse:
-        return entries.between_reversed(txn, stream, start, end, count)
+        newest = count == 1 and start <= stream.last <= end and entries.newest(txn, stream)
+        return newest or entries.between_reversed(txn, stream, start, end, count)
     return entries.few(txn, stream, start, end, count)
 
 

@@ -169,7 +169,7 @@ def read_few(
     if found.last_delivered >= stream.last or stream.length == 0:
         return []
     rows = _from_ahead(txn, stream, found, count)
-    if rows:
+    if rows.page:
         give(txn, stream, found, member, rows.packed_ids(), noack=False)
     return rows
 
@@ -236,11 +236,11 @@ def give(
 ) -> None:
     """Record that the group's next entries were delivered to a consumer."""
     advance_over(stream, group, ids)
-    txn.member_changed(group)
     if not noack:
         deliver(txn, group, ids, consumer.name, txn.now_ms)
-        catalog.note_activity(txn, group, consumer)
+        catalog.note_activity(txn, group, consumer)  # which marks the group as changed
     else:
+        txn.member_changed(group)
         txn.member_changed(consumer)
 
 
