@@ -194,7 +194,6 @@ class Txn:
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
         batch = self.batch
-        batch.end_reads()
         if self._streams:
             puts = batch.puts[Family.METADATA]
             for row, stream in self._streams.items():

@@ -206,7 +206,6 @@ class _Staged:
     def _take_in(self, txn: Txn, table: TableWriter) -> None:
         staging.refuse_gone(txn, self._load)
         self._engine.database.ingest(_MESSAGES, [table.path])
-        txn.batch.end_reads()
         staging.step(txn, self._load, self._scratch.batch)
         self._scratch.batch = Batch(self._engine.database)
 

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.compiled import twins
+from kvstream.meta.reply_cache import Hot
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 
 T = TypeVar("T")
@@ -27,9 +28,8 @@ QUOTED_MAX = 128
 
 COUNT = (b"COUNT", b"count")
 """As clients write it."""
-FEW = 7
-"""Up to this many entries are read by position of the arguments and past the reply cache."""
-FEW_COUNTS = {b"%d" % count: count for count in range(1, FEW + 1)}
+FEW_COUNTS = {b"%d" % count: count for count in range(1, Hot.rows_min)}
+"""Counts of entries that are read past the reply cache, which would not keep them."""
 
 _SIGNS = {b"-": MIN_ID, b"+": MAX_ID}
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")

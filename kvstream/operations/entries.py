@@ -19,7 +19,8 @@ FIRST_PAGE, PAGE_MAX = 100, 1000
 FIRST_BYTES = 1 << 20
 """Fewer rows are read before that if the newest entries suggest that they take more bytes."""
 FEW, SHORT = 8, 16
-"""Fewer rows are looked up one by one; up to SHORT are read by the iterator of the batch."""
+"""Fewer rows are looked up one by one; up to SHORT are read as a page only if no other rows lie
+between them."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 ROW_MEMORY = 160
@@ -60,16 +61,16 @@ def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
     start, end = start if start > first else first, end if end < last else last
     if start > end or not stream.length:
         return Rows([], 0)
-    lower = prefix + PACKED(*start)
-    return Rows(txn.batch.first_messages(lower, prefix + PACKED(*end), count), len(prefix))
+    lower, upper = prefix + PACKED(*start), prefix + PACKED(*end) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
 
 
 def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows:
     """Return the first few entries after an ID, of which ``has_after`` tells that some may be."""
     first, prefix = stream.first, stream.prefix
     lower = prefix + (PACKED(*first) if after < first else PACKED(*after) + b"\0")
-    found = txn.batch.first_messages(lower, prefix + PACKED(*stream.last), count)
-    return Rows(found, len(prefix))
+    upper = prefix + PACKED(*stream.last) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
 
 
 def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
@@ -250,17 +251,14 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]
-    if FEW <= len(keys) <= SHORT:
-        page = txn.batch.first_messages(keys[0], keys[-1], len(keys))
-        if [key for key, _ in page] == keys:
-            return page
-    elif len(keys) > SHORT and not nodes.has_large(
+    if len(keys) >= FEW and not nodes.has_large(
         txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
     ):
-        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
+        most = 2 * len(keys) if len(keys) > SHORT else len(keys)
+        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", most)
         if len(page) == len(keys) and [key for key, _ in page] == keys:
             return page
-        if len(page) < 2 * len(keys):
+        if len(page) < most:
             there = dict(page)
             return [(key, there[key]) if key in there else None for key in keys]
     values = txn.batch.get_many(_MESSAGES, keys)

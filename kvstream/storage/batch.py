@@ -77,7 +77,7 @@ _FEW = 8
 class Batch:
     """Changes that will be written together, on top of the committed ``rows``."""
 
-    __slots__ = ("_order", "_rows", "_seeks", "deferred", "puts", "ranges")
+    __slots__ = ("_order", "_rows", "deferred", "puts", "ranges")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -88,8 +88,6 @@ class Batch:
         self.ranges: list[tuple[int, bytes, bytes]] = []
         self.deferred: list[Callable[[Batch], None]] = []
         """Called before rows of TREES are read or written: each puts rows that may change often."""
-        self._seeks: Seeks | None = None
-        """The iterator of ``first_messages``, which sees the committed rows."""
 
     def __bool__(self) -> bool:
         return bool(self.puts[0] or self.puts[1] or self.puts[2] or self.ranges or self.deferred)
@@ -162,26 +160,6 @@ class Batch:
         if not self._touches(family, lower, upper):
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
-
-    def first_messages(self, lower: bytes, last: bytes, limit: int) -> list[Row]:
-        """Return the first ``limit`` messages of ``lower <= key <= last``.
-
-        One iterator serves all calls until the commit, in half of the time of a page each: rows
-        "XRANGE COUNT 1" and "XREAD COUNT 1" of docs/benchmarks.md.
-        """
-        if self.ranges or self.puts[0]:
-            return self.page(Family.MESSAGES, lower, last + b"\0", limit)
-        seeks = self._seeks
-        if seeks is None:
-            seeks = self._seeks = self._rows.seeks(Family.MESSAGES)
-        found = seeks.send((lower, last, limit))
-        if len(found) < limit and found and found[-1][0] != last:  # it may end after its bytes
-            return self.page(Family.MESSAGES, lower, last + b"\0", limit)
-        return found
-
-    def end_reads(self) -> None:
-        """Drop the iterator of ``first_messages``: a commit follows."""
-        self._seeks = None
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""

@@ -122,8 +122,6 @@ def test_every_read_of_a_batch_sees_its_own_changes(
         last, most = upper or b"\0", data.draw(st.integers(1, 8))
         below = model.between(family, lower, last + b"\0")[:most]
         assert batch.seeks(family).send((lower, last, most)) == below
-        messages = model.between(Family.MESSAGES, lower, last + b"\0")[:most]
-        assert batch.first_messages(lower, last, most) == messages
         wanted = data.draw(st.lists(short_keys, max_size=4))
         values = [model.rows[family].get(key) for key in wanted]
         assert batch.get_many(family, wanted) == values
