@@ -9,7 +9,6 @@ bytes given. What is written has been measured, or has room for the most that it
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -30,7 +29,7 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
-from kvstream.commands.replies import Entries, Map, Streams
+from kvstream.commands.replies import Entries, Map, Simple, Streams
 from kvstream.layout.rows import Rows, Written
 
 
@@ -661,37 +660,6 @@ cdef inline bint take_id(object eid, uint64_t *ms, uint64_t *seq) except -1:
     return True
 
 
-cdef bytes encode_one(object reply, bint resp3, object simple, object encode):
-    cdef Py_ssize_t size
-    cdef int64_t number
-    cdef int overflow = 0
-    cdef bytes made
-    if type(reply) is bytes:
-        size = PyBytes_GET_SIZE(reply)
-        made = PyBytes_FromStringAndSize(NULL, string_size(size))
-        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(reply), size)
-        return made
-    if type(reply) is simple:
-        return reply.line
-    if reply is None:
-        return b"_\r\n" if resp3 else b"$-1\r\n"
-    if type(reply) is int:
-        number = PyLong_AsLongLongAndOverflow(reply, &overflow)
-        if not overflow and number >= 0:
-            made = PyBytes_FromStringAndSize(NULL, head_size(number))
-            put_head(<Buffer>PyBytes_AS_STRING(made), 58, number)
-            return made
-    return encode(reply, 3 if resp3 else 2)
-
-
-def encode_all(list replies not None, int protocol, object simple, object encode):
-    """Do what ``encode_all`` of replies.py does; ``encode`` is called for replies with parts."""
-    cdef bint resp3 = protocol == 3
-    if PyList_GET_SIZE(replies) == 1:
-        return encode_one(replies[0], resp3, simple, encode)
-    return b"".join([encode_one(reply, resp3, simple, encode) for reply in replies])
-
-
 def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
     """Return the IDs of ``start <= index < stop`` as bulk strings, one behind the other."""
     cdef Py_ssize_t total = 0, i
@@ -1090,6 +1058,9 @@ cdef bint put_reply(Text text, object reply, bint resp3) except -1:
             put_count(text, 58, number)
     elif reply is None:
         put_bytes(text, b"_\r\n" if resp3 else b"$-1\r\n", 3 if resp3 else 5)
+    elif kind is Simple:
+        part = reply.line
+        put_bytes(text, PyBytes_AS_STRING(<bytes?>part), PyBytes_GET_SIZE(<bytes?>part))
     elif kind is list:
         put_count(text, 42, PyList_GET_SIZE(reply))
         for part in <list>reply:
@@ -1118,10 +1089,37 @@ cdef bint put_reply(Text text, object reply, bint resp3) except -1:
     return True
 
 
+cdef bint put_plain(Text text, object reply, bint resp3) except -1:
+    """Write a reply; False, with nothing written, if a part of it is not plain."""
+    cdef Py_ssize_t before = text.used
+    try:
+        if put_reply(text, reply, resp3):
+            return True
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        pass
+    text.used = before
+    return False
+
+
 def encode_reply(object reply, int protocol):
     """Return a reply of plain values, lists, maps and entries as RESP; else None."""
     cdef Text text = Text()
-    try:
-        return text.whole() if put_reply(text, reply, protocol == RESP3) else None
-    except (AttributeError, OverflowError, TypeError, ValueError):
-        return None
+    return text.whole() if put_plain(text, reply, protocol == RESP3) else None
+
+
+def encode_all(list replies not None, int protocol, object encode):
+    """Do what ``encode_all`` of replies.py does; ``encode`` is called for what is not plain."""
+    cdef Text text = Text()
+    cdef object reply
+    cdef bytes made
+    cdef Py_ssize_t size
+    if PyList_GET_SIZE(replies) == 1 and type(replies[0]) is bytes:  # it may be long
+        size = PyBytes_GET_SIZE(replies[0])
+        made = PyBytes_FromStringAndSize(NULL, string_size(size))
+        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(replies[0]), size)
+        return made
+    for reply in replies:
+        if not put_plain(text, reply, protocol == RESP3):
+            made = encode(reply, protocol)
+            put_bytes(text, PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made))
+    return text.whole()

@@ -72,7 +72,7 @@ def encode(reply: Reply, protocol: int) -> bytes:
 def encode_all(replies: list[Reply], protocol: int) -> bytes:
     """Encode replies one after another; raise Corruption if one has damaged rows."""
     if twins is not None:
-        return twins.encode_all(replies, protocol, Simple, encode)
+        return twins.encode_all(replies, protocol, encode)
     return b"".join([encode(reply, protocol) for reply in replies])
 
 

@@ -15,6 +15,7 @@ from kvstream.commands.replies import (
     RESP3,
     Alike,
     Entries,
+    ErrorReply,
     Gradual,
     Map,
     Rows,
@@ -243,7 +244,7 @@ ROWS = st.lists(st.tuples(IDS, FLAT), max_size=3).map(
 )
 WRITTEN = ROWS.map(lambda rows: Written(len(rows), [in_python(rows, RESP2)[4:]], []))
 READ = ROWS | WRITTEN | ROWS.map(lambda rows: rows.entries())
-PLAIN = st.none() | I64 | PARTS | ROWS | WRITTEN | READ.map(Entries)
+PLAIN = st.none() | I64 | PARTS | ROWS | WRITTEN | READ.map(Entries) | st.just(OK)
 PLAIN |= st.lists(st.tuples(PARTS, READ), max_size=3).map(Streams)
 REPLIES = st.recursive(
     PLAIN,
@@ -263,7 +264,7 @@ def test_short_replies_are_written_alike(reply: Any, protocol: int) -> None:
 @pytest.mark.parametrize(
     "part",
     [
-        *(True, 1.5, 1 << 63, -(1 << 63) - 1, "text", bytearray(b"x"), (1, 2), OK, NULL_ARRAY),
+        *(True, 1.5, 1 << 63, -(1 << 63) - 1, "text", bytearray(b"x"), (1, 2), NULL_ARRAY),
         *(Gradual([0]), Streams(Gradual([0])), Rows([(b"p" + bytes(16), b"damage")], 1)),
         *(Entries((Entry(StreamID(1, 1), {}),)), Entries([5]), Rows([(b"short", b"")], 1)),  # type: ignore[list-item]
     ],
@@ -272,3 +273,12 @@ def test_other_parts_of_a_reply_are_left_to_python(part: Any) -> None:
     assert twins.encode_reply(part, RESP2) is None
     assert twins.encode_reply([1, [part]], RESP2) is None
     assert twins.encode_reply(Map([(b"f", part)]), RESP3) is None
+
+
+ODD = st.sampled_from([NULL_ARRAY, ErrorReply("ERR", "no"), [1, NULL_ARRAY], 1 << 63])
+
+
+@given(st.lists(REPLIES | ODD, max_size=5), st.sampled_from([RESP2, RESP3]))
+def test_replies_of_a_pipeline_are_written_alike(given: list[Any], protocol: int) -> None:
+    expected = b"".join([in_python(reply, protocol) for reply in given])
+    assert replies.encode_all(given, protocol) == expected
