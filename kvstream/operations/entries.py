@@ -18,8 +18,9 @@ FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
 """Fewer rows are read before that if the newest entries suggest that they take more bytes."""
-FEW = 8
-"""Up to this many rows are looked up one by one."""
+FEW, SHORT = 8, 16
+"""Fewer rows are looked up one by one; up to SHORT are read as a page only if no other rows lie
+between them."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 ROW_MEMORY = 160
@@ -55,6 +56,31 @@ def rows(
     if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
         return txn.batch.added(_MESSAGES, lower, upper, most)
     return txn.batch.page(_MESSAGES, lower, upper, most)
+
+
+def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:
+    """Return the first few entries of ``start <= id <= end``."""
+    first, last, prefix = stream.first, stream.last, stream.prefix
+    start, end = start if start > first else first, end if end < last else last
+    if start > end or not stream.length:
+        return Rows([], 0)
+    lower, upper = prefix + PACKED(*start), prefix + PACKED(*end) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
+
+
+def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows:
+    """Return the first few entries after an ID, of which ``has_after`` tells that some may be."""
+    first, prefix = stream.first, stream.prefix
+    lower = prefix + (PACKED(*first) if after < first else PACKED(*after) + b"\0")
+    upper = prefix + PACKED(*stream.last) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
+
+
+def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
+    """Return the entry of the stream's last ID; None if it was deleted."""
+    key = stream.prefix + PACKED(*stream.last)
+    value = txn.batch.get(_MESSAGES, key) if stream.length else None
+    return None if value is None else Rows([(key, value)], len(stream.prefix))
 
 
 def between(
@@ -231,10 +257,11 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     if len(keys) >= FEW and not nodes.has_large(
         txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
     ):
-        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
+        most = 2 * len(keys) if len(keys) > SHORT else len(keys)
+        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", most)
         if len(page) == len(keys) and [key for key, _ in page] == keys:
             return page
-        if len(page) < 2 * len(keys):
+        if len(page) < most:
             there = dict(page)
             return [(key, there[key]) if key in there else None for key in keys]
     values = txn.batch.get_many(_MESSAGES, keys)

@@ -63,15 +63,17 @@ def encode(reply: Reply, protocol: int) -> bytes:
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
-    if kind is list:
-        return b"*%d\r\n%b" % (len(reply), encode_all(reply, protocol))  # type: ignore
+    if twins is not None:
+        made = twins.encode_reply(reply, protocol)
+        if made is not None:
+            return made
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
 def encode_all(replies: list[Reply], protocol: int) -> bytes:
     """Encode replies one after another; raise Corruption if one has damaged rows."""
     if twins is not None:
-        return twins.encode_all(replies, protocol, Simple, encode)
+        return twins.encode_all(replies, protocol, encode)
     return b"".join([encode(reply, protocol) for reply in replies])
 
 
