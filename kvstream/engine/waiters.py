@@ -97,25 +97,25 @@ class Waiters:
     """The waiters of every key, in order of arrival."""
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, dict[Waiter, None]] = {}
+        self.queues: dict[bytes, dict[Waiter, None]] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._queues
+        return name in self.queues
 
     def __len__(self) -> int:
-        return len({waiter for queue in self._queues.values() for waiter in queue})
+        return len({waiter for queue in self.queues.values() for waiter in queue})
 
     def add(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            self._queues.setdefault(name, {})[waiter] = None
+            self.queues.setdefault(name, {})[waiter] = None
 
     def remove(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            queue = self._queues.get(name)
+            queue = self.queues.get(name)
             if queue is not None:
                 queue.pop(waiter, None)
                 if not queue:
-                    del self._queues[name]
+                    del self.queues[name]
         waiter.done = True  # last: after an interrupt it is removed once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
@@ -123,15 +123,15 @@ class Waiters:
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
-                self._queues[name] = {waiter: None, **self._queues.get(name, {})}
+                self.queues[name] = {waiter: None, **self.queues.get(name, {})}
 
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, in order of arrival."""
-        return list(self._queues.get(name, ()))
+        return list(self.queues.get(name, ()))
 
     def end(self, error: Callable[[], Exception]) -> None:
         """End all waits; each waiter gets an error of its own."""
-        for name in list(self._queues):
+        for name in list(self.queues):
             for waiter in self.of(name):
                 waiter.deliver(Outcome(error=error()))
                 self.remove(waiter)
@@ -158,4 +158,4 @@ class Waiters:
 
     def names(self) -> list[bytes]:
         """Return the keys that have waiters."""
-        return list(self._queues)
+        return list(self.queues)
