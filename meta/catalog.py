@@ -11,6 +11,7 @@ stream in steps sees the first two in the stream's record; ``Deletions`` reports
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from weakref import WeakSet
 
@@ -37,6 +38,7 @@ from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import StreamID
 from kvstream.types.options import StoreOptions
 
@@ -235,6 +237,20 @@ class Catalog:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
         key = self.streams.get(name) or self.strings.get(name) or self._stored_key(txn, name)
         return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
+
+    def peek_all(self, txn: Txn, names: Sequence[bytes]) -> Iterator[Key]:
+        """Yield the keys of many names, with their counts; load and delete nothing."""
+        stored = [self.databases.stored_name(txn, name) for name in names]
+        records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
+        behind = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
+        for name, row, record in zip(names, stored, records, strict=True):
+            key: Key | None = self.streams.get(name)
+            if key is None and record is not None:
+                key = decode_key(row, record)
+                if isinstance(key, StreamMeta) and key.prefix not in self.held:
+                    catch_up(behind, key)
+            if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
+                yield key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Create an empty stream under a name that is free."""

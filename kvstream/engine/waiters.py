@@ -126,28 +126,28 @@ class Waiters:
     """The waiters of every key."""
 
     def __init__(self) -> None:
-        self._queues: dict[bytes, Queue] = {}
+        self.queues: dict[bytes, Queue] = {}
 
     def __contains__(self, name: object) -> bool:
-        return name in self._queues
+        return name in self.queues
 
     def __len__(self) -> int:
-        return len({waiter for queue in self._queues.values() for waiter in queue})
+        return len({waiter for queue in self.queues.values() for waiter in queue})
 
     def add(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            queue = self._queues.get(name)
+            queue = self.queues.get(name)
             if queue is None:
-                queue = self._queues[name] = Queue()
+                queue = self.queues[name] = Queue()
             queue.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            queue = self._queues.get(name)
+            queue = self.queues.get(name)
             if queue is not None:
                 queue.discard(waiter)
                 if not queue:
-                    del self._queues[name]
+                    del self.queues[name]
         waiter.done = True  # last: after an interrupt it is removed once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
@@ -155,18 +155,18 @@ class Waiters:
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
-                behind = self._queues.pop(name, ())
-                queue = self._queues[name] = Queue()
+                behind = self.queues.pop(name, ())
+                queue = self.queues[name] = Queue()
                 for each in (waiter, *behind):
                     queue.add(each)
 
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, in order of arrival."""
-        return list(self._queues.get(name, ()))
+        return list(self.queues.get(name, ()))
 
     def end(self, error: Callable[[], Exception]) -> None:
         """End all waits; each waiter gets an error of its own."""
-        for name in list(self._queues):
+        for name in list(self.queues):
             for waiter in self.of(name):
                 waiter.deliver(Outcome(error=error()))
                 self.remove(waiter)
@@ -184,7 +184,7 @@ class Waiters:
         attempt more than it has served readers; the readers without a group cost one attempt for
         each position.
         """
-        queue = self._queues.get(name)
+        queue = self.queues.get(name)
         if queue is None:
             return
         untried = set(queue.sharing)
@@ -208,4 +208,4 @@ class Waiters:
 
     def names(self) -> list[bytes]:
         """Return the keys that have waiters."""
-        return list(self._queues)
+        return list(self.queues)

@@ -80,13 +80,13 @@ def test_the_number_of_those_who_share_follows_the_queue() -> None:
     member = Waiter([KEY, KEY], _nothing, _nothing, b"g", group=b"g")
     for waiter in (claims, plain, member):
         waiters.add(waiter)
-    assert waiters._queues[KEY].sharing == {None: 2, b"g": 1}
+    assert waiters.queues[KEY].sharing == {None: 2, b"g": 1}
     waiters.remove(claims)
     waiters.remove(member)
     waiters.remove(member)
     waiters.put_back([claims, member])
     assert waiters.of(KEY) == [claims, member, plain]
-    assert waiters._queues[KEY].sharing == {None: 2, b"g": 1}
+    assert waiters.queues[KEY].sharing == {None: 2, b"g": 1}
     for waiter in (claims, plain, member):
         waiters.remove(waiter)
     assert KEY not in waiters
