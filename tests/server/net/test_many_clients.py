@@ -133,6 +133,7 @@ ENDS: dict[str, Callable[[Crowd, Asker], None]] = {
 }
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_of_clients_killed_while_they_wait_nothing_is_left(
     server: ServerProcess, end: Callable[[Crowd, Asker], None]

@@ -126,6 +126,7 @@ def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talke
         assert each.heard() == b"-NOAUTH Authentication required.\r\n" * 100
 
 
+@pytest.mark.unmeasured
 def test_of_a_stranger_little_is_read_ahead(server: Server, ann: Talker) -> None:
     server.executor.acl.require(b"secret")
     stranger = server.client()
