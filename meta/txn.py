@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from kvstream.errors import Corruption
 from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.strings import Key
+from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
 
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
@@ -44,6 +44,7 @@ class Txn:
         "_known",
         "_members",
         "_streams",
+        "_strings",
         "batch",
         "catalog",
         "expiry_ms",
@@ -92,7 +93,7 @@ class Txn:
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
         self._awaited = _Nobody() if awaited is None else awaited
-        self._known = catalog.streams
+        self._known, self._strings = catalog.streams, catalog.strings
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
 
@@ -112,6 +113,13 @@ class Txn:
         if stream is None or stream.expire_at:
             return self.catalog.stream(self, name)
         return stream
+
+    def string(self, name: bytes) -> StringMeta | None:
+        """Return the string of a name, or None; raise WrongType for a key of another type."""
+        string = self._strings.get(name)
+        if string is None or string.expire_at:
+            return self.catalog.string(self, name)
+        return string
 
     def key(self, name: bytes) -> Key | None:
         """Return the key of a name, of any type, or None."""
@@ -179,7 +187,9 @@ class Txn:
     @property
     def dirty(self) -> bool:
         """Return whether anything has been changed so far."""
-        return bool(self._streams or self._members or self.batch)
+        puts, batch = self.batch.puts, self.batch
+        rows = puts[0] or puts[1] or puts[2] or batch.ranges or batch.deferred
+        return bool(rows or self._streams or self._members)
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
