@@ -222,7 +222,7 @@ def test_what_newer_types_hold_is_taken_once_it_was_reduced(
     assert redis_server("XLEN", "s") == image.state.length
 
 
-def test_entries_that_belong_to_nobody_are_refused_by_it(redis: RedisServer) -> None:
+def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> None:
     """Which is why they are given away on the way to such a server."""
     group = GroupImage(b"g", StreamID(0, 0), None, [ConsumerImage(b"c", 5, 5)])
     group.pending.add(StreamID(1, 0).packed, b"c", 5, 1)

@@ -45,7 +45,9 @@ def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> Non
 
 
 @pytest.mark.unmeasured
-def test_who_sends_faster_than_is_run_is_held_up_and_loses_nothing(served: Served) -> None:
+def test_a_client_that_sends_faster_than_the_server_runs_is_paused_and_loses_nothing(
+    served: Served,
+) -> None:
     count = 40_000
     with (
         served.asker() as other,

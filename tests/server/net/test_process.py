@@ -30,9 +30,7 @@ def test_a_wait_that_ends_while_the_loop_is_busy_is_told(server: ServerProcess) 
 
 
 @pytest.mark.parametrize("count", [1, 5000])
-def test_who_closes_one_side_behind_its_requests_is_answered(
-    server: ServerProcess, count: int
-) -> None:
+def test_a_half_closed_client_is_answered(server: ServerProcess, count: int) -> None:
     for words in (("PING",), ("XADD", "s", "*", "f", "v")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(request(*words) * count)

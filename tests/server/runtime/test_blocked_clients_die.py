@@ -97,7 +97,7 @@ def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) ->
         ("FLUSHALL", "NOGROUP"),
     ],
 )
-def test_who_waits_is_told_that_its_stream_or_group_is_gone(
+def test_a_blocked_read_fails_when_its_stream_or_group_is_deleted(
     served: Served, asker: Asker, news: str, told: str
 ) -> None:
     with served.asker() as waiting:
