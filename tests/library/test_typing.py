@@ -1,4 +1,4 @@
-"""What type checkers know of the library: wrong calls are errors to mypy, and fail when they run.
+"""The library's types: wrong calls are errors to mypy, and fail when they run.
 
 mypy is strict: an error that it no longer finds makes its ``type: ignore`` unused, which is one.
 """

@@ -51,7 +51,7 @@ def made(image: Image, where: Any = NATIVE) -> bytes:
 
 
 def full(redis: RedisServer, key: str) -> dict[bytes, Any]:
-    """Return XINFO STREAM FULL, all maps in it as dicts, without what depends on the radix tree."""
+    """Return XINFO STREAM FULL with its maps as dicts, without the fields of the radix tree."""
     reply = redis("XINFO", "STREAM", key, "FULL", "COUNT", 0)
     assert isinstance(reply, list)
     info = as_map(reply)

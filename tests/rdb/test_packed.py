@@ -46,7 +46,7 @@ def written_nodes(draw: st.DrawFn) -> list[bytes]:
 
 
 def read(data: bytes) -> tuple[list[NodeImage], list[str], str]:
-    """Return what a stream's nodes are, what was told of them, and how reading them ended."""
+    """Return a stream's nodes, their reports, and the end of reading them."""
     reading = StreamReading(Reader(data), Kind.COUNTERS)
     found: list[NodeImage] = []
     try:

@@ -29,7 +29,7 @@ def request(*words: bytes | str) -> bytes:
 
 
 class Talker:
-    """One client: what it sends, and what it has been sent."""
+    """One client, its requests and the replies to them."""
 
     def __init__(self, server: "Server", number: int) -> None:
         self._server = server
@@ -98,7 +98,7 @@ class Server:
             pass
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and do what is due."""
+        """Advance the clock, and run what is due."""
         self.now += seconds
         self.executor.expire()
         self.turn()

@@ -1,4 +1,4 @@
-"""A server whose disk has failed: who reads is served, who writes is told why not."""
+"""A server whose disk has failed: reads are served, writes are refused with the reason."""
 
 import errno
 import os
@@ -61,7 +61,7 @@ READS: dict[str, Any] = {
     "HELLO 2": list,
     "COMMAND COUNT": int,
 }
-"""What is answered whatever the disk does; a type where the value does not matter."""
+"""Commands served from a failed disk, with their replies; a type if any value will do."""
 WRITES = (
     "XADD s * f v",
     "XADD s MAXLEN 1 * f v",
@@ -95,7 +95,7 @@ class Crippled:
         return Asker(self.server.port)
 
     def fail(self, kind: str) -> Any:
-        """Have the disk fail; return what the write is told that meets it."""
+        """Make the disk fail; return the reply to the first write."""
         call, number = FAILURES[kind]
         self.disk.fail(call, number, ".log")
         with self.asker() as asker:
@@ -105,7 +105,7 @@ class Crippled:
         return told
 
     def end(self, how: int = signal.SIGTERM) -> tuple[int, str]:
-        """End the server; return its exit code and what it has told."""
+        """End the server; return its exit code and its log."""
         self.server.process.send_signal(how)
         told = self.server.process.communicate(timeout=PATIENCE_S)[1]
         return self.server.process.returncode, told
@@ -171,7 +171,7 @@ def test_the_write_that_meets_a_failed_fsync_has_an_unknown_outcome(crippled: Cr
 
 
 def test_a_group_is_given_nothing_that_a_full_disk_does_not_keep(crippled: Crippled) -> None:
-    """Replies of entries are made before the commit: one that fails must not be told of them."""
+    """Replies of entries are made before the commit: if it fails, they must not be sent."""
     crippled.fail("full disk")
     with crippled.asker() as asker:
         for _ in range(2):

@@ -1,4 +1,4 @@
-"""Saving, stopping, waiting for the disk, watching: what operators do."""
+"""Commands of operators: saving, stopping, waiting for the disk, watching."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""INFO: what clients and exporters parse is there, and true."""
+"""INFO: the fields that clients and exporters parse exist and are true."""
 
 import threading
 import time

@@ -1,4 +1,4 @@
-"""The port of the metrics: what HTTP clients may do to it, and what it needs."""
+"""The port of the metrics: hostile HTTP clients, and its requirements."""
 
 import gzip
 import socket

@@ -1,4 +1,4 @@
-"""What clients send ahead of what is run, and behind the end of what they send."""
+"""Requests that clients send ahead of the running one, and the end of their input."""
 
 import socket
 from contextlib import suppress

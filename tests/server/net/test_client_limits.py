@@ -1,4 +1,4 @@
-"""Limits: who may come in, how much a client may send and leave unread, for how long."""
+"""Limits: how many clients may connect, how much one may send and leave unread, how long."""
 
 import re
 import resource

@@ -1,4 +1,4 @@
-"""TLS: who is let in, who is not, and what a server needs for it; with real certificates."""
+"""TLS: accepted and refused clients, and the files of a server; with real certificates."""
 
 import shutil
 import socket

@@ -1,4 +1,4 @@
-"""T16: those who have not said who they are: what they may send, for how long, and how often."""
+"""T16: unauthenticated clients: how much they may send, how long, and how often."""
 
 import logging
 import socket

@@ -1,4 +1,4 @@
-"""CLIENT PAUSE and UNPAUSE: who waits, for how long, and in which order all goes on."""
+"""CLIENT PAUSE and UNPAUSE: which clients wait, how long, and in which order they go on."""
 
 from pathlib import Path
 from unittest.mock import patch

@@ -33,12 +33,12 @@ class Loop:
         )
 
     def turn(self, replies: int) -> None:
-        """Have a turn leave so many replies."""
+        """Run a turn that leaves so many replies."""
         self.waiting += replies
         self.group_fsync.begin()
 
     def round(self) -> None:
-        """Run what was to be run behind the reads of this round."""
+        """Run the functions due after the reads of this round."""
         soon, self.soon[:] = list(self.soon), []
         for function in soon:
             function()

@@ -1,4 +1,4 @@
-"""XACK, XCLAIM, XAUTOCLAIM and XNACK of very many: as in one go, whatever others do meanwhile."""
+"""XACK, XCLAIM, XAUTOCLAIM and XNACK of very many IDs: in steps beside others as in one go."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -56,7 +56,7 @@ def server(
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile, and whose commands are done in one go."""
+    """Another client, whose commands run in one go meanwhile."""
     return Other(server, 1)
 
 
@@ -66,7 +66,7 @@ def worded(command: str, key: str, ids: list[str]) -> list[str]:
 
 
 def given_back(server: Server, key: str) -> list[bytes]:
-    """Return what belongs to nobody, in the order in which it will be handed out."""
+    """Return the pending entries without an owner, in the order of their delivery."""
 
     def look(txn: Txn) -> list[bytes]:
         _, group = group_of_key(txn, b"\0\0" + key.encode(), b"g")

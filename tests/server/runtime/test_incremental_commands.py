@@ -1,4 +1,4 @@
-"""Long commands in steps: what they answer and leave, whatever others do between two steps."""
+"""Long commands in steps: their replies and effects, with other commands between two steps."""
 
 import itertools
 import random
@@ -185,7 +185,7 @@ def test_a_copy_over_what_is_there_is_refused_without_a_step(
 
 
 class Others:
-    """What others do to the stream: anything."""
+    """Do anything to the stream as another client."""
 
     def __init__(self, ann: Talker, kinds: str) -> None:
         self._ann, self._kinds = ann, kinds

@@ -1,4 +1,4 @@
-"""DUMP and RESTORE in steps: the same as in one go, whatever others do between two steps."""
+"""DUMP and RESTORE in steps: the same as in one go, with other commands between two steps."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""MGET and MSET of very many keys: the same as one after the other, whatever others do."""
+"""MGET and MSET of very many keys: in steps beside others as one after the other."""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile."""
+    """Another client that runs commands meanwhile."""
     return Other(server, 1)
 
 

@@ -1,4 +1,4 @@
-"""T11: who asks for more than it reads costs memory up to its limit, and nobody else's time."""
+"""T11: a client that asks for more than it reads costs memory up to a limit, and others no time."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def forget_peak(pid: int) -> None:
 
 
 def read_by_pages(asker: Asker) -> None:
-    """Have the store's cache take the memory that it takes, whoever reads how much."""
+    """Fill the store's cache, so that later reads take no more memory for it."""
     for command, start, end in (("XRANGE", "-", "+"), ("XREVRANGE", "+", "-")):
         for _ in range(40):
             page = asker.ask(command, "s", start, end, "COUNT", "100")

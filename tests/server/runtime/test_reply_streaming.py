@@ -1,4 +1,4 @@
-"""Long replies, page by page: what they show, what their client and others see of each other."""
+"""Long replies, page by page: their content, and the order of commands of all clients."""
 
 import asyncio
 import random

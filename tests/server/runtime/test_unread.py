@@ -1,4 +1,4 @@
-"""What clients send is looked at in pieces, between the turns of others; nothing of it is lost."""
+"""Requests are parsed in pieces, between the turns of other clients; none is lost."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack

@@ -1,4 +1,4 @@
-"""Plain XADDs that come together are taken together, and nobody can tell."""
+"""Plain XADDs that arrive together run together, with the same effects as one by one."""
 
 from collections.abc import Callable
 from pathlib import Path
