@@ -279,7 +279,7 @@ class Batch:
         return ((key, puts[key]) for key in map(order.__getitem__, places))
 
     def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
-        changes = self._changes(family, lower, upper, reverse)  # who wants one row meets few
+        changes = self._changes(family, lower, upper, reverse)  # few, for one row
         rows = self._rows.scan(family, lower, upper, reverse)
         return merged(rows, changes, self._deleted_ranges(family), reverse)
 

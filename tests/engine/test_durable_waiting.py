@@ -140,7 +140,7 @@ def test_others_write_on_while_one_waits_for_the_disk(store: Store, held: HeldLo
     assert len({call.result() for call in calls}) == 10
 
 
-def test_a_writer_whose_fsync_fails_is_told_so_and_nobody_is_woken(
+def test_a_failed_fsync_is_told_to_the_writer_and_wakes_no_reader(
     store: Store, held: HeldLog
 ) -> None:
     watch = watch_stream(store, b"s", 1)

@@ -41,7 +41,7 @@ def _nothing(*_: Any) -> None:
 
 
 @pytest.mark.parametrize(("finds", "tried"), [(0, 1), (1, 2), (4, 5), (10, 10)])
-def test_nobody_tries_behind_a_reader_of_its_group_that_finds_nothing(
+def test_later_readers_of_a_group_do_not_try_after_one_that_found_nothing(
     finds: int, tried: int
 ) -> None:
     attempts = Attempts(finds)
@@ -66,7 +66,7 @@ def test_readers_of_other_groups_and_of_none_try_for_themselves() -> None:
     assert attempts.run() == [0, 1, 3, 4]
 
 
-def test_who_waits_no_more_is_passed_over() -> None:
+def test_a_reader_that_waits_no_more_is_skipped() -> None:
     attempts = Attempts(0)
     attempts.add(b"one")
     attempts.add(b"one")

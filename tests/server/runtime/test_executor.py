@@ -24,7 +24,7 @@ def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Ta
     assert bob.heard() == b"$3\r\n1-1\r\n:2\r\n"
 
 
-def test_nobody_is_answered_before_the_commit(server: Server, ann: Talker) -> None:
+def test_no_reply_is_sent_before_the_commit(server: Server, ann: Talker) -> None:
     real = server.engine.database.write
     seen: list[bytes] = []
 
@@ -53,7 +53,7 @@ def _damage(server: Server, key: bytes) -> None:
     server.engine.catalog.forget()
 
 
-def test_damage_is_told_to_those_who_meet_it_alone(tmp_path: Path) -> None:
+def test_only_the_client_of_a_damaged_stream_gets_an_error(tmp_path: Path) -> None:
     server = Server(tmp_path / "store")
     ann, bob = server.client(), server.client()
     ann.ask("XADD", "bad", "1-1", "f", "v")
@@ -189,7 +189,7 @@ def test_a_blocked_claim_takes_what_has_become_idle(
     assert b"1-1" in ann.heard()
 
 
-def test_who_has_gone_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_client_that_has_left_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
     ann.leave()
