@@ -88,6 +88,19 @@ def test_a_reader_whose_right_was_taken_is_refused_and_others_are_served(server:
     assert heard[1] == heard[3] == free.heard() == IN_RESP2
 
 
+def test_a_right_that_depends_on_the_first_argument_is_checked_for_each(server: Server) -> None:
+    admin = server.client()
+    admin.ask("ACL", "SETUSER", "ann", "on", ">pw", "allkeys", "+@all")
+    allowed = waiting(server, user="ann")
+    refused = server.client()
+    refused.ask("AUTH", "ann", "pw")
+    refused.ask("XREAD", "COUNT", "-1", "BLOCK", "0", "STREAMS", "s", "$")
+    admin.ask("ACL", "SETUSER", "ann", "-xread", "+xread|block")
+    admin.ask("XADD", "s", "5-0", "f", "v")
+    assert allowed.heard() == IN_RESP2
+    assert refused.heard().startswith(b"-NOPERM")
+
+
 def test_an_error_reaches_all_readers(server: Server) -> None:
     adder = server.client()
     adder.ask("XADD", "s", "1-0", "f", "v")
