@@ -14,7 +14,7 @@ from kvstream.layout.compiled import twins
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names
 from kvstream.meta.nodes import data_size, measure, put_open, set_names
-from kvstream.meta.records import UNREAD, StreamMeta
+from kvstream.meta.records import BEHIND_MAX, UNREAD, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
@@ -112,7 +112,9 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
     if length > _NOTED_BYTES_MAX:
         measure(txn.batch, stream)
-    txn.appended(stream, 1)
+    stream.behind += 1
+    if stream.behind > BEHIND_MAX:  # until then the row suffices, so the record can wait
+        txn.changed(stream)
 
 
 def extend(
@@ -157,7 +159,9 @@ def _fill(
     )
     if at > start:
         _note_joined(stream, ids[start], ids[at - 1], at - start)
-        txn.appended(stream, at - start)
+        stream.behind += at - start
+        if stream.behind > BEHIND_MAX:
+            txn.changed(stream)
     return at
 
 

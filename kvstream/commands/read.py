@@ -38,6 +38,7 @@ from kvstream.commands.replies import (
     Paged,
     Pair,
     Rows,
+    Shared,
     Streams,
     Written,
 )
@@ -118,17 +119,26 @@ def _read(
     names: list[bytes], ids: list[bytes], options: ReadOptions, txn: Txn, session: Session
 ) -> Answer:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
-
-    def attempt(txn: Txn) -> Streams | None:
-        return _reply(read.read_on(txn, wanted, options.count, options.budget(), shown=True))
-
     reply: Streams | Paged | Later | None
     budget = options.budget()
     if budget is None and may_be_long(txn, session, names, options.count):
         reply = _paged_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(read.read(txn, wanted, options.count, budget, shown=True))
-    return reply or blocked_or_null(Blocked(names, attempt, options.timeout_ms or None), options)
+    if reply is not None:
+        return reply
+    return _blocked(names, wanted, options) if options.blocks else NULL_ARRAY
+
+
+def _blocked(
+    names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
+) -> Blocked:
+    def attempt(txn: Txn) -> Shared | None:
+        found = _reply(read.read_on(txn, wanted, options.count, options.budget()))
+        return None if found is None else Shared(found)
+
+    shares = (*wanted, options.count, options.maxcount, options.maxsize)
+    return Blocked(names, attempt, options.timeout_ms or None, shares=shares)
 
 
 def _reply(found: read.Reply) -> Streams | None:

@@ -94,14 +94,16 @@ def add(
     if stream is None:
         if nomkstream:
             return None
-        new = next_id(MIN_ID, eid, txn.now_ms)
+        last = MIN_ID
+        new = next_id(last, eid, txn.now_ms)
         stream = txn.catalog.create_stream(txn, name)
     else:
-        new = next_id(stream.last, eid, txn.now_ms)
+        last = stream.last
+        new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return new
 
 
@@ -141,11 +143,12 @@ def add_many(
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     if not entries:
         return []
-    ids = next_ids(stream.last, len(entries), txn.now_ms)
+    last = stream.last
+    ids = next_ids(last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return ids
 
 

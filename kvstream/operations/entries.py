@@ -52,7 +52,10 @@ def rows(
         return []
     prefix = stream.prefix
     lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
-    return txn.batch.page(_MESSAGES, lower, upper, _ALL if count is None else count)
+    most = _ALL if count is None else count
+    if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
+        return txn.batch.added(_MESSAGES, lower, upper, most)
+    return txn.batch.page(_MESSAGES, lower, upper, most)
 
 
 def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:

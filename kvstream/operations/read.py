@@ -264,23 +264,23 @@ def read_on(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None = None,
     budget: Budget | None = None,
-    shown: bool = False,
 ) -> Reply:
     """Read for a call that has waited.
 
     A key that has become another kind is ignored unless another key has entries; then it fails the
     command, as it does in the first attempt.
     """
-    readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
-    reply = read(txn, readable, count, budget, shown)
-    if reply and len(readable) < len(wanted):
-        for name, _ in wanted:
-            txn.stream(name)
+    readable = []
+    wrong: WrongType | None = None
+    for name, after in wanted:
+        try:
+            stream = txn.stream(name)
+        except WrongType as error:
+            wrong = wrong or error
+            continue
+        if stream is not None and entries.has_after(stream, after):
+            readable.append((name, after))
+    reply = read(txn, readable, count, budget) if readable else []
+    if reply and wrong is not None:
+        raise wrong
     return reply
-
-
-def _may_be_read(txn: Txn, name: bytes) -> bool:
-    try:
-        return txn.stream(name) is not None
-    except WrongType:
-        return False

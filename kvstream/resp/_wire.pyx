@@ -81,7 +81,7 @@ def take_plain(
     int64_t left,
     int64_t bulk_max,
 ):
-    """Do what ``take_plain`` of requests.py does; what is plain to the one may not be to the other."""
+    """Do the same as ``take_plain`` of requests.py; each has its own limits of a plain request."""
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), here
     cdef int64_t number
@@ -727,7 +727,7 @@ cdef bint many_differ(Cursor cursor, Py_ssize_t count) except -1:
 
 
 cdef inline Py_ssize_t row_bound(bytes value) noexcept:
-    """Return bytes in which a row has room on the wire, whatever its strings are; -1: not plain."""
+    """Return the most bytes that a row takes on the wire; -1: not plain."""
     cdef Cursor cursor
     cdef Py_ssize_t pairs
     cursor.at = <Bytes>PyBytes_AS_STRING(value)

@@ -146,6 +146,8 @@ class Limits:
         self._evicted_at = -WARN_S
         self._moved = 0
         """Bytes received and sent when the memory of clients was last summed."""
+        self.recent_input = self.recent_output = 0
+        """The most bytes of unrun requests and of unread replies of a client, at the last tick."""
         self.near = 0
         """Bytes of unread replies below which no limit can be exceeded."""
         self.held: dict[Client, None] = {}
@@ -285,12 +287,18 @@ class Limits:
         return True
 
     def tick(self) -> None:
-        """Close clients that are idle too long, or read or authenticate too slowly."""
+        """Close clients that are idle too long, or read or authenticate too slowly.
+
+        Measures the buffers of all clients for INFO.
+        """
         server = self._server
         now = server.clock()
         self.bound_clients(look=True)
         soft = server.options.output_limits[b"normal"].soft > 0
+        self.recent_input = self.recent_output = 0
         for client in list(server.clients.values()):
+            self.recent_input = max(self.recent_input, client.query)
+            self.recent_output = max(self.recent_output, client.pending_output())
             if self._is_over(client, now):
                 server.drop(client)
             elif soft and not self.admits(client):

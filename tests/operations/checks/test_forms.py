@@ -233,7 +233,7 @@ Deed = Callable[[Group], object]
         lambda group: group.set_id("0"),
     ],
 )
-def test_whatever_is_done_to_a_group_of_either_form_leaves_it_sound(
+def test_any_commands_leave_a_group_of_either_form_sound(
     store: Store, group: Group, reopen: Reopen, deed: Deed, runs: int
 ) -> None:
     with small_trees(ROWS):

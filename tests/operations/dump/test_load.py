@@ -140,7 +140,7 @@ def test_pages_go_on_in_the_middle_of_a_node(store: Store, source: Kept) -> None
 
 
 @pytest.mark.parametrize("label", [b"", b"mine"])
-def test_what_nobody_goes_on_with_is_swept(
+def test_abandoned_loads_are_swept(
     store: Store, source: Kept, clock: ManualClock, reopen: Callable[..., Store], label: bytes
 ) -> None:
     before = rows_of(store)

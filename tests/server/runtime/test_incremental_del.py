@@ -1,4 +1,4 @@
-"""DEL and EXISTS of very many keys in steps: answers and leavings, whatever others do meanwhile."""
+"""DEL and EXISTS of very many keys in steps: replies and remaining keys, beside other clients."""
 
 import random
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile."""
+    """Another client that runs commands meanwhile."""
     return Other(server, 1)
 
 

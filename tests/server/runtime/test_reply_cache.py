@@ -1,4 +1,4 @@
-"""What clients were shown lately is shown again as it is by now, and in the memory that is set."""
+"""The cache of encoded replies: current entries only, within its memory limit."""
 
 from unittest.mock import patch
 
