@@ -18,9 +18,9 @@ FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
 """Fewer rows are read before that if the newest entries suggest that they take more bytes."""
-FEW, SHORT = 8, 16
-"""Fewer rows are looked up one by one; up to SHORT are read as a page only if no other rows lie
-between them."""
+FEW = 16
+"""Up to this many rows are looked up one by one: asking whether a large one lies between them would
+take as long."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 ROW_MEMORY = 160
@@ -254,14 +254,13 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]
-    if len(keys) >= FEW and not nodes.has_large(
+    if len(keys) > FEW and not nodes.has_large(
         txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
     ):
-        most = 2 * len(keys) if len(keys) > SHORT else len(keys)
-        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", most)
+        page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))
         if len(page) == len(keys) and [key for key, _ in page] == keys:
             return page
-        if len(page) < most:
+        if len(page) < 2 * len(keys):
             there = dict(page)
             return [(key, there[key]) if key in there else None for key in keys]
     values = txn.batch.get_many(_MESSAGES, keys)

@@ -106,7 +106,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("SET", "k", "v"), 8),
         (("INCR", "n"), 9),
         (("XLEN", "s"), 3),
-        (("XACK", "s", "g", "9-9"), 14),
+        (("XACK", "s", "g", "9-9"), 10),
+        (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
+        (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
+        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 21),
     ],
 )
 def test_a_request_of_a_pipeline_passes_few_functions(
