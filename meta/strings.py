@@ -9,8 +9,7 @@
 
 Numbers are big-endian; an expiry of 0 means never; the generation is that of the row for SCAN. The
 value of version 1 or 3 follows; version 3 was written in parts. The value of version 2 stands in
-pieces among the messages, so that no row is large. A string is read from its rows and written into
-them, never kept in memory.
+pieces among the messages, so that no row is large.
 
 The prefix has the form of a stream's, with the string's name and generation at the time it became
 large; a rename keeps it. All pieces but the last have the same size. A piece that is missing or has
@@ -228,8 +227,9 @@ class StringMeta:
     def put(self, txn: Writing, value: bytes) -> None:
         """Set the value; the caller writes the record."""
         self.in_parts = False
-        if not is_large(len(value)):
-            self.drop_pieces(txn.batch)
+        if len(value) <= WHOLE_BYTES_MAX:
+            if self.pieces is not None:
+                self.drop_pieces(txn.batch)
             self.value = value
             return
         old, number = self.pieces, txn.allocate()
@@ -255,22 +255,22 @@ class StringMeta:
 
     def encode(self) -> bytes:
         at = self.pieces
-        whole = PARTS_VERSION if self.in_parts else WHOLE_VERSION
-        version = whole if at is None else PIECES_VERSION
-        head = _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation)
         if at is None:
-            return head + self.value
+            version = PARTS_VERSION if self.in_parts else WHOLE_VERSION
+            return _HEAD.pack(STRING_KIND, version, self.expire_at, self.generation) + self.value
+        head = _HEAD.pack(STRING_KIND, PIECES_VERSION, self.expire_at, self.generation)
         return head + _PIECES.pack(at.length, at.size, at.written) + at.prefix
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StringMeta":
         """Decode the record of a string; raise Corruption if it is damaged."""
-        if len(record) < _HEAD.size:
-            raise _damaged(name, "it is too short")
-        kind, version, expire_at, generation = _HEAD.unpack_from(record)
+        try:
+            kind, version, expire_at, generation = _HEAD.unpack_from(record)
+        except StructError:
+            raise _damaged(name, "it is too short") from None
         if kind != STRING_KIND:
             raise _damaged(name, f"unknown kind {kind}")
-        if version not in (WHOLE_VERSION, PIECES_VERSION, PARTS_VERSION):
+        if not WHOLE_VERSION <= version <= PARTS_VERSION:
             raise _damaged(name, f"unknown version {version}")
         if not 0 < generation < COUNTED_MAX:
             raise _damaged(name, f"impossible number {generation}")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import Corruption
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.strings import Key
+from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
 
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
@@ -26,6 +26,7 @@ class Txn:
         "_known",
         "_members",
         "_streams",
+        "_strings",
         "batch",
         "catalog",
         "expiry_ms",
@@ -75,7 +76,7 @@ class Txn:
         """Names that this call looked up in vain, for keyspace_misses."""
         self._awaited = awaited
         """The names on which clients are blocked."""
-        self._known = catalog.streams
+        self._known, self._strings = catalog.streams, catalog.strings
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
 
@@ -96,6 +97,13 @@ class Txn:
         if stream is None or stream.expire_at:
             return self.catalog.stream(self, name)
         return stream
+
+    def string(self, name: bytes) -> StringMeta | None:
+        """Return the string of a name, or None; raise WrongType for a key of another type."""
+        string = self._strings.get(name)
+        if string is None or string.expire_at:
+            return self.catalog.string(self, name)
+        return string
 
     def key(self, name: bytes) -> Key | None:
         """Return the key of a name, of any type, or None."""
@@ -156,7 +164,9 @@ class Txn:
     @property
     def dirty(self) -> bool:
         """Return whether anything has been changed so far."""
-        return bool(self._streams or self._members or self.batch)
+        puts, batch = self.batch.puts, self.batch
+        rows = puts[0] or puts[1] or puts[2] or batch.ranges or batch.deferred
+        return bool(rows or self._streams or self._members)
 
     def finish(self) -> Batch | None:
         """Put the changed records into the batch and return it, or None if nothing was changed."""

@@ -7,7 +7,7 @@ they are encoded: no list is built for each of them.
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kvstream.errors import KVStreamError
@@ -25,6 +25,12 @@ class Simple:
     """A simple string: a status such as OK, or a line of help."""
 
     text: str
+    line: bytes = field(init=False, repr=False, compare=False)
+    """The text on the wire: most replies are the same few."""
+
+    def __post_init__(self) -> None:
+        line = b"+%b\r\n" % self.text.encode("utf-8", "surrogateescape")
+        object.__setattr__(self, "line", line)
 
 
 @dataclass(frozen=True, slots=True)

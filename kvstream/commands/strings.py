@@ -386,7 +386,7 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def _paged_string(txn: Txn, session: Session, name: bytes) -> Answer:
     """Return a string, a large one piece by piece."""
-    string = strings.find(txn, name)
+    string = txn.string(name)
     if string is None or string.length <= pages.short_bytes(txn):
         return None if string is None else string.read(txn.batch)
     if is_put_off(txn, session):

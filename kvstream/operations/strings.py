@@ -19,7 +19,7 @@ from typing import TypeVar
 
 import xxhash
 
-from kvstream.errors import InvalidArgument, WrongType
+from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
 from kvstream.meta import many_strings
 from kvstream.meta.many_strings import HEAD, Plain
@@ -45,29 +45,23 @@ _DECIMAL_MAX = Decimal("1.189731495357231765e4932")
 Number = TypeVar("Number", int, Decimal)
 
 
-def find(txn: Txn, name: bytes) -> StringMeta | None:
-    """Return the string of a name, None if there is no key; WrongType for another kind of key."""
-    key = txn.key(name)
-    if key is None or isinstance(key, StringMeta):
-        return key
-    raise WrongType
-
-
 def get(txn: Txn, name: bytes) -> bytes | None:
     """Return a string's value, None if there is no key."""
-    string = find(txn, name)
-    return None if string is None else string.read(txn.batch)
+    string = txn.string(name)
+    if string is None:
+        return None
+    return string.value if string.pieces is None else string.read(txn.batch)
 
 
 def length(txn: Txn, name: bytes) -> int:
     """Return a string's length in bytes, 0 if there is no key."""
-    string = find(txn, name)
+    string = txn.string(name)
     return 0 if string is None else string.length
 
 
 def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
     """Return the bytes of a string between two indexes, both included; -1 is the last byte."""
-    string = find(txn, name)
+    string = txn.string(name)
     if string is None or (first < 0 and last < 0 and first > last):
         return b""
     first, last = (max(at + string.length, 0) if at < 0 else at for at in (first, last))
@@ -80,8 +74,9 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
     that time has passed, the key is deleted.
     """
-    refuse_longer(len(value))
-    _put_over(txn, name, txn.key(name), value, expire_at)
+    if len(value) > STRING_BYTES_MAX:
+        refuse_longer(len(value))
+    _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at)
 
 
 def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None) -> None:
@@ -92,7 +87,10 @@ def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: i
         keyspace.delete(txn, name)
     elif isinstance(key, StringMeta):
         key.put(txn, value)
-        txn.catalog.set_expiry(txn, key, expire_at)
+        if expire_at or key.expire_at:
+            txn.catalog.set_expiry(txn, key, expire_at)
+        else:
+            txn.catalog.rewrite(txn, key)
     else:
         keyspace.make_room(txn, name)
         txn.catalog.create_string(txn, name, value, expire_at)
@@ -114,19 +112,24 @@ def take(txn: Txn, name: bytes) -> bytes | None:
 
 def add(txn: Txn, name: bytes, number: int) -> int:
     """Add to the integer of a string, 0 if there is no key, and return the sum."""
-    string = find(txn, name)
-    total = (0 if string is None else _integer(string.read(txn.batch))) + number
+    string = txn.string(name)
+    total = number if string is None else _integer(string.read(txn.batch)) + number
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    _put_over(txn, name, string, b"%d" % total, None)
+    if string is None:
+        put(txn, name, b"%d" % total)
+    else:
+        string.put(txn, b"%d" % total)
+        txn.catalog.rewrite(txn, string)
     return total
 
 
 def _integer(value: bytes) -> int:
-    number = int(value) if is_integer(value) else I64_MAX + 1
-    if number > I64_MAX:
-        raise InvalidArgument("value is not an integer or out of range")
-    return number
+    if _INTEGER.fullmatch(value) is not None:
+        number = int(value)
+        if I64_MIN <= number <= I64_MAX:
+            return number
+    raise InvalidArgument("value is not an integer or out of range")
 
 
 def is_integer(value: bytes) -> bool:
@@ -139,7 +142,7 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
 
     Appending no bytes still signals the key to WATCH, as in Redis.
     """
-    string = find(txn, name)
+    string = txn.string(name)
     if string is None:
         put(txn, name, more)
         return len(more)
@@ -150,13 +153,13 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     """Overwrite a string from an offset on, after zeros if needed, and return its length."""
     if offset < 0:
         raise InvalidArgument("offset is out of range")
-    string = find(txn, name)
+    string = txn.string(name)
     if not piece:
         return 0 if string is None else string.length
     refuse_longer(offset + len(piece))
     if string is None:
         put(txn, name, bytes(offset) + piece)
-        string, offset, piece = find(txn, name), 0, b""
+        string, offset, piece = txn.string(name), 0, b""
         assert string is not None
     return _overwrite(txn, string, offset, piece)
 
@@ -164,8 +167,7 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
 def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
     refuse_longer(offset + len(piece))
     string.overwrite(txn, offset, piece)
-    txn.catalog.index.note(string)
-    txn.catalog.write(txn, string)
+    txn.catalog.rewrite(txn, string)
     return string.length
 
 
@@ -330,6 +332,7 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
             txn.signal(name)
         elif record is not None and plain.has(record):
             many_strings.rewrite(txn, own, record, value)
+            catalog.strings.pop(name, None)
         else:
             odd.append(name)
     if made:
@@ -499,6 +502,8 @@ class LongPut(keyspace.LongKeys[bool]):
         catalog, shown = txn.catalog, txn.catalog.databases.shown_name
         txn.batch.puts[Family.METADATA].update(self._rows)
         catalog.index.rewritten(self._rewritten)
+        for name in self._rewritten:
+            catalog.strings.pop(shown(txn, name), None)
         if self._made:
             catalog.index.made(txn, self._stored_db, self._made)
             prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)

@@ -9,6 +9,7 @@ bytes given. What is written has been measured, or has room for the most that it
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
+from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -655,6 +656,37 @@ cdef inline bint take_id(object eid, uint64_t *ms, uint64_t *seq) except -1:
     ms[0] = <object>PyTuple_GET_ITEM(eid, 0)
     seq[0] = <object>PyTuple_GET_ITEM(eid, 1)
     return True
+
+
+cdef bytes encode_one(object reply, bint resp3, object simple, object encode):
+    cdef Py_ssize_t size
+    cdef int64_t number
+    cdef int overflow = 0
+    cdef bytes made
+    if type(reply) is bytes:
+        size = PyBytes_GET_SIZE(reply)
+        made = PyBytes_FromStringAndSize(NULL, string_size(size))
+        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(reply), size)
+        return made
+    if type(reply) is simple:
+        return reply.line
+    if reply is None:
+        return b"_\r\n" if resp3 else b"$-1\r\n"
+    if type(reply) is int:
+        number = PyLong_AsLongLongAndOverflow(reply, &overflow)
+        if not overflow and number >= 0:
+            made = PyBytes_FromStringAndSize(NULL, head_size(number))
+            put_head(<Buffer>PyBytes_AS_STRING(made), 58, number)
+            return made
+    return encode(reply, 3 if resp3 else 2)
+
+
+def encode_all(list replies not None, int protocol, object simple, object encode):
+    """Do what ``encode_all`` of replies.py does; ``encode`` is called for replies with parts."""
+    cdef bint resp3 = protocol == 3
+    if PyList_GET_SIZE(replies) == 1:
+        return encode_one(replies[0], resp3, simple, encode)
+    return b"".join([encode_one(reply, resp3, simple, encode) for reply in replies])
 
 
 def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):

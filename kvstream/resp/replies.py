@@ -65,6 +65,13 @@ def encode(reply: Reply, protocol: int) -> bytes:
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
+def encode_all(replies: list[Reply], protocol: int) -> bytes:
+    """Encode replies one after another; raise Corruption if one has damaged rows."""
+    if twins is not None:
+        return twins.encode_all(replies, protocol, Simple, encode)
+    return b"".join([encode(reply, protocol) for reply in replies])
+
+
 def encode_pages(reply: Reply, protocol: int) -> Iterator[bytes]:
     """Yield a reply in pages of about 64 KB, each made when it is asked for.
 
@@ -149,7 +156,7 @@ def _verbatim(reply: Verbatim, protocol: int) -> bytes:
 
 
 def _simple(reply: Simple, _protocol: int) -> bytes:
-    return b"+%b\r\n" % reply.text.encode("utf-8", "surrogateescape")
+    return reply.line
 
 
 def _null(_reply: None, protocol: int) -> bytes:

@@ -37,6 +37,9 @@ def check_memory(survey: Survey, txn: Txn) -> None:
     """Compare every loaded object with its row, and every readahead with the next entries."""
     if not txn.catalog.index.counts_expiries(txn):
         survey.findings.fault(STORE, "the keys that expire are miscounted in memory")
+    for string in txn.catalog.strings.values():
+        if survey.rows.get(_METADATA, string.row) != string.encode():
+            survey.findings.fault(survey.key_place(string.name, "string"), _RECORD)
     for stream in txn.catalog.streams.values():
         place = survey.stream_place(stream.name)
         if not _is_as_recorded(survey, stream):

@@ -156,7 +156,6 @@ class Client(Session):
         "created",
         "descriptor",
         "direct",
-        "drained",
         "fault",
         "id",
         "is_local",
@@ -244,9 +243,8 @@ class Client(Session):
         requests wait."""
         self.answers = Answers.ON
         self.direct = False
-        """It has no pending request and no special state: its next bytes may be an XADD burst."""
-        self.drained = False
-        """All received bytes are in ``requests``."""
+        """It is in no special state, and all received bytes are in ``requests``: plain requests
+        take the short way (``Pipelines``), and its next bytes may be an XADD burst."""
         self.closing = False
         """Nothing more is read; the connection closes after the last reply."""
         self.leaving = False
@@ -262,20 +260,12 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""
-        self.drained = False
         waits = self.block is not None or self.paged or self.unread.size or self.reader.is_cut
         if waits or len(data) > PIECE:
             self.unread.add(data)
             return
         self.reader.feed(data)
         self.take_in()
-
-    def receive_whole(self, data: bytes) -> bool:
-        """Take bytes if they are whole requests, with none before them; return whether they are."""
-        requests = self.reader.whole(data) if len(data) <= PIECE else []
-        self.requests += requests
-        self.drained = bool(requests)
-        return self.drained
 
     def take_in(self) -> bool:
         """Parse the next requests; return False if there are no bytes to parse.
@@ -325,6 +315,17 @@ class Client(Session):
         self.no_evict = self.no_touch = self.monitors = False
         self.become(self.server.acl.default, self.server.acl.is_open)
 
+    @property
+    def is_plain(self) -> bool:
+        """Whether its plain requests may take the short way."""
+        return (
+            self.answers is _ON
+            and self.queue is None
+            and self.authenticated
+            and self.user.free
+            and not self.no_touch
+        )
+
     def settle(self) -> None:
         """Update ``direct`` after the client's requests have run."""
         self.direct = (
@@ -332,12 +333,10 @@ class Client(Session):
             and self.queue is None
             and self.block is None
             and self.authenticated
-            and not (self.requests or self.closing)
-            and (self.drained or self._has_no_bytes())
+            and self.fault is None
+            and not (self.no_touch or self.closing or self.unread.size)
+            and self.reader.is_empty
         )
-
-    def _has_no_bytes(self) -> bool:
-        return self.fault is None and not self.unread.size and self.reader.is_empty
 
     def wants_next(self) -> bool:
         """Return whether the next reply is written; count it for CLIENT REPLY SKIP."""

@@ -26,7 +26,7 @@ from kvstream.server.acl import Acl, WrongPassword
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import Waits
 from kvstream.server.runtime.checkpoints import Saving
-from kvstream.server.runtime.client import Answers, Argv, Client
+from kvstream.server.runtime.client import PIECE, Answers, Argv, Client
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
@@ -104,8 +104,8 @@ class Executor:
         self.outbox = Outbox(engine.committer, self, self.paging)
 
         self._turn: Turn | None = None
-        self._calls_until = 0.0
-        """When the turn ends, by the clock of the calls."""
+        self._until = 0.0
+        """When the turn takes no new request any more."""
         self._is_odd = False
         """The server is in a special state: no request is plain."""
         self._runner = 0
@@ -133,19 +133,20 @@ class Executor:
         client.bytes_in += len(data)
         if client.bytes_in > client.look_at:
             self.limits.look(client)
-        if client.direct:
+        if client.direct and not client.requests:
             burst = burst_of(client, data)
             if burst is not None:
                 self.bursts.append(burst)
                 return
-        client.last_used = self.clock()
-        if client.direct:
-            client.direct = False
-            if client.receive_whole(data):
+            client.last_used = self.clock()
+            requests = client.reader.whole(data) if len(data) <= PIECE else None
+            if requests:
+                client.requests += requests
                 self.ready[client] = None
                 return
         elif client.closing:
             return
+        client.direct, client.last_used = False, self.clock()
         client.receive(data)
         if client.block is not None:
             if client.unread.size > client.reader.query_max:
@@ -235,8 +236,8 @@ class Executor:
         """Run one turn; return whether requests are left for the next one."""
         if not self.pending:
             return False
-        begun = perf_counter()
-        until, self._calls_until = self.clock() + TURN_S, begun + TURN_S
+        begun = self.calls.ended = perf_counter()
+        self._until = begun + TURN_S
         if self.options.maxmemory:
             self.limits.look_at_memory()
         if self._gate.is_shut is (self.calls.read_only is None):
@@ -252,11 +253,7 @@ class Executor:
                     left -= self._run_first(turn)
                 if self.bursts:
                     left -= self._run_bursts(left)
-                ready, clock = self.ready, self.clock
-                while ready and left > 0 and clock() < until:
-                    client = next(iter(ready))
-                    del ready[client]
-                    left -= self._run_requests(turn, client, left)
+                left -= self._run_ready(turn, left)
                 self._finish(turn)
             except TurnFailed as failure:
                 self._run_alone(failure)
@@ -273,6 +270,34 @@ class Executor:
     def pending(self) -> bool:
         """Whether there are requests to run."""
         return bool(self.ready or self.bursts or self.first or self.works.is_busy)
+
+    def _run_ready(self, turn: Turn, most: int) -> int:
+        """Run the requests of all clients, LOOKS of each at a time; return how many ran."""
+        ready, calls, pipelines, slots = self.ready, self.calls, self._pipelines, self._slots
+        left = most
+        while ready and left > 0 and calls.ended < self._until:
+            client = next(iter(ready))
+            del ready[client]
+            if client.direct and client.user.free and not self._is_odd:
+                try:
+                    if self._appends.waiting and pipelines.has_next(client):
+                        self._appends.flush(turn)
+                    ran, held = pipelines.run(turn, client, min(left, LOOKS), self._until, slots)
+                except TurnFailed:
+                    ready[client] = None  # for the requests that have not run
+                    raise
+                left -= ran
+                if held is not None:
+                    slots.append(held)
+                    self._settle(turn, held)
+                elif not client.requests:
+                    continue
+                elif ran >= LOOKS:
+                    ready[client] = None
+                    continue
+            left -= self._run_requests(turn, client, left)
+            calls.ended = perf_counter()
+        return most - left
 
     def _run_first(self, turn: Turn) -> int:
         """Run the requests that were put off to the begin of a turn."""
@@ -302,12 +327,14 @@ class Executor:
         else:
             self._turn.abandon()
         self._appends.clear()
+        self._pipelines.forget()
         self._slots.clear()
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many ran."""
         if client.paged:  # it becomes ready again
             return 0
+        client.direct = False
         try:
             count, more = self._run_some(turn, client, most)
         except TurnFailed:
@@ -336,31 +363,29 @@ class Executor:
         While others wait, a client runs LOOKS requests or one piece of bytes; an unauthenticated
         one a single request.
         """
-        requests, calls, pipelines = client.requests, self.calls, self._pipelines
+        requests, pipelines = client.requests, self._pipelines
         count = 0
         while count < most and client.block is None and not client.closing and not client.paged:
             may_go_on = False
             if requests:
                 ran, held = 0, None
-                if not self._is_odd:
-                    if self._appends.waiting and pipelines.has_next(client):
+                if not self._is_odd and client.is_plain and pipelines.has_next(client):
+                    if self._appends.waiting:
                         self._appends.flush(turn)
                     room = min(most - count, LOOKS - count % LOOKS)
-                    ran, held = pipelines.run(turn, client, room, self._calls_until, self._slots)
+                    ran, held = pipelines.run(turn, client, room, self._until, self._slots)
                 if held is not None:
                     self._slots.append(held)
                     self._settle(turn, held)
                 elif not ran:
+                    pipelines.record(turn.txn)
                     self._request(turn, client, requests.popleft())
-                    self._is_odd = calls.is_odd
+                    self._is_odd = self.calls.is_odd
                 count += ran or 1
                 may_go_on = count % LOOKS > 0 and client.authenticated
-                now = calls.ended
-            elif client.drained or not client.take_in():
+            elif not client.take_in():
                 return count, False
-            else:
-                now = perf_counter()
-            if now >= self._calls_until or (self.ready and not may_go_on):
+            if perf_counter() >= self._until or (self.ready and not may_go_on):
                 break
         return count, True
 
@@ -478,6 +503,7 @@ class Executor:
     def _finish(self, turn: Turn) -> None:
         if self._appends.waiting:
             self._appends.flush(turn)
+        self._pipelines.record(turn.txn)
         sequence = turn.commit()
         if turn.served:
             turn.tell(sequence)
@@ -492,6 +518,7 @@ class Executor:
         """
         is_unknown = isinstance(failure.__cause__, UnknownOutcome)
         self._appends.clear()
+        self._pipelines.forget()
         kept, self._slots = self._slots, []
         slots = [slot for each in kept for slot in self._apart(each)]
         slots += map(self._take_back, list(self.first))  # otherwise they might be put off forever
@@ -522,7 +549,7 @@ class Executor:
     def _apart(self, kept: Kept) -> list[Slot]:
         """Return a slot for each request of a pipeline or a burst."""
         if isinstance(kept, Pipeline):
-            return kept.apart(self.calls)
+            return self._pipelines.apart(kept)
         return self._appends.apart(kept)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:

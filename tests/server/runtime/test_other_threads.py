@@ -99,18 +99,20 @@ def test_an_interrupt_between_two_operations_lets_go_of_the_store(server: Server
     ann, bob = server.client(), server.client()
     ann.send("SET", "k", "v")
     bob.send("PING")
-    times = iter([server.now, server.now])
+    calls = server.executor.calls
+    clock = calls.clock
+    times = iter([clock(), clock()])
 
-    def clock() -> float:
-        """Be interrupted when the loop of the turn looks at the clock behind its first client."""
+    def interrupted() -> float:
+        """Be interrupted when the turn looks at the clock after its first client."""
         now = next(times, None)
         if now is None:
             raise KeyboardInterrupt
         return now
 
-    server.executor.clock = clock
+    calls.clock = interrupted
     _sent(server, ann, bob)
-    server.executor.clock = lambda: server.now
+    calls.clock = clock
     _add_beside(server, b"t")
     assert server.client().ask("EXISTS", "k", "t").endswith(b":1\r\n")
 
