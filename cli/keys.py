@@ -81,7 +81,7 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
 
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    for info in store.key_infos(pattern):
+    for info in store.key_infos(pattern, usage=True):
         if everything or not info.key.startswith(IMPORT_PREFIX):
             shown = info._asdict()
             yield {"stream": shown.pop("key"), **shown}

@@ -97,7 +97,7 @@ class Store:
         engine = Engine(directory, settings, clock)
         try:
             return cls(engine, db)
-        except BaseException:  # an interrupt: nobody else could close it
+        except BaseException:  # an interrupt: the caller has no store to close
             engine.close(discard=True)
             raise
 
@@ -207,9 +207,13 @@ class Store:
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
         return self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
 
-    def key_infos(self, pattern: Name | None = None) -> Iterator[KeyInfo]:
-        """Yield the keys as ``scan_keys`` does, with type, counters and expiry."""
-        return self._engine.key_infos(self.db, None if pattern is None else name_bytes(pattern))
+    def key_infos(self, pattern: Name | None = None, *, usage: bool = False) -> Iterator[KeyInfo]:
+        """Yield the keys as ``scan_keys`` does, with type, counters and expiry.
+
+        With ``usage`` also lag and size, which take longer: the groups of each stream are read.
+        """
+        name = None if pattern is None else name_bytes(pattern)
+        return self._engine.key_infos(self.db, name, usage)
 
     def size(self) -> int:
         """Return the number of keys in this database."""

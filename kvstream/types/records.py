@@ -1,6 +1,7 @@
 """The results of reads, with Redis's names; IDs are StreamIDs, names are bytes."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from kvstream.types.ids import StreamID
@@ -33,7 +34,7 @@ class Entry(NamedTuple):
         fields = self.fields
         if type(fields) is RepeatedFields:
             return fields.flat
-        return tuple(part for pair in fields.items() for part in pair)
+        return tuple(chain.from_iterable(fields.items()))
 
     @property
     def pairs(self) -> tuple[tuple[bytes, bytes], ...]:
@@ -217,7 +218,7 @@ class KeyInfo(NamedTuple):
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
     lag: int | None = None
-    """Entries that the slowest group has yet to read; None if unknown, or without groups."""
+    """Entries that the slowest group has yet to read; None if unknown, or there is no group."""
     size: int | None = None
     """An estimate of the bytes of the key's rows, as MEMORY USAGE."""
 
