@@ -1,7 +1,8 @@
 """The program ``kvstream``: its global options, its table of commands, and its errors.
 
-Commands are imported when they are used. An error ends the program with one line on stderr and an
-exit code. The commands about the program itself, ``completion`` and ``version``, are here.
+Commands are imported when they are used; the table has their summaries, for the help. An error
+ends the program with one line on stderr and an exit code. The commands about the program itself,
+``completion`` and ``version``, are here.
 """
 
 import os
@@ -12,16 +13,13 @@ from importlib import import_module
 from typing import Any, ClassVar
 
 import click
-from click.shell_completion import get_completion_class
 
-from kvstream import __version__
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, PathOnly, example
-from kvstream.cli.session import session_of
 from kvstream.errors import KVStreamError
-from kvstream.storage.directory import LAYOUT_VERSION
 from kvstream.types.options import DATABASES, Durability
+from kvstream.version import VERSION
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "kvstream"
@@ -42,6 +40,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     The script completes commands, options and the names of streams.
     """
+    from click.shell_completion import get_completion_class
+
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     click.echo(
@@ -57,13 +57,15 @@ def version(out: Output) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 
+    from kvstream.storage.directory import LAYOUT_VERSION
+
     try:
         engine = version_of("rocksdict")
     except PackageNotFoundError:  # installed without its metadata
         engine = "unknown"
     out.record(
         {
-            "kvstream": __version__,
+            "kvstream": VERSION,
             "layout": LAYOUT_VERSION,
             "rocksdict": engine,
             "python": platform.python_version(),
@@ -73,28 +75,60 @@ def version(out: Output) -> None:
 
 
 SECTIONS = {
-    "Streams": (
-        *("keys.ls", "info.info", "keys.rename"),
-        *("keys.expire", "keys.persist", "keys.ttl", "keys.rm"),
-    ),
-    "Entries": (
-        *("entries.add", "entries.range_", "entries.revrange", "entries.tail"),
-        *("entries.len_", "entries.del_", "entries.trim"),
-    ),
-    "Groups": (
-        *("groups.group", "consumers.consumer", "consume.read", "consume.ack", "consume.nack"),
-        *("consume.pending", "consume.claim", "consume.autoclaim"),
-    ),
-    "Server": ("serve.serve", "top.command.top"),
-    "Files": ("importing.command.import_", "export.export", "migrate.migrate"),
-    "Spark": ("spark.spark",),
-    "Maintenance": (
-        *("info.stats", "maintenance.check", "maintenance.recover"),
-        *("maintenance.checkpoint", "maintenance.compact", "bench.bench"),
-    ),
-    "This program": ("app.completion", "app.version"),
+    "Streams": {
+        "keys.ls": "List the streams, oldest first.",
+        "info.info": "Show the counters of a stream, and its groups.",
+        "keys.rename": "Rename a stream.",
+        "keys.expire": "Set when a stream expires.",
+        "keys.persist": "Remove the expiry of a stream.",
+        "keys.ttl": "Show when a stream expires.",
+        "keys.rm": "Delete whole streams, with their groups.",
+    },
+    "Entries": {
+        "entries.add": "Append one entry, and show its ID.",
+        "entries.range_": "Show the entries from START to END, oldest first.",
+        "entries.revrange": "Show the entries from END back to START, newest first.",
+        "entries.tail": "Show the last entries of a stream, and follow it.",
+        "entries.len_": "Show the number of entries in a stream.",
+        "entries.del_": "Delete entries by ID.",
+        "entries.trim": "Remove the oldest entries of a stream.",
+    },
+    "Groups": {
+        "groups.group": "Create, move, list and delete consumer groups.",
+        "consumers.consumer": "List, create and delete the consumers of a group.",
+        "consume.read": "Read entries, on their own or as a consumer of a group.",
+        "consume.ack": "Acknowledge entries, which are then no longer pending.",
+        "consume.nack": "Return pending entries to the group.",
+        "consume.pending": "Show the pending entries of a group.",
+        "consume.claim": "Assign pending entries to a consumer, and show them.",
+        "consume.autoclaim": "Assign entries that were idle for too long to a consumer.",
+    },
+    "Server": {
+        "serve.serve": "Serve the store to Redis clients.",
+        "top.command.top": "Watch streams, groups and clients live.",
+    },
+    "Files": {
+        "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",
+        "export.export": "Write the entries of a stream to a FILE or stdout.",
+        "migrate.migrate": "Move streams from any place to any place without loss.",
+    },
+    "Spark": {
+        "spark.spark": "Run Apache Spark jobs on whole streams.",
+    },
+    "Maintenance": {
+        "info.stats": "Show the size of the store and its internal counters.",
+        "maintenance.check": "Verify every row and counter, in all databases.",
+        "maintenance.recover": "Repair a store that does not open because of lost writes.",
+        "maintenance.checkpoint": "Write a consistent copy of the store to a new directory.",
+        "maintenance.compact": "Free the disk space of deleted entries.",
+        "bench.bench": "Measure the speed of adds, ranges and reads.",
+    },
+    "This program": {
+        "app.completion": "Print the completion script of a shell.",
+        "app.version": "Show the versions of kvstream and its dependencies.",
+    },
 }
-"""The module and function of each command, by the section of the help that lists it."""
+"""The summary of each command by its module and function, by section of the help."""
 
 
 def name_of(path: str) -> str:
@@ -133,10 +167,7 @@ class Application(click.Group):
         for title, paths in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [
-                        (name.ljust(width), self.commands[name].get_short_help_str(60))
-                        for name in map(name_of, paths)
-                    ]
+                    [(name_of(path).ljust(width), summary) for path, summary in paths.items()]
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
@@ -237,7 +268,7 @@ def _discard_stdout() -> None:
     help="When writes are synced to disk while a command runs. A command that succeeds has synced "
     "all of them.",
 )
-@click.version_option(__version__, message="kvstream %(version)s")
+@click.version_option(VERSION, message="kvstream %(version)s")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
     """Durable message streams in a directory, with the semantics of Redis Streams.
@@ -246,4 +277,6 @@ def main(ctx: click.Context, /, **options: Any) -> None:
     closes it. With --url the same commands work on a server, kvstream's or Redis's. A DURATION is
     written 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` shows examples.
     """
+    from kvstream.cli.session import session_of  # not for --help and --version
+
     ctx.obj = session_of(ctx)

@@ -1,7 +1,7 @@
 """``ls``, ``rename``, ``expire``, ``persist``, ``ttl`` and ``rm``: the keys of a database."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,9 +21,11 @@ from kvstream.cli.tables import (
     size,
     time_of,
 )
-from kvstream.store import Store
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import StreamID
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
 
 _MS = 1000
 
@@ -80,7 +82,7 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
         out.table(_LS, _rows(store, pattern, everything))
 
 
-def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern, usage=True):
         if everything or not info.key.startswith(IMPORT_PREFIX):
             shown = info._asdict()
