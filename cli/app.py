@@ -10,6 +10,7 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from itertools import islice
 from typing import Any, ClassVar
 
 import click
@@ -78,6 +79,7 @@ SECTIONS = {
     "Streams": {
         "keys.ls": "List the streams, oldest first.",
         "info.info": "Show the counters of a stream, and its groups.",
+        "keys.copy": "Copy a stream, with its groups, under a new name.",
         "keys.rename": "Rename a stream.",
         "keys.expire": "Set when a stream expires.",
         "keys.persist": "Remove the expiry of a stream.",
@@ -86,6 +88,7 @@ SECTIONS = {
     },
     "Entries": {
         "entries.add": "Append one entry, and show its ID.",
+        "entries.get": "Show entries by ID.",
         "entries.range_": "Show the entries from START to END, oldest first.",
         "entries.revrange": "Show the entries from END back to START, newest first.",
         "entries.tail": "Show the last entries of a stream, and follow it.",
@@ -116,6 +119,7 @@ SECTIONS = {
         "spark.spark": "Run Apache Spark jobs on whole streams.",
     },
     "Maintenance": {
+        "info.ping": "Check that the store or server answers.",
         "info.stats": "Show the size of the store and its internal counters.",
         "maintenance.check": "Verify every row and counter, in all databases.",
         "maintenance.recover": "Repair a store that does not open because of lost writes.",
@@ -172,12 +176,42 @@ class Application(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._global_first(args))
         except click.NoSuchOption as error:
             if error.option_name in _options_of(*self.commands.values()):
                 place = f"after the command: kvstream COMMAND {error.option_name}"
-                raise _misplaced_option(error, place) from None
+                raise click.UsageError(f"{error.option_name} goes {place}", error.ctx) from None
             raise
+
+    def _global_first(self, args: list[str]) -> list[str]:
+        """Return the arguments with the global options that follow the command moved before it.
+
+        An option that the command has too, such as --durability of ``serve``, stays.
+        """
+        known = {
+            name: option
+            for name, option in _options_of(self, deep=False).items()
+            if not option.is_flag
+        }
+        at = _command_at(args, known)
+        if (
+            at == len(args)
+            or args[at] not in self.commands
+            or known.keys().isdisjoint(each.partition("=")[0] for each in args[at:])
+        ):
+            return args
+        moving = known.keys() - _options_of(self.commands[args[at]]).keys()
+        first, rest = args[:at], []
+        words = iter(args[at:])
+        for word in words:
+            name, sign, _ = word.partition("=")
+            if word == "--":
+                rest += [word, *words]
+            elif name in moving:
+                first += [word] if sign else [word, *islice(words, 1)]
+            else:
+                rest.append(word)
+        return first + rest
 
     def invoke(self, ctx: click.Context) -> Any:
         if hasattr(sys.stdout, "reconfigure"):  # the terminal may not be UTF-8
@@ -190,13 +224,6 @@ class Application(click.Group):
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
-        except click.NoSuchOption as error:
-            option = _options_of(self, deep=False).get(error.option_name)
-            if option is None:
-                raise
-            words = " ".join(filter(None, (error.option_name, option.metavar)))
-            place = f"before the command: kvstream {words} COMMAND"
-            raise _misplaced_option(error, place) from None
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
         return result
@@ -214,8 +241,12 @@ def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.
     return found
 
 
-def _misplaced_option(error: click.NoSuchOption, place: str) -> click.UsageError:
-    return click.UsageError(f"{error.option_name} goes {place}", error.ctx)
+def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
+    """Return the index of the command in ``args``, their number if there is none."""
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] != "--":
+        at += 2 if args[at] in options else 1
+    return min(at, len(args))
 
 
 def _discard_stdout() -> None:
@@ -274,8 +305,9 @@ def main(ctx: click.Context, /, **options: Any) -> None:
     """Durable message streams in a directory, with the semantics of Redis Streams.
 
     Only one process at a time can open a store for writing: a command opens it, does its work and
-    closes it. With --url the same commands work on a server, kvstream's or Redis's. A DURATION is
-    written 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` shows examples.
+    closes it. With --url the same commands work on a server, kvstream's or Redis's. These options
+    go before or after the command. A DURATION is written 500ms, 10s, 15m, 2h or 7d.
+    `kvstream COMMAND --help` shows examples.
     """
     from kvstream.cli.session import session_of  # not for --help and --version
 

@@ -51,6 +51,8 @@ class Source:
         """Identifies it in a later run; None if that is not possible."""
         self.size: int | None = None
         """Its size in bytes; None for a pipe."""
+        self.ended = False
+        """Whether ``spool`` has found the end of the pipe."""
         self._read = _reader(stream)
         self._descriptor = _pollable(stream)
         self._buffer = b""
@@ -81,6 +83,27 @@ class Source:
         part = self._buffer[self._at : self._at + length]
         self._at += len(part)
         return part
+
+    def wait_for_data(self) -> bool:
+        """Wait until a pipe has data or ends; return whether this is a pipe."""
+        if self._descriptor is None:
+            return False
+        select.select([self._descriptor], [], [])
+        return True
+
+    def spool(self, file: BinaryIO, wait_s: float) -> bool:
+        """Move what a pipe has to a file; return False if it has nothing for ``wait_s``."""
+        assert self._descriptor is not None
+        readable, _, _ = select.select([self._descriptor], [], [], wait_s)
+        part = self._read(CHUNK) if readable else b""
+        self.ended = bool(readable) and not part
+        return file.write(part) > 0
+
+    def continue_with(self, file: BinaryIO) -> None:
+        """Read a file from its start, and then the pipe that it was read from."""
+        read = self._read
+        file.seek(0)
+        self._read = lambda length: file.read(length) or read(length)
 
     def must_wait(self) -> bool:
         """Return whether reading the next line would wait for the pipe."""

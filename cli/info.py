@@ -1,4 +1,4 @@
-"""``info`` and ``stats``: the counters of a stream, and of the whole store."""
+"""``info``, ``ping`` and ``stats``: a stream, and the whole store."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -142,6 +142,19 @@ def _show_group(out: Output, group: GroupDetail) -> None:
         out.table(_PENDING, (row._asdict() for row in group.pending))
 
 
+@click.command(epilog=example("kvstream ping"))
+@output_options
+@click.pass_obj
+def ping(session: Session, out: Output) -> None:
+    """Check that the store or server answers.
+
+    Shows the time of a round trip to the server, or of opening the store.
+    """
+    seconds = session.ping()
+    out.result(f"PONG after {seconds * _MS:.1f} ms", ms=round(seconds * _MS, 3))
+
+
+_MS = 1000
 _BYTES = "_bytes"
 _STATS_FORMATS: Mapping[str, Callable[[Any], str]] = {
     "size_on_disk": size,

@@ -1,4 +1,4 @@
-"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl`` and ``rm``: the keys of a database."""
+"""``ls``, ``copy``, ``rename``, ``expire``, ``persist``, ``ttl``, ``rm``: keys of a database."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -87,6 +87,26 @@ def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[d
         if everything or not info.key.startswith(IMPORT_PREFIX):
             shown = info._asdict()
             yield {"stream": shown.pop("key"), **shown}
+
+
+@click.command(epilog=example("kvstream copy orders orders:test"))
+@stream_argument
+@click.argument("new_name", type=Name())
+@click.option("--replace", is_flag=True, help="Delete a stream that has NEW_NAME.")
+@output_options
+@click.pass_obj
+def copy(session: Session, out: Output, /, stream: bytes, new_name: bytes, replace: bool) -> None:
+    """Copy a stream, with its groups, under a new name.
+
+    The copy is made in one commit. Memory and time grow with the number of entries. The exit code
+    is 1 if NEW_NAME exists.
+    """
+    with session.writing() as store:
+        existing_key(store, stream)
+        done = store.copy(stream, new_name, replace=replace)
+    text = "copied to" if done else "not copied, there is a stream"
+    out.result(f"{printable(stream)}: {text} {printable(new_name)}", copied=done)
+    fail_unless(done)
 
 
 @click.command(epilog=example("kvstream rename orders orders:2025"))

@@ -151,6 +151,10 @@ class DirectorySession:
         with self._opened(read_only=False, create=create) as store:
             yield store
 
+    def holder(self) -> Holder | None:
+        """Return a process that has the store open; None if there is none, or it is unknown."""
+        return holder_of(self.path)
+
     @contextmanager
     def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
         from kvstream.store import Store
@@ -164,6 +168,12 @@ class DirectorySession:
 
         with wait_for_store(path, self.wait_s, attempt) as store:
             yield store
+
+    def ping(self) -> float:
+        """Return the seconds that opening the store takes."""
+        start = time.perf_counter()
+        with self.reading():
+            return time.perf_counter() - start
 
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:
         """Return the number of entries after an ID."""
@@ -258,6 +268,14 @@ class ServerSession:
 
         connect = partial(open_server, self._url, self._db, self._connect_s or CONNECT_S)
         return retry(connect, self.wait_s, ServerLoading)
+
+    def ping(self) -> float:
+        """Return the seconds of a round trip to the server."""
+        with self.reading():
+            assert self._engine is not None
+            start = time.perf_counter()
+            self._engine.connection().ask("PING")
+        return time.perf_counter() - start
 
     def save(self) -> str:
         """Have the server save to its own directory, as by BGSAVE, and return the directory."""

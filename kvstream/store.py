@@ -25,9 +25,9 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
+from kvstream.operations import append, checks, copy, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -123,6 +123,17 @@ class Store:
     ) -> None:
         """Close the store; after an error, remove a new directory without any write."""
         self._engine.close(discard=error is not None)
+
+    def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
+        """Copy a key, with its groups, in one commit; return False if the target exists.
+
+        With ``replace`` a target is overwritten. Memory and time grow with the number of entries.
+        Raises NoSuchKey if the source does not exist.
+        """
+        done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
+        if not done and not self.exists(source):
+            raise NoSuchKey
+        return done
 
     def _name(self, key: Name) -> bytes:
         return qualified(self.db, name_bytes(key))

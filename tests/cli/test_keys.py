@@ -107,3 +107,13 @@ def test_rm_deletes_whole_streams_and_tells_when_one_was_missing(orders: Program
 )
 def test_a_stream_that_is_not_there_is_named(orders: Program, arguments: list[str]) -> None:
     assert "there is no stream 'x' in database 0" in orders(*arguments, code=1).stderr
+
+
+def test_copy_makes_a_second_stream_with_its_groups(orders: Program) -> None:
+    assert orders.one("copy", "orders", "orders:copy") == {"copied": True}
+    assert orders.json("range", "orders:copy") == orders.json("range", "orders")
+    assert orders.json("group", "ls", "orders:copy") == orders.json("group", "ls", "orders")
+    assert orders.one("copy", "orders", "orders:2025", code=1) == {"copied": False}
+    assert orders.one("copy", "orders", "orders:2025", "--replace") == {"copied": True}
+    assert orders.one("len", "orders:2025") == {"length": 5}
+    assert "no stream 'missing'" in orders("copy", "missing", "x", code=1).stderr
