@@ -34,7 +34,7 @@ from kvstream.cli.json_values import (
 )
 from kvstream.errors import RequestError
 from kvstream.types.options import ENTRY_BYTES_MAX
-from kvstream.types.records import Entry
+from kvstream.types.records import AnyEntry
 
 CHUNK = 256 * 1024
 LINE_BYTES_MAX = 1 << 30
@@ -345,7 +345,7 @@ class Writer(Protocol):
         """The lines before the first entry."""
         ...
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         """Return the lines of some entries."""
         ...
 
@@ -355,7 +355,7 @@ class JsonWriter:
 
     header = b""
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         return "".join(dumps(entry_json(entry)) + "\n" for entry in entries).encode()
 
 
@@ -368,10 +368,10 @@ class CsvWriter:
         self._delimiter = delimiter
         self.header = self._encoded([[ID_COLUMN, *self.names, FIELDS_COLUMN]])
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         return self._encoded([self._row(entry) for entry in entries])
 
-    def _row(self, entry: Entry) -> list[str]:
+    def _row(self, entry: AnyEntry) -> list[str]:
         cells = [str(entry.id), *[""] * len(self.names), ""]
         before = -1
         for name, value in entry.pairs:
@@ -399,7 +399,7 @@ def cell_text(value: bytes) -> str:
     return "" if "\r" in text or "\0" in text else text
 
 
-def column_names(entries: Iterator[Entry]) -> list[str]:
+def column_names(entries: Iterator[AnyEntry]) -> list[str]:
     """Return the names of fields, in the order in which entries use them."""
     names: dict[str, None] = {}
     for entry in entries:

@@ -134,7 +134,7 @@ class DirectorySession:
         """The directory of the store; a usage error if none was named."""
         if self.directory is None:
             raise click.UsageError(
-                "name the store: --store DIR before the command, or KVSTREAM_STORE; "
+                "name the store: --store DIR, or KVSTREAM_STORE; "
                 "or a server: --url redis://HOST, or KVSTREAM_URL"
             )
         return self.directory
@@ -312,7 +312,7 @@ def atomically(store: Store, work: Callable[[], T]) -> T:
 
 
 def session_of(ctx: click.Context) -> Session:
-    """Return the session that the options before the command name; it ends with the context."""
+    """Return the session that the global options name; it ends with the context."""
     options = ctx.params
     if not _names_server(ctx):
         return DirectorySession(

@@ -11,7 +11,7 @@ import click
 
 from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
 from kvstream.cli.importing.batches import TIME_FORMATS, BadRow, Import, RowIDs, time_parser
-from kvstream.cli.output import Output, output_options, progress_bar
+from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
@@ -87,7 +87,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     "--again", is_flag=True, help="Start at the first line, even if an import can be resumed."
 )
 @quiet_option
-@output_options
+@summary_options
 @click.pass_obj
 def import_(
     session: Session, out: Output, /, stream: bytes, file: BinaryIO, again: bool, **options: Any
