@@ -247,7 +247,7 @@ class ServerSession:
         return retry(connect, self.wait_s, ServerLoading)
 
     def save(self) -> str:
-        """Have the server save to its own directory, as by BGSAVE, and return the directory."""
+        """Run BGSAVE on the server, and return its directory."""
         with self.reading():
             assert self._engine is not None
             self._engine.save()
