@@ -278,7 +278,7 @@ class ServerSession:
         return time.perf_counter() - start
 
     def save(self) -> str:
-        """Have the server save to its own directory, as by BGSAVE, and return the directory."""
+        """Run BGSAVE on the server, and return its directory."""
         with self.reading():
             assert self._engine is not None
             self._engine.save()

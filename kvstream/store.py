@@ -1,4 +1,4 @@
-"""The store: a directory of streams, opened by one process."""
+"""The store: streams in a directory that one process has open, or on a server."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -149,6 +149,8 @@ class Store:
         """Run everything that this thread does in the ``with`` block as one atomic commit.
 
         An exception rolls it back. Other threads wait meanwhile, and blocking reads do not block.
+        On a server it is MULTI and EXEC: the results of its writes can be used after the block, and
+        Conflict is raised if another client has changed what it read.
         """
         with self._engine.transaction():
             yield self
@@ -412,11 +414,11 @@ class Store:
         return self.engine.run(checks.check, repair)
 
     def compact(self) -> None:
-        """Compact everything, which frees the disk space of deleted rows."""
+        """Compact everything, which frees the disk space of deleted rows; on a server, its AOF."""
         self._engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return sizes and counters of RocksDB."""
+        """Return sizes and counters of RocksDB; on a server, the sections of INFO."""
         return self._engine.statistics()
 
 

@@ -228,7 +228,7 @@ class Stream:
         return found[0] if found else None
 
     def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID; it reads nodes, not entries."""
+        """Return the exact number of entries after an ID; only on a server are they all read."""
         return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
