@@ -1,8 +1,8 @@
 """The program ``kvstream``: its global options, its table of commands, and its errors.
 
 Commands are imported when they are used; the table has their summaries, for the help. An error
-ends the program with one line on stderr and an exit code. The commands about the program itself,
-``completion`` and ``version``, are here.
+ends the program with one line on stderr and an exit code. The command
+``version`` is here.
 """
 
 import os
@@ -17,37 +17,10 @@ import click
 
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, PathOnly, example
+from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, example
 from kvstream.errors import KVStreamError
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION
-
-SHELLS = ("bash", "zsh", "fish")
-PROGRAM = "kvstream"
-_COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
-
-
-@click.command(
-    epilog=example(
-        "kvstream completion bash >> ~/.bash_completion",
-        "kvstream completion zsh > ~/.zfunc/_kvstream",
-        "kvstream completion fish > ~/.config/fish/completions/kvstream.fish",
-    )
-)
-@click.argument("shell", type=click.Choice(SHELLS))
-@click.pass_context
-def completion(ctx: click.Context, shell: str) -> None:
-    """Print the completion script of a shell.
-
-    The script completes commands, options and the names of streams.
-    """
-    from click.shell_completion import get_completion_class
-
-    completion_class = get_completion_class(shell)
-    assert completion_class is not None
-    click.echo(
-        completion_class(ctx.find_root().command, {}, PROGRAM, _COMPLETION_VARIABLE).source()
-    )
 
 
 @click.command(epilog=example("kvstream version --json"))
@@ -128,7 +101,7 @@ SECTIONS = {
         "bench.bench": "Measure the speed of adds, ranges and reads.",
     },
     "This program": {
-        "app.completion": "Print the completion script of a shell.",
+        "completion.completion": "Print the completion script of a shell.",
         "app.version": "Show the versions of kvstream and its dependencies.",
     },
 }
@@ -162,6 +135,11 @@ class Commands(Mapping[str, click.Command]):
 
 class Application(click.Group):
     """The top-level group: lists commands by section and turns errors into exit codes."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        if COMPLETION_VARIABLE in os.environ:
+            import_module("kvstream.cli.completion")  # registers the script of bash
+        return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)

@@ -18,6 +18,8 @@ from kvstream.errors import InvalidArgument
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import StreamID, parse_add_id
 
+COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
+"""The environment variable by which a shell asks for completions."""
 _MARK = "\b\nExample:\n"
 _PROMPT = "  $ "
 
@@ -88,6 +90,8 @@ class StreamName(Name):
     """The name of a stream; the shell completes it."""
 
     name = "stream"
+    inside: tuple[str, ...] = ()
+    """The arguments that say where the names are looked up."""
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
@@ -96,8 +100,25 @@ class StreamName(Name):
 
         from kvstream.cli.session import complete_names
 
-        names = complete_names(ctx.find_root().params)
+        given = [ctx.params.get(name) for name in self.inside]
+        if None in given:
+            return []
+        names = complete_names(ctx.find_root().params, *given)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+
+
+class GroupName(StreamName):
+    """The name of a group of the stream that is named before it."""
+
+    name = "group"
+    inside = ("stream",)
+
+
+class ConsumerName(StreamName):
+    """The name of a consumer of the group that is named before it."""
+
+    name = "consumer"
+    inside = ("stream", "group")
 
 
 class ID(_Type):
@@ -250,8 +271,8 @@ class PathOnly(click.Path):
 
 ids_argument = click.argument("ids", metavar="ID...", nargs=-1, required=True)
 stream_argument = click.argument("stream", type=StreamName())
-group_argument = click.argument("group", type=Name())
-consumer_argument = click.argument("consumer", type=Name())
+group_argument = click.argument("group", type=GroupName())
+consumer_argument = click.argument("consumer", type=ConsumerName())
 
 
 def ids_given(texts: Iterable[str]) -> list[StreamID]:

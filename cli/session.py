@@ -335,24 +335,34 @@ def _names_server(ctx: click.Context) -> bool:
     return url is ParameterSource.COMMANDLINE
 
 
-def complete_names(options: Mapping[str, Any]) -> list[str]:
-    """Return the streams that a shell may offer; none if the store or server cannot be read."""
-    url, store = options.get("url"), options.get("store")
+def complete_names(
+    options: Mapping[str, Any], stream: bytes | None = None, group: bytes | None = None
+) -> list[str]:
+    """Return the names that a shell may offer; none if the store or server cannot be read.
+
+    They are those of streams, of the groups of ``stream``, or of the consumers of its ``group``.
+    """
+    url, directory = options.get("url"), options.get("store")
     try:
-        if url is not None and store is None:
-            with ServerSession(url, options.get("db"), 0, COMPLETION_S) as server:
-                names = _names(server)
+        if url is not None and directory is None:
+            server = ServerSession(url, options.get("db"), 0, COMPLETION_S)
+            with server, server.reading() as store:
+                names = list(islice(_names(store, stream, group), NAMES_MAX))
         else:
-            names = _names(DirectorySession(store, options.get("db") or 0, wait_s=0.0))
+            session = DirectorySession(directory, options.get("db") or 0, wait_s=0.0)
+            with session.reading() as store:
+                names = list(islice(_names(store, stream, group), NAMES_MAX))
     except (click.UsageError, KVStreamError, OSError):
         return []
     return [text for name in names if (text := name.decode("utf-8", "replace")).isprintable()]
 
 
-def _names(session: Session) -> list[bytes]:
-    with session.reading() as store:
-        names = islice(store.scan_keys(), NAMES_MAX)
-        return [name for name in names if not name.startswith(IMPORT_PREFIX)]
+def _names(store: Store, stream: bytes | None, group: bytes | None) -> Iterator[bytes]:
+    if stream is None:
+        return (name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX))
+    if group is None:
+        return (each.name for each in store.stream(stream).groups())
+    return (each.name for each in store.stream(stream).group(group).consumers())
 
 
 def retry(attempt: Callable[[], T], wait_s: float, transient: type[Exception]) -> T:

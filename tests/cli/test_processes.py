@@ -5,6 +5,7 @@ import os
 import pty
 import re
 import select
+import shlex
 import shutil
 import signal
 import subprocess
@@ -321,6 +322,35 @@ def test_the_shell_completes_commands_and_streams(orders: Program) -> None:
     with Store.open(orders.directory):
         held = CliRunner().invoke(main, env=env, prog_name="kvstream")
     assert (held.stdout.split(), held.stderr) == ([], "")
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash")
+@pytest.mark.parametrize(
+    ("line", "offered"),
+    [
+        ("kvstream range ord", ["orders", "orders:2025"]),
+        ("kvstream range orders:2", ["2025"]),
+        ("kvstream group destroy orders ", ["billing"]),
+        ("kvstream consumer del orders billing w", ["worker-1"]),
+        ("kvstream add 'a b' --fields '{\"a\": 1}' --approx", ["--approximate"]),
+    ],
+)
+def test_bash_completes_names_with_colons_and_groups(
+    orders: Program, tmp_path: Path, line: str, offered: list[str]
+) -> None:
+    program = tmp_path / "kvstream"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m kvstream "$@"\n')
+    program.chmod(0o755)
+    script = f"""
+    PATH={tmp_path}:$PATH
+    source <(kvstream completion bash)
+    COMP_WORDBREAKS=$' \\t\\n:=' COMP_LINE={shlex.quote(line)} COMP_POINT={len(line)}
+    _kvstream_completion kvstream
+    printf '%s\\n' "${{COMPREPLY[@]}}"
+    """
+    env = {**os.environ, **ENVIRONMENT, "KVSTREAM_STORE": str(orders.directory)}
+    done = subprocess.run(["bash", "--norc", "-c", script], env=env, capture_output=True, text=True)
+    assert (done.stdout.splitlines(), done.stderr) == (offered, "")
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
