@@ -244,7 +244,7 @@ class Catalog:
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
         behind = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
         for name, row, record in zip(names, stored, records, strict=True):
-            key: Key | None = self.streams.get(name)
+            key: Key | None = self.streams.get(name) or self.strings.get(name)
             if key is None and record is not None:
                 key = decode_key(row, record)
                 if isinstance(key, StreamMeta) and key.prefix not in self.held:

@@ -400,21 +400,27 @@ class StreamMeta:
         self = cls.__new__(cls)
         self.name = name
         self.row = stream_row(name)
-        with damage_named("stream", name[2:]):
+        try:
             self._decode_hot(_HOT.unpack_from(record))
             self._decode_cold(record[_HOT.size :])
+        except (StructError, ValueError) as error:
+            raise damaged("stream", name[2:], error) from error
         self._start()
         return self
 
     def _decode_hot(self, parts: tuple[int, ...]) -> None:
         _check_version(parts[1])
         self.length, self.entries_added = parts[2:4]
-        self.last, self.first = new_id(parts[4:6]), new_id(parts[6:8])
-        self.head, self.swept = new_id(parts[8:10]), new_id(parts[10:12])
+        # Most of the IDs are the same few: objects that are shared take less of the collector.
+        last, first = parts[4:6], parts[6:8]
+        known = {(0, 0): MIN_ID, last: new_id(last), first: new_id(first)}
+        self.last, self.first = known[last], known[first]
+        self.head, self.swept, self.open_first, self.open_last, self.measured = (
+            known.get(pair) or new_id(pair)
+            for pair in (parts[8:10], parts[10:12], parts[14:16], parts[16:18], parts[21:23])
+        )
         self.unswept, self.nodes = parts[12:14]
-        self.open_first, self.open_last = new_id(parts[14:16]), new_id(parts[16:18])
         self.open_appended, self.open_live, self.open_bytes = parts[18:21]
-        self.measured = new_id(parts[21:23])
 
     def _decode_cold(self, record: bytes) -> None:
         parts = _COLD.unpack_from(record)

@@ -157,13 +157,14 @@ def add_each(
 ) -> list[StreamID]:
     """Append encoded entries like a sequence of XADDs, each with its own trim."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = next_ids(stream.last, len(entries), txn.now_ms)
+    last = stream.last
+    ids = next_ids(last, len(entries), txn.now_ms)
     start = 0
     for how, alike in groupby(trims):
         stop = start + len(list(alike))
         _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], how)
         start = stop
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return ids
 
 

@@ -227,19 +227,33 @@ def read(
 
     There may be fewer if a server limits replies. ``shown``: entries may be Written.
     """
+    streams = [(name, txn.stream(name), after) for name, after in wanted]  # or raises WrongType
+    found = [
+        (name, stream, after)
+        for name, stream, after in streams
+        if stream is not None and entries.has_after(stream, after)
+    ]
+    return _read_streams(txn, found, count, budget, shown)
+
+
+def _read_streams(
+    txn: Txn,
+    wanted: list[tuple[bytes, StreamMeta, StreamID]],
+    count: int | None,
+    budget: Budget | None,
+    shown: bool,
+) -> Reply:
+    """Read streams that may have entries after an ID."""
+    reply: Reply = []
+    if not wanted:
+        return reply
     budget = budget or Budget()
-    for name, _ in wanted:
-        txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_left)
     shown = shown and room.counts_few and not budget.limited and ranges.is_kept(txn, count)
     seeks = None if shown or len(wanted) == 1 else begin(txn)
-    reply: Reply = []
-    for name, after in wanted:
+    for name, stream, after in wanted:
         if budget.exhausted:
             break
-        stream = txn.stream(name)
-        if stream is None or not entries.has_after(stream, after):
-            continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
         if shown and count is not None and not ranges.is_large(stream, count):
@@ -279,8 +293,8 @@ def read_on(
             wrong = wrong or error
             continue
         if stream is not None and entries.has_after(stream, after):
-            readable.append((name, after))
-    reply = read(txn, readable, count, budget) if readable else []
+            readable.append((name, stream, after))
+    reply = _read_streams(txn, readable, count, budget, shown=False)
     if reply and wrong is not None:
         raise wrong
     return reply

@@ -12,7 +12,7 @@
                           | LF* "$EOF:" mark(40) CRLF byte* mark
                stream    := request*                   without replies
 
-An offset counts the bytes of the stream; that of a command is behind its last byte. Lines and
+An offset counts the bytes of the stream; that of a command is after its last byte. Lines and
 requests have a maximum length. The connection is authenticated before the handshake.
 """
 

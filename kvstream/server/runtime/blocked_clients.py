@@ -107,10 +107,10 @@ class Waits:
         attempt, shares = wait.attempt, wait.shares
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
-        if attempt is not wait.attempt:
-            shares = None
-        elif wait.group is None:  # an attempt checks the user's rights
-            shares = shares and (client.user, shares)
+        if shares is not None and wait.group is None:
+            # An attempt also checks the user's rights, which may depend on the first argument.
+            first = None if call is None else call[1][1]
+            shares = (client.user, first, shares) if attempt is wait.attempt else None
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)

@@ -223,7 +223,8 @@ class Executor:
             self.works.run()
         if self.limits.held:
             self.limits.release()
-        self.limits.bound_clients()
+        if self.options.maxmemory_clients:
+            self.limits.bound_clients()
         if self.trackers.clients:
             self._send_invalidations()
 

@@ -132,8 +132,7 @@ class Pipelines:
     ) -> tuple[int, Slot | None]:
         """Run the next plain requests of a plain client, and add their replies to ``slots``.
 
-        Returns how many ran: 0 if the next one is not plain. If the answer of the last one is no
-        reply yet, its slot is returned too.
+        Returns how many ran, and the slot of the last one if its answer is no reply yet.
         """
         pipeline = Pipeline(client)
         slots.append(pipeline)
@@ -172,13 +171,10 @@ class Pipelines:
                 name = prefix + argv[1]
                 if found.uses:
                     names.append(name)
-                if not txn.missing:
-                    self._hits += found.counts
+                if txn.missing:
+                    self._note_missing(found, name, txn)
                 else:
-                    is_miss = name in txn.missing
-                    self._hits += found.counts and not is_miss
-                    self._misses += found.counts and is_miss
-                    txn.missing.clear()
+                    self._hits += found.counts
             elif found.has_keys:
                 calls.lookups.note(client, found.command, argv, txn)
             if found.writes:
@@ -195,13 +191,19 @@ class Pipelines:
                 break
             began = ended
         calls.ended = ended
-        if replies:
-            assert last is not None
+        if last is not None and replies:
             client.last_command = last.name
             client.commands_run += len(replies)
         elif not argvs:
             slots.pop()
         return len(argvs) + (held is not None), held
+
+    def _note_missing(self, found: Plain, name: bytes, txn: Txn) -> None:
+        if found.counts:
+            is_miss = name in txn.missing
+            self._hits += not is_miss
+            self._misses += is_miss
+        txn.missing.clear()
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""

@@ -27,7 +27,7 @@ from kvstream.server.runtime.dispatch import Calls
 
 SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""
-_SMALL = frozenset({int, Simple, type(None)})
+_MINIMAL = frozenset({int, Simple, type(None)})
 """Types of replies whose size need not be measured."""
 _NO_REPLIES = frozenset({Blocked, Later, Stepwise})
 """Answers that are no replies. In EXEC only Blocked occurs."""
@@ -51,7 +51,7 @@ class Room:
 
         The reply of a command that has written is never refused.
         """
-        limits, size = self._limits, OBJECT_BYTES if type(reply) in _SMALL else memory_of(reply)
+        limits, size = self._limits, OBJECT_BYTES if type(reply) in _MINIMAL else memory_of(reply)
         held = self.held + size
         if size > SMALL and 0 < limits.reply_max < held and not command.writes:
             return ErrorReply.of(limits.too_large())

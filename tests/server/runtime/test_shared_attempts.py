@@ -9,9 +9,12 @@ from unittest.mock import patch
 
 import pytest
 
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import encode_flat
 from kvstream.operations import read
+from kvstream.operations.append import add_under
 from kvstream.storage.database import Database
-from kvstream.types.ids import U64_MAX
+from kvstream.types.ids import U64_MAX, StreamID
 from tests.server.talking import Server, Talker, request
 
 ENTRY = b"*2\r\n$3\r\n5-0\r\n*2\r\n$1\r\nf\r\n$1\r\nv\r\n"
@@ -86,6 +89,19 @@ def test_a_reader_whose_right_was_taken_is_refused_and_others_are_served(server:
     heard = [reader.heard() for reader in readers]
     assert [reply.startswith(b"-NOPERM") for reply in heard] == [True, False, True, False]
     assert heard[1] == heard[3] == free.heard() == IN_RESP2
+
+
+def test_a_right_that_depends_on_the_first_argument_is_checked_for_each(server: Server) -> None:
+    admin = server.client()
+    admin.ask("ACL", "SETUSER", "ann", "on", ">pw", "allkeys", "+@all")
+    allowed = waiting(server, user="ann")
+    refused = server.client()
+    refused.ask("AUTH", "ann", "pw")
+    refused.ask("XREAD", "COUNT", "-1", "BLOCK", "0", "STREAMS", "s", "$")
+    admin.ask("ACL", "SETUSER", "ann", "-xread", "+xread|block")
+    admin.ask("XADD", "s", "5-0", "f", "v")
+    assert allowed.heard() == IN_RESP2
+    assert refused.heard().startswith(b"-NOPERM")
 
 
 def test_an_error_reaches_all_readers(server: Server) -> None:
@@ -201,3 +217,13 @@ def test_a_pipeline_that_ends_the_ids_of_an_awaited_stream_is_answered_in_part(
     assert (heard.count(b"$41\r\n"), heard.count(b"-ERR")) == (2, 2)
     assert reader.heard().count(b"$41\r\n") == 1
     assert adder.ask("XLEN", "s") == b":3\r\n"
+
+
+def test_an_entry_of_another_thread_is_read_once_for_all_readers(server: Server) -> None:
+    readers = [waiting(server, hello=protocol) for protocol in ("2", "3", "2")]
+    entry = [encode_flat([b"f", b"v"])]
+    with reads() as made:
+        server.engine.run(add_under, qualified(0, b"s"), [StreamID(5, 0)], entry)
+    assert [reader.heard() for reader in readers] == [IN_RESP2, IN_RESP3, IN_RESP2]
+    assert len(made) == 1
+    assert len(server.engine.waiters) == 0
