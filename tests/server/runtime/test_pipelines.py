@@ -110,7 +110,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("XACK", "s", "g", "9-9"), 10),
         (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
         (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
-        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 21),
+        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
     ],
 )
 def test_a_request_of_a_pipeline_passes_few_functions(
