@@ -50,17 +50,10 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
 
 
 def _rows(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    for key, kind, info, ttl in store.key_infos(pattern):
-        if key.startswith(IMPORT_PREFIX) and not everything:
-            continue
-        yield {
-            "stream": key,
-            "type": kind,
-            "length": info and info.length,
-            "groups": info and info.groups,
-            "last_id": info and info.last_generated_id,
-            "ttl": ttl,
-        }
+    for info in store.key_infos(pattern):
+        if everything or not info.key.startswith(IMPORT_PREFIX):
+            shown = info._asdict()
+            yield {"stream": shown.pop("key"), **shown}
 
 
 @click.command(epilog=example("kvstream rename orders orders:2025"))

@@ -26,9 +26,11 @@ from kvstream.cli.tables import quoted
 from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked, WrongType
 from kvstream.group import Group
 from kvstream.layout.values import FieldsLike
+from kvstream.operations import keyspace
 from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, ServerLoading, connect
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import Durability
 
@@ -36,6 +38,8 @@ T = TypeVar("T")
 
 LOCKS = Path("/proc/locks")
 COMMAND_LENGTH_MAX = 60
+KEYS_PAGE = 1000
+"""Keys that are listed by one read."""
 
 
 class LocalStore(Store):
@@ -51,10 +55,16 @@ class LocalStore(Store):
 
     def key_infos(self, pattern: bytes | None) -> Iterator[KeyInfo]:
         """Yield the keys with type, counters and expiry."""
-        for key in self.scan_keys(pattern):
-            kind = self.type(key)
-            info = self.stream(key).info() if kind == "stream" else None
-            yield KeyInfo(key, kind, info, self.ttl(key))
+        wanted = None if pattern is None else matcher(pattern)
+        cursor, now_ms = 0, self.engine.clock.now_ms
+        while True:
+            cursor, page = self.engine.run(keyspace.summaries, self.db, cursor, KEYS_PAGE)
+            for key in page:
+                if wanted is None or wanted(key.key):
+                    ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
+                    yield KeyInfo(*key[:-1], ttl)
+            if cursor == 0:
+                return
 
     def size_on_disk(self) -> int:
         size: int = self.stats()["size_on_disk"]

@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from kvstream.types.ids import StreamID
@@ -65,8 +66,12 @@ def time_of(moment: StreamID | int | None) -> str:
     ms = moment.ms if isinstance(moment, StreamID) else moment
     if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
         return ""
-    stamp = datetime.fromtimestamp(ms // 1000, UTC)
-    return f"{stamp:%Y-%m-%d %H:%M:%S}.{ms % 1000:03d}Z"
+    return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
+
+
+@lru_cache(maxsize=100)
+def _second(seconds: int) -> str:
+    return f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M:%S}"
 
 
 def duration(ms: int | None) -> str:
@@ -214,8 +219,9 @@ def _pieces(text: str, width: int) -> Iterator[str]:
 
 
 def _padded(text: str, width: int, right: bool) -> str:
-    room = " " * (width - cells(text))
-    return room + text if right else text + room
+    if not text.isascii():
+        width -= cells(text) - len(text)
+    return text.rjust(width) if right else text.ljust(width)
 
 
 # --- layout ---------------------------------------------------------------------------------------

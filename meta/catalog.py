@@ -11,6 +11,7 @@ stream in steps sees the first two in the stream's record; ``Deletions`` reports
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import islice
 from weakref import WeakSet
 
@@ -22,7 +23,6 @@ from kvstream.layout.keys import (
     database_bounds,
     database_of,
     decode_number,
-    key_count_row,
     stream_row,
     successor,
     tree_prefix,
@@ -38,6 +38,7 @@ from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import StreamID
 from kvstream.types.options import StoreOptions
 
@@ -227,15 +228,29 @@ class Catalog:
             self.crowded = True
 
     def _keep_string(self, name: bytes, string: StringMeta) -> None:
-        if len(string.value) <= STRING_BYTES_MAX:
+        if len(string.value) <= STRING_BYTES_MAX and len(self.strings) < 2 * STRINGS_MAX:
             self.strings[name] = string
             if len(self.strings) > STRINGS_MAX:
-                self.crowded = True
+                self.crowded = True  # one commit may add many before it evicts some
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
         key = self.streams.get(name) or self.strings.get(name) or self._stored_key(txn, name)
         return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
+
+    def peek_all(self, txn: Txn, names: Sequence[bytes]) -> Iterator[Key]:
+        """Yield the keys of many names, with their counts; load and delete nothing."""
+        stored = [self.databases.stored_name(txn, name) for name in names]
+        records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
+        behind = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
+        for name, row, record in zip(names, stored, records, strict=True):
+            key: Key | None = self.streams.get(name) or self.strings.get(name)
+            if key is None and record is not None:
+                key = decode_key(row, record)
+                if isinstance(key, StreamMeta) and key.prefix not in self.held:
+                    catch_up(behind, key)
+            if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
+                yield key
 
     def create_stream(self, txn: Txn, name: bytes) -> StreamMeta:
         """Create an empty stream under a name that is free."""
@@ -258,7 +273,7 @@ class Catalog:
         self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
         string.put(txn, value)
-        txn.batch.put(_METADATA, string.row, string.encode())
+        txn.batch.puts[_METADATA][string.row] = string.encode()
         self.index.add(txn, string)
         self._keep_string(name, string)
         return string
@@ -363,7 +378,7 @@ class Catalog:
         swept = self.flushed.of(txn, stored).swept
         self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
-        txn.batch.delete(_METADATA, key_count_row(stored))
+        self.index.uncount(txn, stored)
         return count
 
     def swap(self, txn: Txn, one: int, other: int) -> None:

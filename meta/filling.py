@@ -6,17 +6,19 @@ and others that commands read.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Self
 
-from kvstream.errors import ReplyTooLarge
+from kvstream.errors import Corruption, ReplyTooLarge
 from kvstream.layout.compiled import twins
+from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.listpack import counters_size, elements_size, node_size
-from kvstream.layout.values import Names
+from kvstream.layout.values import Names, decode_checked
 from kvstream.meta.nodes import data_size, measure, put_open, set_names
-from kvstream.meta.records import UNREAD, StreamMeta
+from kvstream.meta.records import BEHIND_MAX, UNREAD, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Batch, Family
+from kvstream.storage.batch import Batch, Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.options import ENTRY_BYTES_MAX, StoreOptions
 
@@ -67,6 +69,8 @@ _NOTED_BYTES_MAX = 4096
 NODE_ENTRIES_MAX = 1 << 30
 """Entries of a node if stream-node-max-entries is 0: no limit."""
 _ALL = 1 << 30
+_FEW = 16
+"""A stream with no more entries in its open node is loaded with all of them."""
 _NEAR = 4096
 """Deltas nearer to zero than this take three bytes at most."""
 _COUNTERS_MAX = 20
@@ -112,7 +116,9 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
     txn.batch.puts[_MESSAGES][stream.prefix + PACKED(ms, seq)] = value
     if length > _NOTED_BYTES_MAX:
         measure(txn.batch, stream)
-    txn.appended(stream, 1)
+    stream.behind += 1
+    if stream.behind > BEHIND_MAX:  # until then the row suffices, so the record can wait
+        txn.changed(stream)
 
 
 def extend(
@@ -157,7 +163,9 @@ def _fill(
     )
     if at > start:
         _note_joined(stream, ids[start], ids[at - 1], at - start)
-        txn.appended(stream, at - start)
+        stream.behind += at - start
+        if stream.behind > BEHIND_MAX:
+            txn.changed(stream)
     return at
 
 
@@ -219,16 +227,30 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
     """
     if not stream.open_live or stream.last < stream.open_last or stream.last == MAX_ID:
         return
-    prefix = stream.prefix
-    lower, upper = prefix + stream.last.next().packed, prefix + b"\xff" * 16 + b"\x00"
+    recorded = stream.prefix + stream.last.packed
+    whole = stream.unmeasured is not None or stream.open_appended <= _FEW
+    start = max(stream.open_first, stream.measured.next()) if whole else stream.last.next()
+    rows = _rows_from(batch, stream.prefix, start)
+    behind = sum(key > recorded for key, _ in rows)
+    if behind:
+        last = StreamID.unpack(rows[-1][0][-ID_BYTES:])
+        _note_joined(stream, stream.first, last, behind)
+        stream.behind = behind
+        stream.unmeasured, stream.slack = None, UNREAD
+    if whole and stream.unmeasured is None:
+        with suppress(Corruption):  # reported to whoever reads the entry
+            decode_checked([value for _, value in rows])
+            stream.unmeasured = [(StreamID.unpack(key[-ID_BYTES:]), value) for key, value in rows]
+
+
+def _rows_from(batch: Batch, prefix: bytes, start: StreamID) -> list[Row]:
+    """Return the rows of a stream from an ID on; there are few."""
+    lower, upper = prefix + start.packed, prefix + b"\xff" * ID_BYTES + b"\0"
+    rows = batch.page(_MESSAGES, lower, upper, _FEW)
+    if len(rows) == _FEW:
+        rows += batch.page(_MESSAGES, rows[-1][0] + b"\0", upper, _ALL)
     size = len(lower)
-    keys = [key for key, _ in batch.page(_MESSAGES, lower, upper, _ALL) if len(key) == size]
-    if not keys:
-        return
-    last = StreamID.unpack(keys[-1][-16:])
-    _note_joined(stream, stream.first, last, len(keys))
-    stream.behind = len(keys)
-    stream.unmeasured, stream.slack = None, UNREAD
+    return [row for row in rows if len(row[0]) == size]
 
 
 def _is_full(

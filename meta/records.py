@@ -50,6 +50,7 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta import trees
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
@@ -321,8 +322,10 @@ class StreamMeta:
     def keeps(self, ahead: Ahead) -> bool:
         """Return whether no entry of a group's readahead was deleted or trimmed."""
         if ahead.shrinks != self.shrinks:
-            entries = ahead.entries
-            if self.deleted_to > ahead.after or (entries and entries[0].id < self.first):
+            rows = ahead.rows
+            if self.deleted_to > ahead.after or (
+                rows and rows[0][0] < self.prefix + self.first.packed
+            ):
                 return False
             ahead.shrinks = self.shrinks
         return True
@@ -397,21 +400,27 @@ class StreamMeta:
         self = cls.__new__(cls)
         self.name = name
         self.row = stream_row(name)
-        with damage_named("stream", name[2:]):
+        try:
             self._decode_hot(_HOT.unpack_from(record))
             self._decode_cold(record[_HOT.size :])
+        except (StructError, ValueError) as error:
+            raise damaged("stream", name[2:], error) from error
         self._start()
         return self
 
     def _decode_hot(self, parts: tuple[int, ...]) -> None:
         _check_version(parts[1])
         self.length, self.entries_added = parts[2:4]
-        self.last, self.first = new_id(parts[4:6]), new_id(parts[6:8])
-        self.head, self.swept = new_id(parts[8:10]), new_id(parts[10:12])
+        # Most of the IDs are the same few: objects that are shared take less of the collector.
+        last, first = parts[4:6], parts[6:8]
+        known = {(0, 0): MIN_ID, last: new_id(last), first: new_id(first)}
+        self.last, self.first = known[last], known[first]
+        self.head, self.swept, self.open_first, self.open_last, self.measured = (
+            known.get(pair) or new_id(pair)
+            for pair in (parts[8:10], parts[10:12], parts[14:16], parts[16:18], parts[21:23])
+        )
         self.unswept, self.nodes = parts[12:14]
-        self.open_first, self.open_last = new_id(parts[14:16]), new_id(parts[16:18])
         self.open_appended, self.open_live, self.open_bytes = parts[18:21]
-        self.measured = new_id(parts[21:23])
 
     def _decode_cold(self, record: bytes) -> None:
         parts = _COLD.unpack_from(record)
@@ -472,7 +481,8 @@ class GroupMeta:
         self.index: RunIndex | None = None
         """The index in memory, once it was used, if the group is not indexed."""
         self.grown = 0
-        """IDs that the runs have got since they were last counted, plus those that they had."""
+        """IDs that the runs have got since they were last counted, plus those that they had; if
+        the group is indexed, how many there were when it was last tried to keep them in memory."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
         self.ahead: Ahead | None = None
@@ -506,6 +516,7 @@ class GroupMeta:
                 raise ValueError(f"a flag is {parts[4]}")
         self = cls(name, row, parts[9], run_tree(parts[10]), key_tree(parts[11]))
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
+        self.runs.room = 0 if self.indexed else trees.STORE_ROWS
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
         self.consumers_count, self.activity = parts[8], activity
         return self

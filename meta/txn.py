@@ -5,35 +5,18 @@ changed in place; ``changed`` puts their records into the batch. If it fails aft
 catalog drops everything that it has in memory.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from struct import error as StructError
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from kvstream.errors import Corruption
-from kvstream.meta.records import BEHIND_MAX, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
+from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
-
-
-class Awaited(Protocol):
-    """The names on which clients are blocked."""
-
-    def __contains__(self, name: object) -> bool: ...
-
-    def names(self) -> list[bytes]: ...
-
-
-class _Nobody:
-    """No client is blocked."""
-
-    def __contains__(self, name: object) -> bool:
-        return False
-
-    def names(self) -> list[bytes]:
-        return []
 
 
 class Txn:
@@ -57,6 +40,7 @@ class Txn:
         "now_ms",
         "read_only",
         "signals",
+        "unwritten",
     )
 
     def __init__(
@@ -64,7 +48,7 @@ class Txn:
         rows: Rows,
         catalog: "Catalog",
         now_ms: int,
-        awaited: Awaited | None = None,
+        awaited: Collection[bytes] = (),
         read_only: bool = False,
     ) -> None:
         self.batch = Batch(rows)
@@ -90,9 +74,13 @@ class Txn:
         """The call changed nothing but the deliveries of entries that it showed once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose blocked clients look again after the commit, in order."""
+        self.unwritten: dict[bytes, StreamID] = {}
+        """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
+        for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
-        self._awaited = _Nobody() if awaited is None else awaited
+        self._awaited = awaited
+        """The names on which clients are blocked."""
         self._known, self._strings = catalog.streams, catalog.strings
         self._streams: dict[bytes, StreamMeta] = {}
         self._members: dict[bytes, GroupMeta | ConsumerMeta] = {}
@@ -103,7 +91,10 @@ class Txn:
         self.frees = self.noted = False
         self.groups_dropped = 0
         self.read_only = self.keeps_expired = read_only
-        self.signals = {}  # the former ones may still be in use
+        if self.signals:
+            self.signals = {}  # the former ones may still be in use
+        if self.unwritten:
+            self.unwritten.clear()
         if self.missing:
             self.missing.clear()
 
@@ -132,12 +123,6 @@ class Txn:
     def changed(self, stream: StreamMeta) -> None:
         """Write the part of the stream's record that changes often."""
         self._streams[stream.row] = stream
-
-    def appended(self, stream: StreamMeta, count: int) -> None:
-        """Count entries that joined the open node: their rows suffice, so the record can wait."""
-        stream.behind += count
-        if stream.behind > BEHIND_MAX:
-            self._streams[stream.row] = stream
 
     def reshaped(self, stream: StreamMeta) -> None:
         """Write the whole record of a stream."""
@@ -172,17 +157,22 @@ class Txn:
         if name in self._awaited:
             self.signals[name] = None
 
+    def signal_added(self, name: bytes, stream: StreamMeta, last: StreamID) -> None:
+        """Wake the clients blocked on a stream; ``last`` was its last ID before new entries."""
+        if name in self._awaited:
+            self.signals[name] = None
+            self.unwritten.setdefault(stream.prefix, last)
+
     def signal_some(self, names: Iterable[bytes]) -> None:
         """Wake the clients blocked on any of the names, which are read only if a client is
         blocked."""
-        if self._awaited.names():
+        if self._awaited:
             for name in names:
                 self.signal(name)
 
     def signal_all(self, prefix: bytes) -> None:
         """Wake the clients blocked on names that begin with ``prefix``."""
-        names = [name for name in self._awaited.names() if name.startswith(prefix)]
-        self.signals.update(dict.fromkeys(names))
+        self.signals |= {name: None for name in self._awaited if name.startswith(prefix)}
 
     @property
     def dirty(self) -> bool:

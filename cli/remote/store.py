@@ -13,7 +13,7 @@ from kvstream.layout.values import FieldsLike
 from kvstream.remote.connection import Connection, Word, Words
 from kvstream.remote.replies import sections_of, stream_info_of, streams_of
 from kvstream.types.ids import IDLike, StreamID
-from kvstream.types.records import Fault, HistoryEntry, StreamInfo
+from kvstream.types.records import Fault, HistoryEntry
 
 T = TypeVar("T")
 
@@ -26,8 +26,10 @@ class KeyInfo(NamedTuple):
 
     key: bytes
     type: str
-    info: StreamInfo | None
-    """None if the key is no stream."""
+    length: int | None
+    """None, as the next two, if the key is no stream."""
+    groups: int | None
+    last_id: StreamID | None
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
 
@@ -114,10 +116,11 @@ class RemoteStore:
             known = {key: info for key, info in zip(streams, infos, strict=True) if info}
             for key in page:
                 if key in known:
-                    info = stream_info_of(known[key])
-                    yield KeyInfo(key, "stream", info, _seconds(ttls[key]))
+                    info, ttl = stream_info_of(known[key]), _seconds(ttls[key])
+                    last_id = info.last_generated_id
+                    yield KeyInfo(key, "stream", info.length, info.groups, last_id, ttl)
                 elif kinds[key] not in ("none", "stream"):
-                    yield KeyInfo(key, kinds[key], None, _seconds(ttls[key]))
+                    yield KeyInfo(key, kinds[key], None, None, None, _seconds(ttls[key]))
 
     def _asked(self, commands: Sequence[Words]) -> list[Any]:
         """Return the replies; None if the stream was deleted meanwhile."""

@@ -13,12 +13,14 @@ a turn of its own, so that only the failing one gets the error.
 """
 
 import threading
+from _thread import RLock
+from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import perf_counter
-from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
+from time import monotonic, perf_counter
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
@@ -45,6 +47,86 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+HANDOVER_S = 0.005
+"""A thread that has waited for so long gets the lock next: Python's switch interval."""
+RETRY_S = 0.05
+"""A parked thread looks at the lock itself so often, in case an interrupt lost its wake-up."""
+
+
+class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
+    """An RLock that threads take when they run, and that they do not wait in.
+
+    A thread that waits in an RLock may get it while another thread has the interpreter, and keeps
+    the others out until it runs: each call then costs two switches of threads (a lock convoy). So a
+    thread parks while the lock is ``busy``; the thread that leaves the lock wakes it, goes on, and
+    may take the lock again. A thread that has waited for HANDOVER_S is handed the lock: it stays
+    busy until that thread has had it.
+
+    ``busy`` and ``parked`` are hints: without them all is right, and a hint that an interrupt has
+    lost costs RETRY_S.
+    """
+
+    def __init__(self) -> None:
+        self.busy = False
+        """A thread has the lock, or was handed it."""
+        self.parked: deque[tuple[threading.Lock, bool]] = deque()
+        """The wake-up of each waiting thread, and whether it is to be handed the lock."""
+        self._waking = False
+        """A thread was woken and has not run yet: it suffices, since all need the interpreter."""
+
+    def is_held_here(self) -> bool:
+        """Return whether this thread has the lock."""
+        return self._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+    def is_free(self) -> bool:
+        """Return whether this thread can take the lock, or has it."""
+        if free := self.acquire(blocking=False):
+            self.release()
+        return free
+
+    def park(self) -> bool:
+        """Wait until the lock may be free; return at once, and true, if this thread has it."""
+        if self.is_held_here():
+            return True
+        wake_up = threading.Lock()
+        wake_up.acquire()
+        impatient_at = monotonic() + HANDOVER_S
+        while self.busy:
+            handed = monotonic() >= impatient_at
+            mine = wake_up, handed
+            try:
+                self.parked.appendleft(mine) if handed else self.parked.append(mine)
+                woken = self.busy and wake_up.acquire(timeout=RETRY_S)
+            finally:
+                with suppress(ValueError):
+                    self.parked.remove(mine)
+            self._waking = False
+            if handed if woken else self.is_free():
+                break
+        return False
+
+    def leave(self, nested: bool = False) -> None:
+        """Wake a parked thread; the caller, who has the lock, releases it at once after this."""
+        if nested or self._waking or not self.parked:
+            self.busy = nested
+        else:
+            self._waking = True
+            wake_up, handed = self.parked.popleft()
+            wake_up.release()
+            self.busy = handed
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold the lock, for longer than a call."""
+        nested = self.busy and self.park()
+        with self:
+            self.busy = True
+            try:
+                yield
+            finally:
+                self.leave(nested)
+
+
 class Engine:
     """An open store, as operations see it. Every method may be called from any thread."""
 
@@ -54,12 +136,14 @@ class Engine:
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
         self.catalog = Catalog(self.options)
-        self._lock = threading.RLock()
+        self._lock = EngineLock()
         self._compacting, self._flushing = threading.Lock(), threading.Lock()
         self._open: Txn | None = None
         """The transaction or turn that the holder of the lock has open."""
         self._opener = 0
         """The thread that opened it."""
+        self._nested = False
+        """It had the lock before."""
         directories.register(self)
         self.waiters = Waiters()
         self._always = self.options.durability is Durability.ALWAYS
@@ -67,7 +151,6 @@ class Engine:
         """Called under the lock with the seconds of each write to RocksDB; must not raise."""
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
-        self._last_sequence = 0
         self._unserved: dict[bytes, None] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
@@ -96,7 +179,7 @@ class Engine:
 
     def is_held_here(self) -> bool:
         """Return whether this thread has the lock."""
-        return self._lock._is_owned()  # type: ignore[attr-defined,no-any-return]
+        return self._lock.is_held_here()
 
     @contextmanager
     def held(self) -> Iterator[None]:
@@ -104,7 +187,7 @@ class Engine:
 
         Raises InvalidArgument inside a transaction.
         """
-        with self._lock:
+        with self._lock.held():
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
             yield
@@ -115,10 +198,10 @@ class Engine:
         If another thread of the parent held the lock, the child gets a new one: nobody would
         release the old one.
         """
-        if self._lock.acquire(blocking=False):
-            self._lock.release()
+        if self._lock.is_free():
+            self._lock.busy = False
         else:
-            self._lock, self._open = threading.RLock(), None
+            self._lock, self._open = EngineLock(), None
         self._compacting, self._flushing = threading.Lock(), threading.Lock()
         vars(self)["_begin"] = directories.Gone(directories.FORKED)  # shadows the method
 
@@ -134,25 +217,33 @@ class Engine:
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
         """Run ``operation`` as one commit, or as part of this thread's open transaction."""
-        signals = self._unserved
+        lock, signals = self._lock, self._unserved
         try:
-            with self._lock:
+            nested = lock.busy and lock.park()
+            with lock:
                 if self._open is not None:
                     return self._run_inside(self._open, operation, *args, **kwargs)
-                txn = self._begin()
-                if self._unserved:
-                    txn.signals, self._unserved = self._unserved, {}
-                signals = txn.signals
+                lock.busy = True
                 try:
-                    result = operation(txn, *args, **kwargs)
-                    sequence = self._commit(txn)
-                except BaseException as error:
-                    txn.abandon(not isinstance(error, RequestError))
-                    raise
-                always = self._always
-                if signals and not always:
-                    self._serve(signals)
-                self._spare = txn
+                    txn = self._begin()
+                    if self._unserved:
+                        txn.signals, self._unserved = self._unserved, {}
+                    signals = txn.signals
+                    try:
+                        result = operation(txn, *args, **kwargs)
+                        sequence = self._commit(txn)
+                    except BaseException as error:
+                        txn.abandon(not isinstance(error, RequestError))
+                        raise
+                    always = self._always
+                    if signals and not always:
+                        self._serve(signals)
+                    self._spare = txn
+                finally:
+                    if nested or lock.parked:
+                        lock.leave(nested)
+                    else:
+                        lock.busy = False
             if always:
                 self._wait_durable(sequence, signals)
             if self.database.pause_s:
@@ -186,7 +277,7 @@ class Engine:
             raise StoreClosed
         txn, read_only = self._spare, self._gate.is_shut
         if txn is None:
-            return Txn(self.database, self.catalog, self._now_ms(), self.waiters, read_only)
+            return Txn(self.database, self.catalog, self._now_ms(), self.waiters.queues, read_only)
         self._spare = None
         txn.reset(self._now_ms(), read_only)
         return txn
@@ -196,7 +287,7 @@ class Engine:
         batch, sequence = txn.finish(), 0
         if batch is not None:
             write = self.database.write if self.on_commit is None else self._timed_write
-            sequence = self._last_sequence = write(batch, txn.frees)
+            sequence = write(batch, txn.frees)
             batch.clear()
         if self.catalog.crowded:
             if self.catalog.seen:  # seen times have no write that takes them along
@@ -229,7 +320,7 @@ class Engine:
         txn: Txn | None = None
         signals = self._unserved
         try:
-            with self._lock:
+            with self._lock.held():
                 if self._open is None and self.catalog.seen:
                     self._write_seen()  # a rollback would lose these seen times
                 txn = self.begin_turn()
@@ -255,7 +346,7 @@ class Engine:
 
         0 once the log has failed: reads then show what is in memory, and wait for no fsync.
         """
-        return self._last_sequence if self.database.failure is None else 0
+        return self.database.sequence if self.database.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -264,16 +355,20 @@ class Engine:
 
         All three run in one thread. Operations that the thread runs meanwhile are part of it.
         """
+        lock = self._lock
+        nested = lock.busy and lock.park()
         try:
-            self._lock.acquire()
+            lock.acquire()
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
+            lock.busy, self._nested = True, nested
             self._opener = threading.get_ident()  # before _open, which makes it valid
             txn = self._open = self._begin()
             return txn
         except BaseException:
             with suppress(RuntimeError):  # interrupted before it had the lock
-                self._lock.release()
+                lock.busy = nested
+                lock.release()
             raise
 
     def commit_turn(self, txn: Txn) -> int:
@@ -293,7 +388,10 @@ class Engine:
             txn.abandon(changed=True)
             raise
         finally:
-            self._lock.release()
+            try:
+                self._lock.leave(self._nested)
+            finally:
+                self._lock.release()
 
     def undo_turn(self, txn: Txn) -> None:
         """Undo the changes of the turn."""
@@ -301,7 +399,10 @@ class Engine:
             self._open = None
             txn.abandon(changed=True)
         finally:
-            self._lock.release()
+            try:
+                self._lock.leave(self._nested)
+            finally:
+                self._lock.release()
 
     def abandon_turn(self) -> bool:
         """Undo the turn that this thread has open; return False if there is none."""
@@ -323,36 +424,21 @@ class Engine:
         ``deliver`` is called later with the outcome, by another thread, and must not block. Inside
         a transaction nothing is queued.
         """
+        if self.is_open_here():
+            return self.run(attempt), None
         waiter = Waiter(names, attempt, deliver)
         try:
-            with self._lock:
-                if self._open is not None:
-                    return self._run_inside(self._open, attempt), None
-                if not self._always:
-                    reply = self.run(attempt)
-                    if reply is None:
-                        self.waiters.add(waiter)
-                        return None, waiter
-                    return reply, None
-            return self._submit_durably(waiter)
+            reply = self.run(self._attempt_or_queue, waiter)
         except BaseException:  # the caller will not wait
             self.cancel(waiter)
             raise
-
-    def _submit_durably(self, waiter: Waiter) -> tuple[Any, Waiter | None]:
-        """``submit`` with ``always``: wait for the fsync outside the lock."""
-        with self._lock:
-            txn = self._begin()
-            try:
-                reply = waiter.attempt(txn)
-                sequence = self._commit(txn)
-            except BaseException as error:
-                txn.abandon(not isinstance(error, RequestError))
-                raise
-            if reply is None:
-                self.waiters.add(waiter)
-        self._wait_durable(sequence, txn.signals)
         return reply, None if reply is not None else waiter
+
+    def _attempt_or_queue(self, txn: Txn, waiter: Waiter) -> Any:
+        reply = waiter.attempt(txn)
+        if reply is None:
+            self.waiters.add(waiter)
+        return reply
 
     def cancel(self, waiter: Waiter) -> bool:
         """Take a waiter out of the queue; return False if it has been served already."""
@@ -378,31 +464,35 @@ class Engine:
         self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
     ) -> None:
         for name in list(signals):
-            self.waiters.serve(name, self._serve_one, groups)
+            self.waiters.serve(name, self._attempt, self._take, groups)
 
-    def _serve_one(self, waiter: Waiter) -> bool:
-        if waiter.found is None:
-            txn = self._begin()
-            outcome, sequence = Outcome(), 0
-            try:
-                outcome.reply = waiter.attempt(txn)
-                sequence = self._commit(txn)
-            except BaseException as error:
-                txn.abandon(not isinstance(error, RequestError))
-                if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
-                    raise
-                outcome.error = error
-            if outcome.reply is None and outcome.error is None:
-                return False
-            waiter.found = sequence or self.seen_sequence, outcome
-        sequence, outcome = waiter.found
+    def _attempt(self, waiter: Waiter) -> Outcome | None:
+        """Run the attempt of a waiter as one commit; return None if it goes on waiting."""
+        if waiter.found is not None:
+            return waiter.found[1]
+        txn = self._begin()
+        outcome, sequence = Outcome(), 0
+        try:
+            outcome.reply = waiter.attempt(txn)
+            sequence = self._commit(txn)
+        except BaseException as error:
+            txn.abandon(not isinstance(error, RequestError))
+            if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
+                raise
+            outcome.error = error
+        if outcome.reply is None and outcome.error is None:
+            return None
+        waiter.found = sequence or self.seen_sequence, outcome
+        return outcome
+
+    def _take(self, waiter: Waiter, outcome: Outcome) -> None:
+        """Deliver an outcome once it is durable, and end the wait."""
+        if waiter.found is None:  # the attempt was that of another waiter
+            waiter.found = self.seen_sequence, outcome
         self.committer.after(
-            sequence,
-            lambda: waiter.deliver(outcome),
-            lambda failure: waiter.deliver(Outcome(error=failure)),
+            waiter.found[0], partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
         )
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
-        return True
 
     # --- upkeep ---------------------------------------------------------------------------------
 
@@ -413,7 +503,7 @@ class Engine:
 
     def set_durability(self, level: Durability) -> None:
         """Change the durability level, from the next write on."""
-        with self._lock:
+        with self._lock.held():
             self.committer.change(level)
             self._always = level is Durability.ALWAYS
 
@@ -431,7 +521,7 @@ class Engine:
         with self._flushing:
             if self.database.size_on_disk(".log") > log_bytes_max:
                 self.database.flush()
-            self.database.checkpoint(target, self._lock)
+            self.database.checkpoint(target, self._lock.held())
 
     def flush(self) -> None:
         """Write the memtables into tables; reads and writes go on, ``close`` waits."""
@@ -449,7 +539,7 @@ class Engine:
         The memtables are flushed first; with ``from_log`` they are recovered from the log instead.
         If the store cannot be opened again, it is closed.
         """
-        with self._compacting, self._flushing, self.committer.held(), self._lock:
+        with self._compacting, self._flushing, self.committer.held(), self._lock.held():
             if self._open is not None or self._closed:
                 raise StoreClosed() if self._closed else InvalidArgument("a transaction is open")
             self._write_seen()
@@ -463,11 +553,11 @@ class Engine:
         If the first call was interrupted, the second one completes it. With ``discard`` the
         directory is removed if this opening made it and nothing was ever written.
         """
-        with self._lock:
+        with self._lock.held():
             if self._open is not None:
                 raise InvalidArgument("the store cannot be closed inside a transaction")
         self.expiry.stop()
-        with self._lock:
+        with self._lock.held():
             if not self._closed:
                 self._write_seen()
                 self._closed = True
@@ -494,13 +584,6 @@ class TurnFailed(Exception):
     """The turn was undone; ``__cause__`` says why."""
 
 
-class Served(NamedTuple):
-    """A waiter that the turn has served, and its outcome."""
-
-    waiter: Waiter
-    outcome: Outcome
-
-
 class Turn:
     """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
 
@@ -511,7 +594,7 @@ class Turn:
         self._waiters = engine.waiters
         self.txn: Txn = engine.begin_turn()
         self._sequence: int | None = None
-        self.served: list[Served] = []
+        self.served: list[tuple[Waiter, Outcome]] = []
         """Waiters taken out of their queues; they get their outcome after the commit."""
         self.queued: list[Waiter] = []
         """Waiters that the turn has queued."""
@@ -550,19 +633,18 @@ class Turn:
             names = list(self.txn.signals)
             self.txn.signals.clear()
             for name in names:
-                self._waiters.serve(name, self._try)
+                self._waiters.serve(name, self._attempt, self._take)
 
-    def _try(self, waiter: Waiter) -> bool:
-        outcome = Outcome()
+    def _attempt(self, waiter: Waiter) -> Outcome | None:
         try:
-            outcome.reply = self.run(waiter.attempt)
+            reply = self.run(waiter.attempt)
         except RequestError as error:
-            outcome.error = error
-        if outcome.reply is None and outcome.error is None:
-            return False
+            return Outcome(error=error)
+        return None if reply is None else Outcome(reply)
+
+    def _take(self, waiter: Waiter, outcome: Outcome) -> None:
         self._waiters.remove(waiter)
-        self.served.append(Served(waiter, outcome))
-        return True
+        self.served.append((waiter, outcome))
 
     def commit(self) -> int:
         """Write the changes of the turn; return the sequence number to wait for."""
@@ -609,10 +691,10 @@ class Turn:
         for waiter in self.queued:
             if not waiter.done:
                 self._waiters.remove(waiter)
-        for each in self.served:
-            self._engine.serve_later(each.waiter.names)
+        for waiter, _ in self.served:
+            self._engine.serve_later(waiter.names)
         queued = set(self.queued)
-        self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
+        self._waiters.put_back([waiter for waiter, _ in self.served if waiter not in queued])
         self.queued, self.served = [], []
 
 

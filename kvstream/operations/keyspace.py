@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence, Set
 from heapq import heappop, heappush
 from itertools import islice
 from random import randint
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
@@ -23,6 +23,7 @@ from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
+from kvstream.types.ids import StreamID
 
 SWEEP_KEYS = 100
 """Keys whose rows a flush deletes at once; the rows of others are deleted later."""
@@ -137,6 +138,35 @@ def scan(
         if kind_of(key) == kind:
             found.append(key_of(key.name))
     return 0, found
+
+
+class KeySummary(NamedTuple):
+    """What a list of keys shows of one of them; its counts are None if it is a string."""
+
+    key: bytes
+    kind: str
+    length: int | None
+    groups: int | None
+    last_id: StreamID | None
+    expire_at: int
+    """When it expires, in milliseconds of Unix time; 0: never."""
+
+
+def summaries(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[KeySummary]]:
+    """Return SCAN's next cursor, 0 at the end, and summaries of the next ``count`` keys.
+
+    Streams that are not in memory do not come there: a list of all keys keeps those in use.
+    """
+    found, following = txn.catalog.index.page(txn, db, cursor, count)
+    keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in found])
+    return following, [_summary(key) for key in keys]
+
+
+def _summary(key: Key) -> KeySummary:
+    name, kind = key_of(key.name), kind_of(key)
+    if not isinstance(key, StreamMeta):
+        return KeySummary(name, kind, None, None, None, key.expire_at)
+    return KeySummary(name, kind, key.length, key.groups_count, key.last, key.expire_at)
 
 
 def pages(txn: Txn, db: int) -> Iterator[list[bytes]]:

@@ -83,8 +83,8 @@ class Batch:
         self._rows = rows
         self.puts: tuple[dict[bytes, bytes | None], ...] = ({}, {}, {})
         """Only ``delete_range`` and ``clear`` remove keys."""
-        self._order: tuple[list[bytes], ...] = ([], [], [])
-        """The keys at the last call of ``_between``, sorted."""
+        self._order: dict[int, list[bytes]] = {}
+        """The keys at the last call of ``_between``, sorted, by family."""
         self.ranges: list[tuple[int, bytes, bytes]] = []
         self.deferred: list[Callable[[Batch], None]] = []
         """Called before rows of TREES are read or written: each puts rows that may change often."""
@@ -100,16 +100,13 @@ class Batch:
 
     def clear(self) -> None:
         """Drop all changes."""
-        for puts in self.puts:
-            if puts:
-                puts.clear()
-        for order in self._order:
-            if order:
-                order.clear()
+        self.puts = {}, {}, {}
+        if self._order:
+            self._order = {}
         if self.ranges:
-            self.ranges.clear()
+            self.ranges = []
         if self.deferred:
-            self.deferred.clear()
+            self.deferred = []
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         self.puts[family][key] = value
@@ -160,6 +157,11 @@ class Batch:
         if not self._touches(family, lower, upper):
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
+
+    def added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``; none may be committed."""
+        changes = self._changes(family, lower, upper, False)
+        return list(islice(((key, value) for key, value in changes if value is not None), limit))
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
@@ -228,7 +230,7 @@ class Batch:
 
         A command may ask thousands of times, and change a row each time.
         """
-        puts, order = self.puts[family], self._order[family]
+        puts, order = self.puts[family], self._order.setdefault(family, [])
         new = len(puts) - len(order)
         if new > _FEW:
             order += islice(reversed(puts), new)

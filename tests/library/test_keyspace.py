@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from kvstream import InvalidArgument, ManualClock, NoSuchKey, Store, StreamID
-from kvstream.operations import keyspace
+from kvstream.layout.keys import qualified
+from kvstream.operations import keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.engine.sharing import START_MS
 from tests.engine.waiting import Call, add, ms_of
@@ -413,3 +414,36 @@ def test_keys_that_have_expired_unnoticed_are_not_listed(store: Store, clock: Ma
     clock.advance(2000)
     assert (store.keys(), store.select(1).keys()) == ([b"a", b"c"], [b"a", b"b"])
     assert (list(store.scan_keys()), store.keys("[bc]")) == ([b"a", b"c"], [b"c"])
+
+
+def test_summaries_of_keys_count_what_no_record_has_yet_and_load_nothing(store: Store) -> None:
+    for number in range(7):
+        stream = store.stream(f"s{number}")
+        for _ in range(number):
+            stream.add({"f": "v"})
+    store.stream("s1").create_group("g", mkstream=True)
+    store.expire("s2", 100)
+    store.expire("s6", 100)
+    store.engine.run(strings.put, qualified(0, b"text"), b"v")
+    expected = [
+        (b"s%d" % n, "stream", n, int(n == 1), store.stream(f"s{n}").info().last_generated_id)
+        for n in range(1, 7)
+    ]
+    store.engine.reopen()
+    found, cursor = [], 0
+    while True:
+        cursor, page = store.engine.run(keyspace.summaries, 0, cursor, 4)
+        found += page
+        if cursor == 0:
+            break
+    assert [tuple(each[:5]) for each in found] == [*expected, (b"text", "string", None, None, None)]
+    assert [bool(each.expire_at) for each in found] == [
+        False,
+        True,
+        False,
+        False,
+        False,
+        True,
+        False,
+    ]
+    assert not store.engine.catalog.streams

@@ -119,7 +119,7 @@ def test_an_indexed_group_answers_as_one_that_is_not(
 def test_an_indexed_group_of_few_runs_gives_up_its_indexes(
     store: Store, group: Group, reopen: Reopen
 ) -> None:
-    left = ROWS // 2 - 1  # the tree has looked again whether it is small, after 20 deletions
+    left = ROWS // 2
     with small_trees(ROWS):
         read_singly(group, 3 * ROWS)
         assert Rows(store).group.indexed

@@ -69,6 +69,7 @@ def test_large_groups_are_laid_down_with_their_indexes(
     store: Store, source: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.meta.trees.CACHED_ROWS", 3)
+    monkeypatch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
     assert store.load("copy", source).corrections == []
     assert kept(store, "copy").rest == source.rest
     assert store.check() == []

@@ -44,6 +44,7 @@ def server(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> Iterator[Server]:
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
+    monkeypatch.setattr(trees, "STORE_ROWS", 0)
     monkeypatch.setattr(trees, "_STRETCH", 4)
     monkeypatch.setattr(pel, "JOINED_IDS_MAX", 0)  # each read makes a run
     monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)

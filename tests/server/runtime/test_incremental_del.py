@@ -185,6 +185,7 @@ def test_the_groups_of_a_stream_leave_some_at_a_time(
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(trees, "STORE_ROWS", 0)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")
