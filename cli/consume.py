@@ -24,7 +24,7 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import AnyGroup, AnyStore, Session, existing_group, last_id
+from kvstream.cli.session import Session, existing_group, last_id
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -34,8 +34,10 @@ from kvstream.cli.tables import (
     plural,
     printable,
 )
+from kvstream.group import Group
 from kvstream.operations.ack import NackMode
 from kvstream.operations.trim import RefPolicy
+from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
 
@@ -103,7 +105,7 @@ def _check_usage(options: Mapping[str, Any]) -> None:
 def _plain_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Query[Reply]:
     after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
 
-    def query(store: AnyStore, wait_s: float | None) -> Reply:
+    def query(store: Store, wait_s: float | None) -> Reply:
         for key in streams:
             if after[key] == "$":  # the end of the stream at the first query
                 after[key] = last_id(store, key)
@@ -116,7 +118,7 @@ def _group_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Quer
     after: IDLike = (options["after"] or "0") if options["history"] else ">"
     wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
 
-    def query(store: AnyStore, wait_s: float | None) -> Reply:
+    def query(store: Store, wait_s: float | None) -> Reply:
         for stream in streams:
             existing_group(store, stream, options["group"])
         reply = store.read_group(
@@ -140,13 +142,12 @@ def _blocking(session: Session, query: Query[Reply], block_s: float | None, writ
         with session.writing() if writes else session.reading() as store:
             start = time.monotonic()
             wait_s = deadline - start
-            reply = query(store, wait_s if store.shared and wait_s > 0 else None)
+            reply = query(store, wait_s if session.shared and wait_s > 0 else None)
         now = time.monotonic()
         if reply or now >= deadline:
             return reply
-        if (
-            not store.shared or now - start < POLL_S_MIN
-        ):  # a server does not block on a read of the history
+        # A server does not block on a read of the history.
+        if not session.shared or now - start < POLL_S_MIN:
             time.sleep(min(BLOCK_PAUSE_S, max(deadline - now, POLL_S_MIN)))
 
 
@@ -285,7 +286,7 @@ def pending(
             _summary(out, found)
 
 
-def _rows(group: AnyGroup, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(group: Group, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     rows = group.pending_range(
         options["start"] or "-",
         options["end"] or "+",
@@ -296,7 +297,7 @@ def _rows(group: AnyGroup, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (row._asdict() for row in rows)
 
 
-def _summary(out: Output, group: AnyGroup) -> None:
+def _summary(out: Output, group: Group) -> None:
     summary = group.pending()
     owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
     if out.json:
@@ -396,7 +397,7 @@ def autoclaim(
 
 
 def _claim_in_steps(
-    group: AnyGroup, consumer: bytes, everything: bool, options: dict[str, Any]
+    group: Group, consumer: bytes, everything: bool, options: dict[str, Any]
 ) -> Claimed | ClaimedIDs:
     entries: list[Any] = []
     deleted: list[StreamID] = []
@@ -413,7 +414,8 @@ def _claim_in_steps(
         deleted += step.deleted
         start = step.cursor
         if not everything or start == MIN_ID:
-            return type(step)(start, entries, deleted)
+            claimed: Claimed | ClaimedIDs = type(step)(start, entries, deleted)
+            return claimed
 
 
 def _show(out: Output, entries: Sequence[AnyEntry], justid: bool) -> None:

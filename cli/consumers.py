@@ -5,7 +5,7 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import consumer_argument, example, group_argument, stream_argument
-from kvstream.cli.session import AnyStore, Changes, Session, existing_group
+from kvstream.cli.session import Session, atomically, existing_group
 from kvstream.cli.tables import (
     Column,
     age_column,
@@ -17,6 +17,7 @@ from kvstream.cli.tables import (
     quoted,
 )
 from kvstream.errors import RequestError
+from kvstream.store import Store
 
 
 def _inactive(ms: int | None) -> str:
@@ -110,7 +111,7 @@ def delete(
     """
     with session.writing() as store:
 
-        def work(changes: Changes) -> int:
+        def work() -> int:
             pending = _pending_with(store, stream, group, consumer)
             if pending and not drop_pending:
                 entries = plural(pending, "entry", "entries")
@@ -118,16 +119,16 @@ def delete(
                     f"consumer {quoted(consumer)} has {entries} pending: give them to another one "
                     "with claim or autoclaim, or drop them with --drop-pending"
                 )
-            changes.delete_consumer(stream, group, consumer)
+            store.stream(stream).group(group).delete_consumer(consumer)
             return pending
 
-        lost = store.atomically([stream], work)
+        lost = atomically(store, work)
     lost_text = plural(lost, "pending entry", "pending entries")
     text = f"consumer {printable(consumer)} deleted, {lost_text} dropped"
     out.result(text, deleted=True, pending=lost)
 
 
-def _pending_with(store: AnyStore, stream: bytes, group: bytes, consumer: bytes) -> int:
+def _pending_with(store: Store, stream: bytes, group: bytes, consumer: bytes) -> int:
     """Return the number of pending entries of a consumer; RequestError if there is none."""
     known = {each.name: each.pending for each in existing_group(store, stream, group).consumers()}
     if consumer not in known:

@@ -28,14 +28,15 @@ from kvstream.cli.parameters import (
     ids_given,
     stream_argument,
 )
-from kvstream.cli.session import AnyStore, AnyStream, Session, existing_stream, last_id
+from kvstream.cli.session import Session, existing_stream, last_id
 from kvstream.cli.tables import Column, id_columns, plural
-from kvstream.errors import StoreLocked
+from kvstream.errors import ServerUnavailable, StoreLocked
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
-from kvstream.remote.connection import ServerUnavailable
+from kvstream.store import Store
+from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID, range_start
-from kvstream.types.records import Entry, HistoryEntry
+from kvstream.types.records import Entry
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -184,7 +185,7 @@ def revrange(
         out.entries(islice(found, count))
 
 
-def backwards(stream: AnyStream, end: str, start: str) -> Iterator[Entry]:
+def backwards(stream: Stream, end: str, start: str) -> Iterator[Entry]:
     """Yield the entries from ``end`` back to ``start``."""
     first = range_start(start)
     bound: str | StreamID = end
@@ -292,7 +293,7 @@ poll_option = click.option(
 )
 
 
-Query = Callable[[AnyStore, float | None], T]
+Query = Callable[[Store, float | None], T]
 """Reads a store, and waits at most so many seconds for new entries; None: does not wait."""
 
 
@@ -310,9 +311,9 @@ def poll_store(session: Session, query: Query[T], pause_s: float) -> Iterator[T]
         rest_s: float | None = pause_s
         try:
             with session.reading() as store:
-                result = query(store, pause_s if store.shared else None)
+                result = query(store, pause_s if session.shared else None)
             # Leave the store to others for at least as long as it was open.
-            rest_s = None if store.shared else max(pause_s, monotonic() - start)
+            rest_s = None if session.shared else max(pause_s, monotonic() - start)
             transient = (StoreLocked, ServerUnavailable)
             reported = False
             yield result
@@ -368,13 +369,13 @@ def tail(
             title = False
 
 
-def _current(stream: AnyStream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
+def _current(stream: Stream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
     if after is None:
         return _latest(stream, count)
     return islice(stream.scan(f"({after}"), count)
 
 
-def _latest(stream: AnyStream, count: int | None) -> list[Entry]:
+def _latest(stream: Stream, count: int | None) -> list[Entry]:
     return stream.revrange(count=LATEST if count is None else count)[::-1]
 
 
@@ -387,7 +388,7 @@ class _Follower:
         self._position = position
         self._count = count
 
-    def __call__(self, store: AnyStore, wait_s: float | None) -> Sequence[HistoryEntry]:
+    def __call__(self, store: Store, wait_s: float | None) -> Sequence[Entry]:
         stream = store.stream(self._key)
         last = last_id(store, self._key)
         if self._position is None:
@@ -395,7 +396,7 @@ class _Follower:
             return _latest(stream, self._count)
         if last < self._position:  # the stream was deleted and made anew
             self._position = MIN_ID
-        limit = min(_TAIL_PAGE, _PAGE_SHARED) if store.shared else _TAIL_PAGE
+        limit = _TAIL_PAGE if wait_s is None else _PAGE_SHARED
         page = stream.read(self._position, limit, wait_s)
         self._position = page[-1].id if page else last
         return page

@@ -31,9 +31,10 @@ from kvstream.cli.importing.command import delimiter_option, format_of, format_o
 from kvstream.cli.json_values import Unreadable, loads_entry
 from kvstream.cli.output import Progress, pages, progress_bar
 from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
-from kvstream.cli.session import AnyStream, Session, existing_stream
+from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
 
@@ -219,7 +220,7 @@ def _writer(
 class _Selection:
     """The entries to export."""
 
-    def __init__(self, stream: AnyStream, options: dict[str, Any], point: ResumePoint) -> None:
+    def __init__(self, stream: Stream, options: dict[str, Any], point: ResumePoint) -> None:
         self._stream = stream
         self._start = range_start(options["start"])
         self._end = range_end(options["end"])

@@ -9,15 +9,7 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Position, example, group_argument, stream_argument
-from kvstream.cli.session import (
-    AnyGroup,
-    AnyStore,
-    AnyStream,
-    Changes,
-    Session,
-    existing_group,
-    existing_stream,
-)
+from kvstream.cli.session import Session, atomically, existing_group, existing_stream
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -28,7 +20,10 @@ from kvstream.cli.tables import (
     printable,
     time_of,
 )
+from kvstream.group import Group
+from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.records import GroupInfo
 
 _PENDING_PAGE = 10_000
 
@@ -155,10 +150,10 @@ def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
     entries are counted; on a server (--url) it is the lag, or counted up to 10,000 entries.
     """
     with session.reading() as store:
-        out.table(GROUP_COLUMNS, group_rows(existing_stream(store, stream)))
+        out.table(GROUP_COLUMNS, group_rows(session, existing_stream(store, stream)))
 
 
-def group_rows(stream: AnyStream) -> Iterator[dict[str, Any]]:
+def group_rows(session: Session, stream: Stream) -> Iterator[dict[str, Any]]:
     """Yield the groups of a stream as rows of ``GROUP_COLUMNS``."""
     for info in stream.groups():
         yield {
@@ -168,8 +163,15 @@ def group_rows(stream: AnyStream) -> Iterator[dict[str, Any]]:
             "last_delivered_id": info.last_delivered_id,
             "entries_read": info.entries_read,
             "lag": info.lag,
-            "backlog": stream.group(info.name).backlog(),
+            "backlog": _backlog_of(session, stream, info),
         }
+
+
+def _backlog_of(session: Session, stream: Stream, info: GroupInfo) -> int | None:
+    """Return the number of entries that a group has yet to deliver, if it can be found out."""
+    if session.shared and info.lag is not None:
+        return info.lag
+    return session.count_after(stream, info.last_delivered_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -231,15 +233,15 @@ def reset(
     with session.writing() as store:
         existing_group(store, stream, group)
 
-        def work(changes: Changes) -> _Reset:
-            planned, dropped = _reset(store, stream, group, position, drop=not keep)
+        def work() -> _Reset:
+            found = store.stream(stream)
+            planned, dropped = _reset(session, found, group, position, drop=not keep)
             if not dry_run:
-                if dropped:
-                    changes.ack(stream, group, dropped)
-                changes.set_group_id(stream, group, planned.after)
+                found.group(group).ack(dropped)
+                found.group(group).set_id(planned.after)
             return planned
 
-        done = store.atomically([stream], work)
+        done = atomically(store, work)
     verb = "would move" if dry_run else "moves"
     text = (
         f"group {printable(group)} {verb} from {_place(done.before)} to {_place(done.after)}: "
@@ -251,10 +253,9 @@ def reset(
 
 
 def _reset(
-    store: AnyStore, key: bytes, name: bytes, position: StreamID | str, drop: bool
+    session: Session, stream: Stream, name: bytes, position: StreamID | str, drop: bool
 ) -> tuple[_Reset, list[StreamID]]:
     """Return the effect of a reset, and the entries that it drops from pending."""
-    stream = store.stream(key)
     group = stream.group(name)
     before = group.info()
     after = _resolved(stream, position)
@@ -262,15 +263,15 @@ def _reset(
     done = _Reset(
         before.last_delivered_id,
         after,
-        group.backlog(),
-        stream.count_after(after),
+        _backlog_of(session, stream, before),
+        session.count_after(stream, after),
         before.pending - len(dropped),
         len(dropped),
     )
     return done, dropped
 
 
-def _resolved(stream: AnyStream, position: StreamID | str) -> StreamID:
+def _resolved(stream: Stream, position: StreamID | str) -> StreamID:
     """Return the ID of a position."""
     if position == "-":
         return MIN_ID
@@ -279,7 +280,7 @@ def _resolved(stream: AnyStream, position: StreamID | str) -> StreamID:
     return position
 
 
-def _pending_ids(group: AnyGroup) -> Iterator[StreamID]:
+def _pending_ids(group: Group) -> Iterator[StreamID]:
     start = "-"
     while rows := group.pending_range(start, "+", _PENDING_PAGE):
         yield from (row.id for row in rows)

@@ -9,7 +9,7 @@ from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import example, stream_argument
-from kvstream.cli.session import AnyStream, Session, existing_stream
+from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -22,6 +22,7 @@ from kvstream.cli.tables import (
     time_of,
 )
 from kvstream.operations.info import FULL_COUNT
+from kvstream.stream import Stream
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry, GroupDetail
 
@@ -66,12 +67,12 @@ def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int
         if full:
             _show_full(out, found, count)
         else:
-            _show_info(out, found)
+            _show_info(session, out, found)
 
 
-def _show_info(out: Output, stream: AnyStream) -> None:
+def _show_info(session: Session, out: Output, stream: Stream) -> None:
     values: dict[str, Any] = jsonable(stream.info())
-    groups = list(group_rows(stream))
+    groups = list(group_rows(session, stream))
     if out.json:
         out.result("", **{**values, "groups": groups})
         return
@@ -81,7 +82,7 @@ def _show_info(out: Output, stream: AnyStream) -> None:
         out.table(GROUP_COLUMNS, groups)
 
 
-def _show_counters(out: Output, stream: AnyStream) -> None:
+def _show_counters(out: Output, stream: Stream) -> None:
     info = stream.info()
     out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_FORMATS)
 
@@ -100,7 +101,7 @@ _CONSUMERS = (
 )
 
 
-def _show_full(out: Output, stream: AnyStream, count: int) -> None:
+def _show_full(out: Output, stream: Stream, count: int) -> None:
     detail = stream.info_full(count)
     if out.json:
         out.result("", **jsonable(detail))

@@ -8,8 +8,9 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
-from kvstream.cli.session import IMPORT_PREFIX, AnyStore, Session, existing_key
+from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key
 from kvstream.cli.tables import Column, duration, id_columns, name_column, number, plural, printable
+from kvstream.store import Store
 
 _MS = 1000
 
@@ -49,7 +50,7 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
         out.table(_LS, _rows(store, pattern, everything))
 
 
-def _rows(store: AnyStore, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern):
         if everything or not info.key.startswith(IMPORT_PREFIX):
             shown = info._asdict()

@@ -7,8 +7,7 @@ import click
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
-from kvstream.cli.remote.store import RemoteStore
-from kvstream.cli.session import Session, wait_for_store
+from kvstream.cli.session import ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, plural, size
 from kvstream.storage.database import RecoveryReport
 from kvstream.storage.database import recover as recover_store
@@ -60,16 +59,16 @@ def checkpoint(session: Session, out: Output, /, target: Path | None) -> None:
     space, since the two stores share their tables. For a server (--url), leave NEW_DIRECTORY out:
     the server saves to its own directory, as by BGSAVE.
     """
-    with session.writing() as store:
-        if isinstance(store, RemoteStore):
-            if target is not None:
-                raise click.UsageError("a server has its own directory: leave NEW_DIRECTORY out")
-            text, path = "saved by the server in", store.save()
-        else:
-            if target is None:
-                raise click.UsageError("name the NEW_DIRECTORY of the checkpoint")
+    if isinstance(session, ServerSession):
+        if target is not None:
+            raise click.UsageError("a server has its own directory: leave NEW_DIRECTORY out")
+        text, path = "saved by the server in", session.save()
+    else:
+        if target is None:
+            raise click.UsageError("name the NEW_DIRECTORY of the checkpoint")
+        with session.writing() as store:
             store.checkpoint(target)
-            text, path = "checkpoint in", str(target)
+        text, path = "checkpoint in", str(target)
     out.result(f"{text} {path}", path=path)
 
 
@@ -82,9 +81,9 @@ def compact(session: Session, out: Output) -> None:
     This takes minutes for many gigabytes. A server (--url) runs BGREWRITEAOF.
     """
     with session.writing() as store:
-        before = store.size_on_disk()
+        before = session.size_on_disk(store)
         store.compact()
-        after = store.size_on_disk()
+        after = session.size_on_disk(store)
     out.result(f"{size(before)} before, {size(after)} now", before_bytes=before, after_bytes=after)
 
 

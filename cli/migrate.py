@@ -22,6 +22,7 @@ from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.importing.command import quiet_option
 from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, Name, PathOnly, example
+from kvstream.errors import AccessDenied
 from kvstream.migration.api import (
     PAUSE_S,
     check_pair,
@@ -49,7 +50,6 @@ from kvstream.migration.runner import run as run_items
 from kvstream.migration.server import Server
 from kvstream.migration.verification import Verification, VerifyOptions
 from kvstream.migration.verification import verify as verify_places
-from kvstream.remote.connection import AccessDenied
 from kvstream.store import Store
 from kvstream.types.options import DATABASES_MAX
 

@@ -1,16 +1,16 @@
 """The store or server that a command line names, opened for as long as a command needs it.
 
-A command works on an ``AnyStore``: a store in a directory, or a database of a server. Both have the
-same calls, and mypy checks every call of a command against both. A store is opened read-only by a
-command that only reads: then several may read at once, and nothing in the store changes.
+A command works on the library's ``Store``, in a directory or on a server. A directory is opened
+read-only by a command that only reads: then several may read at once, and nothing in it changes.
 """
 
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
@@ -19,18 +19,22 @@ from typing import Any, ClassVar, Self, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
-from kvstream.cli.remote.group import RemoteGroup
-from kvstream.cli.remote.store import KeyInfo, RemoteChanges, RemoteStore
-from kvstream.cli.remote.stream import RemoteStream
 from kvstream.cli.tables import quoted
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, StoreLocked, WrongType
+from kvstream.errors import (
+    Conflict,
+    KVStreamError,
+    NoGroup,
+    NoSuchKey,
+    RequestError,
+    ServerLoading,
+    StoreLocked,
+    WrongType,
+)
 from kvstream.group import Group
-from kvstream.layout.values import FieldsLike
-from kvstream.operations import keyspace
-from kvstream.remote.connection import CONNECT_S, REPLY_S, Connection, ServerLoading, connect
+from kvstream.remote.connection import CONNECT_S
+from kvstream.remote.engine import RemoteEngine, open_server
 from kvstream.store import Store
 from kvstream.stream import Stream
-from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import Durability
 
@@ -38,64 +42,6 @@ T = TypeVar("T")
 
 LOCKS = Path("/proc/locks")
 COMMAND_LENGTH_MAX = 60
-KEYS_PAGE = 1000
-"""Keys that are listed by one read."""
-
-
-class LocalStore(Store):
-    """A store that this process has open."""
-
-    shared: ClassVar[bool] = False
-    """Whether other clients write while it is open, so that a read may wait for them."""
-
-    def atomically(self, keys: Sequence[bytes], work: Callable[["LocalChanges"], T]) -> T:
-        """Commit all writes of ``work`` at once; ``keys`` are for a server alone."""
-        with self.transaction():
-            return work(LocalChanges(self))
-
-    def key_infos(self, pattern: bytes | None) -> Iterator[KeyInfo]:
-        """Yield the keys with type, counters and expiry."""
-        wanted = None if pattern is None else matcher(pattern)
-        cursor, now_ms = 0, self.engine.clock.now_ms
-        while True:
-            cursor, page = self.engine.run(keyspace.summaries, self.db, cursor, KEYS_PAGE)
-            for key in page:
-                if wanted is None or wanted(key.key):
-                    ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
-                    yield KeyInfo(*key[:-1], ttl)
-            if cursor == 0:
-                return
-
-    def size_on_disk(self) -> int:
-        size: int = self.stats()["size_on_disk"]
-        return size
-
-
-class LocalChanges:
-    """Writes inside a transaction of a store."""
-
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def add(
-        self, stream: bytes, fields: FieldsLike, id: str = "*", maxlen: int | None = None
-    ) -> None:
-        self._store.stream(stream).add(fields, id, maxlen=maxlen)
-
-    def expire(self, key: bytes, seconds: float) -> None:
-        self._store.expire(key, seconds)
-
-    def persist(self, key: bytes) -> None:
-        self._store.persist(key)
-
-    def ack(self, stream: bytes, group: bytes, ids: Sequence[StreamID]) -> None:
-        self._store.stream(stream).group(group).ack(ids)
-
-    def set_group_id(self, stream: bytes, group: bytes, id: StreamID) -> None:
-        self._store.stream(stream).group(group).set_id(id)
-
-    def delete_consumer(self, stream: bytes, group: bytes, consumer: bytes) -> None:
-        self._store.stream(stream).group(group).delete_consumer(consumer)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,12 +84,6 @@ def _command(pid: int) -> str:
     return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."
 
 
-AnyStore: TypeAlias = LocalStore | RemoteStore
-AnyStream: TypeAlias = Stream | RemoteStream
-AnyGroup: TypeAlias = Group | RemoteGroup
-Changes: TypeAlias = LocalChanges | RemoteChanges
-"""Writes that are committed together; none of them returns anything."""
-
 IMPORT_PREFIX = b"kvstream:import:"
 """Names of the streams in which imports keep their progress begin with it."""
 BENCH_PREFIX = b"kvstream:bench:"
@@ -154,13 +94,17 @@ COMPLETION_S = 1.0
 """How long the completion of a shell waits for a server."""
 NAMES_MAX = 10_000
 """Names that the completion of a shell looks at."""
+TRIES = 100
+"""Attempts of a transaction that other clients of a server overtake."""
+COUNTED_MAX = 10_000
+"""Entries of a server that are read in order to count them, if it does not know their number."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """Where a benchmark may write; everything is deleted afterwards."""
 
-    store: AnyStore
+    store: Store
     keys: tuple[bytes, bytes]
     """Names of the streams that it may make."""
     description: str
@@ -173,6 +117,8 @@ class Scratch:
 class DirectorySession:
     """The store in a directory."""
 
+    shared: ClassVar = False
+    """Whether other clients write while it is open, so that a read may wait for them."""
     directory: Path | None
     db: int = 0
     wait_s: float = 1.0
@@ -190,28 +136,36 @@ class DirectorySession:
         return self.directory
 
     @contextmanager
-    def reading(self) -> Iterator[LocalStore]:
+    def reading(self) -> Iterator[Store]:
         """Open the store read-only."""
         with self._opened(read_only=True, create=False) as store:
             yield store
 
     @contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[LocalStore]:
+    def writing(self, *, create: bool = False) -> Iterator[Store]:
         """Open the store for writing."""
         with self._opened(read_only=False, create=create) as store:
             yield store
 
     @contextmanager
-    def _opened(self, *, read_only: bool, create: bool) -> Iterator[LocalStore]:
+    def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
         path = self.path
 
-        def attempt() -> LocalStore:
-            return LocalStore.open(
+        def attempt() -> Store:
+            return Store.open(
                 path, durability=self.durability, db=self.db, read_only=read_only, create=create
             )
 
         with wait_for_store(path, self.wait_s, attempt) as store:
             yield store
+
+    def count_after(self, stream: Stream, eid: StreamID) -> int | None:
+        """Return the number of entries after an ID."""
+        return stream.count_after(eid)
+
+    def size_on_disk(self, store: Store) -> int:
+        size: int = store.stats()["size_on_disk"]
+        return size
 
     @contextmanager
     def scratch(self, directory: Path | None) -> Iterator[Scratch]:
@@ -219,7 +173,7 @@ class DirectorySession:
         directory = directory or self._parent()
         with (
             tempfile.TemporaryDirectory(prefix="kvstream-bench-", dir=directory) as folder,
-            LocalStore.open(Path(folder) / "store", durability=self.durability) as store,
+            Store.open(Path(folder) / "store", durability=self.durability) as store,
         ):
             text = f"durability {self.durability}, in {directory or tempfile.gettempdir()}"
             yield Scratch(store, (b"one", b"many"), text, slow=self.durability is Durability.ALWAYS)
@@ -232,7 +186,9 @@ class DirectorySession:
 
 
 class ServerSession:
-    """A server, over one connection until the command ends."""
+    """A server, connected until the command ends."""
+
+    shared: ClassVar = True
 
     def __init__(
         self, url: str, db: int | None = None, wait_s: float = 1.0, connect_s: float = CONNECT_S
@@ -243,14 +199,14 @@ class ServerSession:
         self._url = url
         self._db = db
         self._connect_s = connect_s
-        self._store: RemoteStore | None = None
+        self._engine: RemoteEngine | None = None
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._store is not None:
-            self._store.close()
+        if self._engine is not None:
+            self._engine.close()
 
     @property
     def path(self) -> Path:
@@ -261,14 +217,14 @@ class ServerSession:
         )
 
     @contextmanager
-    def reading(self) -> Iterator[RemoteStore]:
+    def reading(self) -> Iterator[Store]:
         """Connect to the server, unless it is connected."""
-        if self._store is None:
-            self._store = self._connected()
-        yield self._store
+        if self._engine is None:
+            self._engine = self._connected()
+        yield Store(self._engine, self._engine.db)
 
     @contextmanager
-    def writing(self, *, create: bool = False) -> Iterator[RemoteStore]:
+    def writing(self, *, create: bool = False) -> Iterator[Store]:
         """Connect to the server; a database need not be created."""
         with self.reading() as store:
             yield store
@@ -286,18 +242,42 @@ class ServerSession:
             finally:
                 store.delete(*keys)
 
-    def _connected(self) -> RemoteStore:
-        # The first connection has the shorter timeout: a port that accepts and then stays silent,
-        # as a TLS port does to a client without TLS, is no server.
-        with closing(self._connection(self._connect_s)) as first:
-            retry(first.greet, self.wait_s, ServerLoading)
-        return RemoteStore(self._connection(REPLY_S))
+    def _connected(self) -> RemoteEngine:
+        connect = partial(open_server, self._url, self._db, self._connect_s)
+        return retry(connect, self.wait_s, ServerLoading)
 
-    def _connection(self, reply_s: float) -> Connection:
-        return Connection(connect(self._url, self._connect_s, reply_s), self._db)
+    def save(self) -> str:
+        """Run BGSAVE on the server, and return its directory."""
+        with self.reading():
+            assert self._engine is not None
+            self._engine.save()
+            try:
+                found = self._engine.connection().ask("CONFIG", "GET", "dir")
+            except KVStreamError:  # hosted servers do not allow CONFIG
+                return "its directory"
+        return os.fsdecode(found[1])
+
+    def count_after(self, stream: Stream, eid: StreamID) -> int | None:
+        """Return the number of entries after an ID; None if there are too many to read."""
+        if eid == MIN_ID:
+            return len(stream)
+        count = sum(1 for _ in islice(stream.scan(f"({eid}"), COUNTED_MAX + 1))
+        return count if count <= COUNTED_MAX else None
+
+    def size_on_disk(self, store: Store) -> int:
+        size: int = store.stats().get("persistence", {}).get("aof_current_size", 0)
+        return size
 
 
 Session: TypeAlias = DirectorySession | ServerSession
+
+
+def atomically(store: Store, work: Callable[[], T]) -> T:
+    """Run ``work`` in a transaction; on a server again while other clients overtake it."""
+    for _ in range(TRIES):
+        with suppress(Conflict), store.transaction():
+            return work()
+    raise RequestError("others write to the same stream all the time: try again")
 
 
 def session_of(ctx: click.Context) -> Session:
@@ -367,13 +347,13 @@ def wait_for_store(path: Path, wait_s: float, attempt: Callable[[], T]) -> T:
         raise StoreLocked(f"the store in {path} is held by {holder}") from None
 
 
-def existing_key(store: AnyStore, name: bytes) -> None:
+def existing_key(store: Store, name: bytes) -> None:
     """Raise NoSuchKey unless a key of any type has this name."""
     if not store.exists(name):
         raise NoSuchKey(f"there is no stream {quoted(name)} in database {store.db}")
 
 
-def stream_or_free(store: AnyStore, name: bytes) -> AnyStream:
+def stream_or_free(store: Store, name: bytes) -> Stream:
     """Return a stream that may not exist yet; WrongType if the key is of another type."""
     kind = store.type(name)
     if kind not in ("stream", "none"):
@@ -381,13 +361,13 @@ def stream_or_free(store: AnyStore, name: bytes) -> AnyStream:
     return store.stream(name)
 
 
-def existing_stream(store: AnyStore, name: bytes) -> AnyStream:
+def existing_stream(store: Store, name: bytes) -> Stream:
     """Return a stream; NoSuchKey if there is none."""
     existing_key(store, name)
     return stream_or_free(store, name)
 
 
-def existing_group(store: AnyStore, name: bytes, group: bytes) -> AnyGroup:
+def existing_group(store: Store, name: bytes, group: bytes) -> Group:
     """Return a group; NoSuchKey or NoGroup if there is none."""
     stream = existing_stream(store, name)
     if group not in {info.name for info in stream.groups()}:
@@ -395,7 +375,7 @@ def existing_group(store: AnyStore, name: bytes, group: bytes) -> AnyGroup:
     return stream.group(group)
 
 
-def last_id(store: AnyStore, name: bytes) -> StreamID:
+def last_id(store: Store, name: bytes) -> StreamID:
     """Return the last ID of a stream; 0-0 if there is no stream.
 
     It is one request, since another client may delete a server's stream between two.

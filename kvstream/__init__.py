@@ -2,22 +2,29 @@
 
 ::
 
-    from kvstream import Store
+    import kvstream
 
-    with Store.open("data") as store:
+    with kvstream.open("data") as store:
         jobs = store.stream("jobs")
         jobs.add({"task": "mail", "to": "ann"})
         workers = jobs.create_group("workers", start="0", exist_ok=True)
         for job in workers.consumer("worker-1").read(count=10):
             workers.ack(job)
 
-A ``Store`` has ``Stream``s, a stream has ``Group``s, a group has ``Consumer``s. Every error is a
-``KVStreamError``. ``connect`` and ``connect_async`` return redis-py clients on a store.
+``open("redis://...")`` gives the same classes on a server. A ``Store`` has ``Stream``s, a stream
+has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. ``connect`` and
+``connect_async`` return redis-py clients on a store.
 """
 
+from typing import Any
+
+from kvstream.engine.coerce import AnyPath, Level, server_url
 from kvstream.errors import (
+    AccessDenied,
     BadPayload,
     BusyGroup,
+    ClientMissing,
+    Conflict,
     Corruption,
     DataError,
     IDsExhausted,
@@ -35,6 +42,9 @@ from kvstream.errors import (
     ReplicationRefused,
     ReplyTooLarge,
     RequestError,
+    ServerLoading,
+    ServerTooOld,
+    ServerUnavailable,
     SourceNotReady,
     StoreClosed,
     StoreError,
@@ -69,6 +79,7 @@ from kvstream.types.records import (
     Fault,
     GroupDetail,
     GroupInfo,
+    KeyInfo,
     PendingDetail,
     PendingEntry,
     PendingSummary,
@@ -78,12 +89,15 @@ from kvstream.types.records import (
 from kvstream.version import VERSION as __version__
 
 __all__ = [
+    "AccessDenied",
     "BadPayload",
     "BareEntry",
     "BusyGroup",
     "Claimed",
     "ClaimedIDs",
+    "ClientMissing",
     "Clock",
+    "Conflict",
     "Consumer",
     "ConsumerDetail",
     "ConsumerInfo",
@@ -102,6 +116,7 @@ __all__ = [
     "InvalidID",
     "KVStreamError",
     "KeyExists",
+    "KeyInfo",
     "LostWrites",
     "ManualClock",
     "NackMode",
@@ -118,6 +133,9 @@ __all__ = [
     "ReplicationRefused",
     "ReplyTooLarge",
     "RequestError",
+    "ServerLoading",
+    "ServerTooOld",
+    "ServerUnavailable",
     "SourceNotReady",
     "Store",
     "StoreClosed",
@@ -140,4 +158,48 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "open",
 ]
+
+
+def open(
+    place: AnyPath,
+    *,
+    db: int | None = None,
+    durability: Level | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    clock: Clock | None = None,
+    **options: Any,
+) -> Store:
+    """Open the store at ``place``: in a directory, or on a server.
+
+    A path opens the directory, as ``Store.open`` does with the same arguments. The URL of a server
+    (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0 on, gives the same
+    classes over the network. There ``db`` None is the database that the URL names, and durability
+    is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing without redis-py; a
+    call that the server is too old for raises ServerTooOld. ::
+
+        with kvstream.open("redis://localhost:6379") as store:
+            store.stream("orders").add({"sku": "a1"})
+    """
+    url = server_url(place)
+    if url is None:
+        level = Durability.EVERYSEC if durability is None else durability
+        return Store.open(
+            place,
+            durability=level,
+            db=db or 0,
+            read_only=read_only,
+            create=create,
+            clock=clock,
+            **options,
+        )
+    given = {"durability": durability, "read_only": read_only or None, "clock": clock, **options}
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
+    from kvstream.remote.engine import open_server  # with redis-py, which is optional
+
+    engine = open_server(url, db)
+    return Store(engine, engine.db)

@@ -16,6 +16,8 @@
     │   ├── BusyGroup                 code BUSYGROUP: the group exists
     │   ├── ReplyTooLarge             the reply would exceed the server's memory limit of a reply
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
+    │   ├── Conflict                  another client changed what a transaction has read
+    │   ├── ServerTooOld              the server lacks a command or option
     │   ├── ReplicationRefused        a server refuses to be followed
     │   ├── ProtocolError             a client sent bytes that are not a request
     │   └── BadPayload                bytes are not a valid DUMP payload or file of Redis
@@ -28,6 +30,10 @@
     │   ├── WriteStalled              compaction does not progress; nothing was written
     │   ├── UnknownOutcome            the write may or may not be durable
     │   ├── SourceNotReady            a followed server has no data to send yet
+    │   ├── ServerUnavailable         no server answers
+    │   │   └── ServerLoading         the server is loading its data set
+    │   ├── AccessDenied              the server does not accept this user and password
+    │   ├── ClientMissing             redis-py is not installed
     │   └── UnsafeDirectory           the directory or a file in it is not this user's alone
     └── DataError                     the data on disk is not what was written
         ├── Corruption
@@ -175,6 +181,14 @@ class Unblocked(RequestError):
     code = "UNBLOCKED"
 
 
+class Conflict(RequestError):
+    """Another client changed what a transaction has read; nothing was done: run it again."""
+
+
+class ServerTooOld(RequestError):
+    """The server lacks a command or option; the message names the version that has it."""
+
+
 class ReplicationRefused(RequestError):
     """A server refuses to be followed: it cannot, or the user has no right to."""
 
@@ -246,6 +260,22 @@ class UnknownOutcome(StoreError):
 
 class SourceNotReady(StoreError):
     """A followed server has no data to send yet, or no more; another try may succeed."""
+
+
+class ServerUnavailable(StoreError):
+    """No server answers at the address, or not at the moment."""
+
+
+class ServerLoading(ServerUnavailable):
+    """The server is loading its data set and answers when that is done."""
+
+
+class AccessDenied(StoreError):
+    """The server does not accept this user and password."""
+
+
+class ClientMissing(StoreError):
+    """redis-py is not installed."""
 
 
 class UnsafeDirectory(StoreError):

@@ -19,7 +19,7 @@ from kvstream.engine.coerce import (
     wait_of,
     whole,
 )
-from kvstream.engine.engine import Engine
+from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.operations import ack, claim, groups, info, readgroup
@@ -51,7 +51,7 @@ class Group:
 
     __slots__ = ("_engine", "_key", "_name")
 
-    def __init__(self, engine: Engine, key: bytes, name: bytes) -> None:
+    def __init__(self, engine: AnyEngine, key: bytes, name: bytes) -> None:
         self._engine = engine
         self._key = key
         self._name = name
@@ -314,7 +314,7 @@ class Consumer:
 
     __slots__ = ("_engine", "_group", "_key", "_name")
 
-    def __init__(self, engine: Engine, key: bytes, group: Group, name: bytes) -> None:
+    def __init__(self, engine: AnyEngine, key: bytes, group: Group, name: bytes) -> None:
         self._engine = engine
         self._key = key
         self._group = group

@@ -1,7 +1,8 @@
-"""The store: a directory of streams, opened by one process."""
+"""The store: streams in a directory that one process has open, or on a server."""
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from os import PathLike
 from types import TracebackType
 from typing import Any, Self
 
@@ -23,6 +24,7 @@ from kvstream.engine.coerce import (
     whole,
 )
 from kvstream.engine.engine import Engine
+from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of, qualified
 from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
@@ -30,13 +32,10 @@ from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
 from kvstream.types.clock import Clock
-from kvstream.types.glob import matcher
 from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
 from kvstream.types.options import Durability, StoreOptions
-from kvstream.types.records import Entry, Fault, HistoryEntry, UnfinishedLoad
-
-_KEYS_PAGE = 1000
+from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, UnfinishedLoad
 
 
 class Store:
@@ -48,12 +47,23 @@ class Store:
     damaged rows.
     """
 
-    def __init__(self, engine: Engine, db: int = 0) -> None:
-        """Wrap an open engine; use ``Store.open`` instead."""
-        if not isinstance(engine, Engine):
+    def __init__(self, engine: AnyEngine, db: int = 0) -> None:
+        """Wrap an open engine; use ``kvstream.open`` instead."""
+        if isinstance(engine, str | bytes | PathLike):
             raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
-        self.engine = engine
+        self._engine = engine
         self.db = _checked_db(db, engine.options)
+
+    @property
+    def engine(self) -> Engine:
+        """The engine of a store in a directory. Raises InvalidArgument for one on a server."""
+        engine = self._engine
+        if not isinstance(engine, Engine):
+            raise InvalidArgument(
+                f"this call works on the files of a store, which the server at {engine.place} does "
+                "not give out: open its directory once the server has stopped"
+            )
+        return engine
 
     @classmethod
     def open(
@@ -92,15 +102,15 @@ class Store:
             raise
 
     def __repr__(self) -> str:
-        return f"<Store {str(self.engine.database.directory)!r}, db {self.db}>"
+        return f"<Store {self._engine.place!r}, db {self.db}>"
 
     def select(self, db: int) -> Self:
         """Return the same open store with another database selected."""
-        return type(self)(self.engine, db)
+        return type(self)(self._engine, db)
 
     def close(self) -> None:
         """Make everything durable and unlock the directory; a second call does nothing."""
-        self.engine.close()
+        self._engine.close()
 
     def __enter__(self) -> Self:
         return self
@@ -112,7 +122,7 @@ class Store:
         traceback: TracebackType | None,
     ) -> None:
         """Close the store; after an error, remove a new directory without any write."""
-        self.engine.close(discard=error is not None)
+        self._engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
         return qualified(self.db, name_bytes(key))
@@ -121,15 +131,17 @@ class Store:
 
     def stream(self, key: Name) -> Stream:
         """Return a handle on the stream of a key; the first ``add`` creates the stream."""
-        return Stream(self.engine, self._name(key))
+        return Stream(self._engine, self._name(key))
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
         """Run everything that this thread does in the ``with`` block as one atomic commit.
 
         An exception rolls it back. Other threads wait meanwhile, and blocking reads do not block.
+        On a server it is MULTI and EXEC: the results of its writes can be used after the block, and
+        Conflict is raised if another client has changed what it read.
         """
-        with self.engine.transaction():
+        with self._engine.transaction():
             yield self
 
     def read(
@@ -150,7 +162,7 @@ class Store:
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = plain_read(
-            self.engine, wanted, count, block, lambda: budget_of(max_count, max_size)
+            self._engine, wanted, count, block, lambda: budget_of(max_count, max_size)
         )
         return {key_of(name): entries for name, entries in reply}
 
@@ -175,7 +187,7 @@ class Store:
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
-            self.engine,
+            self._engine,
             name_bytes(group),
             name_bytes(consumer),
             wanted,
@@ -195,47 +207,43 @@ class Store:
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
-        wanted = None if pattern is None else matcher(name_bytes(pattern))
-        cursor = 0
-        while True:
-            cursor, page = self.engine.run(keyspace.scan, self.db, cursor, _KEYS_PAGE)
-            for key in page:
-                if wanted is None or wanted(key):
-                    yield key
-            if cursor == 0:
-                return
+        return self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
+
+    def key_infos(self, pattern: Name | None = None) -> Iterator[KeyInfo]:
+        """Yield the keys as ``scan_keys`` does, with type, counters and expiry."""
+        return self._engine.key_infos(self.db, None if pattern is None else name_bytes(pattern))
 
     def size(self) -> int:
         """Return the number of keys in this database."""
-        return self.engine.run(keyspace.size, self.db)
+        return self._engine.run(keyspace.size, self.db)
 
     def exists(self, key: Name) -> bool:
-        return self.engine.run(keyspace.exists, self._name(key))
+        return self._engine.run(keyspace.exists, self._name(key))
 
     def __contains__(self, key: Name) -> bool:
         return self.exists(key)
 
     def type(self, key: Name) -> str:
         """Return ``"stream"``, ``"string"``, or ``"none"`` if the key does not exist."""
-        return self.engine.run(keyspace.kind, self._name(key))
+        return self._engine.run(keyspace.kind, self._name(key))
 
     def delete(self, *keys: Name) -> int:
         """Delete keys in one commit; return how many existed. The cost does not depend on sizes."""
         names = [key_of(self._name(key)) for key in keys]
-        return self.engine.run(keyspace.delete_all, self.db, names)
+        return self._engine.run(keyspace.delete_all, self.db, names)
 
     def rename(self, source: Name, target: Name, *, replace: bool = True) -> bool:
         """Rename a key in one commit; return False if the target exists and ``replace`` is false.
 
         Raises NoSuchKey if the source does not exist.
         """
-        return self.engine.run(
+        return self._engine.run(
             keyspace.rename, self._name(source), self._name(target), replace=replace
         )
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
         """Set a key to expire after ``seconds``; return False if it does not exist."""
-        return self._expire(key, self.engine.clock.now_ms(), seconds)
+        return self._expire(key, self._engine.clock.now_ms(), seconds)
 
     def expire_at(self, key: Name, unix_seconds: float) -> bool:
         """Set a key to expire at a Unix time in seconds; return False if it does not exist."""
@@ -243,16 +251,16 @@ class Store:
 
     def _expire(self, key: Name, base_ms: int, seconds: Seconds) -> bool:
         at_ms = base_ms + expiry_ms(seconds)
-        return self.engine.run(keyspace.expire_at, self._name(key), at_ms)
+        return self._engine.run(keyspace.expire_at, self._name(key), at_ms)
 
     def persist(self, key: Name) -> bool:
         """Remove the expiry of a key; return whether it had one."""
-        return self.engine.run(keyspace.persist, self._name(key))
+        return self._engine.run(keyspace.persist, self._name(key))
 
     def ttl(self, key: Name) -> float | None:
         """Return the seconds until a key expires; None if it does not expire or exist."""
-        at_ms = self.engine.run(keyspace.expiry, self._name(key))
-        return None if not at_ms else max(0, at_ms - self.engine.clock.now_ms()) / 1000
+        at_ms = self._engine.run(keyspace.expiry, self._name(key))
+        return None if not at_ms else max(0, at_ms - self._engine.clock.now_ms()) / 1000
 
     def flush(self) -> int:
         """Delete every key of this database in one commit; return how many there were.
@@ -260,11 +268,11 @@ class Store:
         The time does not depend on the number of keys. A thread deletes all rows but the entries
         later, also after the store was reopened.
         """
-        return self.engine.run(keyspace.flush, self.db)
+        return self._engine.run(keyspace.flush, self.db)
 
     def flush_all(self) -> int:
         """Delete every key of every database in one commit; return how many there were."""
-        return self.engine.run(keyspace.flush_all, self.engine.options.databases)
+        return self._engine.run(keyspace.flush_all, self._engine.options.databases)
 
     # --- whole streams --------------------------------------------------------------------------
 
@@ -306,7 +314,7 @@ class Store:
         that this server cannot hold is left out. The default is the store's ``dump_target``, and
         without one the oldest format that loses nothing.
         """
-        return self.engine.run(dump.dump, self._name(key), target)
+        return self._engine.run(dump.dump, self._name(key), target)
 
     def restore(
         self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
@@ -316,7 +324,7 @@ class Store:
         Raises BadPayload for an invalid payload, and KeyExists if the key exists and ``replace`` is
         false; nothing is changed then.
         """
-        return self.engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
+        return self._engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
@@ -391,12 +399,12 @@ class Store:
         return self.engine.run(checks.check, repair)
 
     def compact(self) -> None:
-        """Compact everything, which frees the disk space of deleted rows."""
-        self.engine.compact()
+        """Compact everything, which frees the disk space of deleted rows; on a server, its AOF."""
+        self._engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return sizes and counters of RocksDB."""
-        return self.engine.database.statistics()
+        """Return sizes and counters of RocksDB; on a server, the sections of INFO."""
+        return self._engine.statistics()
 
 
 def _checked_db(db: int, options: StoreOptions) -> int:

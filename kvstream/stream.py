@@ -18,7 +18,7 @@ from kvstream.engine.coerce import (
     wait_of,
     whole,
 )
-from kvstream.engine.engine import Engine
+from kvstream.engine.interface import AnyEngine
 from kvstream.errors import BusyGroup, InvalidArgument, shown
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
@@ -52,7 +52,7 @@ class Stream:
 
     __slots__ = ("_engine", "_name")
 
-    def __init__(self, engine: Engine, name: bytes) -> None:
+    def __init__(self, engine: AnyEngine, name: bytes) -> None:
         self._engine = engine
         self._name = name
 
@@ -228,7 +228,7 @@ class Stream:
         return found[0] if found else None
 
     def count_after(self, id: IDLike) -> int:
-        """Return the exact number of entries after an ID; it reads nodes, not entries."""
+        """Return the exact number of entries after an ID; only on a server are they all read."""
         return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
@@ -236,7 +236,8 @@ class Stream:
     ) -> Iterator[Entry]:
         """Yield the entries from ``start`` to ``end``, read in pages of ``page`` entries.
 
-        Each page is consistent. Entries added or deleted between two pages may be missed.
+        Each page is consistent. Entries added or deleted between two pages may be missed. On a
+        server, pages of large entries are shorter.
         """
         page = whole(page, "page")
         if page < 1:
@@ -244,10 +245,12 @@ class Stream:
         return self._pages(range_start(start), range_end(end), page)
 
     def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry]:
+        entries: list[Entry] = []
         while True:
-            entries = self._scan(following, last, page, reverse=False)
+            size = self._engine.page_size(entries, page)
+            entries = self._scan(following, last, size, reverse=False)
             yield from entries
-            if len(entries) < page or entries[-1].id >= last:
+            if len(entries) < size or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
 

@@ -38,7 +38,8 @@ class PeerProcess:
     def __init__(self, peer: str, directory: Path) -> None:
         self.port = free_port()
         command = [program_of(peer), "--port", str(self.port), "--bind", "127.0.0.1"]
-        command += ["--save", "", "--dir", str(directory)]
+        self.socket = directory / "socket"
+        command += ["--save", "", "--dir", str(directory), "--unixsocket", str(self.socket)]
         self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
         self._await()
 

@@ -11,7 +11,7 @@ all rows of a commit were sent, so ``StreamEnd`` works out beforehand whether a 
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum, auto
@@ -23,8 +23,9 @@ from kvstream.cli.file_formats import Position, Row, Rows, Source
 from kvstream.cli.json_values import Pairs
 from kvstream.cli.output import Progress
 from kvstream.cli.parameters import time_ms
-from kvstream.cli.session import IMPORT_PREFIX, AnyStore, Changes
+from kvstream.cli.session import IMPORT_PREFIX, atomically
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id
 from kvstream.types.records import Fields
 
@@ -93,7 +94,7 @@ class StreamEnd:
     """False after a row whose ID the store chooses: that ID is above ``last_id``."""
 
     @classmethod
-    def of(cls, store: AnyStore, target: bytes) -> "StreamEnd":
+    def of(cls, store: Store, target: bytes) -> "StreamEnd":
         if not store.exists(target):
             return cls(MIN_ID, 0)
         info = store.stream(target).info()
@@ -192,7 +193,7 @@ def _decode_progress(fields: Fields) -> SavedProgress:
 class ProgressStream:
     """The stream with the progress of one source and one target."""
 
-    def __init__(self, store: AnyStore, target: bytes, source: bytes) -> None:
+    def __init__(self, store: Store, target: bytes, source: bytes) -> None:
         self._store = store
         self._target = target
         self._source = source
@@ -222,9 +223,7 @@ class ProgressStream:
             and info.entries_added >= saved.entries_added
         )
 
-    def save(
-        self, changes: Changes, end: StreamEnd, position: Position, added: int, finished: bool
-    ) -> None:
+    def save(self, end: StreamEnd, position: Position, added: int, finished: bool) -> None:
         """Write the progress, in the commit that adds the rows up to ``position``."""
         saved = SavedProgress(
             stream=self._target,
@@ -238,11 +237,11 @@ class ProgressStream:
             finished=int(finished),
         )
         fields = {**asdict(saved), "digest": saved.digest.hex()}
-        changes.add(self.key, fields, maxlen=1)
+        self._store.stream(self.key).add(fields, maxlen=1)
         if finished:
-            changes.expire(self.key, FINISHED_DAYS * _DAY_S)
+            self._store.expire(self.key, FINISHED_DAYS * _DAY_S)
         else:
-            changes.persist(self.key)
+            self._store.persist(self.key)
 
 
 _LOOKUP_ENTRIES = 100
@@ -270,21 +269,13 @@ class Outcome(Enum):
 
 
 class RowAdder:
-    """Adds rows to the changes of one commit."""
+    """Adds rows in one commit. A server reads nothing after the first write, so that comes last."""
 
-    def __init__(
-        self,
-        store: AnyStore,
-        target: bytes,
-        end: StreamEnd,
-        row_ids: RowIDs,
-        changes: Changes,
-    ) -> None:
+    def __init__(self, store: Store, target: bytes, end: StreamEnd, row_ids: RowIDs) -> None:
         self._stream = store.stream(target)
-        self._target = target
         self._end = end
         self._row_ids = row_ids
-        self._changes = changes
+        self._adds: list[tuple[str, Pairs]] = []
         self._known: dict[StreamID, Pairs] = {}
         """Entries that the stream has, or that this commit adds."""
 
@@ -306,10 +297,15 @@ class RowAdder:
         if eid is None:
             self._check_present(text, asked, pairs)
             return Outcome.PRESENT
-        self._changes.add(self._target, pairs, text)
+        self._adds.append((text, pairs))
         self._end.count(eid, exact=asked is not None)
         self._known[eid] = pairs
         return Outcome.ADDED
+
+    def write(self) -> None:
+        """Write the rows."""
+        for text, pairs in self._adds:
+            self._stream.add(pairs, text)
 
     def _check_present(self, text: str, eid: AddID, pairs: Pairs) -> None:
         """Raise RequestError unless the stream has an entry with this ID and these fields."""
@@ -376,7 +372,7 @@ class Import:
 
     def __init__(
         self,
-        store: AnyStore,
+        store: Store,
         target: bytes,
         source: Source,
         rows: Rows,
@@ -421,7 +417,8 @@ class Import:
             if bad is not None:
                 raise bad
         if self._progress is not None:
-            self._store.atomically(self._progress_keys, self._finish)
+            end = StreamEnd.of(self._store, self._target)
+            atomically(self._store, partial(self._save, _Commit(self._position, end), True))
 
     def _batches(self) -> Iterator[list[Row]]:
         """Yield batches of rows; a batch also ends when a pipe has no more data for now."""
@@ -439,10 +436,10 @@ class Import:
     def _commit(self, batch: Sequence[Row]) -> BadRow | None:
         """Add a batch, usually in one commit; return the row that stops the import."""
         while batch:
-            keys = list(self._progress_keys)
-            if any(map(self._row_ids.depends_on_stream, batch)):
-                keys.append(self._target)
-            done = self._store.atomically(keys, partial(self._add, batch))
+            # What is read in the transaction must not change until its end.
+            depends = any(map(self._row_ids.depends_on_stream, batch))
+            end = None if depends else StreamEnd.of(self._store, self._target)
+            done = atomically(self._store, partial(self._add, batch, end))
             self._position = done.position
             self.totals.count(done.totals)
             for bad in done.bad:
@@ -452,14 +449,15 @@ class Import:
             batch = batch[done.rows :]
         return None
 
-    def _add(self, rows: Sequence[Row], changes: Changes) -> _Commit:
+    def _add(self, rows: Sequence[Row], end: StreamEnd | None) -> _Commit:
         """Add rows and the progress, up to a bad row that stops the import.
 
         If a row with its own ID follows a row that gets a new ID, it waits for the next commit: the
         new ID is not known before.
         """
-        done = _Commit(self._position.copy(), StreamEnd.of(self._store, self._target))
-        adder = RowAdder(self._store, self._target, done.end, self._row_ids, changes)
+        end = replace(end) if end else StreamEnd.of(self._store, self._target)
+        done = _Commit(self._position.copy(), end)
+        adder = RowAdder(self._store, self._target, done.end, self._row_ids)
         for row in rows:
             try:
                 outcome = adder.add(row)
@@ -475,16 +473,14 @@ class Import:
                 done.totals.present += outcome is Outcome.PRESENT
             done.position.advance(row.raw, row.lines)
             done.rows += 1
-        if done.rows or any(map(self._store.exists, self._progress_keys)):
-            self._save(changes, done, finished=False)
+        saves = done.rows or any(map(self._store.exists, self._progress_keys))
+        adder.write()
+        if saves:
+            self._save(done, finished=False)
         return done
 
-    def _finish(self, changes: Changes) -> None:
-        end = StreamEnd.of(self._store, self._target)
-        self._save(changes, _Commit(self._position, end), finished=True)
-
-    def _save(self, changes: Changes, done: _Commit, finished: bool) -> None:
+    def _save(self, done: _Commit, finished: bool) -> None:
         if self._progress is not None:
             before = self.resumed.added if self.resumed else 0
             added = before + self.totals.added + done.totals.added
-            self._progress.save(changes, done.end, done.position, added, finished)
+            self._progress.save(done.end, done.position, added, finished)

@@ -16,8 +16,8 @@ from kvstream.cli.parameters import Duration, Name, example
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.top import view
 from kvstream.cli.top.samples import SORTS, Sample, Sampler, ServerSampler, StoreSampler, with_rates
-from kvstream.errors import StoreLocked
-from kvstream.remote.connection import Connection, ServerUnavailable, connect
+from kvstream.errors import ServerUnavailable, StoreLocked
+from kvstream.remote.connection import Connection, connect
 
 STREAMS = 100
 """Default number of streams: more than a terminal has lines."""

@@ -36,7 +36,6 @@ from kvstream.commands.command import (
     table_of,
 )
 from kvstream.commands.replies import ErrorReply, Reply
-from kvstream.engine.blocking_reads import wait_for
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, RequestError
 
@@ -111,6 +110,6 @@ class Dispatcher:
 
     def _wait(self, wait: Blocked) -> Reply:
         timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
-        found: Any = wait_for(self.engine, wait.names, wait.attempt, timeout_s, wait.retry_at)
+        found: Any = self.engine.wait_for(wait.names, wait.attempt, timeout_s, wait.retry_at)
         reply: Reply = wait.expired if found is None else found
         return reply

@@ -194,8 +194,8 @@ def refuse_url(path: AnyPath) -> None:
     scheme = found[1].lower()
     if scheme in _SERVERS:
         right = (
-            "is the URL of a server, not a path: "
-            f'use redis.Redis.from_url("{_SERVERS[scheme]}://..."), on the command line --url '
+            f'is the URL of a server, not a path: use kvstream.open("{scheme}://..."), or for '
+            f'redis-py redis.Redis.from_url("{_SERVERS[scheme]}://..."); on the command line --url '
             '(KVSTREAM_URL), in Spark the option "url"'
         )
     elif scheme == "file":
@@ -203,6 +203,13 @@ def refuse_url(path: AnyPath) -> None:
     else:
         right = "is a URL, not a path: give a path on this machine"
     raise InvalidArgument(f"{scheme}://... {right}")
+
+
+def server_url(place: AnyPath) -> str | None:
+    """Return the URL for redis-py if a place is the URL of a server, else None."""
+    found = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
+    scheme = None if found is None else _SERVERS.get(found[1].lower())
+    return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
 
 
 def path_of(path: AnyPath) -> Path:

@@ -15,7 +15,7 @@ a turn of its own, so that only the failing one gets the error.
 import threading
 from _thread import RLock
 from collections import deque
-from collections.abc import Callable, Container, Iterable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -24,7 +24,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
-from kvstream.engine.waiters import Outcome, Waiter, Waiters
+from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
@@ -35,16 +35,20 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import unfinished_loads
+from kvstream.operations import keyspace, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.types.clock import Clock, SystemClock
+from kvstream.types.glob import matcher
 from kvstream.types.options import Durability, StoreOptions
+from kvstream.types.records import Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
+
+_KEYS_PAGE = 1000
 
 
 HANDOVER_S = 0.005
@@ -448,6 +452,59 @@ class Engine:
             self.waiters.remove(waiter)
             return True
 
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Run ``attempt`` until it replies; return None after ``timeout_s`` (None waits for ever).
+
+        ``retry_at`` returns the Unix time in milliseconds at which another try may help although
+        nothing is written, or None if that is unknown.
+        """
+        arrived = Signal()
+        outcomes: list[Outcome] = []
+
+        def deliver(outcome: Outcome) -> None:
+            outcomes.append(outcome)
+            arrived.set()
+
+        deadline = None if timeout_s is None else monotonic() + timeout_s
+        reply, waiter = self.submit(names, attempt, deliver)
+        if waiter is None:
+            return reply
+        try:
+            while not arrived.wait(self._pause_s(deadline, retry_at)):
+                if deadline is not None and monotonic() >= deadline:
+                    if self.cancel(waiter):
+                        return None
+                    arrived.wait(None)
+                    break
+                elif retry_at is not None:
+                    self.serve(waiter.names)  # in order: earlier waiters may succeed as well
+        except BaseException:  # KeyboardInterrupt among them
+            self.cancel(waiter)
+            raise
+        return outcomes[0].get()  # type: ignore[no-any-return]
+
+    def _pause_s(
+        self, deadline: float | None, retry_at: Callable[[Txn], int | None] | None
+    ) -> float | None:
+        """Return the seconds until the deadline or the next try, whichever comes first."""
+        rest = None
+        if deadline is not None:
+            rest = min(max(0.0, deadline - monotonic()), threading.TIMEOUT_MAX)
+        if retry_at is None:
+            return rest
+        try:
+            due = self.run(retry_at)
+        except RequestError:  # the key or group is gone: the waiter gets that error
+            due = None
+        retry = retry_pause_s(due, self.clock.now_ms())
+        return retry if rest is None else min(rest, retry)
+
     def serve_later(self, names: list[bytes]) -> None:
         """Serve the waiters of some keys with the next commit."""
         self._unserved |= dict.fromkeys(names)
@@ -493,6 +550,46 @@ class Engine:
             waiter.found[0], partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
         )
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
+
+    # --- looking --------------------------------------------------------------------------------
+
+    @property
+    def place(self) -> str:
+        """The directory of the store."""
+        return str(self.database.directory)
+
+    def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
+        """Yield the keys of a database, read in pages; with ``pattern`` those that match it."""
+        wanted = None if pattern is None else matcher(pattern)
+        cursor = 0
+        while True:
+            cursor, page = self.run(keyspace.scan, db, cursor, _KEYS_PAGE)
+            for key in page:
+                if wanted is None or wanted(key):
+                    yield key
+            if cursor == 0:
+                return
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys as ``keys`` does, with type, counters and expiry."""
+        wanted = None if pattern is None else matcher(pattern)
+        cursor, now_ms = 0, self.clock.now_ms
+        while True:
+            cursor, page = self.run(keyspace.summaries, db, cursor, _KEYS_PAGE)
+            for key in page:
+                if wanted is None or wanted(key.key):
+                    ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
+                    yield KeyInfo(*key[:-1], ttl)
+            if cursor == 0:
+                return
+
+    def page_size(self, last: Sequence[Entry], most: int) -> int:
+        """Return ``most``: on a disk, long pages are as good as short ones."""
+        return most
+
+    def statistics(self) -> dict[str, Any]:
+        """Return sizes and counters of RocksDB."""
+        return self.database.statistics()
 
     # --- upkeep ---------------------------------------------------------------------------------
 

@@ -14,6 +14,9 @@ from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from typing import Any
 
+RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
+"""Pauses between the tries of a blocked CLAIM; the least keeps it from using a whole core."""
+
 
 class Signal:
     """An event for one waiting thread; it stays set until that thread has waited.
@@ -209,3 +212,14 @@ class Waiters:
     def names(self) -> list[bytes]:
         """Return the keys that have waiters."""
         return list(self.queues)
+
+
+def retry_pause_s(due_ms: int | None, now_ms: int) -> float:
+    """Return the seconds until a blocked CLAIM tries again.
+
+    ``due_ms`` is the Unix time at which a try may help, or None if that is unknown.
+    """
+    wait_ms = RETRY_PAUSE_MS_MAX if due_ms is None else due_ms - now_ms
+    if wait_ms < 0:  # an entry was idle long enough, but its message is deleted
+        wait_ms = RETRY_PAUSE_MS_GONE
+    return min(max(wait_ms, RETRY_PAUSE_MS_MIN), RETRY_PAUSE_MS_MAX) / 1000

@@ -116,7 +116,8 @@ def text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def _no_such_group(name: bytes, group: bytes) -> NoGroup:
+def no_such_group(name: bytes, group: bytes) -> NoGroup:
+    """Return the error of an XGROUP or XINFO subcommand for a group that does not exist."""
     return NoGroup(f"No such consumer group '{text(group)}' for key name '{text(name[2:])}'")
 
 
@@ -132,7 +133,7 @@ def existing_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, Gro
     stream = existing_stream(txn, name)
     found = txn.catalog.group(txn, stream, group)
     if found is None:
-        raise _no_such_group(name, group)
+        raise no_such_group(name, group)
     return stream, found
 
 

@@ -101,6 +101,11 @@ class Budget:
         self._taken = self._opening = 0
 
     @property
+    def limits(self) -> tuple[int | None, int | None]:
+        """Return what is left of MAXCOUNT and MAXSIZE."""
+        return self._count, self._size
+
+    @property
     def limited(self) -> bool:
         return self._count is not None or self._size is not None
 

@@ -6,20 +6,30 @@ repeated names. Its errors become kvstream's; no error shows a password.
 
 import os
 import re
+import select
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from kvstream.errors import (
+    AccessDenied,
+    BadPayload,
     BusyGroup,
+    ClientMissing,
+    Conflict,
+    IDsExhausted,
+    IDTooSmall,
     InvalidArgument,
+    InvalidID,
+    KeyExists,
     KVStreamError,
     NoGroup,
     NoSuchKey,
     RequestError,
-    StoreError,
+    ServerLoading,
+    ServerUnavailable,
     Unblocked,
     UnknownOutcome,
     WrongType,
@@ -30,26 +40,15 @@ if TYPE_CHECKING:
     import redis
 
 
-class ServerUnavailable(StoreError):
-    """No server answers at the address, or not at the moment."""
-
-
-class ServerLoading(ServerUnavailable):
-    """The server is loading its data set and answers when that is done."""
-
-
-class AccessDenied(StoreError):
-    """The server does not accept this user and password."""
-
-
-class ClientMissing(StoreError):
-    """redis-py is not installed."""
+class ConnectionLost(ServerUnavailable):
+    """A connection ended before the reply came; another one may be made."""
 
 
 _BY_CODE: dict[str, type[KVStreamError]] = {
     "WRONGTYPE": WrongType,
     "NOGROUP": NoGroup,
     "BUSYGROUP": BusyGroup,
+    "BUSYKEY": KeyExists,
     "UNBLOCKED": Unblocked,
     "MISCONF": ServerUnavailable,
     "BUSY": ServerUnavailable,
@@ -57,8 +56,15 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
 }
 """Errors by the first word of a reply; any other word is a RequestError."""
 
-_PIPELINED = re.compile(r"Command # \d+ \(.*\) of pipeline caused error: ", re.DOTALL)
-"""The prefix of redis-py's pipeline errors: the whole command, values included."""
+_BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
+    ("no such key", NoSuchKey),
+    ("The ID specified in XADD", IDTooSmall),
+    ("The stream has exhausted", IDsExhausted),
+    ("Invalid stream ID", InvalidID),
+    ("Bad data format", lambda text: BadPayload("refused by the server", message=text)),
+    ("DUMP payload version", lambda text: BadPayload("refused by the server", message=text)),
+)
+"""Errors with the code ERR, by the beginning of their text."""
 
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
 """redis-py's error for a connection that was never made."""
@@ -82,7 +88,7 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     """Return the kvstream error for an error of redis-py."""
     from redis import exceptions
 
-    said = _PIPELINED.sub("", str(error)).strip() or type(error).__name__
+    said = str(error).strip() or type(error).__name__
     if isinstance(error, exceptions.ResponseError):
         return _refusal(error, said)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
@@ -95,7 +101,9 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
             return ServerUnavailable(f"no connection to {refused[1]}: {refused[2]}")
         if writing:
             return UnknownOutcome(f"the server may or may not have done it: {said}")
-        return ServerUnavailable(f"the server does not answer: {said}")
+        lost = not isinstance(error, exceptions.TimeoutError)
+        kind = ConnectionLost if lost else ServerUnavailable
+        return kind(f"the server does not answer: {said}")
     return RequestError(said)
 
 
@@ -126,10 +134,11 @@ def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(rest)
-    return NoSuchKey() if said == "no such key" else RequestError(said.removeprefix("ERR "))
+    text = said.removeprefix("ERR ")
+    found = (made for start, made in _BY_TEXT if text.startswith(start))
+    return next(found, RequestError)(text)
 
 
-T = TypeVar("T")
 Word = bytes | str | int
 Words = Sequence[Word]
 
@@ -138,8 +147,6 @@ REPLY_S = 60.0
 """Timeouts of connecting and of a reply, unless the URL sets its own."""
 BLOCK_S_MAX = 5.0
 """Longest wait of one blocking read; a lost connection is noticed after it."""
-TRIES = 100
-"""Attempts of an optimistic transaction."""
 
 _DATABASE = re.compile("/?|/[0-9]+")
 _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
@@ -206,13 +213,73 @@ def _check(url: str) -> None:
         raise ValueError("the database is not a number")
 
 
+class Link:
+    """One connection to a server. Errors of the connection are those of redis-py."""
+
+    __slots__ = ("_connection", "_ended")
+
+    def __init__(self, client: "redis.Redis") -> None:
+        self._connection = socket_connection(client)
+        self._connection.connect()
+        self._ended = select.poll()
+        self._ended.register(self._connection._sock.fileno(), select.POLLIN)
+
+    def is_open(self) -> bool:
+        """Return False if the server has ended it, or it is that of the process before a fork."""
+        return self._connection.pid == os.getpid() and not self._ended.poll(0)
+
+    def close(self) -> None:
+        self._connection.disconnect()
+
+    def ask(self, words: Words) -> Any:
+        """Return the reply to a command; an error reply is raised."""
+        self._connection.send_command(*words)
+        return self._connection.read_response()
+
+    def ask_all(self, commands: Sequence[Words]) -> list[Any]:
+        """Send commands together; return their replies, errors among them."""
+        from redis import ResponseError
+
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        replies: list[Any] = []
+        for _ in commands:
+            try:
+                replies.append(self._connection.read_response())
+            except ResponseError as error:
+                replies.append(error_of(error))
+        return replies
+
+    def transaction(self, commands: Sequence[Words]) -> list[Any]:
+        """Run commands in one transaction; return their replies, errors among them.
+
+        Raises Conflict if a watched key has changed, and the error of a command that the server
+        did not queue; nothing was done then.
+        """
+        from redis import RedisError
+
+        *queued, done = self.ask_all([("MULTI",), *commands, ("EXEC",)])
+        if done is None:
+            raise Conflict(
+                "another client changed what this transaction has read: nothing was done, run it "
+                "again"
+            )
+        if isinstance(done, Exception):
+            raise next((each for each in queued if isinstance(each, Exception)), done)
+        return [error_of(each) if isinstance(each, RedisError) else each for each in done]
+
+
 class Connection:
     """Sends commands to one database of a server; errors are kvstream's."""
 
     def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
         """``db`` None: the database that the URL names."""
+        from redis import RedisError, ResponseError  # redis-py is optional
+
         client.response_callbacks.clear()
         self.client: Any = client  # its methods for plain commands are untyped
+        self._errors, self._refusals = RedisError, ResponseError
+        self._free: list[Link] = []
+        self._closed = False
         settings = client.connection_pool.connection_kwargs
         if db is not None:
             settings["db"] = db
@@ -220,7 +287,52 @@ class Connection:
         self._block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
 
     def close(self) -> None:
+        self._closed = True
+        while self._free:
+            self._free.pop().close()
         self.client.close()
+
+    def take(self) -> Link:
+        """Return a connection that no command uses, or a new one."""
+        with suppress(IndexError):
+            while True:
+                link = self._free.pop()
+                if link.is_open():
+                    return link
+                link.close()
+        return Link(self.client)
+
+    def give_back(self, link: Link) -> None:
+        """Keep a connection for the next command."""
+        self._free.append(link)
+        if self._closed:
+            self.close()
+
+    def _execute(self, *words: Word) -> Any:
+        """Return the reply to a command. The client's ``execute_command`` takes twice as long."""
+        link = self.take()
+        try:
+            reply = link.ask(words)
+        except self._refusals:
+            self.give_back(link)
+            raise
+        except BaseException:
+            link.close()
+            raise
+        self.give_back(link)
+        return reply
+
+    def _all(self, send: Callable[[Link], list[Any]], writing: bool) -> list[Any]:
+        """Return the replies to several commands."""
+        with translated(writing=writing):
+            link = self.take()
+            try:
+                replies = send(link)
+            except BaseException:
+                link.close()
+                raise
+        self.give_back(link)
+        return replies
 
     def greet(self) -> None:
         """Check that a server is there, speaks RESP and accepts this user."""
@@ -248,31 +360,35 @@ class Connection:
             if int(cursor) == 0:
                 return
 
-    def block_words(self, seconds: float | None) -> Words:
-        """Return the words that make a read wait ``seconds``, or less; None: not at all."""
-        if seconds is None:
-            return ()
-        return ("BLOCK", max(1, round(min(seconds, self._block_s_max) * 1000)))
+    def block_words(self, seconds: float | None) -> tuple[Word, ...]:
+        """Return the words that make a read wait ``seconds``, or less; None: as long as it may."""
+        longest = self._block_s_max
+        seconds = longest if seconds is None else min(seconds, longest)
+        return ("BLOCK", max(1, round(seconds * 1000)))
 
     def ask(self, *words: Word) -> Any:
         """Return the reply to a command that changes nothing."""
-        with translated():
-            return self.client.execute_command(*words)
+        try:
+            return self._execute(*words)
+        except self._errors as error:
+            raise error_of(error) from None
 
     def do(self, *words: Word) -> Any:
         """Return the reply to a command that changes something."""
-        with translated(writing=True):
-            return self.client.execute_command(*words)
+        try:
+            return self._execute(*words)
+        except self._errors as error:
+            raise error_of(error, writing=True) from None
 
     def ask_all(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands that change nothing; return their replies, errors among them."""
-        with translated(), self.client.pipeline(transaction=False) as pipeline:
-            return _executed(pipeline, commands)
+        sent = list(commands)
+        return self._all(lambda link: link.ask_all(sent), writing=False)
 
     def ask_at_once(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands that change nothing in one transaction, and return their replies."""
-        with translated(), self.client.pipeline() as pipeline:
-            return checked(_executed(pipeline, commands))
+        sent = list(commands)
+        return checked(self._all(lambda link: link.transaction(sent), writing=False))
 
     def do_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies; raise the first error."""
@@ -280,34 +396,13 @@ class Connection:
 
     def try_all(self, commands: Iterable[Words]) -> list[Any]:
         """Run commands in one transaction, and return their replies, errors among them."""
-        with translated(writing=True), self.client.pipeline() as pipeline:
-            return _executed(pipeline, commands)
+        sent = list(commands)
+        return self._all(lambda link: link.transaction(sent), writing=True)
 
     def do_many(self, commands: Iterable[Words]) -> list[Any]:
         """Pipeline commands without a transaction, and raise the first error."""
-        with translated(writing=True), self.client.pipeline(transaction=False) as pipeline:
-            return checked(_executed(pipeline, commands))
-
-    def optimistically(self, keys: Sequence[bytes], work: Callable[[list[Words]], T]) -> T:
-        """Run the commands that ``work`` lists in one transaction that watches ``keys``.
-
-        If another client changes a key first, ``work`` is called again.
-        """
-        from redis import WatchError
-
-        for _ in range(TRIES):
-            with translated(writing=True), self.client.pipeline() as pipeline:
-                if keys:
-                    pipeline.watch(*keys)
-                commands: list[Words] = []
-                done = work(commands)
-                pipeline.multi()
-                try:
-                    checked(_executed(pipeline, commands))
-                except WatchError:
-                    continue
-                return done
-        raise RequestError("others write to the same stream all the time: try again")
+        sent = list(commands)
+        return checked(self._all(lambda link: link.ask_all(sent), writing=True))
 
 
 def checked(replies: list[Any]) -> list[Any]:
@@ -316,18 +411,6 @@ def checked(replies: list[Any]) -> list[Any]:
         if isinstance(reply, Exception):
             raise reply
     return replies
-
-
-def _executed(pipeline: Any, commands: Iterable[Words]) -> list[Any]:
-    """Return the replies to commands; errors among them are kvstream's."""
-    from redis import RedisError
-
-    for words in commands:
-        pipeline.execute_command(*words)
-    return [
-        error_of(reply) if isinstance(reply, RedisError) else reply
-        for reply in pipeline.execute(raise_on_error=False)
-    ]
 
 
 PAGE_MIN, PAGE_MAX = 10, 2000

@@ -158,8 +158,8 @@ class ConsumerInfo:
     pending: int
     idle: int
     """Milliseconds since its last command."""
-    inactive: int
-    """Milliseconds since it last got an entry; -1: never."""
+    inactive: int | None
+    """Milliseconds since it last got an entry; -1: never; None: unknown on a Redis before 7.2."""
 
 
 class PendingDetail(NamedTuple):
@@ -204,6 +204,19 @@ class StreamDetail:
     info: StreamInfo
     entries: list[Entry]
     groups: list[GroupDetail]
+
+
+class KeyInfo(NamedTuple):
+    """A key with its type, counters and expiry."""
+
+    key: bytes
+    type: str
+    length: int | None
+    """None, as the next two, if the key is no stream."""
+    groups: int | None
+    last_id: StreamID | None
+    ttl: float | None
+    """Seconds until the key expires; None if it does not."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from kvstream import Store
 from kvstream.cli import file_formats
 from kvstream.cli.export import export
 from kvstream.cli.file_formats import FIELDS_COLUMN, ID_COLUMN
-from kvstream.cli.session import DirectorySession, LocalStore
+from kvstream.cli.session import DirectorySession
 from tests.cli.program import FIRST, Program
 
 SECOND = "1700000001000-0"
@@ -105,10 +105,10 @@ def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_pa
 class Opened(DirectorySession):
     """A session on a store that is open already: opening it takes longer than an export of it."""
 
-    store: LocalStore | None = None
+    store: Store | None = None
 
     @contextmanager
-    def reading(self) -> Iterator[LocalStore]:
+    def reading(self) -> Iterator[Store]:
         assert self.store is not None
         yield self.store
 
@@ -125,7 +125,7 @@ def test_an_export_cut_anywhere_is_gone_on_with(
         stream.add({"a": '"quoted", and\n\nmore', "t": "x"}, id="3-0")
     kvstream("export", "s", str(whole))
     content = whole.read_bytes()
-    with LocalStore.open(kvstream.directory, read_only=True) as store:
+    with Store.open(kvstream.directory, read_only=True) as store:
         session = Opened(kvstream.directory, store=store)
         for length in range(len(content) + 1):
             part.write_bytes(content[:length])

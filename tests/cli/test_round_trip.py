@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from kvstream import Store, StreamID
 from kvstream.cli.file_formats import CsvRows, CsvWriter, JsonRows, JsonWriter, Source, column_names
 from kvstream.cli.importing.batches import Import, RowIDs
-from kvstream.cli.session import LocalStore
 
 names = st.sampled_from([b"a", b"b", b"sku", b"kvstream:id", b"kvstream:fields", b"id", b""])
 parts = st.binary(max_size=8) | st.text(max_size=6).map(str.encode)
@@ -45,7 +44,7 @@ def test_export_and_import_give_the_same_entries(
     writer = JsonWriter() if delimiter is None else CsvWriter(column_names(iter(found)), delimiter)
     written = Source(io.BytesIO(writer.header + writer.page(found)), "test")
     rows = JsonRows(written) if delimiter is None else CsvRows(written, delimiter)
-    run = Import(LocalStore(store.engine), b"target", written, rows, RowIDs())
+    run = Import(Store(store.engine), b"target", written, rows, RowIDs())
     run.run(lambda done, rows: None)
 
     assert [(entry.id, entry.pairs) for entry in target.range()] == [

@@ -16,15 +16,14 @@ import redis
 from click.testing import CliRunner, Result
 from redis import exceptions
 
-from kvstream import Entry, RequestError, StreamID, UnknownOutcome
-from kvstream.cli import main
+import kvstream as library
+from kvstream import Entry, RequestError, ServerTooOld, Store, Stream, StreamID, UnknownOutcome
+from kvstream.cli import main, session
 from kvstream.cli.exit_codes import ExitCode, code_of
-from kvstream.cli.remote import stream as remote_stream
-from kvstream.cli.remote.store import RemoteStore
-from kvstream.cli.session import Changes, complete_names
+from kvstream.cli.session import atomically, complete_names
 from kvstream.remote import connection
 from kvstream.remote.connection import Connection, connect, error_of
-from kvstream.remote.replies import TooOld, stream_info_of
+from kvstream.remote.replies import stream_info_of
 from tests.cli.program import FIRST, Program, RemoteProgram
 from tests.cli.test_processes import ended, read_line
 from tests.patience import until
@@ -67,8 +66,8 @@ def has_length(client: "redis.Redis", key: str, least: int) -> bool:
 
 
 @contextmanager
-def store_of(program: Program, query: str = "") -> Iterator[RemoteStore]:
-    with closing(RemoteStore(Connection(connect(url_of(program) + query)))) as store:
+def store_of(program: Program, query: str = "") -> Iterator[Store]:
+    with library.open(url_of(program) + query) as store:
         yield store
 
 
@@ -202,12 +201,10 @@ def test_a_user_without_ping_may_run_other_commands(orders: Program) -> None:
 
 
 def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
-    client = connect(url_of(orders))
-    with closing(Connection(client)) as connection:
+    with closing(Connection(connect(url_of(orders)))) as connection:
         connection.greet()
-        connected: Any = client.connection_pool.get_connection()
-        connected._sock.settimeout(0.5)  # no sooner: a connection may take longer
-        client.connection_pool.release(connected)
+        (link,) = connection._free
+        link._connection._sock.settimeout(0.5)  # no sooner: a connection may take longer
         with pytest.raises(UnknownOutcome, match="may or may not have done it"):
             connection.do("WAIT", 1, 60_000)
 
@@ -265,7 +262,7 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["check"], "stop the server and use --store DIR"),
+        (["check"], "open its directory once the server has stopped"),
         (["recover"], "--store DIR, not --url"),
         (["serve"], "--store DIR, not --url"),
         (["checkpoint", "there"], "leave NEW_DIRECTORY out"),
@@ -286,18 +283,18 @@ def test_the_durability_is_that_of_the_server(orders: Program) -> None:
 
 @pytest.mark.places("redis")
 @pytest.mark.parametrize(
-    ("words", "command"),
+    ("words", "needs"),
     [
-        (["nack", "orders", "billing", FIRST], "XNACK"),
-        (["del", "orders", FIRST, "--ref-policy", "acked"], "XDELEX"),
-        (["ack", "orders", "billing", FIRST, "--delete"], "XACKDEL"),
+        (["nack", "orders", "billing", FIRST], "XNACK needs Redis 8.8"),
+        (["del", "orders", FIRST, "--ref-policy", "acked"], "XDELEX needs Redis 8.2"),
+        (["ack", "orders", "billing", FIRST, "--delete"], "XACKDEL needs Redis 8.2"),
     ],
 )
-def test_what_an_older_server_lacks_it_says_itself(
-    orders: Program, words: list[str], command: str
+def test_what_an_older_server_lacks_is_told_with_the_version(
+    orders: Program, words: list[str], needs: str
 ) -> None:
     shown = orders(*words, code=1).stderr
-    assert shown.startswith(f"Error: unknown command '{command}'")
+    assert shown.startswith(f"Error: {needs} or kvstream: the server at 127.0.0.1:")
     assert len(shown.splitlines()) == 1
 
 
@@ -312,7 +309,7 @@ def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
 
 def test_a_server_before_redis_7_is_told_to_be_too_old() -> None:
     known = [b"length", 0, b"radix-tree-keys", 0, b"radix-tree-nodes", 1]
-    with pytest.raises(TooOld, match="max-deleted-entry-id: it is older than Redis 7"):
+    with pytest.raises(ServerTooOld, match="max-deleted-entry-id: it is older than Redis 7"):
         stream_info_of([*known, b"last-generated-id", b"0-0", b"groups", 0])
 
 
@@ -378,13 +375,15 @@ def test_entries_of_any_number_and_size_come_whole(
     asked: list[Any] = []
     with store_of(kvstream) as store:
         stream = store.stream("s")
-        original = stream.range
+        original = Stream._scan
 
-        def counted(start: Any, end: Any, count: int | None = None) -> list[Entry]:
+        def counted(
+            stream: Stream, start: StreamID, end: StreamID, count: int, reverse: bool
+        ) -> list[Entry]:
             asked.append(count)
-            return original(start, end, count)
+            return original(stream, start, end, count, reverse)
 
-        monkeypatch.setattr(stream, "range", counted)
+        monkeypatch.setattr(Stream, "_scan", counted)
         sizes = [len((entry.fields or {})[b"x"]) for entry in stream.scan()]
     assert sizes == [*[1] * 30, *[400] * 30, *[5000] * 3, *[1] * 30]
     assert 1 in asked
@@ -414,7 +413,7 @@ def test_a_backlog_that_is_not_known_is_counted_up_to_a_bound(
     orders("group", "setid", "orders", "billing", "1700000001000-0")
     row = orders.json("group", "ls", "orders")[0]
     assert (row["lag"], row["backlog"]) == (None, 3)
-    monkeypatch.setattr(remote_stream, "COUNTED_MAX", 2)
+    monkeypatch.setattr(session, "COUNTED_MAX", 2)
     assert orders.json("group", "ls", "orders")[0]["backlog"] is None
     reset = ("group", "reset", "orders", "billing", "--to", "1700000001000-0", "--keep-pending")
     assert "unknown entries to deliver (before: unknown)" in orders.lines(*reset, "--dry-run")[0]
@@ -425,15 +424,15 @@ def test_work_is_done_again_where_others_have_written_meanwhile(orders: Program)
 
     with store_of(orders) as store, client_of(orders) as other:
 
-        def work(changes: Changes) -> int:
+        def work() -> int:
             runs.append(store.stream("orders").info().last_generated_id)
             if len(runs) == 1:
                 other.xadd("orders", {"n": "theirs"})
-            changes.add(b"orders", {"n": "ours"})
-            changes.persist(b"orders")
+            store.stream("orders").add({"n": "ours"})
+            store.persist("orders")
             return len(runs)
 
-        assert store.atomically([b"orders"], work) == 2
+        assert atomically(store, work) == 2
         assert runs[1] > runs[0]
         last = store.stream("orders").revrange(count=2)
         assert [entry.fields for entry in last] == [{b"n": b"ours"}, {b"n": b"theirs"}]
@@ -467,15 +466,16 @@ def test_rows_without_ids_are_written_beside_other_writers(
 def test_work_that_others_always_overtake_is_given_up(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(connection, "TRIES", 3)
+    monkeypatch.setattr(session, "TRIES", 3)
     with store_of(orders) as store, client_of(orders) as other:
 
-        def work(changes: Changes) -> None:
+        def work() -> None:
+            assert store.exists("orders")
             other.xadd("orders", {"n": "theirs"})
-            changes.persist(b"orders")
+            store.persist("orders")
 
         with pytest.raises(RequestError, match="others write to the same stream all the time"):
-            store.atomically([b"orders"], work)
+            atomically(store, work)
         assert len(store.stream("orders")) == 5 + 3
         assert store.ttl(b"orders") is not None
 

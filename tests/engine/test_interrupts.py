@@ -9,7 +9,6 @@ import pytest
 
 from kvstream import Corruption, Durability, Store
 from kvstream.engine import engine
-from kvstream.engine.blocking_reads import wait_for
 from kvstream.engine.expiry import Expiry
 from kvstream.layout.keys import qualified
 from kvstream.storage.durability import Committer
@@ -116,7 +115,7 @@ def test_an_interrupted_wait_locks_nothing_and_leaves_no_waiter(
     with Store.open(tmp_path, durability=durability) as store:
         for point in count(1):
             interrupted = interrupted_at(
-                point, lambda: wait_for(store.engine, [name], lambda txn: None, 0.001)
+                point, lambda: store.engine.wait_for([name], lambda txn: None, 0.001)
             )
             assert len(store.engine.waiters) == 0
             Call(lambda: store.stream("s").add({"f": "v"})).result()

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 import trustme
 
+from kvstream.errors import AccessDenied, ServerUnavailable
 from kvstream.migration import follow
 from kvstream.migration.journal import Phase, followers
-from kvstream.remote.connection import AccessDenied, ServerUnavailable
 from tests.migration.sources import Source, needs_redis
 from tests.migration.states import state_of, without
 from tests.patience import PATIENCE_S, until

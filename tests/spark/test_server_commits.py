@@ -8,9 +8,9 @@ import pytest
 import redis
 
 from kvstream.engine.server_address import Address, write
-from kvstream.errors import IDTooSmall, KVStreamError, StoreLocked, WrongType
+from kvstream.errors import AccessDenied, IDTooSmall, KVStreamError, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
-from kvstream.remote.connection import AccessDenied, Connection
+from kvstream.remote.connection import Connection
 from kvstream.server.commands.info import RUN_ID
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of

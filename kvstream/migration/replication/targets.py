@@ -21,7 +21,13 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from kvstream.engine.engine import Engine
-from kvstream.errors import Corruption, KVStreamError, RequestError, UnknownOutcome
+from kvstream.errors import (
+    Corruption,
+    KVStreamError,
+    RequestError,
+    ServerUnavailable,
+    UnknownOutcome,
+)
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import Selection
@@ -30,7 +36,7 @@ from kvstream.migration.replication.commands import Interpreter, Name, Run, Tran
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
-from kvstream.remote.connection import ServerUnavailable, Words
+from kvstream.remote.connection import Words
 
 JOURNAL_PREFIX = b"kvstream:follow:"
 """Prefix of journal keys; no migration copies them."""

@@ -35,7 +35,7 @@ def reloaded(store: Store) -> list[ConsumerInfo]:
     return after
 
 
-def times(store: Store) -> dict[bytes, tuple[int, int]]:
+def times(store: Store) -> dict[bytes, tuple[int, int | None]]:
     return {each.name: (each.idle, each.inactive) for each in reloaded(store)}
 
 

@@ -1,0 +1,75 @@
+"""What the library's face needs of an engine: a store in this process, or a server.
+
+``Engine`` runs operations on the store that this process has open. ``kvstream.remote.engine`` sends
+them to a server as commands, under the same names: an operation is a function of
+``kvstream.operations``, or a read of ``kvstream.engine.blocking_reads``.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+
+from kvstream.meta.txn import Txn
+from kvstream.types.clock import Clock
+from kvstream.types.options import StoreOptions
+from kvstream.types.records import Entry, KeyInfo
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class AnyEngine(Protocol):
+    """An engine in this process or on a server. Every method may be called from any thread."""
+
+    clock: Clock
+    """The clock of the store or server, by which IDs are made and keys expire."""
+    options: StoreOptions
+
+    @property
+    def place(self) -> str:
+        """The directory, or the address of the server."""
+        ...
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run ``operation`` as one commit, or as part of this thread's open transaction."""
+        ...
+
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Run ``attempt`` until it replies; return None after ``timeout_s`` (None: never)."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[Any]:
+        """Run everything that this thread does inside as one commit; an exception undoes it."""
+        ...
+
+    def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
+        """Yield the keys of a database, those that match a Redis ``pattern`` if given."""
+        ...
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys as ``keys`` does, with type, counters and expiry."""
+        ...
+
+    def page_size(self, last: Sequence[Entry], most: int) -> int:
+        """Return how many entries to read next, at most ``most``, after the ``last`` page."""
+        ...
+
+    def compact(self) -> None:
+        """Free the disk space of deleted rows."""
+        ...
+
+    def statistics(self) -> dict[str, Any]:
+        """Return sizes and counters; their names depend on the kind of engine."""
+        ...
+
+    def close(self, discard: bool = False) -> None:
+        """Close the store or the connections; a second call does nothing."""
+        ...

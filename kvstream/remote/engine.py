@@ -1,0 +1,513 @@
+"""The engine of a store on a server: kvstream's, or Redis from 7.0 on.
+
+It offers what ``kvstream.engine.interface`` asks for, so the library's Store, Stream, Group and
+Consumer work on it as they do on a directory. An operation is one command where that is possible,
+else several in one MULTI, else several round trips (``_PROCEDURES``).
+
+A read whose connection is lost is sent once more, as is an add with an idempotent ID. Any other
+write whose connection is lost raises UnknownOutcome. A blocked read waits in parts that are shorter
+than the timeout of the socket.
+
+A transaction is MULTI and EXEC. Its writes are sent when the block ends, and their results are
+known then (``Queued``). Its reads are sent at once, and their keys are watched: if another client
+changes one before the end, nothing is done and Conflict is raised.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.errors import (
+    Conflict,
+    InvalidArgument,
+    KVStreamError,
+    NoSuchKey,
+    RequestError,
+    ServerTooOld,
+    StoreClosed,
+    StoreError,
+    UnknownOutcome,
+    WrongType,
+)
+from kvstream.meta.txn import Txn
+from kvstream.operations import info, read
+from kvstream.operations import range as ranges
+from kvstream.operations.read import Reply
+from kvstream.remote import commands
+from kvstream.remote.commands import CALLS, REQUIRED, SINCE, Call
+from kvstream.remote.connection import (
+    CONNECT_S,
+    PAGE_MAX,
+    PAGE_MIN,
+    REPLY_S,
+    Connection,
+    ConnectionLost,
+    Link,
+    Words,
+    checked,
+    connect,
+    next_page,
+    translated,
+)
+from kvstream.remote.replies import sections_of, stream_info_of
+from kvstream.types.clock import Clock
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import DATABASES_MAX, StoreOptions
+from kvstream.types.records import Entry, KeyInfo
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_JOB_PAUSE_S = 0.1
+"""Pause before a background job of the server is asked about again."""
+
+
+def open_server(url: str, db: int | None = None, connect_s: float = CONNECT_S) -> "RemoteEngine":
+    """Return the engine of the server at a URL; ``db`` None: the database that the URL names.
+
+    Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing if
+    redis-py is not installed.
+    """
+    # The first connection has the shorter timeout: a port that accepts and then stays silent, as a
+    # TLS port does to a client without TLS, is no server.
+    first = Connection(connect(url, connect_s, connect_s), db)
+    try:
+        first.greet()
+    finally:
+        first.close()
+    return RemoteEngine(url, db, connect_s)
+
+
+class _Local(threading.local):
+    transaction: "Transaction | None" = None
+    """The transaction that this thread has open."""
+
+
+class RemoteEngine:
+    """A server, as the library sees it. Every method may be called from any thread."""
+
+    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
+        self._url, self._connect_s = url, connect_s
+        first = self._connected(db)
+        self.db = first.db
+        """The database that ``db`` or the URL names."""
+        self._connections = {first.db: first}
+        self._lock = threading.Lock()
+        self._local = _Local()
+        self._closed = False
+        self.clock: Clock = ServerClock(first)
+        self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
+        settings = first.client.connection_pool.connection_kwargs
+        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+        self.place: str = settings.get("path") or f"{host}:{port}"
+
+    def _connected(self, db: int | None) -> Connection:
+        return Connection(connect(self._url, self._connect_s, REPLY_S), db)
+
+    def connection(self, db: int | None = None) -> Connection:
+        """Return the connections to a database; None: the one that was opened."""
+        if self._closed:
+            raise StoreClosed
+        number = self.db if db is None else db
+        found = self._connections.get(number)
+        if found is None:
+            with self._lock:
+                found = self._connections.setdefault(number, self._connected(number))
+        return found
+
+    def close(self, discard: bool = False) -> None:
+        self._closed = True
+        for connection in self._connections.values():
+            connection.close()
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation; raise InvalidArgument if it needs the files of a store."""
+        call_of = CALLS.get(operation)
+        if call_of is not None:
+            return self.call(call_of(*args, **kwargs))  # type: ignore[no-any-return]
+        if isinstance(operation, PlainRead | GroupRead):
+            return self._read(operation, 0)  # type: ignore[return-value]
+        procedure = _PROCEDURES.get(operation)
+        if procedure is None:
+            name = getattr(operation, "__name__", "this")
+            raise InvalidArgument(f"{name} works on the files of a store, not on a server")
+        return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
+
+    def call(self, call: Call) -> Any:
+        """Return the result of a call, or what stands for it until a transaction ends."""
+        connection = self.connection(call.db)
+        transaction = self._local.transaction
+        try:
+            if transaction is not None and call.commands:
+                return transaction.take(call)
+            return call.result(_sent(connection, call))
+        except NoSuchKey:
+            if call.missing is REQUIRED:
+                raise
+            return call.missing
+        except RequestError as error:
+            raise self._explained(error, call) from None
+
+    def _explained(self, error: RequestError, call: Call) -> RequestError:
+        """Return an error; ServerTooOld if the server lacks what a call needs."""
+        if not call.needs or isinstance(error, Conflict):
+            return error
+        try:
+            about = self.connection().info("server")
+        except KVStreamError:  # not every user may send INFO
+            return error
+        if "kvstream_version" in about:
+            return error
+        name = "Valkey" if "valkey_version" in about else "Redis"
+        version = about.get("valkey_version") or about.get("redis_version")
+        needed = max((SINCE[need] for need in call.needs), key=_version)
+        if name == "Redis" and _version(version) >= _version(needed):
+            return error
+        return ServerTooOld(
+            f"{' and '.join(call.needs)} needs Redis {needed} or kvstream: the server at "
+            f"{self.place} is {name} {version}"
+        )
+
+    # --- blocking -------------------------------------------------------------------------------
+
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Send a read until it replies; return None after ``timeout_s`` (None: never)."""
+        assert isinstance(attempt, PlainRead | GroupRead)
+        return self._read(attempt, timeout_s)  # type: ignore[return-value]
+
+    def _read(self, attempt: PlainRead | GroupRead, timeout_s: float | None) -> Reply | None:
+        """Send a read until it replies; 0 seconds: once."""
+        if not attempt.wanted:
+            return None
+        call_of = self._call_of(attempt)
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        while True:
+            rest = None if deadline is None else deadline - time.monotonic()
+            waits = self._local.transaction is None and (rest is None or rest > 0)
+            block = self.connection().block_words(rest) if waits else ()
+            reply: Reply = self.call(call_of(block))
+            if reply or not waits:
+                return reply or None
+
+    def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[commands.Words], Call]:
+        """Return the function that makes the call of a read from its words of BLOCK."""
+        if isinstance(attempt, GroupRead):
+            return lambda block: commands.group_read(attempt, block)
+        wanted = [(name, self.run(read.resolve, name, after)) for name, after in attempt.wanted]
+        return lambda block: commands.plain_read(wanted, attempt.count, attempt.budget(), block)
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Send the writes of this thread as one MULTI when the block ends; see the module."""
+        if self._local.transaction is not None:
+            raise InvalidArgument("a transaction is open in this thread already")
+        transaction = self._local.transaction = Transaction(self)
+        try:
+            try:
+                yield
+            finally:
+                self._local.transaction = None
+            try:
+                transaction.commit()
+            except RequestError as error:
+                raise self._explained(error, transaction.whole) from None
+        finally:
+            transaction.end()
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
+        """Yield the keys of a database, each once, by pages of SCAN."""
+        for page in self._key_pages(db, pattern):
+            yield from page
+
+    def _key_pages(self, db: int, pattern: bytes | None) -> Iterator[list[bytes]]:
+        if self._local.transaction is not None:
+            self._local.transaction.refuse_stale(())
+        options = () if pattern is None else ("MATCH", pattern)
+        return self.connection(db).key_pages(*options)
+
+    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+        """Yield the keys with type, counters and expiry, in two round trips a page."""
+        connection = self.connection(db)
+        for page in self._key_pages(db, pattern):
+            about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
+            kinds, ttls = about[: len(page)], checked(about)[len(page) :]
+            streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
+            replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
+            infos = dict(zip(streams, replies, strict=True))
+            for key, kind, ttl in zip(page, kinds, ttls, strict=True):
+                expires = None if ttl < 0 else ttl / 1000
+                found = infos.get(key)
+                if found is None and kind != b"none":
+                    yield KeyInfo(key, kind.decode(), None, None, None, expires)
+                elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
+                    checked([found])
+                    stream = stream_info_of(found)
+                    last = stream.last_generated_id
+                    yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
+
+    def page_size(self, last: Sequence[Entry], most: int) -> int:
+        """Return how many entries fit a reply of a few megabytes, by those of the last page."""
+        size = next_page([entry.flat for entry in last]) if last else PAGE_MIN
+        return min(size, most)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the sections of INFO."""
+        return sections_of(self.connection().ask("INFO"))
+
+    # --- upkeep ---------------------------------------------------------------------------------
+
+    def save(self) -> None:
+        """Run BGSAVE, and wait for its end."""
+        self.connection().do("BGSAVE")
+        self._await_job("rdb_bgsave_in_progress", "rdb_last_bgsave_status", "save")
+
+    def compact(self) -> None:
+        """Run BGREWRITEAOF, and wait for its end."""
+        if not self.connection().info("persistence").get("aof_enabled"):
+            raise RequestError(
+                "the server has no append-only file (appendonly no): there is nothing to compact"
+            )
+        self.connection().do("BGREWRITEAOF")
+        self._await_job("aof_rewrite_in_progress", "aof_last_bgrewrite_status", "compaction")
+
+    def _await_job(self, running: str, status: str, job: str) -> None:
+        while (about := self.connection().info("persistence")).get(running):
+            time.sleep(_JOB_PAUSE_S)
+        if about.get(status, "ok") != "ok":
+            raise RequestError(f"the {job} has failed: see the log of the server")
+
+
+class ServerClock:
+    """The clock of a server."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+
+    def now_ms(self) -> int:
+        seconds, microseconds = map(int, self._connection.ask("TIME"))
+        return seconds * 1000 + microseconds // 1000
+
+
+def _version(text: object) -> tuple[int, ...]:
+    return tuple(int(part) for part in str(text).split(".") if part.isdigit())
+
+
+def _sent(connection: Connection, call: Call) -> list[Any]:
+    """Send the commands of a call; return their replies."""
+    if len(call.commands) > 1:
+        run = connection.do_all if call.writes else connection.ask_at_once
+        return run(call.commands)
+    if not call.commands:
+        return []
+    (words,) = call.commands
+    if call.writes and not call.repeatable:
+        return [connection.do(*words)]
+    with suppress(ConnectionLost):
+        return [connection.ask(*words)]
+    try:
+        return [connection.ask(*words)]
+    except ConnectionLost as error:
+        if call.writes:
+            raise UnknownOutcome(f"it may or may not have been done: {error}") from None
+        raise
+
+
+class Queued:
+    """The result of a write in a transaction on a server.
+
+    It behaves as the result once the block has ended; any use before raises InvalidArgument.
+    """
+
+    __slots__ = ("_known", "_value")
+
+    def __init__(self) -> None:
+        self._known = False
+        self._value: Any = None
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return type(self._value) if self._known else Queued
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(_use(self), name)
+
+    def __repr__(self) -> str:
+        return repr(self._value) if self._known else "<known when the transaction ends>"
+
+
+def _use(queued: Queued) -> Any:
+    """Return the result; raise InvalidArgument before the transaction has ended."""
+    if not queued._known:
+        raise InvalidArgument(
+            "on a server the result of a write in a transaction is known when its block has ended: "
+            "use it after the block, or do the write before"
+        )
+    return queued._value
+
+
+def _forward(name: str) -> Callable[..., Any]:
+    def method(self: Queued, *args: Any) -> Any:
+        return getattr(_use(self), name)(*args)
+
+    return method
+
+
+for _name in (
+    *("bool", "bytes", "eq", "format", "ge", "getitem", "gt", "hash", "index", "int"),
+    *("iter", "le", "len", "lt", "ne", "str", "add", "radd"),
+):
+    setattr(Queued, f"__{_name}__", _forward(f"__{_name}__"))
+
+
+class Transaction:
+    """The reads and writes of one ``transaction()`` block, all in one database."""
+
+    def __init__(self, engine: RemoteEngine) -> None:
+        self._engine = engine
+        self._connection: Connection | None = None
+        self._link: Link | None = None
+        self._failed = False
+        self._watched: set[bytes] = set()
+        self._written: set[bytes] = set()
+        self._queue: list[tuple[Call, Queued]] = []
+
+    @property
+    def whole(self) -> Call:
+        """All queued calls as one, which needs what they need."""
+        needs = dict.fromkeys(need for call, _ in self._queue for need in call.needs)
+        return Call(None, (), (), lambda replies: None, needs=tuple(needs))
+
+    def take(self, call: Call) -> Any:
+        """Queue a write, or send a read at once."""
+        connection = self._engine.connection(call.db)
+        if self._connection not in (None, connection):
+            raise InvalidArgument("a transaction on a server works on one database")
+        self._connection = connection
+        if not call.writes:
+            return call.result(self._read(connection, call))
+        if call.immediate:
+            raise InvalidArgument(
+                f"{call.commands[0][0]!s} cannot be part of a transaction on a server, which gives "
+                "its result too late: do it before the block"
+            )
+        queued = Queued()
+        self._queue.append((call, queued))
+        self._written.update(call.keys)
+        return queued
+
+    def refuse_stale(self, keys: Sequence[bytes]) -> None:
+        """Raise InvalidArgument if a read of keys (none: all) would miss a queued write."""
+        if self._written and not (keys and self._written.isdisjoint(keys)):
+            raise InvalidArgument(
+                "a transaction on a server writes when its block ends: read a stream before you "
+                "write to it"
+            )
+
+    def _read(self, connection: Connection, call: Call) -> list[Any]:
+        """Watch the keys of a read, and send it."""
+        self.refuse_stale(call.keys)
+        unwatched = [key for key in call.keys if key not in self._watched]
+        watch: list[Words] = [("WATCH", *unwatched)] if unwatched else []
+        replies = self._send(connection, lambda link: link.ask_all([*watch, *call.commands]))
+        self._watched.update(unwatched)
+        return checked(replies)[len(watch) :]
+
+    def _send(
+        self, connection: Connection, send: Callable[[Link], list[Any]], writing: bool = False
+    ) -> list[Any]:
+        """Send commands over the connection of the transaction, which alone has its watches."""
+        if self._failed:
+            raise StoreError("the transaction failed inside and cannot be committed")
+        self._failed = True
+        with translated(writing=writing):
+            if self._link is None:
+                self._link = connection.take()
+            try:
+                replies = send(self._link)
+            except RequestError:  # the server's own: nothing was done
+                self._failed = False
+                raise
+        self._failed = False
+        return replies
+
+    def commit(self) -> None:
+        """Send the queued writes; raise Conflict if a watched key has changed."""
+        words = [words for call, _ in self._queue for words in call.commands]
+        if self._connection is None or not words:
+            return
+        replies = self._send(self._connection, lambda link: link.transaction(words), writing=True)
+        self._watched.clear()
+        at = 0
+        for call, queued in self._queue:
+            some = replies[at : at + len(call.commands)]
+            at += len(some)
+            if not any(isinstance(reply, Exception) for reply in some):
+                queued._value, queued._known = call.result(some), True
+        try:
+            checked(replies)
+        except RequestError as error:
+            error.add_note("a server undoes nothing: the other writes of the transaction stay")
+            raise
+
+    def end(self) -> None:
+        """Give the connection back, without watches."""
+        if self._link is None or self._connection is None:
+            return
+        if self._watched and not self._failed:
+            with suppress(KVStreamError):
+                self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
+        if self._failed:
+            self._link.close()
+        else:
+            self._connection.give_back(self._link)
+
+
+# --- operations of several round trips ------------------------------------------------------------
+
+
+def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
+    """Count the entries after an ID. A server does not tell: they are read, page by page."""
+    if eid == MIN_ID:
+        return engine.run(ranges.length, name)
+    count = 0
+    entries: list[Entry] = []
+    while eid < MAX_ID:
+        page = engine.page_size(entries, PAGE_MAX)
+        found = engine.run(ranges.scan, name, eid.next(), MAX_ID, page)
+        entries = found.entries() if found else []
+        count += len(entries)
+        if len(entries) < page:
+            break
+        eid = entries[-1].id
+    return count
+
+
+def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
+    """Return the lag; if the server does not know it, count the entries."""
+    found = engine.run(info.group_info, name, group)
+    if found.lag is not None:
+        return found.lag
+    return _count_after(engine, name, found.last_delivered_id)
+
+
+_PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
+    info.backlog: _backlog,
+    info.count_after: _count_after,
+}

@@ -1,0 +1,252 @@
+"""Connections to servers: what is refused before, what happens when one is lost."""
+
+import os
+import re
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis
+
+import kvstream
+from kvstream import InvalidArgument, ServerUnavailable, Store, UnknownOutcome
+from kvstream.commands.table import find
+from kvstream.remote.commands import SINCE
+from kvstream.remote.connection import Connection, Link
+from kvstream.remote.engine import RemoteEngine
+from tests.patience import PATIENCE_S, until
+
+
+@pytest.mark.parametrize(
+    ("options", "name"),
+    [
+        ({"durability": "always"}, "durability"),
+        ({"read_only": True}, "read_only"),
+        ({"block_cache_bytes": 1}, "block_cache_bytes"),
+    ],
+)
+def test_options_of_a_directory_are_refused(options: dict[str, Any], name: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"{name} is for a store in a directory"):
+        kvstream.open("redis://localhost", **options)
+
+
+def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+    with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1:1"):
+        kvstream.open("redis://127.0.0.1:1")
+    with pytest.raises(ServerUnavailable, match="No such file"):
+        kvstream.open(f"unix://{tmp_path}/none")
+
+
+def test_a_url_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for call in (Store.open, kvstream.connect):
+        with pytest.raises(InvalidArgument, match=r'use kvstream\.open\("redis://\.\.\."\)'):
+            call("redis://:secret@localhost")
+    with pytest.raises(InvalidArgument, match="is a URL, not a path"):
+        kvstream.open("https://localhost")
+    assert os.listdir(tmp_path) == []
+
+
+def test_a_directory_opens_as_before(directory: Path) -> None:
+    with kvstream.open(directory, durability="always", db=1) as store:
+        assert (store.db, store.engine.durability) == (1, "always")
+        store.stream("s").add({"a": 1})
+    with kvstream.open(os.fsencode(directory), read_only=True, db=1) as store:
+        assert len(store.stream("s")) == 1
+
+
+def test_what_needs_files_says_so(url: str) -> None:
+    with kvstream.open(f"{url}/3") as store:
+        assert store.db == 3
+        assert repr(store) == f"<Store '{url.removeprefix('redis://')}', db 3>"
+        store.stream("s").add({"a": 1})
+        calls: list[Any] = [
+            store.check,
+            store.sync,
+            lambda: store.image("s"),
+            lambda: store.rows("s", "0", "1", 1),
+            lambda: store.loader("s"),
+            lambda: store.checkpoint("there"),
+            lambda: store.bulk_ticket(["s"]),
+            lambda: store.engine,
+        ]
+        for call in calls:
+            with pytest.raises(InvalidArgument, match="works on the files of a store"):
+                call()
+        with pytest.raises(InvalidArgument, match="a server chooses its format"):
+            store.dump("s", "redis:7.2")
+        store.compact()
+        assert store.stats()["server"]["redis_mode"] == "standalone"
+
+
+def blocked(client: Any) -> int:
+    return int(client.info("clients")["blocked_clients"])
+
+
+def links_of(store: Store) -> list[Link]:
+    engine = store._engine
+    assert isinstance(engine, RemoteEngine)
+    return engine.connection()._free
+
+
+def kill_idle(store: Store, url: str) -> None:
+    """End the connections of a store, and wait until it can know."""
+    kill_clients(url)
+    until(lambda: not any(link.is_open() for link in links_of(store)))
+
+
+def kill_clients(url: str) -> None:
+    """End the connections of all other clients."""
+    with redis.Redis.from_url(url) as client:
+        kill: Any = client.client_kill_filter
+        kill(_type="normal", skipme=True)
+
+
+def test_idle_connections_that_the_server_ended_are_made_anew(url: str) -> None:
+    with kvstream.open(url) as store:
+        store.stream("s").add({"n": 1})
+        kill_idle(store, url)
+        store.stream("s").add({"n": 2})
+        kill_idle(store, url)
+        assert len(store.stream("s")) == 2
+
+
+def test_a_read_whose_connection_is_lost_is_sent_again(old: str) -> None:
+    with kvstream.open(old) as store:
+        got: list[Any] = []
+        wait = threading.Thread(
+            target=lambda: got.append(store.stream("s").read(block=PATIENCE_S)), daemon=True
+        )
+        wait.start()
+        with redis.Redis.from_url(old) as client:
+            until(lambda: blocked(client) == 1)
+            kill_clients(old)
+            until(lambda: blocked(client) == 1)
+        store.stream("s").add({"n": 1})
+        wait.join(PATIENCE_S)
+        assert [entry.fields for entry in got[0]] == [{b"n": b"1"}]
+
+
+def test_a_group_read_whose_connection_is_lost_may_have_delivered(old: str) -> None:
+    with kvstream.open(old) as store:
+        errors: list[Exception] = []
+        worker = store.stream("s").create_group("g").consumer("c")
+
+        def read() -> None:
+            try:
+                worker.read(block=PATIENCE_S)
+            except UnknownOutcome as error:
+                errors.append(error)
+
+        wait = threading.Thread(target=read, daemon=True)
+        wait.start()
+        with redis.Redis.from_url(old) as client:
+            until(lambda: blocked(client) == 1)
+            kill_clients(old)
+        wait.join(PATIENCE_S)
+        assert len(errors) == 1
+
+
+def test_only_what_may_be_repeated_is_sent_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    with kvstream.open(url) as store:
+        stream = store.stream("s")
+        stream.add({"n": 0})
+        lose: list[bool] = []
+
+        def losing(connection: Connection, *words: Any) -> Any:
+            reply = execute(connection, *words)
+            if lose:
+                lose.pop()
+                raise redis.ConnectionError("gone")
+            return reply
+
+        execute = Connection._execute
+        monkeypatch.setattr(Connection, "_execute", losing)
+        lose.append(True)
+        assert len(stream) == 1
+        lose.append(True)
+        made = stream.add({"n": 1}, idmp=("p", "i"))
+        assert stream.range()[-1].id == made
+        lose.append(True)
+        with pytest.raises(UnknownOutcome, match="may or may not have done it"):
+            stream.add({"n": 2})
+        assert len(stream) == 3
+        lose += [True, True]
+        with pytest.raises(UnknownOutcome):
+            stream.add({"n": 3}, idmp=("p", "j"))
+        lose += [True, True]
+        with pytest.raises(ServerUnavailable):
+            len(stream)
+
+
+def test_a_blocked_read_outlives_the_timeout_of_its_socket(url: str) -> None:
+    with kvstream.open(f"{url}?socket_timeout=0.3") as store:
+        stream = store.stream("s")
+        late = threading.Timer(1.0, lambda: stream.add({"n": 1}))
+        late.start()
+        assert len(stream.read(block=PATIENCE_S)) == 1
+        late.join()
+
+
+def test_versions_are_those_of_the_commands_records() -> None:
+    for name, version in SINCE.items():
+        if " " not in name and name != "IDMP":
+            assert find([name.encode()] + [b"x"] * 9).since.startswith(version)
+
+
+def test_the_plain_import_is_without_redis_py() -> None:
+    script = "import sys, kvstream; print({'redis', 'kvstream.remote'} & sys.modules.keys())"
+    run = [sys.executable, "-c", script]
+    assert subprocess.run(run, capture_output=True, text=True, check=True).stdout.strip() == "set()"
+
+
+FORKING = """
+import os, sys, kvstream
+
+with kvstream.open(sys.argv[1]) as store:
+    stream = store.stream("s")
+    stream.add({"n": 1})
+    child = os.fork()
+    for n in range(100):
+        assert stream.add({"n": n}).ms > 0
+    if not child:
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+    assert len(stream) == 201
+"""
+
+
+def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
+    subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=PATIENCE_S)
+
+
+def test_the_example_runs_as_printed(url: str) -> None:
+    page = Path(kvstream.__file__).parent.parent / "docs" / "library.md"
+    (example,) = (
+        block
+        for block in re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)
+        if "redis://" in block
+    )
+    exec(compile(example.replace("redis://localhost:6379", url), "example", "exec"), {})
+    with kvstream.open(url) as store:
+        assert len(store.stream("orders")) == 1
+
+
+def test_other_databases_have_connections_of_their_own(url: str) -> None:
+    with kvstream.open(url) as store:
+        made: list[int] = []
+        original = Connection.__init__
+
+        def counted(self: Connection, client: Any, db: int | None = None) -> None:
+            original(self, client, db)
+            made.append(self.db)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Connection, "__init__", counted)
+            store.select(5).stream("s").add({"a": 1})
+            assert store.select(5).size() == 1
+            assert made == [5]
+        assert store.size() == 0

@@ -1,0 +1,291 @@
+"""One program, unchanged, on a directory, kvstream's server, Redis 7.0 and 8.2, and Valkey."""
+
+import threading
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import (
+    BadPayload,
+    BusyGroup,
+    DeletedEntry,
+    IDTooSmall,
+    InvalidArgument,
+    InvalidID,
+    KeyExists,
+    NoGroup,
+    NoSuchKey,
+    RequestError,
+    ServerTooOld,
+    Store,
+    StoreClosed,
+    StreamID,
+)
+from tests.patience import PATIENCE_S, until
+
+TASKS = 40
+
+
+class Worker(threading.Thread):
+    """Takes tasks, gives every tenth back once, and moves the results in transactions."""
+
+    def __init__(self, place: Store, name: str) -> None:
+        super().__init__(daemon=True)
+        self.store, self.consumer = place, name
+        self.error: BaseException | None = None
+        self.refused: set[StreamID] = set()
+
+    def run(self) -> None:
+        try:
+            self._work()
+        except BaseException as error:
+            self.error = error
+            raise
+
+    def _work(self) -> None:
+        group = self.store.stream("tasks").group("workers")
+        worker, done = group.consumer(self.consumer), self.store.stream("done")
+        while True:
+            for entry in worker.read(3, block=PATIENCE_S):
+                if entry.fields[b"n"] == b"stop":
+                    group.ack(entry)
+                    return
+                with self.store.transaction():
+                    done.add({"n": entry.fields[b"n"], "by": self.consumer})
+                    group.ack(entry)
+
+
+def test_a_producer_and_two_workers(place: str) -> None:
+    with kvstream.open(place) as store:
+        tasks = store.stream("tasks")
+        tasks.create_group("workers", "0", exist_ok=True)
+        workers = [Worker(store, name) for name in ("ann", "bob")]
+        for worker in workers:
+            worker.start()
+        for n in range(TASKS):
+            tasks.add({"n": n})
+        until(lambda: len(store.stream("done")) >= TASKS)
+        while any(worker.is_alive() for worker in workers):
+            tasks.add({"n": "stop"})
+            for worker in workers:
+                worker.join(0.1)
+        assert [worker.error for worker in workers] == [None, None]
+        done = [int(entry.fields[b"n"]) for entry in store.stream("done")]
+        assert sorted(done) == list(range(TASKS))
+
+
+def test_what_a_dead_worker_left_is_claimed(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(5)])
+        group = jobs.create_group("g", "0")
+        dead, live = group.consumer("dead"), group.consumer("live")
+        assert [entry.id for entry in dead.read(3)] == ids[:3]
+        assert [entry.id for entry in dead.history()] == ids[:3]
+        assert jobs.delete(ids[0]) == 1
+        assert isinstance(dead.history()[0], DeletedEntry)
+        assert [entry.id for entry in live.claim(ids[1])] == [ids[1]]
+        taken = live.autoclaim(count=10)
+        assert [entry.id for entry in taken.entries] == ids[1:3]
+        assert (taken.cursor, taken.deleted) == (StreamID(0, 0), [ids[0]])
+        assert live.claim(ids[1], justid=True)[0].fields is None
+        summary = group.pending()
+        assert (summary.count, summary.min_id, summary.consumers) == (2, ids[1], {b"live": 2})
+        (row, _) = live.pending()
+        assert (row.id, row.consumer, row.deliveries) == (ids[1], b"live", 5)
+        assert group.ack(ids[1], ids[2], ids[2]) == 2
+        assert group.ack() == 0
+        assert group.backlog() == 2
+
+
+def test_a_blocked_read_is_woken(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        group = stream.create_group("g")
+        got: list[Any] = []
+        reads = (
+            lambda: got.append(stream.read(block=PATIENCE_S)),
+            lambda: got.append(group.consumer("c").read(block=PATIENCE_S)),
+            lambda: got.append(store.read({"s": "$", "t": "$"}, block=PATIENCE_S)[b"s"]),
+        )
+        threads = [threading.Thread(target=read, daemon=True) for read in reads]
+        for thread in threads:
+            thread.start()
+        while any(thread.is_alive() for thread in threads):
+            stream.add({"a": 1})
+            for thread in threads:
+                thread.join(0.05)
+        assert [entries[0].fields for entries in got] == [{b"a": b"1"}] * 3
+        assert stream.read(block=0.01) == []
+        stream.add({"a": 2})
+        assert store.read_group("g", "c", {"s": ">"})[b"s"][-1].fields == {b"a": b"2"}
+
+
+def test_keys_and_their_times(place: str) -> None:
+    with kvstream.open(place, db=2) as store:
+        for key in ("a", "b", "c"):
+            store.stream(key).add({"k": key}, id="5-1")
+        assert sorted(store.keys()) == [b"a", b"b", b"c"]
+        assert sorted(store.keys("[ab]*")) == [b"a", b"b"]
+        assert (store.size(), "a" in store, store.type("a")) == (3, True, "stream")
+        assert store.select(3).size() == 0
+        assert store.expire("a", 100)
+        assert 90 < (store.ttl("a") or 0) <= 100
+        assert store.persist("a")
+        assert store.ttl("a") is None
+        assert not store.expire("none", 1)
+        assert store.rename("a", "z")
+        assert not store.rename("z", "b", replace=False)
+        with pytest.raises(NoSuchKey):
+            store.rename("none", "z")
+        infos = {each.key: each for each in store.key_infos()}
+        assert infos.keys() == {b"b", b"c", b"z"}
+        assert infos[b"z"][1:] == ("stream", 1, 0, StreamID(5, 1), None)
+        assert store.delete("z", "b", "none") == 2
+        assert store.delete() == 0
+        assert store.flush() == 1
+        assert store.flush_all() == 0
+
+
+def test_entries_come_back_as_they_went(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        assert stream.add({"n": 1}, nomkstream=True) is None
+        first = stream.add([("a", 1), ("a", b"\xff\x00"), ("b", "ä")], id="1-1")
+        assert stream.add({"x": "y"}, id="1-*") == StreamID(1, 2)
+        last = stream.add({"x": 1.5}, maxlen=10)
+        assert stream.range()[0].pairs == ((b"a", b"1"), (b"a", b"\xff\x00"), (b"b", "ä".encode()))
+        assert [entry.id for entry in stream.revrange(count=2)] == [last, StreamID(1, 2)]
+        assert [entry.id for entry in stream.range("(1-1", "1")] == [StreamID(1, 2)]
+        assert stream.range(count=0) == []
+        assert stream.get(first) is not None
+        assert stream.get("9-9") is None
+        assert [entry.id for entry in stream.scan(page=2)] == [first, StreamID(1, 2), last]
+        assert [entry.id for entry in stream.read("+")] == [last]
+        assert (stream.count_after(first), stream.count_after("0"), len(stream)) == (2, 3, 3)
+        assert (stream.info().entries_added, stream.info_full().info.length) == (3, 3)
+        assert stream.trim(minid="1-2") == 1
+        stream.set_id("9999999999999-0", entries_added=7)
+        assert stream.info().entries_added == 7
+        assert stream.delete() == 0
+
+
+def test_iterators_go_on_with_what_comes(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        first = stream.add({"n": 1})
+        worker = stream.create_group("g", "0").consumer("c")
+        worker.read()
+        tail, heard = stream.tail("0"), worker.listen(poll=PATIENCE_S)
+        assert (next(tail).id, next(heard).id) == (first, first)
+        second = stream.add({"n": 2})
+        assert (next(tail).id, next(heard).id) == (second, second)
+        assert next(stream.tail("+")).id == second
+
+
+def test_a_read_of_no_stream_is_empty(place: str) -> None:
+    with kvstream.open(place) as store:
+        assert store.read({}) == {}
+        assert store.read_group("g", "c", {}) == {}
+
+
+def test_groups_are_made_moved_and_listed(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        group = stream.create_group("g", entries_read=None)
+        stream.add_many([{"n": 1}, {"n": 2}], maxlen=10)
+        assert group.create_consumer("c")
+        assert not group.create_consumer("c")
+        assert [each.name for each in group.consumers()] == [b"c"]
+        assert stream.create_group("g", exist_ok=True).name == b"g"
+        group.set_id("$")
+        assert group.info().last_delivered_id == stream.info().last_generated_id
+        assert [each.name for each in stream.groups()] == [b"g"]
+        assert stream.info_full().groups[0].consumers[0].name == b"c"
+        assert group.delete_consumer("c") == 0
+        assert group.destroy()
+        assert not group.destroy()
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (IDTooSmall, lambda store: store.stream("s").add({"a": 1}, id="1-0")),
+        (IDTooSmall, lambda store: store.stream("s").add({"a": 1}, id="0-0")),
+        (InvalidID, lambda store: store.stream("s").range("x")),
+        (InvalidArgument, lambda store: store.stream("s").add({"a": None})),
+        (InvalidArgument, lambda store: store.stream("s").add({})),
+        (InvalidArgument, lambda store: store.stream("s").read(block=-1)),
+        (NoSuchKey, lambda store: store.stream("none").info()),
+        (NoSuchKey, lambda store: store.stream("none").groups()),
+        (NoGroup, lambda store: store.stream("s").group("none").info()),
+        (NoGroup, lambda store: store.stream("s").group("none").consumer("c").read()),
+        (NoGroup, lambda store: store.stream("s").group("none").claim("c", "1-0")),
+        (BusyGroup, lambda store: store.stream("s").create_group("g")),
+        (KeyExists, lambda store: store.restore("s", store.dump("s"))),
+        (BadPayload, lambda store: store.restore("t", b"nonsense")),
+        (RequestError, lambda store: store.stream("none").create_group("g", mkstream=False)),
+        (InvalidArgument, lambda store: store.select(1 << 20)),
+    ],
+)
+def test_errors_are_of_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
+    with kvstream.open(place) as store:
+        store.stream("s").add({"a": 1}, id="5-0")
+        store.stream("s").create_group("g")
+        with pytest.raises(error):
+            call(store)
+    with pytest.raises(StoreClosed):
+        store.size()
+
+
+def test_a_payload_is_restored(place: str) -> None:
+    with kvstream.open(place) as store:
+        store.stream("s").add({"a": 1}, id="5-0")
+        payload = store.dump("s")
+        assert payload is not None
+        assert store.dump("none") is None
+        assert store.restore("t", payload) == []
+        assert store.stream("t").range() == store.stream("s").range()
+
+
+def test_new_features_work_or_name_the_version(place: str) -> None:
+    with kvstream.open(place) as store:
+        stream = store.stream("s")
+        ids = [stream.add({"n": n}) for n in range(5)]
+        group = stream.create_group("g", "0")
+        group.consumer("c").read(4)
+        tries: dict[str, Any] = {
+            "8.2": lambda: stream.delete_entries(ids[0], ref_policy="DELREF"),
+            " 8.2": lambda: group.ack_delete(ids[1]),
+            "  8.2": lambda: stream.add({"n": 5}, maxlen=100, ref_policy="ACKED"),
+            "8.4": lambda: group.consumer("d").read(1, claim_min_idle=0),
+            "8.6": lambda: stream.add({"n": 6}, idmp=("p", "i")),
+            " 8.6": lambda: stream.configure(idmp_maxsize=10),
+            "8.8": lambda: group.nack(ids[2]),
+            "8.10": lambda: stream.read("0", max_count=1),
+        }
+        lacking, told = set(), [True]
+        for version, attempt in tries.items():
+            try:
+                assert attempt() or version == " 8.6"
+            except ServerTooOld as error:
+                lacking.add(version)
+                told.append(f"needs Redis {version.strip()} or kvstream: the server" in str(error))
+        assert all(told)
+        wanted = {
+            "redis-7.0": set(tries),
+            "valkey": set(tries),
+            "redis-8.2": {each for each in tries if "8.2" not in each},
+        }
+        assert lacking == wanted.get(_kind(store), set())
+
+
+def _kind(store: Store) -> str:
+    """Return which server a store is on."""
+    about = store.stats().get("server", {})
+    if "valkey_version" in about:
+        return "valkey"
+    if "redis_version" in about and "kvstream_version" not in about:
+        return f"redis-{'.'.join(about['redis_version'].split('.')[:2])}"
+    return "kvstream"

@@ -1,0 +1,151 @@
+"""``transaction()``: what is the same on every place, and what a server does in its own way."""
+
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import Conflict, IDTooSmall, InvalidArgument, RequestError, ServerTooOld, StreamID
+from tests.remote.conftest import SERVERS, Places
+
+
+@pytest.fixture(params=("socket", *SERVERS))
+def server(request: pytest.FixtureRequest, places: Places) -> str:
+    """Each server in turn, without any key."""
+    return places.of(request.param)
+
+
+def test_writes_are_one_commit_and_their_results_known_at_its_end(place: str) -> None:
+    with kvstream.open(place) as store, kvstream.open(place) if "://" in place else store as other:
+        one, two = store.stream("one"), store.stream("two")
+        group = one.create_group("g", "0")
+        one.add({"n": 1})
+        entries = group.consumer("c").read()
+        with store.transaction() as same:
+            assert same is store
+            assert len(one) == 1
+            made = two.add({"n": 2})
+            many = two.add_many([{"n": 3}, {"n": 4}])
+            acked = group.ack(entries)
+            assert store.expire("one", 100) is not None
+            if other is not store:
+                assert other.stream("two").range() == []
+        assert isinstance(made, StreamID)
+        assert [made, *many] == [entry.id for entry in other.stream("two").range()]
+        assert (len(many), made < many[0], str(made)) == (2, True, f"{made.ms}-{made.seq}")
+        assert acked == 1
+        assert two.delete(made, many) == 3
+        assert hash(made) == hash(StreamID.parse(made))
+
+
+def test_an_exception_undoes_it(place: str) -> None:
+    with kvstream.open(place) as store:
+
+        def fail() -> None:
+            with store.transaction():
+                store.stream("s").add({"n": 1})
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert not store.exists("s")
+        with pytest.raises(InvalidArgument), store.transaction(), store.transaction():
+            pass
+        with store.transaction():
+            pass
+        store.stream("s").add({"n": 1})
+        assert store.stream("s").read("0", block=0)
+
+
+def test_a_result_that_is_not_known_yet_is_refused(server: str) -> None:
+    with kvstream.open(server) as store, store.transaction():
+        stream = store.stream("s")
+        eid = stream.add({"n": 1})
+        assert repr(eid) == "<known when the transaction ends>"
+        uses: list[Any] = [str, lambda x: x.ms, bool, list, lambda x: x == 1, stream.delete]
+        for use in uses:
+            with pytest.raises(InvalidArgument, match="known when its block has ended"):
+                use(eid)
+
+
+def test_what_would_need_its_result_is_refused(server: str) -> None:
+    with kvstream.open(server) as store:
+        stream = store.stream("s")
+        group = stream.create_group("g", "0")
+        eid = stream.add({"n": 1})
+        calls: list[Any] = [
+            lambda: group.consumer("c").read(),
+            lambda: group.consumer("c").read(block=1),
+            lambda: group.claim("c", eid),
+            lambda: group.autoclaim("c"),
+            store.flush,
+        ]
+        with store.transaction():
+            for call in calls:
+                with pytest.raises(InvalidArgument, match="do it before the block"):
+                    call()
+            stream.add({"n": 2})
+            for call in (stream.info, lambda: len(stream), store.size, store.keys):
+                with pytest.raises(InvalidArgument, match="read a stream before you write"):
+                    call()
+            assert store.stream("other").range() == []
+            with pytest.raises(InvalidArgument, match="works on one database"):
+                store.select(3).stream("s").add({"n": 3})
+        assert len(stream) == 2
+
+
+def test_another_client_that_changes_what_was_read_is_a_conflict(server: str) -> None:
+    with kvstream.open(server) as store, kvstream.open(server) as other:
+        stream = store.stream("s")
+        stream.add({"n": 1})
+
+        def overtaken() -> None:
+            with store.transaction():
+                number = len(stream)
+                other.stream("s").add({"n": "theirs"})
+                store.stream("log").add({"had": number})
+
+        with pytest.raises(Conflict, match="run it again"):
+            overtaken()
+        assert not store.exists("log")
+        with store.transaction():
+            store.stream("log").add({"had": len(stream)})
+        assert len(store.stream("log")) == 1
+
+
+def test_a_refused_write_is_raised_and_the_others_stay(server: str) -> None:
+    with kvstream.open(server) as store:
+        stream = store.stream("s")
+        stream.add({"n": 1}, id="5-0")
+        bad: list[StreamID] = []
+
+        def refused() -> None:
+            with store.transaction():
+                store.stream("other").add({"n": 1})
+                bad.append(stream.add({"n": 2}, id="4-0"))
+
+        with pytest.raises(IDTooSmall) as told:
+            refused()
+        assert told.value.__notes__ == [
+            "a server undoes nothing: the other writes of the transaction stay"
+        ]
+        assert store.exists("other")
+        with pytest.raises(InvalidArgument):
+            str(bad[0])
+
+
+def test_a_command_that_the_server_lacks_stops_it_whole(old: str) -> None:
+    with kvstream.open(old) as store:
+        stream = store.stream("s")
+        eid = stream.add({"n": 1})
+
+        def lacking() -> None:
+            with store.transaction():
+                store.stream("other").add({"n": 1})
+                stream.delete_entries(eid)
+
+        with pytest.raises(ServerTooOld, match=r"XDELEX needs Redis 8\.2"):
+            lacking()
+        assert not store.exists("other")
+        with pytest.raises(RequestError), store.transaction():
+            store.stream("s").add({"n": 2}, id="1-0")
