@@ -103,6 +103,7 @@ class LiteQueueAdapter:
     def __init__(self, path: Path, durability: str) -> None:
         self._path, self._durability = path, durability
         self._of_thread = threading.local()
+        _ = self._queue  # creates the file: threads that did so at once would find it locked
 
     @property
     def _queue(self) -> Any:
@@ -249,18 +250,31 @@ def work_in_threads(queue: Queue, count: int) -> float:
     taken: list[int] = []  # one item each: append is atomic
     share = count // PAIRS
 
+    failed = threading.Event()
+
     def produce() -> None:
         for _ in range(share):
             queue.put(PAYLOAD)
 
     def consume() -> None:
-        while len(taken) < share * PAIRS:
+        while len(taken) < share * PAIRS and not failed.is_set():
             if queue.take():
                 taken.append(1)
             else:
                 time.sleep(IDLE_S)
 
-    threads = [threading.Thread(target=work) for work in (produce, consume) for _ in range(PAIRS)]
+    def run(work: Callable[[], None]) -> None:
+        try:
+            work()
+        except BaseException:
+            failed.set()  # or the consumers would wait for ever
+            raise
+
+    threads = [
+        threading.Thread(target=run, args=[work])
+        for work in (produce, consume)
+        for _ in range(PAIRS)
+    ]
     begun = time.perf_counter()
     for thread in threads:
         thread.start()

@@ -109,10 +109,10 @@ FULL = Sizes(
     embedded_streams=200_000,
 )
 QUICK = Sizes(
-    rounds=3,
+    rounds=2,
     settle_s=0,
     single=1_000,
-    bulk=10_000,
+    bulk=5_000,
     synced=200,
     synced_threads=1_000,
     trimmed=10_000,

@@ -91,7 +91,7 @@ class Source:
 
 
 def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
-    """Return a function that reads what is available, without waiting for more."""
+    """Return a function that reads the available bytes without waiting for more."""
     try:
         descriptor = stream.fileno()
     except (OSError, ValueError, AttributeError):

@@ -227,7 +227,7 @@ class Group:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does.
 
         Continue from the returned ``cursor`` until it is 0-0. If every scan starts at 0-0, entries
-        behind those that cannot be claimed are never reached.
+        after those that cannot be claimed are never reached.
         """
         if type(count) is not int:
             count = whole(count, "count")

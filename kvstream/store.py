@@ -87,7 +87,7 @@ class Store:
         engine = Engine(directory, settings, clock)
         try:
             return cls(engine, db)
-        except BaseException:  # an interrupt: nobody else could close it
+        except BaseException:  # an interrupt: the caller has no store to close
             engine.close(discard=True)
             raise
 

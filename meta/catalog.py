@@ -23,7 +23,6 @@ from kvstream.layout.keys import (
     database_bounds,
     database_of,
     decode_number,
-    key_count_row,
     stream_row,
     successor,
     tree_prefix,
@@ -229,10 +228,10 @@ class Catalog:
             self.crowded = True
 
     def _keep_string(self, name: bytes, string: StringMeta) -> None:
-        if len(string.value) <= STRING_BYTES_MAX:
+        if len(string.value) <= STRING_BYTES_MAX and len(self.strings) < 2 * STRINGS_MAX:
             self.strings[name] = string
             if len(self.strings) > STRINGS_MAX:
-                self.crowded = True
+                self.crowded = True  # one commit may add many before it evicts some
 
     def peek(self, txn: Txn, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
@@ -274,7 +273,7 @@ class Catalog:
         self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
         string.put(txn, value)
-        txn.batch.put(_METADATA, string.row, string.encode())
+        txn.batch.puts[_METADATA][string.row] = string.encode()
         self.index.add(txn, string)
         self._keep_string(name, string)
         return string
@@ -379,7 +378,7 @@ class Catalog:
         swept = self.flushed.of(txn, stored).swept
         self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
-        txn.batch.delete(_METADATA, key_count_row(stored))
+        self.index.uncount(txn, stored)
         return count
 
     def swap(self, txn: Txn, one: int, other: int) -> None:

@@ -231,6 +231,8 @@ class KeyIndex:
         self._databases = databases
         self._next_expiry = 0
         """No key expires before this time; 0 if it is still to be looked up."""
+        self._counts: dict[int, int] = {}
+        """The keys of each database that has changed, by its stored number."""
         self._expiries: dict[int, Expiries] = {}
         """By the stored number of each database, of the expiry rows below ``_counted_to``."""
         self._counted_to = EXPIRY_TAG
@@ -241,9 +243,10 @@ class KeyIndex:
     def add(self, txn: Txn, key: Key) -> None:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
         txn.frees = False
-        self.note(key)
+        if self._watches:
+            self.note(key)
         db = database_of(key.name)
-        txn.batch.put(_METADATA, scan_row(db, key.generation), key_of(key.name))
+        txn.batch.puts[_METADATA][scan_row(db, key.generation)] = key_of(key.name)
         if key.expire_at:
             self._note_expiry(txn, key.expire_at, key.name)
         self._count(txn, db, 1)
@@ -403,11 +406,19 @@ class KeyIndex:
         return decode_number(row, txn.batch.get(_METADATA, row))
 
     def _count(self, txn: Txn, stored_db: int, change: int) -> None:
-        row = key_count_row(stored_db)
-        count = decode_number(row, txn.batch.get(_METADATA, row)) + change
+        row, count = key_count_row(stored_db), self._counts.get(stored_db)
+        if count is None:
+            count = decode_number(row, txn.batch.get(_METADATA, row))
+        count += change
         if count < 0:
             raise Corruption(f"the row {row!r} counts fewer keys than there are")
-        txn.batch.put(_METADATA, row, U64.pack(count))
+        self._counts[stored_db] = count
+        txn.batch.puts[_METADATA][row] = U64.pack(count)
+
+    def uncount(self, txn: Txn, stored_db: int) -> None:
+        """Forget the count of a database whose keys are deleted together."""
+        self._counts.pop(stored_db, None)
+        txn.batch.delete(_METADATA, key_count_row(stored_db))
 
     def left(self, txn: Txn, stored_db: int, count: int) -> None:
         """Take keys off a database's count whose rows stay for now."""
@@ -449,6 +460,7 @@ class KeyIndex:
         """Look up the time of the next expiry, and count all of them, again."""
         self._next_expiry = 0
         self._expiries, self._counted_to = {}, EXPIRY_TAG
+        self._counts.clear()
         self.break_watches()
 
 

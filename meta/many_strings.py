@@ -51,13 +51,6 @@ class Plain:
         return self._bound <= generation < COUNTED_MAX and generation not in self._unlinked
 
 
-def create(txn: Txn, stored_db: int, values: Mapping[bytes, bytes]) -> None:
-    """Create plain strings under stored names that have no record."""
-    numbers = txn.catalog.numbers.take(txn, len(values))
-    txn.batch.puts[_METADATA].update(made(stored_db, values, numbers))
-    txn.catalog.index.made(txn, stored_db, values)
-
-
 def made(
     stored_db: int, values: Mapping[bytes, bytes], numbers: Sequence[int]
 ) -> dict[bytes, bytes]:
@@ -72,8 +65,3 @@ def made(
 def rewritten(record: bytes, value: bytes) -> bytes:
     """Return the record of a plain string with another value."""
     return record[:HEAD] + value
-
-
-def rewrite(txn: Txn, name: bytes, record: bytes, value: bytes) -> None:
-    """Set the value of a plain string; no watch may exist, since none is notified."""
-    txn.batch.puts[_METADATA][stream_row(name)] = rewritten(record, value)

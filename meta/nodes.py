@@ -184,11 +184,7 @@ def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
         held[at] = node
     elif is_head:
         held.insert(0, node)
-    try:
-        record = node.encode()
-    except StructError as error:
-        raise damaged(stream, f"has a node, {node.first}, of impossible counts") from error
-    batch.put(Family.TREES, tree_prefix(stream.nodes_tree) + node.first.packed, record)
+    _put_row(batch, stream, node.first, node.last, node.appended, node.live, node.size, node.names)
 
 
 def put_open(batch: Batch, stream: StreamMeta) -> None:
@@ -196,12 +192,25 @@ def put_open(batch: Batch, stream: StreamMeta) -> None:
     if stream.open_first == stream.head:
         put(batch, stream, open_node(stream))
         return
-    shape = stream.open_last, stream.open_appended, stream.open_live, stream.open_bytes
+    counts = stream.open_appended, stream.open_live, stream.open_bytes
+    _put_row(batch, stream, stream.open_first, stream.open_last, *counts, stream.names)
+
+
+def _put_row(
+    batch: Batch,
+    stream: StreamMeta,
+    first: StreamID,
+    last: StreamID,
+    appended: int,
+    live: int,
+    size: int,
+    names: tuple[bytes, ...],
+) -> None:
     try:
-        record = encode_node(*shape, stream.names)
+        record = encode_node(last, appended, live, size, names)
     except StructError as error:
-        raise damaged(stream, f"has a node, {stream.open_first}, of impossible counts") from error
-    batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*stream.open_first)] = record
+        raise damaged(stream, f"has a node, {first}, of impossible counts") from error
+    batch.puts[_TREES][U64.pack(stream.nodes_tree) + PACKED(*first)] = record
 
 
 def _place(stream: StreamMeta, eid: StreamID) -> int:

@@ -255,12 +255,11 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
-    if len(ids) == 1:
-        return _drop_one(txn, group, ids[0])
     return sum([len(found) for _, found in _taken(txn, group, ids)])
 
 
-def _drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
+def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
+    """Remove one ID from the PEL; return 1 if it was pending."""
     run = run_at(txn, group, eid)
     if run is None:
         return 0
@@ -270,8 +269,9 @@ def _drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
             return 0
         remove_runs(txn, group, [run])
         return 1
-    at = _position(run, eid)
-    if ids[at] != eid:
+    at = bisect_left(ids, eid)
+    if at == len(ids) or ids[at] != eid:
+        _position(run, eid)  # or raises Corruption
         return 0
     pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
     return 1

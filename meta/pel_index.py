@@ -120,7 +120,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
         _note(group, [run])
     if not group.indexed:
         group.grown += len(run.ids)
-        if group.runs.has_room(txn.batch) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
+        if _has_room(txn, group) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
             group.runs.put(txn.batch, run.anchor, run)
             if group.index is not None:
                 group.index.add(run)
@@ -135,7 +135,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Write runs where none are anchored: all at once if they are many and stay in memory."""
     grown = group.grown + sum([len(run.ids) for run in runs])
     together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
-    if not together or not group.runs.has_room(txn.batch, len(runs)):
+    if not together or not _has_room(txn, group, len(runs)):
         for run in runs:
             add(txn, group, run)
         return
@@ -197,18 +197,8 @@ def replace(
     rows: Mapping[PackedID, bytes] | None = None,
 ) -> None:
     """Replace runs by others, given by their anchors; ``rows``: the others, if encoded already."""
-    if len(old) == len(new) == 1 and not group.indexed:
-        (run,) = new.values()
-        if run.anchor == old[0].anchor and len(run.ids) <= len(old[0].ids):
-            return _overwrite(txn, group, old[0], run)
     if len(old) + len(new) <= _FEW:
-        for run in old:
-            remove(txn, group, run)
-        for run in new.values():
-            add(txn, group, run)
-        if group.indexed:
-            settle(txn, group)
-        return
+        return _replace_few(txn, group, old, new)
     runs = list(new.values())
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
@@ -218,12 +208,13 @@ def replace(
     if not group.indexed:
         more = sum([len(run.ids) for run in runs]) - sum([len(run.ids) for run in old])
         group.grown += max(0, more)
-        if group.runs.has_room(txn.batch, len(new) - len(old)) and (
+        if _has_room(txn, group, len(new) - len(old)) and (
             group.grown <= CACHED_IDS or _is_light(txn, group)
         ):
             group.runs.replace(txn.batch, gone, new, rows)
             if group.index is not None:
-                group.index.replace(old, runs)
+                group.index.remove_all(old)
+                group.index.add_all(runs)
             return
         _write_indexes(txn, group)
     if not new and sum([len(run.ids) for run in old]) == group.pending:
@@ -232,6 +223,23 @@ def replace(
         group.runs.replace(txn.batch, gone, new, rows)
         _replace_index_rows(txn, group, old, runs)
     settle(txn, group)
+
+
+def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, Run]) -> None:
+    """Replace runs one by one."""
+    kept = set()
+    for run in old:
+        other = None if group.indexed else new.get(run.anchor)
+        if other is not None and len(other.ids) <= len(run.ids):
+            _overwrite(txn, group, run, other)
+            kept.add(run.anchor)
+        else:
+            remove(txn, group, run)
+    for anchor, run in new.items():
+        if anchor not in kept:
+            add(txn, group, run)
+    if group.indexed:
+        settle(txn, group)
 
 
 def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
@@ -366,16 +374,39 @@ def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
 # --- from one form to the other -----------------------------------------------------------------
 
 
+def _has_room(txn: Txn, group: GroupMeta, count: int = 1) -> bool:
+    """Return whether a group's runs stay in memory with ``count`` more of them.
+
+    Large groups share the room of STORE_ROWS. They take it in steps, to add up rarely.
+    """
+    runs = group.runs
+    if runs.has_room(txn.batch, count):
+        return True
+    if runs.memory is None:
+        return False
+    have, step = len(runs.memory.items), max(count, trees.CACHED_ROWS)
+    if have + step + _large_rows(txn) - runs.large_rows() > trees.STORE_ROWS:
+        return False
+    runs.room = have + step
+    return True
+
+
+def _large_rows(txn: Txn) -> int:
+    """Return the runs of all large groups in memory."""
+    streams = txn.catalog.streams.values()
+    return sum([group.runs.large_rows() for each in streams for group in each.groups.values()])
+
+
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
     """Count a group's IDs again; tell whether they are well below CACHED_IDS, to count rarely."""
-    group.grown = sum(len(run.ids) for run in group.runs.scan(txn.batch))
+    group.grown = sum([len(run.ids) for run in group.runs.all(txn.batch)])
     return group.grown <= CACHED_IDS // 2
 
 
 def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     """Make a group indexed: write both indexes and all counts."""
     runs = group.runs.all(txn.batch)
-    group.indexed, group.index = True, None
+    group.indexed, group.index, group.grown = True, None, 0
     group.times.fill(txn.batch, sorted([run.times_suffix for run in runs]))
     anchors: dict[Owner, list[PackedID]] = {}
     pending: dict[Owner, int] = {}
@@ -395,6 +426,17 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     txn.member_changed(group)
 
 
+def _fits_again(txn: Txn, group: GroupMeta) -> bool:
+    """Return whether an indexed group has become so small that its runs fit into memory."""
+    pending = group.pending
+    if pending <= trees.CACHED_ROWS // 2 or group.runs.is_small():
+        return True
+    if 0 < group.grown < 2 * pending:  # it was looked at when it was not twice as large
+        return False
+    group.grown = pending
+    return pending + _large_rows(txn) <= trees.STORE_ROWS // 2
+
+
 def settle(txn: Txn, group: GroupMeta) -> None:
     """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
     if not group.indexed or group.pending > CACHED_IDS // 2:
@@ -402,7 +444,10 @@ def settle(txn: Txn, group: GroupMeta) -> None:
     if group.pending == 0:  # the trees are empty
         group.times.begin(txn.batch)
         group.runs.reload(txn.batch)
-    elif group.runs.is_small():
+    elif _fits_again(txn, group):
+        if group.runs.memory is None:
+            group.runs.reload(txn.batch)
+            group.runs.room = trees.STORE_ROWS
         group.times.clear(txn.batch)
         for consumer in txn.catalog.consumers(txn, group):
             if consumer.pending:

@@ -50,6 +50,7 @@ import msgpack
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
+from kvstream.meta import trees
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
@@ -321,8 +322,10 @@ class StreamMeta:
     def keeps(self, ahead: Ahead) -> bool:
         """Return whether no entry of a group's readahead was deleted or trimmed."""
         if ahead.shrinks != self.shrinks:
-            entries = ahead.entries
-            if self.deleted_to > ahead.after or (entries and entries[0].id < self.first):
+            rows = ahead.rows
+            if self.deleted_to > ahead.after or (
+                rows and rows[0][0] < self.prefix + self.first.packed
+            ):
                 return False
             ahead.shrinks = self.shrinks
         return True
@@ -478,7 +481,8 @@ class GroupMeta:
         self.index: RunIndex | None = None
         """The index in memory, once it was used, if the group is not indexed."""
         self.grown = 0
-        """IDs that the runs have got since they were last counted, plus those that they had."""
+        """IDs that the runs have got since they were last counted, plus those that they had; if
+        the group is indexed, how many there were when it was last tried to keep them in memory."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
         self.ahead: Ahead | None = None
@@ -512,6 +516,7 @@ class GroupMeta:
                 raise ValueError(f"a flag is {parts[4]}")
         self = cls(name, row, parts[9], run_tree(parts[10]), key_tree(parts[11]))
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
+        self.runs.room = 0 if self.indexed else trees.STORE_ROWS
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
         self.consumers_count, self.activity = parts[8], activity
         return self

@@ -20,7 +20,6 @@ from kvstream.layout.keys import ID_BYTES, ID_LAST
 from kvstream.layout.rows import Text, Write, below
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MIN_ID
-from kvstream.types.records import Entry
 
 ENTRIES_MAX = 64
 BYTES_MAX = 1 << 16
@@ -28,9 +27,9 @@ BYTES_MAX = 1 << 16
 
 
 class Ahead:
-    """The readahead of a group: entries behind the last delivered one, in memory only."""
+    """The readahead of a group: rows behind the last delivered one, in memory only."""
 
-    __slots__ = ("after", "entries", "pace", "shrinks")
+    __slots__ = ("after", "pace", "rows", "shrinks")
 
     def __init__(self, shrinks: int, pace: int) -> None:
         self.shrinks = shrinks
@@ -39,11 +38,11 @@ class Ahead:
         """How many to read next time."""
         self.after = MIN_ID
         """The last entry taken: they follow it."""
-        self.entries: deque[Entry] = deque()
+        self.rows: deque[Row] = deque()
 
-    def next_pace(self, found: list[Entry]) -> int:
-        """Return twice the pace, or 1 if the last entries were large."""
-        size = sum(sum(map(len, (entry.fields or {}).values())) for entry in found)
+    def next_pace(self, found: list[Row]) -> int:
+        """Return twice the pace, or 1 if the last rows were large."""
+        size = sum([len(value) for _, value in found])
         return 1 if size > BYTES_MAX else min(2 * self.pace, ENTRIES_MAX)
 
 

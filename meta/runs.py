@@ -11,11 +11,10 @@ the runs on first use and updated from then on. Their counts take the place of c
 ``RunWatch`` records what changes while a long command reads the runs in steps.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from operator import attrgetter
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
@@ -23,7 +22,7 @@ from weakref import WeakSet
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
-from kvstream.meta.trees import SPARSE, Tree
+from kvstream.meta.trees import SortedKeys, Tree
 
 PackedID = bytes
 """The 16 bytes of a StreamID, which sort as it does."""
@@ -60,12 +59,15 @@ class Run(NamedTuple):
             time_ms, deliveries, rank, length = _HEAD.unpack_from(value)
         except StructError as error:
             raise _damaged(anchor) from error
-        start = _HEAD.size + length
+        start = HEAD_BYTES + length
         size = len(value) - start
-        if size <= 0 or size % ID_BYTES:
+        if size == ID_BYTES and value[start:] == anchor:  # most runs of a large group
+            ids = [anchor]
+        elif size <= 0 or size % ID_BYTES:
             raise _damaged(anchor)
-        ids = [value[at : at + ID_BYTES] for at in range(start, len(value), ID_BYTES)]
-        return cls(anchor, ids, value[_HEAD.size : start], time_ms, deliveries, rank)
+        else:
+            ids = [value[at : at + ID_BYTES] for at in range(start, len(value), ID_BYTES)]
+        return new_run((anchor, ids, value[HEAD_BYTES:start], time_ms, deliveries, rank))
 
     @property
     def times_suffix(self) -> bytes:
@@ -148,7 +150,7 @@ def owner_of(run: Run) -> Owner:
 class Share:
     """The runs of one owner."""
 
-    anchors: list[PackedID] = field(default_factory=list)
+    anchors: SortedKeys = field(default_factory=SortedKeys)
     pending: int = 0
     """The number of their IDs."""
 
@@ -157,24 +159,17 @@ class Share:
 class RunIndex:
     """The runs of a group by delivery time and by owner."""
 
-    times: list[bytes]
-    """The ``times_suffix`` of every run, sorted."""
+    times: SortedKeys
+    """The ``times_suffix`` of every run."""
     shares: dict[Owner, Share]
     pending: int
 
     @classmethod
     def of(cls, runs: Iterable[Run]) -> "RunIndex":
-        """Return the index of runs in the order of their anchors."""
-        index = cls([], {}, 0)
-        for run in runs:
-            index.times.append(run.times_suffix)
-            index.share(run).anchors.append(run.anchor)
-            index.count(run, len(run.ids))
-        index.times.sort()
+        """Return the index of runs."""
+        index = cls(SortedKeys(), {}, 0)
+        index.add_all(list(runs))
         return index
-
-    def share(self, run: Run) -> Share:
-        return self.shares.setdefault(owner_of(run), Share())
 
     def count(self, run: Run, change: int) -> None:
         """Add to the number of IDs that the owner of a run has."""
@@ -182,76 +177,46 @@ class RunIndex:
         self.pending += change
 
     def add(self, run: Run) -> None:
-        insort(self.times, run.times_suffix)
-        insort(self.share(run).anchors, run.anchor)
-        self.count(run, len(run.ids))
+        owner = owner_of(run)
+        share = self.shares.get(owner)
+        if share is None:
+            share = self.shares[owner] = Share()
+        count = len(run.ids)
+        share.pending += count
+        self.pending += count
+        share.anchors.add(run.anchor)
+        self.times.add(run.times_suffix)
 
-    def add_all(self, runs: list[Run]) -> None:
+    def add_all(self, runs: Iterable[Run]) -> None:
         """Add many runs."""
-        if len(runs) * SPARSE < len(self.times):
-            for run in runs:
-                self.add(run)
-            return
-        self.times += [run.times_suffix for run in runs]
-        self.times.sort()
-        touched = {owner_of(run): self.share(run) for run in runs}
-        for run in runs:
-            touched[owner_of(run)].anchors.append(run.anchor)
-            self.count(run, len(run.ids))
-        for share in touched.values():
-            share.anchors.sort()
+        runs = list(runs)
+        self.times.add_all(list(map(_suffix, runs)))
+        for owner, anchors, count in _by_owner(runs):
+            share = self.shares.setdefault(owner, Share())
+            share.anchors.add_all(anchors)
+            share.pending += count
+            self.pending += count
 
     def remove(self, run: Run) -> None:
-        self.count(run, -len(run.ids))
-        owner = owner_of(run)
-        anchors = self.shares[owner].anchors
-        del anchors[bisect_left(anchors, run.anchor)]
-        del self.times[bisect_left(self.times, run.times_suffix)]
-        if not anchors:
+        owner, count = owner_of(run), len(run.ids)
+        share = self.shares[owner]
+        share.pending -= count
+        self.pending -= count
+        share.anchors.remove(run.anchor)
+        self.times.remove(run.times_suffix)
+        if not share.pending:
             del self.shares[owner]
 
-    def remove_all(self, runs: list[Run]) -> None:
+    def remove_all(self, runs: Iterable[Run]) -> None:
         """Remove many runs."""
-        if len(runs) * SPARSE < len(self.times):
-            for run in runs:
-                self.remove(run)
-            return
-        gone: dict[Owner, set[PackedID]] = {}
-        for run in runs:
-            self.count(run, -len(run.ids))
-            gone.setdefault(owner_of(run), set()).add(run.anchor)
-        times = {run.times_suffix for run in runs}
-        self.times[:] = [suffix for suffix in self.times if suffix not in times]
-        for owner, anchors in gone.items():
+        runs = list(runs)
+        self.times.remove_all(list(map(_suffix, runs)))
+        for owner, anchors, count in _by_owner(runs):
             share = self.shares[owner]
-            share.anchors[:] = [anchor for anchor in share.anchors if anchor not in anchors]
-            if not share.anchors:
-                del self.shares[owner]
-
-    def replace(self, old: list[Run], new: list[Run]) -> None:
-        """Replace runs by others."""
-        if (len(old) + len(new)) * SPARSE < len(self.times):
-            self.remove_all(old)
-            self.add_all(new)
-            return
-        gone = set(map(_suffix, old))
-        times = [suffix for suffix in self.times if suffix not in gone]
-        times += map(_suffix, new)
-        times.sort()
-        self.times[:] = times
-        olds, news = _by_owner(old), _by_owner(new)
-        for owner in olds.keys() | news.keys():
-            mine, others = news.get(owner, []), {run.anchor for run in olds.get(owner, ())}
-            share = self.shares.setdefault(owner, Share())
-            anchors = [anchor for anchor in share.anchors if anchor not in others]
-            anchors += [run.anchor for run in mine]
-            anchors.sort()
-            share.anchors[:] = anchors
-            change = sum([len(run.ids) for run in mine])
-            change -= sum([len(run.ids) for run in olds.get(owner, ())])
-            share.pending += change
-            self.pending += change
-            if not anchors:
+            share.anchors.remove_all(anchors)
+            share.pending -= count
+            self.pending -= count
+            if not share.pending:
                 del self.shares[owner]
 
     def pending_with(self, owner: Owner) -> int:
@@ -260,29 +225,24 @@ class RunIndex:
 
     def by_time(self, start: bytes = b"") -> Iterator[bytes]:
         """Yield the suffixes from ``start`` on, oldest first; those already yielded may change."""
-        return _following(self.times, start)
+        return self.times.scan(start)
 
     def anchors_of(self, owner: Owner, start: PackedID) -> Iterator[PackedID]:
         """Yield the anchors of an owner's runs from the last one at or below ``start`` on."""
         share = self.shares.get(owner)
         if share is None:
             return iter(())
-        at = bisect_right(share.anchors, start)
-        return _following(share.anchors, share.anchors[at - 1] if at else start)
+        return share.anchors.scan(share.anchors.floor(start) or start)
 
 
-_suffix = attrgetter("times_suffix")
+def _suffix(run: Run) -> bytes:
+    return _TIME.pack(run[3], run[5]) + run[0]
 
 
-def _by_owner(runs: list[Run]) -> dict[Owner, list[Run]]:
-    found: dict[Owner, list[Run]] = {}
+def _by_owner(runs: list[Run]) -> Iterator[tuple[Owner, list[PackedID], int]]:
+    """Yield each owner, the anchors of its runs, and the number of their IDs."""
+    found: defaultdict[Owner, list[Run]] = defaultdict(list)
     for run in runs:
-        found.setdefault(owner_of(run), []).append(run)
-    return found
-
-
-def _following(keys: list[bytes], start: bytes) -> Iterator[bytes]:
-    while (at := bisect_left(keys, start)) < len(keys):
-        key = keys[at]
-        yield key
-        start = key + b"\x00"
+        found[None if run[5] else run[2]].append(run)
+    for owner, some in found.items():
+        yield owner, [run[0] for run in some], sum([len(run[1]) for run in some])

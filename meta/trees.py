@@ -8,8 +8,8 @@ encoded once a commit, however often it changed: one that was made and deleted i
 """
 
 from bisect import bisect_left, bisect_right, insort
-from collections.abc import Callable, Iterator, Mapping
-from itertools import groupby, islice
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from itertools import chain, groupby, islice
 from typing import Generic, TypeVar
 
 from kvstream.layout.keys import successor, tree_prefix
@@ -18,10 +18,18 @@ from kvstream.storage.batch import Batch, Family, Row
 T = TypeVar("T")
 
 CACHED_ROWS = 1 << 14
-"""Rows of one tree kept in memory, with a quick insertion anywhere: 8 MB if each has one ID."""
+"""Rows of one tree kept in memory: 8 MB if each has one ID."""
 
-CACHED_BYTES = 1 << 22
-"""Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep."""
+CACHED_BYTES, ROW_BYTES = 1 << 22, 64
+"""Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep, and
+ROW_BYTES more for each row."""
+
+STORE_ROWS = 1 << 18
+"""Rows of trees with room for more than CACHED_ROWS that a store keeps in memory: 80 MB if each has
+one ID."""
+
+CHUNK = 512
+"""Sorted keys that are moved together, at least."""
 
 _PAGE_ROWS = 1 << 10
 
@@ -31,10 +39,108 @@ DELETE_RANGE_ROWS = 64
 _STRETCH = 512
 """Adjacent rows that are deleted as a range among others that stay."""
 
-SPARSE = 64
-"""Keys are changed one by one in a sorted list that has more than this many times as many."""
+SPARSE = 16
+"""Keys are changed one by one among more than this many times as many."""
 
 _TREES = Family.TREES
+
+
+class SortedKeys:
+    """Distinct keys in ascending order, in chunks, so that a change moves few of them."""
+
+    __slots__ = ("_chunks", "_firsts")
+
+    def __init__(self, keys: Sequence[bytes] = ()) -> None:
+        """``keys`` are in ascending order."""
+        self._fill(keys)
+
+    def _fill(self, keys: Sequence[bytes]) -> None:
+        self._chunks = [list(keys[at : at + CHUNK]) for at in range(0, len(keys), CHUNK)]
+        """None of them is empty."""
+        self._firsts = [chunk[0] for chunk in self._chunks]
+
+    def __len__(self) -> int:
+        return sum(map(len, self._chunks))
+
+    def __iter__(self) -> Iterator[bytes]:
+        return chain.from_iterable(self._chunks)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SortedKeys) and list(self) == list(other)
+
+    def floor(self, key: bytes) -> bytes | None:
+        """Return the last key at or below ``key``."""
+        at = bisect_right(self._firsts, key) - 1
+        if at < 0:
+            return None
+        chunk = self._chunks[at]
+        return chunk[bisect_right(chunk, key) - 1]
+
+    def ceiling(self, key: bytes) -> bytes | None:
+        """Return the first key at or above ``key``."""
+        at = bisect_right(self._firsts, key) - 1
+        if at >= 0:
+            chunk = self._chunks[at]
+            place = bisect_left(chunk, key)
+            if place < len(chunk):
+                return chunk[place]
+        return self._firsts[at + 1] if at + 1 < len(self._firsts) else None
+
+    def scan(self, start: bytes) -> Iterator[bytes]:
+        """Yield the keys at or above ``start``; keys may change meanwhile."""
+        key = self.ceiling(start)
+        while key is not None:
+            yield key
+            key = self.ceiling(key + b"\0")
+
+    def add(self, key: bytes) -> None:
+        """Add a key that is not there."""
+        firsts, chunks = self._firsts, self._chunks
+        at = bisect_right(firsts, key) - 1
+        if at < 0:
+            if not chunks:
+                chunks.append([key])
+                firsts.append(key)
+                return
+            at, firsts[0] = 0, key
+        chunk = chunks[at]
+        if key > chunk[-1]:
+            chunk.append(key)
+        else:
+            insort(chunk, key)
+        if len(chunk) >= 2 * CHUNK:
+            chunks[at : at + 1] = chunk[:CHUNK], chunk[CHUNK:]
+            firsts.insert(at + 1, chunk[CHUNK])
+
+    def remove(self, key: bytes) -> None:
+        """Remove a key that is there."""
+        at = bisect_right(self._firsts, key) - 1
+        chunk = self._chunks[at]
+        del chunk[bisect_left(chunk, key)]
+        if not chunk:
+            del self._chunks[at], self._firsts[at]
+        elif self._firsts[at] == key:
+            self._firsts[at] = chunk[0]
+
+    def add_all(self, keys: Collection[bytes]) -> None:
+        """Add keys that are not there."""
+        if len(keys) * SPARSE < len(self):
+            for key in keys:
+                self.add(key)
+        else:
+            self._fill(sorted([*self, *keys]))
+
+    def remove_all(self, keys: Collection[bytes]) -> None:
+        """Remove keys that are there."""
+        if len(keys) * SPARSE < len(self):
+            for key in keys:
+                self.remove(key)
+        else:
+            gone = frozenset(keys)
+            self._fill([key for key in self if key not in gone])
+
+    def copy(self) -> "SortedKeys":
+        return SortedKeys(list(self))
 
 
 class SortedRows(Generic[T]):
@@ -45,17 +151,7 @@ class SortedRows(Generic[T]):
     def __init__(self, items: dict[bytes, T]) -> None:
         """``items`` are in ascending order."""
         self.items = items
-        self.keys = list(items)
-
-
-def _remove_keys(memory: SortedRows[T], gone: list[bytes]) -> None:
-    """Remove the keys of rows whose items were removed."""
-    keys, items = memory.keys, memory.items
-    if len(gone) * SPARSE < len(keys):
-        for key in gone:
-            del keys[bisect_left(keys, key)]
-    else:
-        memory.keys = [key for key in keys if key in items]
+        self.keys = SortedKeys(list(items))
 
 
 class Tree(Generic[T]):
@@ -74,6 +170,7 @@ class Tree(Generic[T]):
         "id",
         "memory",
         "prefix",
+        "room",
     )
 
     def __init__(
@@ -92,6 +189,8 @@ class Tree(Generic[T]):
         """All rows, or None if they are too many or not loaded."""
         self._tried = new
         """Whether a tree that is not in memory is known to be too large for it."""
+        self.room = 0
+        """Rows that are kept in memory if they are more than CACHED_ROWS."""
         self._deletes = 0
 
     def _load(self, batch: Batch) -> SortedRows[T] | None:
@@ -105,17 +204,18 @@ class Tree(Generic[T]):
                 self.memory = SortedRows(
                     {key[start:]: decode(key[start:], value) for key, value in rows}
                 )
+            self.room = 0 if rows is None else min(self.room, len(rows))
         return self.memory
 
     def _few_rows(self, batch: Batch) -> list[Row] | None:
         """Return all rows, or None if they are too many for memory."""
         rows: list[Row] = []
-        size = 0
+        size, most = 0, max(self.room, CACHED_ROWS)
         lower, upper = self.prefix, successor(self.prefix)
         while page := batch.page(_TREES, lower, upper, _PAGE_ROWS):
             rows += page
             size += sum(len(value) for _, value in page)
-            if len(rows) > CACHED_ROWS or size > CACHED_BYTES:
+            if len(rows) > most or size > CACHED_BYTES + ROW_BYTES * len(rows):
                 return None
             if len(page) < _PAGE_ROWS:
                 break
@@ -151,11 +251,16 @@ class Tree(Generic[T]):
     def has_room(self, batch: Batch, count: int = 1) -> bool:
         """Return whether the tree is in memory and has room for ``count`` more rows there."""
         memory = self.memory or self._load(batch)
-        return memory is not None and len(memory.keys) + count <= CACHED_ROWS
+        return memory is not None and len(memory.items) + count <= max(self.room, CACHED_ROWS)
+
+    def large_rows(self) -> int:
+        """Return the number of rows in memory if they are more than CACHED_ROWS, else 0."""
+        count = 0 if self.memory is None else len(self.memory.items)
+        return count if count > CACHED_ROWS else 0
 
     def is_small(self) -> bool:
         """Return whether the tree is in memory and takes no more than half of its limit."""
-        return self.memory is not None and len(self.memory.keys) <= CACHED_ROWS // 2
+        return self.memory is not None and len(self.memory.items) <= CACHED_ROWS // 2
 
     def begin(self, batch: Batch) -> None:
         """Begin as an empty tree without reading the disk."""
@@ -174,7 +279,7 @@ class Tree(Generic[T]):
     def leave_memory(self, batch: Batch) -> None:
         """Read from disk from now on, until many rows have been deleted."""
         self._put_changed(batch)
-        self.memory, self._tried, self._deletes = None, True, 0
+        self.memory, self._tried, self._deletes, self.room = None, True, 0, 0
 
     def reload(self, batch: Batch) -> None:
         """Check again at the next use whether the rows are few enough for memory."""
@@ -192,7 +297,7 @@ class Tree(Generic[T]):
         if memory is None:
             return True
         items = {suffix: self._decode(suffix, value) for suffix, value in rows}
-        return memory.keys == list(items) and memory.items == items
+        return list(memory.keys) == list(items) and memory.items == items
 
     def get(self, batch: Batch, suffix: bytes) -> T | None:
         memory = self.memory or self._load(batch)
@@ -207,17 +312,14 @@ class Tree(Generic[T]):
         if memory is None:
             batch.puts[_TREES][self.prefix + suffix] = self._encode(item)
             return
-        keys, exists = memory.keys, suffix in memory.items
+        items = memory.items
+        exists = suffix in items
         self._defer(batch, suffix, exists)
-        memory.items[suffix] = item
+        items[suffix] = item
         if not exists:
-            if not keys or suffix > keys[-1]:
-                keys.append(suffix)
-            else:
-                insort(keys, suffix)
-            if len(keys) > CACHED_ROWS:
-                self._put_changed(batch)
-                self.memory = None
+            memory.keys.add(suffix)
+            if len(items) > CACHED_ROWS and len(items) > self.room:
+                self.leave_memory(batch)
 
     def put_all(self, batch: Batch, rows: dict[bytes, T]) -> None:
         """Write many new rows; the tree is in memory and has room for them."""
@@ -227,8 +329,7 @@ class Tree(Generic[T]):
         encode = self._encode
         puts.update({prefix + suffix: encode(item) for suffix, item in rows.items()})
         memory.items.update(rows)
-        memory.keys += rows
-        memory.keys.sort()
+        memory.keys.add_all(rows)
 
     def delete(self, batch: Batch, suffix: bytes) -> None:
         memory = self.memory or self._load(batch)
@@ -236,7 +337,7 @@ class Tree(Generic[T]):
             if suffix in memory.items:
                 self._defer(batch, suffix, True)
                 del memory.items[suffix]
-                del memory.keys[bisect_left(memory.keys, suffix)]
+                memory.keys.remove(suffix)
             return
         batch.puts[_TREES][self.prefix + suffix] = None
         self._deletes += 1
@@ -251,7 +352,7 @@ class Tree(Generic[T]):
         batch.puts[_TREES].update(dict.fromkeys([prefix + suffix for suffix in suffixes]))
         for suffix in suffixes:
             del memory.items[suffix]
-        _remove_keys(memory, suffixes)
+        memory.keys.remove_all(suffixes)
 
     def replace(
         self,
@@ -281,19 +382,13 @@ class Tree(Generic[T]):
                 self.reload(batch)
             return
         items = memory.items
-        _remove_keys(memory, [suffix for suffix in gone if items.pop(suffix, None) is not None])
-        fresh = [suffix for suffix in rows if suffix not in items]
-        if len(fresh) * SPARSE < len(memory.keys):
-            for suffix in fresh:
-                insort(memory.keys, suffix)
-        else:
-            memory.keys += fresh
-            memory.keys.sort()
+        memory.keys.remove_all([key for key in gone if items.pop(key, None) is not None])
+        memory.keys.add_all([suffix for suffix in rows if suffix not in items])
         items.update(rows)
-        if len(memory.keys) > CACHED_ROWS:
-            self.memory = None
+        if len(items) > max(self.room, CACHED_ROWS):
+            self.leave_memory(batch)
 
-    def _clear_stretches(self, batch: Batch, keys: list[bytes], gone: set[bytes]) -> list[bytes]:
+    def _clear_stretches(self, batch: Batch, keys: SortedKeys, gone: set[bytes]) -> list[bytes]:
         """Delete long sequences of adjacent rows as ranges; return the other rows."""
         alone: list[bytes] = []
         for is_gone, same in groupby(keys, gone.__contains__):
@@ -309,30 +404,30 @@ class Tree(Generic[T]):
     def is_next(self, one: bytes, other: bytes) -> bool:
         """Return whether a row is known to follow another directly."""
         memory = self.memory
-        if memory is None:
-            return False
-        at = bisect_left(memory.keys, other)
-        return at > 0 and memory.keys[at - 1] == one
+        return memory is not None and memory.keys.ceiling(one + b"\0") == other
 
     def floor(self, batch: Batch, suffix: bytes) -> T | None:
         """Return the item of the last row at or below ``suffix``."""
         memory = self.memory or self._load(batch)
         if memory is not None:
-            at = bisect_right(memory.keys, suffix)
-            return memory.items[memory.keys[at - 1]] if at else None
+            key = memory.keys.floor(suffix)
+            return None if key is None else memory.items[key]
         return next(self._on_disk(batch, b"", suffix + b"\x00", reverse=True), None)
 
     def first(self, batch: Batch, start: bytes = b"") -> T | None:
         """Return the item of the first row at or above ``start``."""
-        return next(self.scan(batch, start), None)
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            key = memory.keys.ceiling(start)
+            return None if key is None else memory.items[key]
+        return next(self._on_disk(batch, start, None), None)
 
     def scan(self, batch: Batch, start: bytes = b"") -> Iterator[T]:
         """Yield the items at or above ``start``; rows already yielded may change meanwhile."""
         while (memory := self.memory or self._load(batch)) is not None:
-            at = bisect_left(memory.keys, start)
-            if at == len(memory.keys):
+            key = memory.keys.ceiling(start)
+            if key is None:
                 return
-            key = memory.keys[at]
             yield memory.items[key]
             start = key + b"\x00"
         yield from self._on_disk(batch, start, None)
@@ -349,7 +444,7 @@ class Tree(Generic[T]):
         memory = self.memory or self._load(batch)
         if memory is not None:
             items = memory.items
-            found = [items[key] for key in memory.keys[bisect_left(memory.keys, start) :]]
+            found = [items[key] for key in memory.keys if key >= start]
             return [iter(found) for _ in range(times)]
         return [self._pages(batch, start) for _ in range(times)]
 
@@ -384,7 +479,8 @@ class Tree(Generic[T]):
         upper = successor(self.prefix)
         self._put_changed(batch)
         if self.memory is not None:
-            keys = [self.prefix + suffix for suffix in self.memory.keys[:DELETE_RANGE_ROWS]]
+            some = islice(self.memory.keys, DELETE_RANGE_ROWS)
+            keys = [self.prefix + suffix for suffix in some]
         else:
             keys = [key for key, _ in batch.page(_TREES, self.prefix, upper, DELETE_RANGE_ROWS)]
         if len(keys) < DELETE_RANGE_ROWS:

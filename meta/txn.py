@@ -13,6 +13,7 @@ from kvstream.errors import Corruption
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
+from kvstream.types.ids import StreamID
 
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
@@ -39,6 +40,7 @@ class Txn:
         "now_ms",
         "read_only",
         "signals",
+        "unwritten",
     )
 
     def __init__(
@@ -72,6 +74,9 @@ class Txn:
         """The call changed nothing but the deliveries of entries that it showed once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose blocked clients look again after the commit, in order."""
+        self.unwritten: dict[bytes, StreamID] = {}
+        """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
+        for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
         self._awaited = awaited
@@ -88,6 +93,8 @@ class Txn:
         self.read_only = self.keeps_expired = read_only
         if self.signals:
             self.signals = {}  # the former ones may still be in use
+        if self.unwritten:
+            self.unwritten.clear()
         if self.missing:
             self.missing.clear()
 
@@ -149,6 +156,12 @@ class Txn:
         """Wake the clients blocked on a name after the commit."""
         if name in self._awaited:
             self.signals[name] = None
+
+    def signal_added(self, name: bytes, stream: StreamMeta, last: StreamID) -> None:
+        """Wake the clients blocked on a stream; ``last`` was its last ID before new entries."""
+        if name in self._awaited:
+            self.signals[name] = None
+            self.unwritten.setdefault(stream.prefix, last)
 
     def signal_some(self, names: Iterable[bytes]) -> None:
         """Wake the clients blocked on any of the names, which are read only if a client is

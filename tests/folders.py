@@ -1,4 +1,4 @@
-"""Where tests have their files: in memory, but for those that are about disks.
+"""The folders of tests: in memory, except for tests of disks.
 
 A store on a disk is waited for longer than it is worked on.
 """

@@ -1,7 +1,7 @@
 """The owner's side of bulk loads: a ticket first, and one commit that ingests the parts.
 
 A part whose rows have their final keys is ingested as it is, in a time that does not
-depend on its size. A part of a stream that was there and not named, or that has moved on, is merged
+depend on its size. A part whose stream existed and was not named, or has changed since, is merged
 with the others and rewritten. Then all SST files are ingested, and one commit counts what they
 brought: nothing is visible before it, and what a crash leaves is deleted at the next opening.
 """
@@ -36,7 +36,7 @@ from kvstream.types.ids import MIN_ID, StreamID
 
 _PAGE_ROWS = 4096
 TRIES = 4
-"""How often a load is prepared; the last time nobody else may write."""
+"""How often a load is prepared; the last time, other writers wait."""
 
 
 def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
@@ -113,7 +113,7 @@ class _Prepared:
 
 
 class _Load:
-    """One load: prepared while others write, committed while nobody does."""
+    """One load: prepared while others write, committed while they wait."""
 
     def __init__(self, engine: Engine, ticket: BulkTicket, parts: list[Part]) -> None:
         self._engine = engine
@@ -165,7 +165,7 @@ class _Load:
         return prepared
 
     def _try_commit(self, prepared: _Prepared, mark: Mark | None) -> BulkResult | None:
-        """Commit what is prepared; return None if its streams have moved on since."""
+        """Commit the prepared load; return None if its streams have changed since."""
         try:
             if self._engine.run(append.is_done, mark):
                 return BulkResult(applied=False)

@@ -253,7 +253,7 @@ class _Writer(ABC, Generic[_File]):
         return [ms + seq for seq in map(U64.pack, range(start, start + count))]
 
     def close(self) -> list[_File]:
-        """Write what is left; return the files."""
+        """Write the remaining rows; return the files."""
         self._write()
         return self._files
 

@@ -11,7 +11,7 @@ from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack
+from kvstream.operations import ack, thresholds
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.delete import Live, Outcome
 from kvstream.operations.groups import group_of_key
@@ -25,7 +25,7 @@ COMMANDS = Family("stream")
 def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge pending entries; return how many were pending."""
     name, group = session.prefix + argv[1], argv[2]
-    if are_many(session, len(argv) - 3):
+    if len(argv) > thresholds.LONG_ROWS and are_many(session, len(argv) - 3):
         if ack.stream_and_group(txn, name, group) is None:
             return 0
         return about_ids(

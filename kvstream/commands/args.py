@@ -9,6 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.compiled import twins
+from kvstream.meta.reply_cache import Hot
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 
 T = TypeVar("T")
@@ -25,6 +26,12 @@ ID_BYTES_MAX = 127
 QUOTED_MAX = 128
 """Bytes of a request that an error text quotes."""
 
+COUNT = (b"COUNT", b"count")
+"""As clients write it."""
+FEW_COUNTS = {b"%d" % count: count for count in range(1, Hot.rows_min)}
+"""Counts of entries that are read past the reply cache, which would not keep them."""
+
+_SIGNS = {b"-": MIN_ID, b"+": MAX_ID}
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _LOOSE_U64 = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
@@ -147,17 +154,13 @@ def _loose_u64(raw: bytes) -> int:
 
 def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:
     """Parse an ID; ``-`` is the smallest and ``+`` the greatest one."""
-    if raw == b"-":
-        return MIN_ID
-    if raw == b"+":
-        return MAX_ID
-    return stream_id(raw, missing_seq)
+    return _SIGNS.get(raw) or stream_id(raw, missing_seq)
 
 
 def range_start(raw: bytes) -> StreamID:
     """Parse the start of a range: an ID, ``-``, ``+`` or ``(id``."""
     if raw[:1] != b"(" or len(raw) == 1:
-        return stream_id_or_sign(raw)
+        return _SIGNS.get(raw) or stream_id(raw)
     bound = stream_id(raw[1:])
     if bound == MAX_ID:
         raise InvalidArgument("invalid start ID for the interval")
@@ -167,7 +170,7 @@ def range_start(raw: bytes) -> StreamID:
 def range_end(raw: bytes) -> StreamID:
     """Parse the end of a range: an ID, ``-``, ``+`` or ``(id``."""
     if raw[:1] != b"(" or len(raw) == 1:
-        return stream_id_or_sign(raw, U64_MAX)
+        return _SIGNS.get(raw) or stream_id(raw, U64_MAX)
     bound = stream_id(raw[1:], U64_MAX)
     if bound == MIN_ID:
         raise InvalidArgument("invalid end ID for the interval")

@@ -18,7 +18,7 @@ from kvstream.commands.args import (
 )
 from kvstream.commands.command import FAST_WRITE, FIRST, LATER, READ, Answer, Family, Session
 from kvstream.commands.incremental import Step, about_ids, are_many, in_steps
-from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply
+from kvstream.commands.replies import NULL_ARRAY, Alike, Entries, Gradual, Paged, Reply, Rows
 from kvstream.commands.reply_pages import is_long, is_put_off, paged
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
@@ -76,15 +76,17 @@ def _rows(step: claim.Piece | int | None) -> Alike | int | None:
 
 
 def _summary(txn: Txn, name: bytes, group: bytes) -> Reply:
-    summary = claim.pending_summary(txn, name, group)
-    if summary.min_id is None or summary.max_id is None:
+    count, first, last, by_consumer = claim.summary_row(txn, name, group)
+    if first is None or last is None:
         return [0, None, None, NULL_ARRAY]
-    consumers = [[owner, b"%d" % count] for owner, count in summary.consumers.items()]
-    return [summary.count, bytes(summary.min_id), bytes(summary.max_id), consumers]
+    consumers: list[Reply] = [[owner, b"%d" % count] for owner, count in by_consumer.items()]
+    return [count, b"%d-%d" % first, b"%d-%d" % last, consumers]
 
 
 def _claimed(entries: Sequence[AnyEntry], justid: bool) -> Reply:
-    return [bytes(entry.id) for entry in entries] if justid else Entries(entries)
+    if justid:
+        return [bytes(entry.id) for entry in entries]
+    return entries if type(entries) is Rows else Entries(entries)
 
 
 class _ClaimOptions(TypedDict, total=False):
@@ -114,10 +116,12 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")
-    if are_many(session, len(argv) - 5):
+    if len(argv) > thresholds.LONG_ROWS and are_many(session, len(argv) - 5):
         return about_ids(argv[5:], partial(_claim_begun, session, argv, min_idle_ms), True)
     ids = _claimed_ids(argv[5:])
-    asked = _claim_options(txn, Args(argv, 5 + len(ids)))
+    asked: _ClaimOptions = {}
+    if len(argv) > 5 + len(ids):
+        asked = _claim_options(txn, Args(argv, 5 + len(ids)))
     return _claim(txn, session, argv, min_idle_ms, ids, asked)
 
 

@@ -9,21 +9,21 @@ neither commits nor waits.
 """
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
 from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, Paged, Reply, Simple, Streams
+from kvstream.commands.replies import NULL_ARRAY, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 
-Attempt: TypeAlias = Callable[[Txn], Streams | Paged | None]
+Attempt: TypeAlias = Callable[[Txn], Reply]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Blocked:
     """Returned instead of a reply by a command that waits for data.
 
@@ -39,8 +39,8 @@ class Blocked:
     """Unix milliseconds at which an attempt may succeed although nothing was written."""
     expired: Reply = NULL_ARRAY
     """The reply after the timeout."""
-    shares: bytes | None = None
-    """What waiting clients compete for: see ``Waiter``."""
+    shares: Hashable | None = None
+    """What waiting clients compete for, or read alike: see ``Waiter``."""
     group: bytes | None = None
     """The consumer group that the command reads for."""
 

@@ -9,7 +9,7 @@ from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
-from kvstream.operations import delete
+from kvstream.operations import delete, thresholds
 from kvstream.operations.trim import RefPolicy
 
 COMMANDS = Family("stream")
@@ -26,6 +26,9 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
         if txn.stream(name) is None:  # Redis does not parse the IDs then
             return 0
         raise
+
+    if len(ids) <= thresholds.LONG_ROWS:
+        return delete.delete(txn, name, ids)
 
     def operation(txn: Txn, live: delete.Live) -> int:
         return delete.delete(txn, name, ids, live)

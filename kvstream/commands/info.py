@@ -12,8 +12,15 @@ from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info, thresholds
-from kvstream.operations.info import FULL_COUNT, ConsumerRow, GroupPages, GroupRow, StreamPages
-from kvstream.types.records import ConsumerDetail, Entry, GroupDetail, StreamInfo
+from kvstream.operations.info import (
+    FULL_COUNT,
+    ConsumerRow,
+    GroupPages,
+    GroupRow,
+    StreamPages,
+    StreamRow,
+)
+from kvstream.types.records import ConsumerDetail, Entry, GroupDetail
 
 Pairs = list[tuple[Reply, Reply]]
 T = TypeVar("T")
@@ -44,13 +51,14 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
     if stream is None:
         raise NoSuchKey
     if len(argv) == 3:
-        counters = info.stream_info(txn, name)
+        row = info.stream_row(txn, stream)
+        groups_count, first, last = row[13:]
         ends: Pairs = [
-            (b"groups", counters.groups),
-            (b"first-entry", _entry(counters.first_entry)),
-            (b"last-entry", _entry(counters.last_entry)),
+            (b"groups", groups_count),
+            (b"first-entry", _entry(first)),
+            (b"last-entry", _entry(last)),
         ]
-        return Map(_head(counters) + ends)
+        return Map(_head(row) + ends)
     count = _full_count(argv)
     if is_long(session, count or stream.length) or (session.pages and info.has_much(stream)):
         if is_put_off(txn, session):
@@ -61,7 +69,7 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
         (b"entries", Entries(detail.entries)),
         (b"groups", [_listed(group) for group in detail.groups]),
     ]
-    return Map(_head(detail.info) + tail)
+    return Map(_head(info.stream_row(txn, stream)) + tail)
 
 
 def _in_steps(pages: StreamPages) -> Reply:
@@ -91,7 +99,7 @@ def _full_count(argv: Argv) -> int:
 
 
 def _entry(entry: Entry | None) -> Reply:
-    return None if entry is None else [bytes(entry.id), list(entry.flat)]
+    return None if entry is None else [b"%d-%d" % entry.id, list(entry.flat)]
 
 
 def _signed(number: int | None) -> int | None:
@@ -99,21 +107,23 @@ def _signed(number: int | None) -> int | None:
     return number if number is None or number <= _I64_MAX else number - (1 << 64)
 
 
-def _head(counters: StreamInfo) -> Pairs:
+def _head(row: StreamRow) -> Pairs:
+    length, keys, nodes, last, deleted, added, first, *_ = row
+    duration, maxsize, pids, iids, iids_added, duplicates = row[7:13]
     return [
-        (b"length", counters.length),
-        (b"radix-tree-keys", counters.radix_tree_keys),
-        (b"radix-tree-nodes", counters.radix_tree_nodes),
-        (b"last-generated-id", bytes(counters.last_generated_id)),
-        (b"max-deleted-entry-id", bytes(counters.max_deleted_entry_id)),
-        (b"entries-added", _signed(counters.entries_added)),
-        (b"recorded-first-entry-id", bytes(counters.recorded_first_entry_id)),
-        (b"idmp-duration", counters.idmp_duration),
-        (b"idmp-maxsize", counters.idmp_maxsize),
-        (b"pids-tracked", counters.pids_tracked),
-        (b"iids-tracked", counters.iids_tracked),
-        (b"iids-added", _signed(counters.iids_added)),
-        (b"iids-duplicates", _signed(counters.iids_duplicates)),
+        (b"length", length),
+        (b"radix-tree-keys", keys),
+        (b"radix-tree-nodes", nodes),
+        (b"last-generated-id", b"%d-%d" % last),
+        (b"max-deleted-entry-id", b"%d-%d" % deleted),
+        (b"entries-added", _signed(added)),
+        (b"recorded-first-entry-id", b"%d-%d" % first),
+        (b"idmp-duration", duration),
+        (b"idmp-maxsize", maxsize),
+        (b"pids-tracked", pids),
+        (b"iids-tracked", iids),
+        (b"iids-added", _signed(iids_added)),
+        (b"iids-duplicates", _signed(duplicates)),
     ]
 
 
@@ -197,7 +207,7 @@ def _group_row(row: GroupRow) -> Reply:
             (b"name", name),
             (b"consumers", consumers),
             (b"pending", pending),
-            (b"last-delivered-id", bytes(last)),
+            (b"last-delivered-id", b"%d-%d" % last),
             (b"entries-read", _signed(read)),
             (b"lag", _signed(lag)),
         ]

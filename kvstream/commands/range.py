@@ -1,6 +1,14 @@
 """XRANGE, XREVRANGE and XLEN."""
 
-from kvstream.commands.args import Args, Argv, range_end, range_start, syntax_error
+from kvstream.commands.args import (
+    COUNT,
+    FEW_COUNTS,
+    Args,
+    Argv,
+    range_end,
+    range_start,
+    syntax_error,
+)
 from kvstream.commands.command import FAST_READ, FIRST, LATER, READ, Answer, Family, Session
 from kvstream.commands.replies import NULL_ARRAY, Entries, Gradual, Paged, Reply
 from kvstream.commands.reply_pages import is_put_off, may_be_long
@@ -34,6 +42,10 @@ def xrevrange(txn: Txn, session: Session, argv: Argv) -> Answer:
 def _range(
     txn: Txn, session: Session, argv: Argv, start: StreamID, end: StreamID, reverse: bool
 ) -> Answer:
+    if len(argv) == 6 and argv[4] in COUNT and (few := FEW_COUNTS.get(argv[5])):
+        rows = ranges.few(txn, session.prefix + argv[1], start, end, few, reverse)
+        if rows is not None:
+            return rows
     count = None
     args = Args(argv, 4)
     while args:

@@ -9,7 +9,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
 
-from kvstream.commands.args import Args, Argv, Option, integer, plain_ids, stream_id, syntax_error
+from kvstream.commands.args import (
+    COUNT,
+    FEW_COUNTS,
+    Args,
+    Argv,
+    Option,
+    integer,
+    plain_ids,
+    stream_id,
+    syntax_error,
+)
 from kvstream.commands.command import (
     LATER,
     Answer,
@@ -28,7 +38,9 @@ from kvstream.commands.replies import (
     Paged,
     Pair,
     Rows,
+    Shared,
     Streams,
+    Written,
 )
 from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.errors import InvalidArgument
@@ -49,7 +61,7 @@ T = TypeVar("T")
 COMMANDS = Family("stream")
 LIMITS_SYNTAX = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
 POSITIONS = {position.value.encode(): position for position in Position}
-_COUNT, _STREAMS = (b"COUNT", b"count"), (b"STREAMS", b"streams")
+_STREAMS = (b"STREAMS", b"streams")
 """As clients write them."""
 
 
@@ -87,12 +99,10 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     A blocked XREAD of several keys returns WRONGTYPE for a key that has become a string when
     another one has new entries; Redis 7.0 does not.
     """
-    if len(argv) == 6 and argv[1] in _COUNT and argv[3] in _STREAMS:
-        count = integer(argv[2])
-        if ranges.is_kept(txn, count) and argv[5] not in POSITIONS:
-            found = _read_one(txn, session.prefix, argv[4], argv[5], count)
-            if found is not None:
-                return found
+    if len(argv) == 6 and argv[1] in COUNT and argv[3] in _STREAMS:
+        found = _read_one(txn, session.prefix + argv[4], argv)
+        if found is not None:
+            return found
     options = ReadOptions()
     args = take_options(argv, _OPTIONS, options)
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
@@ -109,36 +119,49 @@ def _read(
     names: list[bytes], ids: list[bytes], options: ReadOptions, txn: Txn, session: Session
 ) -> Answer:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
-
-    def attempt(txn: Txn) -> Streams | None:
-        return _reply(read.read_on(txn, wanted, options.count, options.budget(), shown=True))
-
     reply: Streams | Paged | Later | None
     budget = options.budget()
     if budget is None and may_be_long(txn, session, names, options.count):
         reply = _paged_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(read.read(txn, wanted, options.count, budget, shown=True))
-    return reply or blocked_or_null(Blocked(names, attempt, options.timeout_ms or None), options)
+    if reply is not None:
+        return reply
+    return _blocked(names, wanted, options) if options.blocks else NULL_ARRAY
+
+
+def _blocked(
+    names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
+) -> Blocked:
+    def attempt(txn: Txn) -> Shared | None:
+        found = _reply(read.read_on(txn, wanted, options.count, options.budget()))
+        return None if found is None else Shared(found)
+
+    shares = (*wanted, options.count, options.maxcount, options.maxsize)
+    return Blocked(names, attempt, options.timeout_ms or None, shares=shares)
 
 
 def _reply(found: read.Reply) -> Streams | None:
     return Streams([(key_of(name), entries) for name, entries in found]) if found else None
 
 
-def _read_one(
-    txn: Txn, prefix: bytes, key: bytes, raw: bytes, count: int
-) -> Streams | NullArray | None:
+def _read_one(txn: Txn, name: bytes, argv: Argv) -> Streams | NullArray | None:
     """Run the usual XREAD, ``COUNT count STREAMS key id``; None if the reply may be long."""
-    name = prefix + key
-    [after] = _fixed(txn, [name], [raw])
+    ids, few = plain_ids(argv[5:]), FEW_COUNTS.get(argv[2])
+    count = few or integer(argv[2])
+    if ids is None or not (few or ranges.is_kept(txn, count)):
+        return None
     stream = txn.stream(name)
-    if stream is None or not entries.has_after(stream, after):
+    if stream is None or not entries.has_after(stream, ids[0]):
         return NULL_ARRAY
     if ranges.is_large(stream, count):
         return None
-    found = ranges.between(txn, stream, after.next(), MAX_ID, count)
-    return Streams([(key, found)]) if found else NULL_ARRAY
+    found: Rows | Written
+    if few:
+        found = entries.few_after(txn, stream, ids[0], few)
+    else:
+        found = ranges.between(txn, stream, ids[0].next(), MAX_ID, count)
+    return Streams([(argv[4], found)]) if found else NULL_ARRAY
 
 
 def _paged_streams(

@@ -138,6 +138,15 @@ class Streams:
     streams: Sequence[Pair] | Gradual
 
 
+@dataclass(slots=True, eq=False)
+class Shared:
+    """A reply to several clients: it is encoded once for each protocol."""
+
+    reply: "Reply"
+    encoded: dict[int, bytes] = field(default_factory=dict)
+    """The bytes by protocol."""
+
+
 @dataclass(frozen=True, slots=True)
 class Double:
     """A number with a fraction: a string in RESP2."""
@@ -202,7 +211,7 @@ class Push:
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
     "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
-    "Attributed | Gradual | Bulk | Paged | None"
+    "Attributed | Gradual | Bulk | Paged | Shared | None"
 )
 
 OK: Final = Simple("OK")
@@ -270,6 +279,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Gradual: _flat_gradual,
     Bulk: lambda reply, _: b"".join(reply.pieces),
     Paged: lambda reply, protocol: flatten(reply.reply, protocol),
+    Shared: lambda reply, protocol: flatten(reply.reply, protocol),
     Streams: _flat_streams,
     Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
     BigNumber: lambda reply, _: reply.digits.encode(),

@@ -1,6 +1,6 @@
 """The commands of a store by name, and the dispatcher that runs them.
 
-A server runs the same handlers, with commands of its own; it queues what is Blocked.
+A server runs the same handlers, with commands of its own; it queues Blocked replies.
 """
 
 from typing import Any

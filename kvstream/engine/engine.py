@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter
-from typing import Any, Concatenate, NamedTuple, NoReturn, ParamSpec, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
@@ -464,31 +464,35 @@ class Engine:
         self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
     ) -> None:
         for name in list(signals):
-            self.waiters.serve(name, self._serve_one, groups)
+            self.waiters.serve(name, self._attempt, self._take, groups)
 
-    def _serve_one(self, waiter: Waiter) -> bool:
-        if waiter.found is None:
-            txn = self._begin()
-            outcome, sequence = Outcome(), 0
-            try:
-                outcome.reply = waiter.attempt(txn)
-                sequence = self._commit(txn)
-            except BaseException as error:
-                txn.abandon(not isinstance(error, RequestError))
-                if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
-                    raise
-                outcome.error = error
-            if outcome.reply is None and outcome.error is None:
-                return False
-            waiter.found = sequence or self.seen_sequence, outcome
-        sequence, outcome = waiter.found
+    def _attempt(self, waiter: Waiter) -> Outcome | None:
+        """Run the attempt of a waiter as one commit; return None if it goes on waiting."""
+        if waiter.found is not None:
+            return waiter.found[1]
+        txn = self._begin()
+        outcome, sequence = Outcome(), 0
+        try:
+            outcome.reply = waiter.attempt(txn)
+            sequence = self._commit(txn)
+        except BaseException as error:
+            txn.abandon(not isinstance(error, RequestError))
+            if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread
+                raise
+            outcome.error = error
+        if outcome.reply is None and outcome.error is None:
+            return None
+        waiter.found = sequence or self.seen_sequence, outcome
+        return outcome
+
+    def _take(self, waiter: Waiter, outcome: Outcome) -> None:
+        """Deliver an outcome once it is durable, and end the wait."""
+        if waiter.found is None:  # the attempt was that of another waiter
+            waiter.found = self.seen_sequence, outcome
         self.committer.after(
-            sequence,
-            lambda: waiter.deliver(outcome),
-            lambda failure: waiter.deliver(Outcome(error=failure)),
+            waiter.found[0], partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
         )
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
-        return True
 
     # --- upkeep ---------------------------------------------------------------------------------
 
@@ -588,13 +592,6 @@ class TurnFailed(Exception):
     """The turn was undone; ``__cause__`` says why."""
 
 
-class Served(NamedTuple):
-    """A waiter that the turn has served, and its outcome."""
-
-    waiter: Waiter
-    outcome: Outcome
-
-
 class Turn:
     """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
 
@@ -605,7 +602,7 @@ class Turn:
         self._waiters = engine.waiters
         self.txn: Txn = engine.begin_turn()
         self._sequence: int | None = None
-        self.served: list[Served] = []
+        self.served: list[tuple[Waiter, Outcome]] = []
         """Waiters taken out of their queues; they get their outcome after the commit."""
         self.queued: list[Waiter] = []
         """Waiters that the turn has queued."""
@@ -644,19 +641,18 @@ class Turn:
             names = list(self.txn.signals)
             self.txn.signals.clear()
             for name in names:
-                self._waiters.serve(name, self._try)
+                self._waiters.serve(name, self._attempt, self._take)
 
-    def _try(self, waiter: Waiter) -> bool:
-        outcome = Outcome()
+    def _attempt(self, waiter: Waiter) -> Outcome | None:
         try:
-            outcome.reply = self.run(waiter.attempt)
+            reply = self.run(waiter.attempt)
         except RequestError as error:
-            outcome.error = error
-        if outcome.reply is None and outcome.error is None:
-            return False
+            return Outcome(error=error)
+        return None if reply is None else Outcome(reply)
+
+    def _take(self, waiter: Waiter, outcome: Outcome) -> None:
         self._waiters.remove(waiter)
-        self.served.append(Served(waiter, outcome))
-        return True
+        self.served.append((waiter, outcome))
 
     def commit(self) -> int:
         """Write the changes of the turn; return the sequence number to wait for."""
@@ -703,10 +699,10 @@ class Turn:
         for waiter in self.queued:
             if not waiter.done:
                 self._waiters.remove(waiter)
-        for each in self.served:
-            self._engine.serve_later(each.waiter.names)
+        for waiter, _ in self.served:
+            self._engine.serve_later(waiter.names)
         queued = set(self.queued)
-        self._waiters.put_back([each.waiter for each in self.served if each.waiter not in queued])
+        self._waiters.put_back([waiter for waiter, _ in self.served if waiter not in queued])
         self.queued, self.served = [], []
 
 

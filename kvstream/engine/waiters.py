@@ -10,7 +10,7 @@ call into an asyncio loop. It is called twice if that thread was interrupted in 
 """
 
 import threading
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
 from typing import Any
 
@@ -71,7 +71,7 @@ class Waiter:
         names: list[bytes],
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
-        shares: bytes | None = None,
+        shares: Hashable | None = None,
         before_fsync: bool = False,
         group: bytes | None = None,
     ) -> None:
@@ -85,19 +85,48 @@ class Waiter:
         """The sequence number to wait for, and the outcome. It is kept so that the outcome can be
         delivered again if the thread that served the waiter was interrupted."""
         self.shares = shares
-        """Waiters with the same value, such as the readers of a group, take from the same entries:
-        if one finds nothing new, those behind it are not tried."""
+        """If an attempt finds nothing, the waiters behind it with the same value are not tried.
+
+        Those that read for no group change nothing, so they also share what an attempt finds."""
         self.group = group
         """The group that it reads for, or None."""
         self.before_fsync = before_fsync
         """Deliver before the fsync: the receiver holds the outcome back until it is durable."""
 
 
-class Waiters:
-    """The waiters of every key, in order of arrival."""
+class Queue(dict[Waiter, None]):
+    """The waiters of one key, in order of arrival."""
+
+    __slots__ = ("sharing",)
 
     def __init__(self) -> None:
-        self.queues: dict[bytes, dict[Waiter, None]] = {}
+        super().__init__()
+        self.sharing: dict[Hashable, int] = {}
+        """How many waiters take from the same entries; None: they try whatever others find.
+
+        After an interrupt it may be too high, which costs time only.
+        """
+
+    def add(self, waiter: Waiter) -> None:
+        if waiter not in self:
+            shares = waiter.shares if waiter.group is not None else None
+            self.sharing[shares] = self.sharing.get(shares, 0) + 1  # first: see ``sharing``
+            self[waiter] = None
+
+    def discard(self, waiter: Waiter) -> None:
+        if waiter in self:
+            shares = waiter.shares if waiter.group is not None else None
+            del self[waiter]
+            self.sharing[shares] -= 1
+            if not self.sharing[shares]:
+                del self.sharing[shares]
+
+
+class Waiters:
+    """The waiters of every key."""
+
+    def __init__(self) -> None:
+        self.queues: dict[bytes, Queue] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self.queues
@@ -107,13 +136,16 @@ class Waiters:
 
     def add(self, waiter: Waiter) -> None:
         for name in waiter.names:
-            self.queues.setdefault(name, {})[waiter] = None
+            queue = self.queues.get(name)
+            if queue is None:
+                queue = self.queues[name] = Queue()
+            queue.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
         for name in waiter.names:
             queue = self.queues.get(name)
             if queue is not None:
-                queue.pop(waiter, None)
+                queue.discard(waiter)
                 if not queue:
                     del self.queues[name]
         waiter.done = True  # last: after an interrupt it is removed once more
@@ -123,7 +155,10 @@ class Waiters:
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
-                self.queues[name] = {waiter: None, **self.queues.get(name, {})}
+                behind = self.queues.pop(name, ())
+                queue = self.queues[name] = Queue()
+                for each in (waiter, *behind):
+                    queue.add(each)
 
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, in order of arrival."""
@@ -139,22 +174,37 @@ class Waiters:
     def serve(
         self,
         name: bytes,
-        attempt: Callable[[Waiter], bool],
+        attempt: Callable[[Waiter], Outcome | None],
+        take: Callable[[Waiter, Outcome], None],
         groups: Container[bytes | None] | None = None,
     ) -> None:
-        """Call ``attempt``, which returns whether it served the waiter, for the waiters of a key.
+        """Run the attempts of the waiters of a key; call ``take`` for each that gets an outcome.
 
-        With ``groups``, only for those that read for one of these groups. The number of attempts
-        is that of the served waiters and one for each group, however many readers wait.
+        With ``groups``, only for those that read for one of these groups. Each group costs one
+        attempt more than it has served readers; the readers without a group cost one attempt for
+        each position.
         """
-        exhausted: set[bytes] = set()
-        for waiter in self.of(name):
-            if waiter.shares in exhausted or waiter.done:
+        queue = self.queues.get(name)
+        if queue is None:
+            return
+        untried = set(queue.sharing)
+        found: dict[Hashable, Outcome | None] = {}
+        for waiter in list(queue):
+            if waiter.done or (groups is not None and waiter.group not in groups):
                 continue
-            if groups is not None and waiter.group not in groups:
-                continue
-            if not attempt(waiter) and waiter.shares is not None:
-                exhausted.add(waiter.shares)
+            shares = waiter.shares
+            if shares in found:
+                outcome = found[shares]
+            else:
+                outcome = attempt(waiter)
+                if shares is not None and (outcome is None or waiter.group is None):
+                    found[shares] = outcome
+                if outcome is None and shares is not None:
+                    untried.discard(shares)
+                    if not untried:
+                        return
+            if outcome is not None:
+                take(waiter, outcome)
 
     def names(self) -> list[bytes]:
         """Return the keys that have waiters."""

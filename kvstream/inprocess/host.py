@@ -216,7 +216,7 @@ class Host:
                 self._run_due()
             except StoreClosed:
                 self.end(CLOSED)
-            except Exception:  # nobody may wait for a reply that will not come
+            except Exception:  # no client may wait for a reply that will not come
                 with self._lock:
                     self._drop_unanswered()
                 report = threading.ExceptHookArgs((*sys.exc_info(), threading.current_thread()))
@@ -224,7 +224,7 @@ class Host:
             self._on_idle()
 
     def _run_due(self) -> None:
-        """Run what is due, and queued functions."""
+        """Run due turns and queued functions."""
         executor = self.executor
         with self._lock:
             self._owner = threading.get_ident()

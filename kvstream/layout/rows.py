@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, overload
 from kvstream.errors import Corruption
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.values import decode_page
+from kvstream.layout.values import decode_checked, decode_page
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import Entry, Fields, RepeatedFields
 
@@ -83,6 +83,7 @@ class Rows(Undecoded):
             ids = twins.packed_ids(self.page, self.prefix)
             if ids is not None:
                 return ids
+        decode_checked([value for _, value in self.page])
         return [entry.id.packed for entry in self.entries()]
 
     def entries(self) -> list[Entry]:

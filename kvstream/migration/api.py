@@ -255,7 +255,7 @@ def follow(
     server without any of the followed keys. ``until`` is called several times a second, connected
     or not, with the pair: see its ``lag()`` in bytes and seconds, its ``offset`` and ``commands``.
     A lost connection is made again. After any end, also an error or a kill, the same call or
-    ``cut_over`` resumes behind the last command applied. ``said`` gets messages for the user;
+    ``cut_over`` resumes after the last command applied. ``said`` gets messages for the user;
     ``state`` is the folder of the progress file. Do not use the target before ``cut_over``.
     """
     with _following(source, target, match, databases, said, state) as pair:

@@ -95,7 +95,7 @@ class Outline(NamedTuple):
 
 
 class Content(StreamSource, Protocol):
-    """A stream that is being read, and what is lost by reading it this way."""
+    """A stream that is being read, and the losses of this way of reading."""
 
     @property
     def tells_counters(self) -> bool:

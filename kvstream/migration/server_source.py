@@ -1,8 +1,8 @@
 """A live server as a source: streams by DUMP, or page by page with commands.
 
 Commands are used if DUMP is refused, or if its single reply would be too large. Entries come by
-XRANGE. The state comes last, in one transaction with an XRANGE behind the last entry; this repeats
-until no entry is behind. So entries and state belong to one moment, except for entries deleted
+XRANGE. The state comes last, in one transaction with an XRANGE after the last entry; this repeats
+until no entry is new. So entries and state belong to one moment, except for entries deleted
 while the stream was read.
 
 XPENDING reports how long ago an entry was delivered, not when. All rows of one reply count from one
@@ -183,7 +183,7 @@ class PagedStream:
     # --- the state ------------------------------------------------------------------------------
 
     def _ask_state(self, behind: bytes | None = None) -> list[RawEntry]:
-        """Read the state, or return the entries that were added behind those already read."""
+        """Read the state, or return the entries that were added after those already read."""
         connection, key = self._connection, self._key
         names = [members(group)["name"] for group in connection.ask("XINFO", "GROUPS", key)]
         full: Words = ("XINFO", "STREAM", key, "FULL", "COUNT", 1)

@@ -6,7 +6,7 @@ from enum import StrEnum
 from functools import partial
 
 from kvstream.errors import InvalidArgument
-from kvstream.meta.pel import COUNT_MAX, Targets, drop, plan, stretches, take
+from kvstream.meta.pel import COUNT_MAX, Targets, drop, drop_one, plan, stretches, take
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
@@ -53,6 +53,8 @@ def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[Packed
     if found is None:
         return 0
     txn.frees = True
+    if len(ids) == 1:
+        return drop_one(txn, found[1], ids[0])
     return drop(txn, found[1], ascending_packed(ids))
 
 

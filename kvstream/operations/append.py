@@ -94,14 +94,16 @@ def add(
     if stream is None:
         if nomkstream:
             return None
-        new = next_id(MIN_ID, eid, txn.now_ms)
+        last = MIN_ID
+        new = next_id(last, eid, txn.now_ms)
         stream = txn.catalog.create_stream(txn, name)
     else:
-        new = next_id(stream.last, eid, txn.now_ms)
+        last = stream.last
+        new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return new
 
 
@@ -141,11 +143,12 @@ def add_many(
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     if not entries:
         return []
-    ids = next_ids(stream.last, len(entries), txn.now_ms)
+    last = stream.last
+    ids = next_ids(last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
     if trim is not None:
         trim_stream(txn, stream, trim)
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return ids
 
 
@@ -154,13 +157,14 @@ def add_each(
 ) -> list[StreamID]:
     """Append encoded entries like a sequence of XADDs, each with its own trim."""
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    ids = next_ids(stream.last, len(entries), txn.now_ms)
+    last = stream.last
+    ids = next_ids(last, len(entries), txn.now_ms)
     start = 0
     for how, alike in groupby(trims):
         stop = start + len(list(alike))
         _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], how)
         start = stop
-    txn.signal(name)
+    txn.signal_added(name, stream, last)
     return ids
 
 

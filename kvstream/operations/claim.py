@@ -14,7 +14,6 @@ from typing import NamedTuple
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
-from kvstream.layout.values import decode_checked
 from kvstream.meta.pel import (
     COUNT_MAX,
     Change,
@@ -111,7 +110,7 @@ class Claim:
         return self.time_ms <= self.bound
 
     def may_take(self, run: Run | None) -> bool:
-        return run is None or not run.owned or run.time_ms <= self.bound
+        return run is None or run.time_ms <= self.bound or not run.owned
 
     def decide(self, read: Read, found: Found, run: Run | None, ids: Sequence[PackedID]) -> Targets:
         """Return what becomes of IDs of a run, or of IDs that are not pending; add to ``found``.
@@ -121,7 +120,8 @@ class Claim:
         if run is None and not self.force:
             return {}
         if self.may_take(run):
-            rows = read(ids[: found.take_room(ids, range(len(ids)))])
+            looked = None if found.room is None else found.take_room(ids, range(len(ids)))
+            rows = read(ids[:looked])
             live = [row for row in rows if row is not None]
         else:
             rows, live = read(ids), []
@@ -152,12 +152,6 @@ class Claim:
         count = before if self.justid else min(before + times, COUNT_MAX)
         return self.owner, self.time_ms, count if self.retrycount is None else self.retrycount, 0
 
-    def refuse_damaged(self, rows: list[Row]) -> None:
-        """Raise Corruption if rows cannot be read."""
-        Rows(rows, len(self.stream.prefix)).packed_ids()
-        if not self.justid:
-            decode_checked([value for _, value in rows])
-
     def in_order(self, rows: list[Row], ids: Sequence[PackedID]) -> list[Row]:
         """Return claimed rows in the order of the request's ``ids``."""
         found = {row[0][-ID_BYTES:]: row for row in rows}
@@ -171,7 +165,7 @@ def plan_claim(
     """Return the change by which pending entries are claimed, and add these to ``found``."""
     change = plan(group, stretches, partial(rule.decide, read, found))
     if found.rows:
-        rule.refuse_damaged(found.rows)
+        Rows(found.rows, len(rule.stream.prefix)).packed_ids()  # or raises Corruption
     return change
 
 
@@ -242,7 +236,7 @@ def claim(
     member = consumer_of(txn, found_group, consumer)
     advance(txn, found_group, last_id)
     packed = [PACKED(*eid) for eid in ids]
-    distinct = ascending_packed(packed)
+    distinct = packed if len(packed) == 1 else ascending_packed(packed)
     bound, time_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
     rule = Claim(
         stream, consumer, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
@@ -260,9 +254,9 @@ def claim(
     return _entries(rule, rows)
 
 
-def _reader(txn: Txn, rule: Claim, asked: Stretches) -> Read:
+def _reader(txn: Txn, rule: Claim, asked: list[tuple[Run | None, Sequence[PackedID]]]) -> Read:
     """Return a reader of message rows, which reads those of several short runs together."""
-    ids = [some for run, some in asked if run is not None or rule.force]
+    ids = [some for run, some in asked if run is not None or rule.force] if asked[1:] else []
     if len(ids) < 2:
         return partial(live_rows, txn, rule.stream)
     every = [*chain.from_iterable(ids)]
@@ -328,19 +322,24 @@ def _pending_from(txn: Txn, group: GroupMeta, start: PackedID, found: Found) -> 
 # --- XPENDING -----------------------------------------------------------------------------------
 
 
+SummaryRow = tuple[int, StreamID | None, StreamID | None, dict[bytes, int]]
+"""The fields of PendingSummary, in its order."""
+
+
 def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
     """Return XPENDING's summary."""
+    return PendingSummary(*summary_row(txn, name, group))
+
+
+def summary_row(txn: Txn, name: bytes, group: bytes) -> SummaryRow:
+    """Return the row of XPENDING's summary."""
     _, found = group_of_key(txn, name, group)
-    first = found.runs.first(txn.batch)
-    last = found.runs.floor(txn.batch, b"\xff" * 16)
-    if first is None or last is None:
-        return PendingSummary(0, None, None, {})
-    return PendingSummary(
-        pending_in(txn, found),
-        StreamID.unpack(first.ids[0]),
-        StreamID.unpack(last.ids[-1]),
-        pending_by_consumer(txn, found),
-    )
+    last = found.runs.floor(txn.batch, _LAST)
+    if last is None:
+        return 0, None, None, {}
+    first = found.runs.first(txn.batch) or last
+    ends = StreamID.unpack(first.ids[0]), StreamID.unpack(last.ids[-1])
+    return pending_in(txn, found), *ends, pending_by_consumer(txn, found)
 
 
 def pending_range(

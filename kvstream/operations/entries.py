@@ -18,8 +18,9 @@ FIRST_PAGE, PAGE_MAX = 100, 1000
 """Rows of a long reply that are read before their memory is measured."""
 FIRST_BYTES = 1 << 20
 """Fewer rows are read before that if the newest entries suggest that they take more bytes."""
-FEW = 8
-"""Up to this many rows are looked up one by one."""
+FEW = 16
+"""Up to this many rows are looked up one by one: asking whether a large one lies between them would
+take as long."""
 TOGETHER = 128
 """Rows that are looked up at once."""
 ROW_MEMORY = 160
@@ -51,7 +52,35 @@ def rows(
         return []
     prefix = stream.prefix
     lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
-    return txn.batch.page(_MESSAGES, lower, upper, _ALL if count is None else count)
+    most = _ALL if count is None else count
+    if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
+        return txn.batch.added(_MESSAGES, lower, upper, most)
+    return txn.batch.page(_MESSAGES, lower, upper, most)
+
+
+def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:
+    """Return the first few entries of ``start <= id <= end``."""
+    first, last, prefix = stream.first, stream.last, stream.prefix
+    start, end = start if start > first else first, end if end < last else last
+    if start > end or not stream.length:
+        return Rows([], 0)
+    lower, upper = prefix + PACKED(*start), prefix + PACKED(*end) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
+
+
+def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows:
+    """Return the first few entries after an ID, of which ``has_after`` tells that some may be."""
+    first, prefix = stream.first, stream.prefix
+    lower = prefix + (PACKED(*first) if after < first else PACKED(*after) + b"\0")
+    upper = prefix + PACKED(*stream.last) + b"\0"
+    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
+
+
+def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
+    """Return the entry of the stream's last ID; None if it was deleted."""
+    key = stream.prefix + PACKED(*stream.last)
+    value = txn.batch.get(_MESSAGES, key) if stream.length else None
+    return None if value is None else Rows([(key, value)], len(stream.prefix))
 
 
 def between(
@@ -225,7 +254,7 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
     """
     prefix = stream.prefix
     keys = [prefix + eid for eid in ids]
-    if len(keys) >= FEW and not nodes.has_large(
+    if len(keys) > FEW and not nodes.has_large(
         txn, stream, StreamID.unpack(ids[0]), StreamID.unpack(ids[-1]), len(keys)
     ):
         page = txn.batch.page(_MESSAGES, keys[0], keys[-1] + b"\x00", 2 * len(keys))

@@ -39,6 +39,7 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.records import (
     ConsumerDetail,
     ConsumerInfo,
+    Entry,
     GroupDetail,
     GroupInfo,
     PendingDetail,
@@ -334,32 +335,30 @@ def _existing(txn: Txn, name: bytes) -> StreamMeta:
     return stream
 
 
+_Producers = tuple[int, int, int, int, int, int]
+_Ends = tuple[int, Entry | None, Entry | None]
+StreamRow = tuple[int, int, int, StreamID, StreamID, int, StreamID, *_Producers, *_Ends]
+"""The fields of StreamInfo, in its order; a tuple takes a tenth of the time."""
+
+
 def stream_info(txn: Txn, name: bytes) -> StreamInfo:
     """Return XINFO STREAM."""
-    return _stream_info(txn, _existing(txn, name))
+    return StreamInfo(*stream_row(txn, _existing(txn, name)))
 
 
-def _stream_info(txn: Txn, stream: StreamMeta) -> StreamInfo:
-    if not txn.read_only:
+def stream_row(txn: Txn, stream: StreamMeta) -> StreamRow:
+    """Return the row of XINFO STREAM."""
+    if stream.idmp_tree and not txn.read_only:
         for pid in idempotency.producers(txn, stream):
             idempotency.expire(txn, stream, pid)
-    return StreamInfo(
-        length=stream.length,
-        radix_tree_keys=stream.nodes,
-        radix_tree_nodes=stream.nodes + 1,
-        last_generated_id=stream.last,
-        max_deleted_entry_id=stream.max_deleted,
-        entries_added=stream.entries_added,
-        recorded_first_entry_id=stream.first if stream.length else MIN_ID,
-        idmp_duration=stream.idmp_duration or txn.catalog.limits.idmp_duration_s,
-        idmp_maxsize=idempotency.maxsize(txn, stream),
-        pids_tracked=stream.pids,
-        iids_tracked=stream.iids,
-        iids_added=stream.iids_added,
-        iids_duplicates=stream.iids_duplicates,
-        groups=stream.groups_count,
-        first_entry=entries.first_entry(txn, stream),
-        last_entry=entries.last_entry(txn, stream),
+    limits, nodes = txn.catalog.limits, stream.nodes
+    return (
+        *(stream.length, nodes, nodes + 1, stream.last, stream.max_deleted, stream.entries_added),
+        stream.first if stream.length else MIN_ID,
+        *(stream.idmp_duration or limits.idmp_duration_s, idempotency.maxsize(txn, stream)),
+        *(stream.pids, stream.iids, stream.iids_added, stream.iids_duplicates),
+        stream.groups_count,
+        *(entries.first_entry(txn, stream), entries.last_entry(txn, stream)),
     )
 
 
@@ -444,7 +443,7 @@ class GroupPages:
 class StreamPages:
     """XINFO STREAM FULL, with entries and pending entries in steps."""
 
-    info: StreamInfo
+    info: StreamRow
     entries: Steps[Rows]
     groups_count: int
     groups: Iterable[GroupPages]
@@ -473,7 +472,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
         still = GroupsSnapshot(txn, stream)
         groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
     total = stream.groups_count
-    return StreamPages(_stream_info(txn, stream), steps, total, groups)  # the first may change it
+    return StreamPages(stream_row(txn, stream), steps, total, groups)  # the first may change it
 
 
 def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
@@ -508,7 +507,7 @@ def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetai
     stream = _existing(txn, name)
     limit = count if count > 0 else None
     return StreamDetail(
-        info=_stream_info(txn, stream),
+        info=StreamInfo(*stream_row(txn, stream)),
         entries=entries.between(txn, stream, MIN_ID, MAX_ID, limit).entries(),
         groups=[
             _group_detail(txn, stream, group, limit) for group in txn.catalog.groups(txn, stream)

@@ -25,7 +25,7 @@ def is_kept(txn: Txn, count: int | None) -> bool:
 
 def is_large(stream: StreamMeta, count: int) -> bool:
     """Return whether so many entries may be too large for the reply cache."""
-    return count > entries.first_page(stream)
+    return count > 1 and count > entries.first_page(stream)
 
 
 def between(
@@ -53,6 +53,24 @@ def between(
         found.parts.append(text.data)
         found.ids.append(text.ids)
     return Written(found.count + len(page), found.parts, found.ids)
+
+
+def few(
+    txn: Txn, name: bytes, start: StreamID, end: StreamID, count: int, reverse: bool
+) -> Rows | None:
+    """Return the first few entries of ``start <= id <= end``, in reverse the last ones.
+
+    None if they may be large.
+    """
+    stream = txn.stream(name)
+    if stream is None:
+        return Rows([], 0)
+    if is_large(stream, count):
+        return None
+    if reverse:
+        newest = count == 1 and start <= stream.last <= end and entries.newest(txn, stream)
+        return newest or entries.between_reversed(txn, stream, start, end, count)
+    return entries.few(txn, stream, start, end, count)
 
 
 def length(txn: Txn, name: bytes) -> int:

@@ -227,19 +227,33 @@ def read(
 
     There may be fewer if a server limits replies. ``shown``: entries may be Written.
     """
+    streams = [(name, txn.stream(name), after) for name, after in wanted]  # or raises WrongType
+    found = [
+        (name, stream, after)
+        for name, stream, after in streams
+        if stream is not None and entries.has_after(stream, after)
+    ]
+    return _read_streams(txn, found, count, budget, shown)
+
+
+def _read_streams(
+    txn: Txn,
+    wanted: list[tuple[bytes, StreamMeta, StreamID]],
+    count: int | None,
+    budget: Budget | None,
+    shown: bool,
+) -> Reply:
+    """Read streams that may have entries after an ID."""
+    reply: Reply = []
+    if not wanted:
+        return reply
     budget = budget or Budget()
-    for name, _ in wanted:
-        txn.stream(name)  # a key of another kind fails the whole command
     room = Room(len(wanted), txn.catalog.limits.reply_left)
     shown = shown and room.counts_few and not budget.limited and ranges.is_kept(txn, count)
     seeks = None if shown or len(wanted) == 1 else begin(txn)
-    reply: Reply = []
-    for name, after in wanted:
+    for name, stream, after in wanted:
         if budget.exhausted:
             break
-        stream = txn.stream(name)
-        if stream is None or not entries.has_after(stream, after):
-            continue
         found: Sequence[Entry] | None = None
         most = budget.most(count)
         if shown and count is not None and not ranges.is_large(stream, count):
@@ -264,23 +278,23 @@ def read_on(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None = None,
     budget: Budget | None = None,
-    shown: bool = False,
 ) -> Reply:
     """Read for a call that has waited.
 
     A key that has become another kind is ignored unless another key has entries; then it fails the
     command, as it does in the first attempt.
     """
-    readable = [pair for pair in wanted if _may_be_read(txn, pair[0])]
-    reply = read(txn, readable, count, budget, shown)
-    if reply and len(readable) < len(wanted):
-        for name, _ in wanted:
-            txn.stream(name)
+    readable = []
+    wrong: WrongType | None = None
+    for name, after in wanted:
+        try:
+            stream = txn.stream(name)
+        except WrongType as error:
+            wrong = wrong or error
+            continue
+        if stream is not None and entries.has_after(stream, after):
+            readable.append((name, stream, after))
+    reply = _read_streams(txn, readable, count, budget, shown=False)
+    if reply and wrong is not None:
+        raise wrong
     return reply
-
-
-def _may_be_read(txn: Txn, name: bytes) -> bool:
-    try:
-        return txn.stream(name) is not None
-    except WrongType:
-        return False

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows, Written
 from kvstream.meta import catalog
 from kvstream.meta.pel import (
@@ -165,7 +166,12 @@ def read_few(
     if ranges.is_large(stream, count):
         return None
     member = consumer_of(txn, found, consumer)
-    return _deliver_new(txn, stream, found, member, count, noack=False)
+    if found.last_delivered >= stream.last or stream.length == 0:
+        return []
+    rows = _from_ahead(txn, stream, found, count)
+    if rows.page:
+        give(txn, stream, found, member, rows.packed_ids(), noack=False)
+    return rows
 
 
 def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
@@ -211,10 +217,11 @@ def _deliver_new(
         found = found[: budget.take(found)]
     if not found:
         return []
-    if isinstance(found, Rows | Written):
-        ids = found.packed_ids()
-    else:
+    if type(found) is list:
         ids = [PACKED(*each[0]) for each in found]
+    else:
+        assert isinstance(found, Rows | Written)
+        ids = found.packed_ids()
     give(txn, stream, group, consumer, ids, noack)
     return found
 
@@ -229,15 +236,15 @@ def give(
 ) -> None:
     """Record that the group's next entries were delivered to a consumer."""
     advance_over(stream, group, ids)
-    txn.member_changed(group)
     if not noack:
         deliver(txn, group, ids, consumer.name, txn.now_ms)
-        catalog.note_activity(txn, group, consumer)
+        catalog.note_activity(txn, group, consumer)  # which marks the group as changed
     else:
+        txn.member_changed(group)
         txn.member_changed(consumer)
 
 
-def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> list[Entry]:
+def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
     """Return the next ``count`` new entries through the group's readahead.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
@@ -246,19 +253,19 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> l
     ahead = group.ahead
     if ahead is None or not stream.keeps(ahead):
         ahead = group.ahead = Ahead(stream.shrinks, count)
-    following = group.last_delivered
-    queue = ahead.entries
+    following, prefix = group.last_delivered, stream.prefix
+    queue = ahead.rows
     if ahead.after != following:
         queue.clear()
-    if len(queue) < count and (not queue or queue[-1][0] < stream.last):
+    if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
         most = max(count, ahead.pace)
-        found = entries.between(txn, stream, following.next(), MAX_ID, most).entries()
-        ahead.entries = queue = deque(found)
+        found = entries.rows(txn, stream, following.next(), MAX_ID, most)
+        ahead.rows = queue = deque(found)
         ahead.pace = ahead.next_pace(found)
     taken = [queue.popleft() for _ in range(min(count, len(queue)))]
     if taken:
-        ahead.after = taken[-1][0]
-    return taken
+        ahead.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
+    return Rows(taken, len(prefix))
 
 
 # --- history ------------------------------------------------------------------------------------

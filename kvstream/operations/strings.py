@@ -92,7 +92,8 @@ def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: i
         else:
             txn.catalog.rewrite(txn, key)
     else:
-        keyspace.make_room(txn, name)
+        if key is not None:
+            keyspace.make_room(txn, name)
         txn.catalog.create_string(txn, name, value, expire_at)
         txn.signal(name)
 
@@ -276,33 +277,19 @@ def get_several(
     """
     most = left = txn.catalog.limits.reply_left
     short = pages.short_bytes(txn)
-    plain = Plain(txn, _stored_db(txn, names))
+    find = txn.catalog.key
     values: list[bytes | T | None] = []
-    known = txn.catalog.streams  # a stream that was just made has no record yet
-    stored = _stored(txn, names)
-    found = many_strings.records(txn, stored)
-    for name, own, record in zip(names, stored, found, strict=True):
-        value: bytes | T | None = None
-        if record is None:
-            if name not in known:
-                txn.missing.add(name)
-        elif many_strings.is_of_stream(record):
-            if _is_over(txn, known.get(name) or decode_key(own, record)):
-                txn.missing.add(name)
-        elif plain.has(record):
-            value = record[HEAD:]
-            left -= len(value)
-            short -= len(value)
-        else:
-            key = txn.key(name)
-            if isinstance(key, StringMeta):
-                short -= key.length
-                if later is not None and short < 0 and key.pieces is not None:
-                    left -= pages.ITERATOR_BYTES
-                    values.append(later(key))
-                    continue
-                left -= key.length
-                value = key.read(txn.batch) if left >= 0 or not most else None
+    for name in names:
+        string, value = find(txn, name), None
+        if isinstance(string, StringMeta):
+            length = string.length
+            short -= length
+            if later is not None and short < 0 and string.pieces is not None:
+                left -= pages.ITERATOR_BYTES
+                values.append(later(string))
+                continue
+            left -= length
+            value = string.read(txn.batch) if left >= 0 or not most else None
         if most and left < 0:
             raise txn.catalog.limits.too_large()
         values.append(value)
@@ -318,36 +305,8 @@ def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
     """Set keys of a database, of any kind, to strings."""
     for value in values.values():
         refuse_longer(len(value))
-    stored, stored_db = _stored(txn, list(values)), _stored_db(txn, list(values))
-    plain, catalog = Plain(txn, stored_db), txn.catalog
-    watched, known = catalog.index.is_watched, catalog.streams
-    made: dict[bytes, bytes] = {}
-    odd: list[bytes] = []
-    found = many_strings.records(txn, stored)
-    for (name, value), own, record in zip(values.items(), stored, found, strict=True):
-        if is_large(len(value)) or watched:
-            odd.append(name)
-        elif record is None and name not in known:
-            made[own] = value
-            txn.signal(name)
-        elif record is not None and plain.has(record):
-            many_strings.rewrite(txn, own, record, value)
-            catalog.strings.pop(name, None)
-        else:
-            odd.append(name)
-    if made:
-        many_strings.create(txn, stored_db, made)
-    for name in odd:  # last, since a key that is dropped here may have the name of one made above
-        put(txn, name, values[name])
-
-
-def _stored_db(txn: Txn, names: Sequence[bytes]) -> int:
-    return txn.catalog.databases.stored(txn, database_of(names[0]))
-
-
-def _stored(txn: Txn, names: Sequence[bytes]) -> list[bytes]:
-    stored_name = txn.catalog.databases.stored_name
-    return [stored_name(txn, name) for name in names]
+    for name, value in values.items():
+        put(txn, name, value)
 
 
 class LongGet(keyspace.LongKeys[list[bytes | None]]):

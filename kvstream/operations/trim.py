@@ -367,7 +367,8 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     parts = nodes.parts_of(txn, stream, ids)
     nodes.lose_parts(txn, stream, parts)
     _delete_rows(txn, stream, parts)
-    txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
+    if txn.catalog.hot.memory:
+        txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
     txn.catalog.deletions.note(stream, ids)
     stream.shrinks += 1
     stream.deleted_to = max(stream.deleted_to, ids[-1])
@@ -406,6 +407,8 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:
     """Delete the rows of entries, those of many whole neighbouring nodes in one range."""
+    if len(parts) == 1 and len(parts[0].ids) < SPAN_ROWS:
+        return _delete_each(txn, stream, parts[0].ids)
     span: list[StreamID] = []
     for part in parts:
         if not (part.whole and part.follows):

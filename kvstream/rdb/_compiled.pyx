@@ -43,7 +43,7 @@ cdef extern from *:
     """
     #include <stdint.h>
     #include <string.h>
-    /* Eight bytes, the first of them lowest, whatever the machine. */
+    /* Eight bytes in little-endian order, on every machine. */
     static inline uint64_t kvstream_little(const unsigned char *at) {
     #if __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__
         uint64_t number;

@@ -124,7 +124,7 @@ class FileReader:
     """Iterates over the records of a file; raises BadPayload, with offset and key, for damage.
 
     ``file`` is anything with ``read``; the caller closes it. The checksum is compared at the end:
-    call ``verify`` to check it first. Bytes behind the end are ignored: an append-only file has its
+    call ``verify`` to check it first. Bytes after the end are ignored: an append-only file has its
     commands there, a diskless replication its end mark.
     """
 
@@ -319,7 +319,7 @@ def _header(reader: Reader) -> tuple[Header, Dialect]:
 def verify(file: BinaryIO) -> bool:
     """Return whether a file ends with the right checksum, in one pass without decoding.
 
-    False has several causes: no checksum, damage, or bytes behind the end. Only FileReader tells
+    False has several causes: no checksum, damage, or bytes after the end. Only FileReader tells
     them apart. Raises BadPayload if the file does not begin as an RDB file does.
     """
     reader = Reader(file.read)

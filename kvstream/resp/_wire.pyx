@@ -9,7 +9,6 @@ bytes given. What is written has been measured, or has room for the most that it
 from cpython.bytes cimport PyBytes_AS_STRING, PyBytes_FromStringAndSize, PyBytes_GET_SIZE
 from cpython.dict cimport PyDict_Next
 from cpython.list cimport PyList_GET_ITEM, PyList_GET_SIZE
-from cpython.long cimport PyLong_AsLongLongAndOverflow
 from cpython.mem cimport PyMem_Free, PyMem_Malloc, PyMem_Realloc
 from cpython.object cimport PyObject
 from cpython.tuple cimport PyTuple_GET_ITEM, PyTuple_GET_SIZE
@@ -29,6 +28,9 @@ from kvstream.layout._msgpack cimport (
 )
 from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
+
+from kvstream.commands.replies import Entries, Map, Simple, Streams
+from kvstream.layout.rows import Rows, Written
 
 
 ctypedef unsigned char *Buffer
@@ -79,7 +81,7 @@ def take_plain(
     int64_t left,
     int64_t bulk_max,
 ):
-    """Do what ``take_plain`` of requests.py does; what is plain to the one may not be to the other."""
+    """Do the same as ``take_plain`` of requests.py; each has its own limits of a plain request."""
     cdef Bytes start = <Bytes>PyBytes_AS_STRING(data)
     cdef Py_ssize_t size = PyBytes_GET_SIZE(data), here
     cdef int64_t number
@@ -658,37 +660,6 @@ cdef inline bint take_id(object eid, uint64_t *ms, uint64_t *seq) except -1:
     return True
 
 
-cdef bytes encode_one(object reply, bint resp3, object simple, object encode):
-    cdef Py_ssize_t size
-    cdef int64_t number
-    cdef int overflow = 0
-    cdef bytes made
-    if type(reply) is bytes:
-        size = PyBytes_GET_SIZE(reply)
-        made = PyBytes_FromStringAndSize(NULL, string_size(size))
-        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(reply), size)
-        return made
-    if type(reply) is simple:
-        return reply.line
-    if reply is None:
-        return b"_\r\n" if resp3 else b"$-1\r\n"
-    if type(reply) is int:
-        number = PyLong_AsLongLongAndOverflow(reply, &overflow)
-        if not overflow and number >= 0:
-            made = PyBytes_FromStringAndSize(NULL, head_size(number))
-            put_head(<Buffer>PyBytes_AS_STRING(made), 58, number)
-            return made
-    return encode(reply, 3 if resp3 else 2)
-
-
-def encode_all(list replies not None, int protocol, object simple, object encode):
-    """Do what ``encode_all`` of replies.py does; ``encode`` is called for replies with parts."""
-    cdef bint resp3 = protocol == 3
-    if PyList_GET_SIZE(replies) == 1:
-        return encode_one(replies[0], resp3, simple, encode)
-    return b"".join([encode_one(reply, resp3, simple, encode) for reply in replies])
-
-
 def encode_ids(list ids not None, Py_ssize_t start, Py_ssize_t stop):
     """Return the IDs of ``start <= index < stop`` as bulk strings, one behind the other."""
     cdef Py_ssize_t total = 0, i
@@ -756,7 +727,7 @@ cdef bint many_differ(Cursor cursor, Py_ssize_t count) except -1:
 
 
 cdef inline Py_ssize_t row_bound(bytes value) noexcept:
-    """Return bytes in which a row has room on the wire, whatever its strings are; -1: not plain."""
+    """Return the most bytes that a row takes on the wire; -1: not plain."""
     cdef Cursor cursor
     cdef Py_ssize_t pairs
     cursor.at = <Bytes>PyBytes_AS_STRING(value)
@@ -1016,3 +987,139 @@ def encode_entries(list entries not None, Py_ssize_t start, Py_ssize_t room, int
         return plain_entries(entries, start, room, protocol == RESP3)
     except (AttributeError, OverflowError, TypeError):
         return None
+
+
+# --- short replies ------------------------------------------------------------------------------
+
+
+cdef int put_bytes(Text text, const void *data, Py_ssize_t size) except -1:
+    text.make_room(size)
+    memcpy(text.made + text.used, data, size)
+    text.used += size
+    return 0
+
+
+cdef int put_count(Text text, unsigned char mark, uint64_t count) except -1:
+    text.make_room(4 + NUMBER_MAX)
+    text.used = put_head(text.made + text.used, mark, count) - text.made
+    return 0
+
+
+cdef int put_bulk(Text text, bytes data) except -1:
+    text.make_room(STRING_HEADS + PyBytes_GET_SIZE(data))
+    text.used = (
+        put_string(text.made + text.used, PyBytes_AS_STRING(data), PyBytes_GET_SIZE(data))
+        - text.made
+    )
+    return 0
+
+
+cdef bint put_entries(Text text, object entries, bint resp3) except -1:
+    """Write Rows, Written or a list of entries; False if one is not plain."""
+    cdef object made, part
+    cdef Py_ssize_t at
+    if type(entries) is Rows:
+        page, prefix = <list?>entries.page, entries.prefix
+        put_count(text, 42, PyList_GET_SIZE(page))
+        for at in range(PyList_GET_SIZE(page)):
+            if put_row(text, page, at, prefix) == NULL:
+                return False
+        return True
+    put_count(text, 42, len(entries))
+    if type(entries) is Written:
+        parts = entries.parts
+    elif type(entries) is list:
+        made = plain_entries(<list>entries, 0, COUNT_MAX, resp3)
+        if made is None:
+            return False
+        parts = made[:1]
+    else:
+        return False
+    for part in parts:
+        put_bytes(text, PyBytes_AS_STRING(<bytes?>part), PyBytes_GET_SIZE(<bytes?>part))
+    return True
+
+
+cdef bint put_reply(Text text, object reply, bint resp3) except -1:
+    """Write a reply; False if a part of it is of another type."""
+    cdef object kind = type(reply), part, name
+    cdef int64_t number
+    if kind is bytes:
+        put_bulk(text, <bytes>reply)
+    elif kind is int:
+        number = reply
+        if number < 0:
+            put_bytes(text, b":-", 2)
+            text.make_room(4 + NUMBER_MAX)
+            text.used = put_end(
+                put_number(text.made + text.used, -<uint64_t>number, digits_of(-<uint64_t>number))
+            ) - text.made
+        else:
+            put_count(text, 58, number)
+    elif reply is None:
+        put_bytes(text, b"_\r\n" if resp3 else b"$-1\r\n", 3 if resp3 else 5)
+    elif kind is Simple:
+        part = reply.line
+        put_bytes(text, PyBytes_AS_STRING(<bytes?>part), PyBytes_GET_SIZE(<bytes?>part))
+    elif kind is list:
+        put_count(text, 42, PyList_GET_SIZE(reply))
+        for part in <list>reply:
+            if not put_reply(text, part, resp3):
+                return False
+    elif kind is Map:
+        pairs = reply.pairs
+        put_count(text, 37 if resp3 else 42, len(pairs) if resp3 else 2 * len(pairs))
+        for name, part in pairs:
+            if not (put_reply(text, name, resp3) and put_reply(text, part, resp3)):
+                return False
+    elif kind is Rows or kind is Written:
+        return put_entries(text, reply, resp3)
+    elif kind is Entries:
+        return put_entries(text, reply.entries, resp3)
+    elif kind is Streams and type(reply.streams) is list:
+        put_count(text, 37 if resp3 else 42, PyList_GET_SIZE(reply.streams))
+        for name, part in <list>reply.streams:
+            if not resp3:
+                put_bytes(text, b"*2\r\n", 4)
+            put_bulk(text, <bytes?>name)
+            if not put_entries(text, part, resp3):
+                return False
+    else:
+        return False
+    return True
+
+
+cdef bint put_plain(Text text, object reply, bint resp3) except -1:
+    """Write a reply; False, with nothing written, if a part of it is not plain."""
+    cdef Py_ssize_t before = text.used
+    try:
+        if put_reply(text, reply, resp3):
+            return True
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        pass
+    text.used = before
+    return False
+
+
+def encode_reply(object reply, int protocol):
+    """Return a reply of plain values, lists, maps and entries as RESP; else None."""
+    cdef Text text = Text()
+    return text.whole() if put_plain(text, reply, protocol == RESP3) else None
+
+
+def encode_all(list replies not None, int protocol, object encode):
+    """Do what ``encode_all`` of replies.py does; ``encode`` is called for what is not plain."""
+    cdef Text text = Text()
+    cdef object reply
+    cdef bytes made
+    cdef Py_ssize_t size
+    if PyList_GET_SIZE(replies) == 1 and type(replies[0]) is bytes:  # it may be long
+        size = PyBytes_GET_SIZE(replies[0])
+        made = PyBytes_FromStringAndSize(NULL, string_size(size))
+        put_string(<Buffer>PyBytes_AS_STRING(made), PyBytes_AS_STRING(replies[0]), size)
+        return made
+    for reply in replies:
+        if not put_plain(text, reply, protocol == RESP3):
+            made = encode(reply, protocol)
+            put_bytes(text, PyBytes_AS_STRING(made), PyBytes_GET_SIZE(made))
+    return text.whole()

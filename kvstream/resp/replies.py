@@ -28,6 +28,7 @@ from kvstream.commands.replies import (
     Reply,
     Rows,
     SetReply,
+    Shared,
     Simple,
     Streams,
     Verbatim,
@@ -62,13 +63,17 @@ def encode(reply: Reply, protocol: int) -> bytes:
     leaf = _LEAVES.get(kind)
     if leaf is not None:
         return leaf(reply, protocol)
+    if twins is not None:
+        made = twins.encode_reply(reply, protocol)
+        if made is not None:
+            return made
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
 def encode_all(replies: list[Reply], protocol: int) -> bytes:
     """Encode replies one after another; raise Corruption if one has damaged rows."""
     if twins is not None:
-        return twins.encode_all(replies, protocol, Simple, encode)
+        return twins.encode_all(replies, protocol, encode)
     return b"".join([encode(reply, protocol) for reply in replies])
 
 
@@ -167,6 +172,13 @@ def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
     return b"_\r\n" if protocol == RESP3 else b"*-1\r\n"
 
 
+def _shared(reply: Shared, protocol: int) -> bytes:
+    found = reply.encoded.get(protocol)
+    if found is None:
+        found = reply.encoded[protocol] = encode(reply.reply, protocol)
+    return found
+
+
 def _written(reply: Written, _protocol: int) -> bytes:
     return b"".join((b"*%d\r\n" % len(reply), *reply.parts))
 
@@ -174,6 +186,7 @@ def _written(reply: Written, _protocol: int) -> bytes:
 _LEAVES: dict[type, _Leaf] = {
     bytes: _bulk,
     Written: _written,
+    Shared: _shared,
     int: lambda reply, _: b":%d\r\n" % reply,
     type(None): _null,
     NullArray: _null_array,

@@ -158,6 +158,11 @@ class Batch:
             return self._rows.page(family, lower, upper, limit, reverse)
         return list(islice(self._merged(family, lower, upper, reverse), max(limit, 0)))
 
+    def added(self, family: int, lower: bytes, upper: bytes, limit: int) -> list[Row]:
+        """Return the first ``limit`` rows of ``lower <= key < upper``; none may be committed."""
+        changes = self._changes(family, lower, upper, False)
+        return list(islice(((key, value) for key, value in changes if value is not None), limit))
+
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:
         """Yield the rows of ``lower <= key < upper``; the batch must not change meanwhile."""
         lower = self._behind_deleted(family, lower)
@@ -274,7 +279,7 @@ class Batch:
         return ((key, puts[key]) for key in map(order.__getitem__, places))
 
     def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
-        changes = self._changes(family, lower, upper, reverse)  # who wants one row meets few
+        changes = self._changes(family, lower, upper, reverse)  # few, for one row
         rows = self._rows.scan(family, lower, upper, reverse)
         return merged(rows, changes, self._deleted_ranges(family), reverse)
 

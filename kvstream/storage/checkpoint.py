@@ -1,7 +1,7 @@
 """Copies of an open RocksDB: its files as a crash would leave them at one moment.
 
 RocksDB's own checkpoint blocks all threads of the process while it waits for the disk; this one
-blocks nobody. It earns the row "p99 of XADD while checkpoints are made", which RocksDB's own made
+blocks none. It earns the row "p99 of XADD while checkpoints are made", which RocksDB's own made
 83 ms. SST files and files of large values never change, and are linked; the manifest only
 grows, and is copied up to its present length; the log is copied after both. So the copy has every
 write before it began, and perhaps some later ones, up to one write: opening it recovers the log.

@@ -305,8 +305,8 @@ class Database:
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store with all that is written so far.
 
-        SST files are hard links; else they are copied while ``alone`` is held, so that nobody
-        writes. Raises StoreError if ``target`` exists.
+        SST files are hard links; else they are copied while ``alone`` is held, which
+        keeps writers out. Raises StoreError if ``target`` exists.
         """
         with directory.staged(target) as built:
             sequence = self.sequence
@@ -373,9 +373,10 @@ class Database:
     def reopen(self, from_log: bool = False) -> None:
         """Close and reopen RocksDB, so that reads return what the disk has.
 
-        The log is flushed first, or with ``from_log`` stays and is recovered. Nobody else may use
-        the database meanwhile; unfinished scans raise StoreClosed. Raises what ``open`` raises, and
-        is closed then; after a failed write StoreReadOnly or UnknownOutcome, and stays open.
+        The log is flushed first, or with ``from_log`` stays and is recovered. No other thread may
+        use the database meanwhile; unfinished scans raise StoreClosed. If opening fails, its error
+        is raised and the database is closed; after a failed write StoreReadOnly or UnknownOutcome
+        is raised, and it stays open.
         """
         writes = not self._options.read_only
         if writes:
@@ -464,9 +465,9 @@ class RecoveryReport:
     sequence: int
     """The last sequence number that the store has now."""
     damage: str | None = None
-    """Why the store had been refused; None when it had not."""
+    """Why the store had been refused; None if it had not been."""
     promised: int | None = None
-    """The last sequence number acknowledged as durable; None when nobody knows."""
+    """The last sequence number acknowledged as durable; None if unknown."""
     skipped_records: bool = False
     """Records in the middle were lost: the counters need ``check --repair``."""
     kept_logs: Path | None = None

@@ -10,7 +10,7 @@ file to remove. This module knows file names, not rows.
     KVSTREAM      "kvstream store" and "layout 1", a line each; written first
     WATERMARK     see watermark.py; written last, so without it the store is half-created
     CURRENT, MANIFEST-*, *.sst, *.log, ...      RocksDB's
-    before-recovery-N/      the files as they were before ``recover`` gave up what is lost
+    before-recovery-N/      the files as they were before ``recover`` accepted the loss
     copies/                 checkpoints for readers in other processes
 
 A reader opens the store through a view: a folder of links to its files among the temporary files,
@@ -185,7 +185,7 @@ def _held(path: Path) -> int | None:
         descriptor = os.open(path, _FOLDER)
     except FileNotFoundError:
         return None
-    with suppress(OSError):  # without locks on folders nobody sweeps either
+    with suppress(OSError):  # a file system without locks on folders: then no reader sweeps either
         fcntl.flock(descriptor, fcntl.LOCK_EX)
     if _is_at(descriptor, path):
         return descriptor

@@ -75,7 +75,7 @@ class Committer:
             self._start_thread()
             directory.register(self)
             _open_committers.add(self)
-        except BaseException:  # nobody else could end the thread
+        except BaseException:  # no caller has the thread yet, to end it
             self.close()
             raise
 
@@ -124,7 +124,7 @@ class Committer:
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Keep other threads from flushing the log; those that want to wait."""
+        """Keep other threads from flushing the log: they wait."""
         queued = _Queued(sys.maxsize)
         try:
             while not self._take_turn(queued):

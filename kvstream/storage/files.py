@@ -28,7 +28,7 @@ _OWNER_ALONE = _ACL_VERSION + b"".join(
     _ENTRY.pack(tag, permissions, _NOBODY_NAMED)
     for tag, permissions in ((_OWNER, 0o7), (_GROUP, 0), (_OTHERS, 0))
 )
-"""As in acl(5): what is made in the directory has no permission for group and others."""
+"""An ACL as in acl(5): new files in the directory give group and others no permission."""
 
 
 @contextlib.contextmanager

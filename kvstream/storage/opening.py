@@ -5,7 +5,7 @@ SST file that its manifest, perhaps a torn one, does not name. So a store is fir
 view that only links to its files, and a refused store stays as it was.
 
 Without a watermark a store that has no rows is half-created, and is completed; one with rows is
-refused, since nobody knows what is lost. This module opens RocksDB only through an ``opener``.
+refused, since its losses are unknown. This module opens RocksDB only through an ``opener``.
 """
 
 from collections.abc import Callable
@@ -175,7 +175,7 @@ def _open_damaged(
 
 
 def _damage(place: Directory, mark: Mark | None, opener: Opener[Engine]) -> DataError | None:
-    """Recover the store in a view; return what is wrong with it."""
+    """Recover the store in a view; return its damage, if any."""
     if mark is None:
         return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
     view = place.open_view()

@@ -140,7 +140,7 @@ def _metadata(options: StoreOptions) -> FamilySettings:
 
 
 def _trees(options: StoreOptions) -> FamilySettings:
-    """Rows that live shortly, as a queue does: what is deleted must leave the family soon."""
+    """The family of short-lived rows, as of a queue: deleted rows must leave it soon."""
     return FamilySettings(
         "trees",
         {
@@ -154,7 +154,7 @@ def _trees(options: StoreOptions) -> FamilySettings:
 
 
 LARGE_VALUE = 256 * KILOBYTE
-"""From this size on a value lies in a file for large values, and its row only says where.
+"""From this size on a value lies in a file for large values, and its row has only its place.
 
 A block with such a value takes a tenth of a millisecond to read and check, and an iterator may read
 it to find a row beside it. Pieces of strings (meta/strings.py) are smaller and stay in tables.
@@ -201,7 +201,7 @@ class Opener:
         self._cache = Cache(options.block_cache_bytes)
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
-        """Open a directory; who follows its writer is given a folder for what RocksDB writes."""
+        """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
         shared = database_settings(self._options, create=access is Access.CREATE)
         general = applied(Options(raw_mode=True), shared)
         mode, salvages = DBRecoveryMode, access is Access.SALVAGE

@@ -111,7 +111,7 @@ def _next_page(rows: Any, lower: bytes, advance: Any, reverse: bool) -> list[Row
 
 
 def begun(rows: W) -> W:
-    """Advance a generator behind its first, empty page: it sees the rows of this moment."""
+    """Advance a generator past its first, empty page: it sees the rows of this moment."""
     next(rows)
     return rows
 
@@ -162,7 +162,7 @@ def walk_pages(family: Any, bounds: Any, lower: bytes, upper: bytes) -> Pages:
 def walk_seeks(family: Any) -> Seeks:
     """Yield the first rows of each requested range, as they were at the first, empty page.
 
-    A page may be shorter because of its bytes. No row behind the last key of a range is read.
+    A page may be shorter because of its bytes. No row after the last key of a range is read.
     """
     try:
         rows = family.iter()
@@ -217,7 +217,7 @@ def page(
 ) -> list[Row]:
     """Return the first ``limit`` rows of ``lower <= key < upper``, in reverse the last ones.
 
-    They are all of one moment. No row behind the last one is read.
+    They are all of one moment. No row after the last one is read.
     """
     try:
         if limit > SHORT_PAGE and not reverse:

@@ -93,7 +93,7 @@ def _messages_options() -> Options:
 
 
 def checkpoint(rows: Rdict, target: Path) -> None:
-    """Make RocksDB copy itself; it blocks all threads of the process, and nobody may write."""
+    """Make RocksDB copy itself; blocks all threads of the process. No other thread may write."""
     try:
         Checkpoint(rows).create_checkpoint(str(target))
     except Exception as error:

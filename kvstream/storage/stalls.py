@@ -18,11 +18,11 @@ from kvstream.types.options import MEGABYTE
 LOOK_BYTES = MEGABYTE // 16
 """Bytes written from one look at the backlog to the next; a look takes two microseconds."""
 LEVEL0_FREE = 16
-"""Tables at level 0 that slow nobody down: bulk loads on a disk that keeps up have fewer."""
+"""Tables at level 0 up to which no writer pauses: bulk loads on a disk that keeps up have fewer."""
 LEVEL0_SLOWEST = 3 * LEVEL0_STOP // 4
 """Tables at level 0 at which writers are slowed down most; the rest is left for late looks."""
 MEMORY_FREE = 0.7
-"""Share of the write buffers that slows nobody down: one that fills, and one that is flushed."""
+"""Share of the write buffers up to which no writer pauses: one that fills, one that is flushed."""
 PAUSE_S_PER_BYTE = 1 / MEGABYTE
 """The longest pause for a byte written. The pause grows with the square of the backlog, so it meets
 a disk that takes 10 MB/s at a third of the way, and one that takes 1 MB/s at the end."""

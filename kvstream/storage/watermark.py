@@ -1,9 +1,9 @@
 """The watermark: the last sequence number known to be durable, kept beside the log.
 
-RocksDB recovers its log up to the first damaged record and cannot tell a torn tail, which nobody
-was promised, from a lost acknowledged write. After every fsync of the log the sequence number that
-it covered is written here, without an fsync of its own: the mark is never ahead of the log, so it
-raises no false alarm, and a store that recovers less than it says has lost what was acknowledged.
+RocksDB recovers its log up to the first damaged record and cannot tell a torn tail, which was
+never acknowledged, from a lost acknowledged write. After every fsync of the log the sequence number
+that it covered is written here, without an fsync of its own: the mark is never ahead of the log, so
+it raises no false alarm, and a store that recovers less than it says has lost acknowledged writes.
 
 ::
 
@@ -47,7 +47,7 @@ _SLOTS = 2
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """What a valid slot says."""
+    """The contents of a valid slot."""
 
     counter: int
     sequence: int
@@ -62,7 +62,7 @@ class Watermark:
 
     @staticmethod
     def read(directory: Path) -> Mark | None:
-        """Return the newest valid mark, or None when there is none to trust.
+        """Return the newest valid mark; None if no slot is valid.
 
         Raises FileNotFoundError when there is no file at all, UnknownLayout when a later version
         has written it.
@@ -120,7 +120,7 @@ def _encoded(mark: Mark) -> bytes:
 
 
 def _decoded(slot: bytes) -> Mark | None:
-    """Return what a slot says, None if it is torn."""
+    """Return the mark in a slot; None if it is torn."""
     if len(slot) != _SLOT_SIZE:
         return None
     magic, version = _HEAD.unpack_from(slot)

@@ -1,6 +1,7 @@
 """The results of reads, with Redis's names; IDs are StreamIDs, names are bytes."""
 
 from dataclasses import dataclass
+from itertools import chain
 from typing import NamedTuple
 
 from kvstream.types.ids import StreamID
@@ -33,7 +34,7 @@ class Entry(NamedTuple):
         fields = self.fields
         if type(fields) is RepeatedFields:
             return fields.flat
-        return tuple(part for pair in fields.items() for part in pair)
+        return tuple(chain.from_iterable(fields.items()))
 
     @property
     def pairs(self) -> tuple[tuple[bytes, bytes], ...]:

@@ -129,7 +129,7 @@ def test_several_may_look_at_once_but_none_may_write_meanwhile(orders: Program) 
         orders("add", "orders", "a=1", code=3)
 
 
-def test_nobody_holds_a_store_that_is_free_or_not_there(orders: Program, tmp_path: Path) -> None:
+def test_a_free_or_missing_store_has_no_owner(orders: Program, tmp_path: Path) -> None:
     assert holder_of(orders.directory) is None
     assert holder_of(tmp_path / "missing") is None
 

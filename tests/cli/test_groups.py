@@ -93,7 +93,7 @@ def test_reset_drops_what_is_pending_also_what_was_given_back(orders: Program) -
     assert names == ["idle-worker", "worker-1"]
 
 
-def test_a_reset_drops_whatever_number_is_pending(
+def test_a_reset_drops_any_number_of_pending_replies(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(groups, "_PENDING_PAGE", 2)

@@ -183,7 +183,7 @@ def test_bad_lines_are_reported_and_skipped_where_asked(
     assert len(rows_of(kvstream)) == 3
 
 
-def test_line_numbers_of_csv_are_those_of_the_file(kvstream: Program) -> None:
+def test_line_numbers_of_csv_are_line_numbers_of_the_file(kvstream: Program) -> None:
     text = 'a,b\n"two\nlines",1\n\n1,2,3\n'
     result = kvstream("import", "s", "--format", "csv", "--on-error", "skip", input=text)
     assert "stdin: line 5: 3 cells" in result.stderr

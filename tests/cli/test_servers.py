@@ -165,7 +165,7 @@ def test_a_wrong_password_is_refused_and_not_shown(orders: Program) -> None:
     assert re.search("permissions to access .* key", shown)
 
 
-def test_a_server_with_a_password_lets_nobody_in_without(serve_with_password: str) -> None:
+def test_a_server_with_a_password_refuses_clients_without_it(serve_with_password: str) -> None:
     host = serve_with_password
     assert "Authentication required" in refusal("--url", f"redis://{host}", "ls", code=5)
     assert run("--url", f"redis://:{QUOTED}@{host}", "add", "s", "a=1").exit_code == 0
@@ -193,7 +193,7 @@ def test_what_a_user_may_not_do_is_told_without_the_values(orders: Program) -> N
 
 
 @pytest.mark.places("redis")
-def test_a_user_who_may_not_even_ping_may_do_the_rest(orders: Program) -> None:
+def test_a_user_without_ping_may_run_other_commands(orders: Program) -> None:
     with client_of(orders) as client:
         commands = ["+xlen", "+exists", "+type"]
         client.acl_setuser("few", enabled=True, nopass=True, keys=["*"], commands=commands)
@@ -368,7 +368,7 @@ def test_bench_measures_over_the_connection_and_leaves_nothing(orders: Program) 
 # --- streams --------------------------------------------------------------------------------------
 
 
-def test_entries_come_whole_whatever_their_number_and_size(
+def test_entries_of_any_number_and_size_come_whole(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAGE_BYTES", 1000)
@@ -440,7 +440,7 @@ def test_work_is_done_again_where_others_have_written_meanwhile(orders: Program)
         assert store.ttl(b"orders") is None
 
 
-def test_rows_without_ids_go_in_whatever_others_write_meanwhile(
+def test_rows_without_ids_are_written_beside_other_writers(
     kvstream: Program, tmp_path: Path
 ) -> None:
     path = tmp_path / "rows.jsonl"

@@ -97,7 +97,7 @@ def test_it_is_reached_by_tls_alone_where_the_port_is_0(
     assert secured.end() == (0, "")
 
 
-def test_who_does_not_read_is_cut_off(secured: Secured, authority: Authority) -> None:
+def test_a_client_that_does_not_read_is_cut_off(secured: Secured, authority: Authority) -> None:
     context = ssl.create_default_context(cafile=authority.certificate)
     client = redis.Redis(
         host="localhost", port=secured.port, ssl=True, ssl_ca_certs=authority.certificate

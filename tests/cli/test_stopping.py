@@ -113,7 +113,7 @@ def test_what_has_come_is_answered_and_durable(
         assert store.check() == []
 
 
-def test_nobody_new_is_let_in_while_the_last_ones_read(
+def test_no_client_is_admitted_while_the_last_replies_are_read(
     started: list[Serving], tmp_path: Path
 ) -> None:
     server = start(started, tmp_path)
@@ -128,7 +128,7 @@ def test_nobody_new_is_let_in_while_the_last_ones_read(
     assert server.end() == (0, "")
 
 
-def test_who_does_not_read_holds_nothing_up_for_long(
+def test_a_client_that_does_not_read_delays_others_only_briefly(
     started: list[Serving], tmp_path: Path
 ) -> None:
     server = start(started, tmp_path, "--shutdown-timeout", "1")
@@ -141,9 +141,7 @@ def test_who_does_not_read_holds_nothing_up_for_long(
         assert 0.8 < time.monotonic() - began < SHUTDOWN_TIMEOUT_S
 
 
-def test_who_waits_waits_no_more_and_takes_nothing_along(
-    started: list[Serving], tmp_path: Path
-) -> None:
+def test_a_cancelled_wait_ends_and_takes_no_entry(started: list[Serving], tmp_path: Path) -> None:
     server = start(started, tmp_path)
     with Asker(server.port) as waiting, Asker(server.port) as writing:
         writing.ask("XGROUP CREATE s g $ MKSTREAM")

@@ -210,9 +210,7 @@ def test_rates_are_taken_between_two_looks(
     assert with_rates(before, None) is before
 
 
-def test_many_streams_cost_no_more_than_those_that_are_shown(
-    url: str, client: "redis.Redis"
-) -> None:
+def test_many_streams_cost_no_more_than_the_shown_ones(url: str, client: "redis.Redis") -> None:
     for number in range(130):
         client.xadd(f"s{number}", {"f": "v"})
     client.config_resetstat()
@@ -348,7 +346,7 @@ def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_a_store_that_nobody_holds_is_looked_into(orders: Program) -> None:
+def test_a_store_without_an_owner_is_read_directly(orders: Program) -> None:
     (told,) = orders.json("top", "--once", "--sort", "name")
     assert told["server"] is None
     assert told["place"] == str(orders.directory)

@@ -92,7 +92,9 @@ def test_a_read_goes_on_waiting_when_its_key_is_deleted(ask: Ask, say: Say) -> N
     assert told(future) == [[b"s", [entry("101-0", "f", "v")]]]
 
 
-def test_an_entry_that_is_gone_again_wakes_nobody(ask: Ask, say: Say, engine: Engine) -> None:
+def test_an_entry_deleted_in_the_same_turn_wakes_no_client(
+    ask: Ask, say: Say, engine: Engine
+) -> None:
     future = ask("XREAD BLOCK 0 STREAMS s 666")
     with engine.transaction():
         say("XADD s 667 f v")

@@ -415,7 +415,7 @@ def test_names_in_an_error_are_the_bytes_that_were_sent(say: Say) -> None:
     ).decode("utf-8", "surrogateescape")
 
 
-def test_an_error_is_one_line_whatever_it_quotes(say: Say) -> None:
+def test_an_error_is_always_one_line(say: Say) -> None:
     assert say("XCLAIM", "a\r\nb", "g\n", "c", "0", "1") == (
         "NOGROUP No such key 'a  b' or consumer group 'g '"
     )

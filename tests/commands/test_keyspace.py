@@ -162,7 +162,7 @@ def test_scan_goes_through_the_keys_in_the_order_of_their_making(say: Say) -> No
     assert say("SCAN +18446744073709551615") == [b"0", []]
 
 
-def test_a_key_that_stays_is_seen_by_a_scan_whatever_comes_and_goes(say: Say) -> None:
+def test_a_scan_returns_every_key_that_exists_throughout(say: Say) -> None:
     for name in "abcdef":
         say(f"XADD {name} * f v")
     cursor, first = say("SCAN 0 COUNT 2")

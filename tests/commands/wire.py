@@ -35,6 +35,8 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return b"-" + reply.line + CRLF
     if isinstance(reply, Map):
         return _pairs(reply.pairs, protocol)
+    if isinstance(reply, Rows | Written):
+        return _array([_entry(entry, protocol) for entry in reply])
     if isinstance(reply, Entries):
         return _array([_entry(entry, protocol) for entry in reply.entries])
     if isinstance(reply, Streams):

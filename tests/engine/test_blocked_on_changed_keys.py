@@ -75,7 +75,7 @@ def test_xreadgroup_ends_when_the_other_database_has_no_such_group(store: Store)
         watch.outcomes[0].get()
 
 
-def test_a_copy_is_news_to_those_who_wait_for_its_name(store: Store) -> None:
+def test_a_copy_wakes_clients_that_wait_for_its_name(store: Store) -> None:
     add(store, b"t", "6-0")
     call = blocked(store, lambda: store.stream("s").read("0", block=10))
     store.engine.run(copy.copy, qualified(0, b"t"), S)

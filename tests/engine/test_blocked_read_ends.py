@@ -198,7 +198,7 @@ def test_an_attempt_that_breaks_half_way_changes_nothing(store: Store) -> None:
     assert ms_of(group.consumer("d").read()) == [2]
 
 
-def test_who_is_served_as_an_interrupt_comes_hears_of_it_from_the_next(store: Store) -> None:
+def test_an_interrupt_while_a_read_is_served_is_raised_by_the_next(store: Store) -> None:
     group = store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
     attempt = watch.waiter.attempt
@@ -237,7 +237,7 @@ def test_one_that_was_served_is_told_though_an_interrupt_came_between(
     assert waiting(store) == 0
 
 
-def test_a_served_waiter_is_told_once_whatever_comes_after(store: Store) -> None:
+def test_a_served_waiter_is_told_once(store: Store) -> None:
     store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
     add(store, b"s", "1-0")

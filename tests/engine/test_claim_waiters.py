@@ -137,7 +137,7 @@ def test_a_wait_for_idle_entries_ends_with_nothing_after_its_time(store: Store) 
     retried(once)
 
 
-def test_entries_whose_message_is_gone_wake_nobody_and_keep_no_core_busy(
+def test_pending_entries_of_deleted_messages_wake_no_reader_and_keep_no_core_busy(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = store.stream("s").create_group("g")

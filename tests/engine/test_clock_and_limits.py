@@ -130,7 +130,7 @@ def test_a_wait_lasts_as_long_as_it_should_though_the_clock_jumps(
 
 
 @pytest.mark.parametrize("now_ms", [0, START_MS - HOUR, YEAR_9999_MS])
-def test_a_claim_that_waits_keeps_no_core_busy_whatever_the_clock(
+def test_a_waiting_claim_keeps_no_core_busy_at_any_clock(
     store: Store, clock: ManualClock, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = store.stream("s").create_group("g", start="0")

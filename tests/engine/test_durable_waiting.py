@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from kvstream import Store, StoreReadOnly, UnknownOutcome
-from kvstream.engine.waiters import Waiter
+from kvstream.engine.waiters import Outcome, Waiter
 from tests.engine.waiting import Call, add, blocked, ms_of, watch_group, watch_stream
 from tests.opening import Stores
 from tests.patience import PATIENCE_S, until
@@ -140,7 +140,7 @@ def test_others_write_on_while_one_waits_for_the_disk(store: Store, held: HeldLo
     assert len({call.result() for call in calls}) == 10
 
 
-def test_a_writer_whose_fsync_fails_is_told_so_and_nobody_is_woken(
+def test_a_failed_fsync_is_told_to_the_writer_and_wakes_no_reader(
     store: Store, held: HeldLog
 ) -> None:
     watch = watch_stream(store, b"s", 1)
@@ -157,13 +157,13 @@ def test_a_waiter_whose_own_fsync_fails_is_told_so(store: Store, held: HeldLog) 
     held.release()
     group = store.stream("s").group("g")
     call = blocked(store, lambda: group.consumer("c").read(block=10))
-    serve_one = store.engine._serve_one
+    attempt = store.engine._attempt
 
-    def fail_from_now_on(waiter: Waiter) -> bool:
+    def fail_from_now_on(waiter: Waiter) -> Outcome | None:
         held.failing = True
-        return serve_one(waiter)
+        return attempt(waiter)
 
-    store.engine._serve_one = fail_from_now_on  # type: ignore[method-assign]
+    store.engine._attempt = fail_from_now_on  # type: ignore[method-assign]
     add(store, b"s", "2-0")
     with pytest.raises(UnknownOutcome, match="the disk is gone"):
         call.result()

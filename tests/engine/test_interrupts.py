@@ -41,7 +41,7 @@ def test_an_interrupted_close_is_gone_on_with_by_the_next(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Corruption("of rows"), MemoryError])
 @pytest.mark.parametrize("part", ["unfinished_loads", "Expiry", "Committer", "SnapshotRequests"])
-def test_an_opening_that_ends_half_way_keeps_nobody_out(
+def test_an_interrupted_opening_keeps_no_other_opener_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
 ) -> None:
     fails = Mock(side_effect=error, **{"recover.side_effect": error})

@@ -77,7 +77,7 @@ def test_what_keeps_the_owner_from_making_one_is_told(store: Store) -> None:
     assert [path.name for path in (directory / reader_snapshots.FOLDER).iterdir()] == [token]
 
 
-def test_a_store_that_nobody_owns_gives_no_copy(store: Store) -> None:
+def test_a_store_without_an_owner_gives_no_copy(store: Store) -> None:
     store.close()
     with pytest.raises(StoreLocked, match=r"given no copy of it within 0\.05 s"):
         asked(store, 0.05)
@@ -145,7 +145,7 @@ def test_following_is_for_reading_alone(tmp_path: Path) -> None:
         Store.open(tmp_path / "store", following=True)
 
 
-def test_a_store_that_nobody_writes_is_copied_by_its_reader(store: Store) -> None:
+def test_a_store_without_a_writer_is_copied_by_its_reader(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     directory = store.engine.database.directory
     with pytest.raises(StoreLocked):
@@ -161,7 +161,7 @@ def test_a_store_that_nobody_writes_is_copied_by_its_reader(store: Store) -> Non
         assert [entry.fields for entry in reader.stream("orders")] == [{b"sku": b"a1"}]
 
 
-def test_a_long_log_is_left_to_those_who_may_shorten_it(store: Store) -> None:
+def test_a_reader_leaves_a_long_log_to_a_writer(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     store.close()
     directory = store.engine.database.directory

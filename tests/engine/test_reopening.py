@@ -41,7 +41,7 @@ def test_groups_and_what_is_pending_come_back_from_disk(store: Store, from_log: 
 
 
 @FROM_LOG
-def test_who_waits_goes_on_waiting_and_is_served(store: Store, from_log: bool) -> None:
+def test_a_blocked_client_keeps_waiting_and_is_served(store: Store, from_log: bool) -> None:
     worker = store.stream("s").create_group("g").consumer("w")
     reader = Call(lambda: store.stream("s").read(after="$", block=10))
     member = Call(lambda: worker.read(block=10))

@@ -139,7 +139,7 @@ def test_an_interrupt_undoes_a_transaction_too(
     assert store.keys() == []
 
 
-def test_a_rollback_wakes_nobody(store: Store) -> None:
+def test_a_rollback_wakes_no_client(store: Store) -> None:
     watch = watch_stream(store, b"s")
     roll_back(store, add_one)
     assert watch.outcomes == []

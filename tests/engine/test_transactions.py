@@ -96,7 +96,7 @@ def test_nothing_wakes_before_the_commit_and_then_all_is_delivered_at_once(store
     assert reading.ids == taking.ids == [2, 3, 4]
 
 
-def test_what_is_deleted_again_inside_wakes_nobody(store: Store) -> None:
+def test_entries_deleted_in_the_same_transaction_wake_no_client(store: Store) -> None:
     watch = watch_stream(store, b"s")
     with store.transaction() as tx:
         tx.stream("s").delete(tx.stream("s").add({"f": "v"}))

@@ -210,7 +210,7 @@ def test_loops_that_were_stopped_with_clients_open_let_go_of_the_store(
     sound(tmp_path / "data").close()
 
 
-def test_a_task_that_nobody_holds_waits_on(tmp_path: Path) -> None:
+def test_an_unreferenced_task_keeps_waiting(tmp_path: Path) -> None:
     found: list[Any] = []
 
     async def program() -> None:

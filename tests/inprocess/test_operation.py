@@ -131,7 +131,7 @@ def test_info_tells_of_clients_and_of_what_waits(here: Peer, store: Store) -> No
     thread.join(PATIENCE_S)
 
 
-def test_a_command_may_be_sent_whose_reply_nobody_reads(here: Peer, store: Store) -> None:
+def test_a_reply_may_stay_unread(here: Peer, store: Store) -> None:
     client = here.client()
     connection = client.connection_pool.get_connection()
     connection.send_command("XADD", "s", "*", "a", "1")

@@ -115,7 +115,7 @@ def test_a_watched_key_that_changes_undoes_a_transaction(client: Any) -> None:
     assert client.get("cursor") == b"7"
 
 
-def test_transaction_tries_again_until_nobody_interferes(client: Any) -> None:
+def test_a_transaction_is_tried_again_until_no_other_client_interferes(client: Any) -> None:
     client.set("n", 1)
     tries: list[int] = []
 

@@ -150,7 +150,9 @@ def test_a_client_of_a_store_is_in_the_store_s_database(store: Store, here: Peer
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
-def test_each_face_wakes_who_waits_at_the_other(tmp_path: Path, durability: Durability) -> None:
+def test_adds_of_the_library_and_of_the_client_wake_each_other_s_readers(
+    tmp_path: Path, durability: Durability
+) -> None:
     with (
         Store.open(tmp_path / "data", durability=durability) as store,
         kvstream.connect(store, protocol=2) as client,

@@ -105,6 +105,6 @@ def test_the_successor_lies_above_all_that_a_prefix_opens_and_above_nothing_else
 
 
 @pytest.mark.parametrize("prefix", [b"", b"\xff", b"\xff\xff"])
-def test_nothing_lies_above_all_that_such_a_prefix_opens(prefix: bytes) -> None:
+def test_a_prefix_of_the_highest_bytes_has_no_upper_bound(prefix: bytes) -> None:
     with pytest.raises(ValueError, match="no key lies above"):
         keys.successor(prefix)

@@ -69,7 +69,7 @@ def test_an_entry_is_stored_as_these_very_bytes(fields: FieldsLike, row: str) ->
 
 
 @given(PAIRS)
-def test_whatever_goes_in_comes_out_as_bytes_in_its_order(
+def test_values_come_back_as_bytes_in_order(
     pairs: list[tuple[FieldPart, FieldPart]],
 ) -> None:
     value, names = encode_fields(pairs)

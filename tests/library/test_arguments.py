@@ -1,4 +1,4 @@
-"""Numbers and durations: what is plainly none is refused by the library's own error."""
+"""Numbers and durations: wrong types are refused by the library's own error."""
 
 import sys
 from collections.abc import Callable

@@ -33,7 +33,9 @@ def test_a_consumer_is_made_by_its_first_read(consumer: Consumer, five: Stream) 
     assert [known.name for known in five.group("g").consumers()] == [b"c"]
 
 
-def test_a_read_takes_what_nobody_has(consumer: Consumer, five: Stream) -> None:
+def test_a_read_delivers_entries_that_are_pending_for_no_consumer(
+    consumer: Consumer, five: Stream
+) -> None:
     other = five.group("g").consumer("d")
     assert consumer.read(count=2) == [
         Entry(StreamID(1, 0), {b"n": b"1"}), Entry(StreamID(2, 0), {b"n": b"2"})

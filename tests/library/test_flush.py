@@ -305,6 +305,7 @@ def test_a_sweep_whose_last_page_is_full_can_be_gone_on_with(
     assert rows(store) == [ALLOCATOR_KEY]
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("value", [b"", U64.pack(0) * 2, U64.pack(1 << 62) + U64.pack(0)])
 def test_a_damaged_row_of_a_flush_is_told_and_a_repair_finds_the_keys_that_live(
     store: Store, reopen: Callable[..., Store], value: bytes

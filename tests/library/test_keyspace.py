@@ -292,9 +292,7 @@ def test_an_expired_stream_begins_anew(store: Store, clock: ManualClock) -> None
     assert (store.stream("s").groups(), store.ttl("s"), store.size()) == ([], None, 1)
 
 
-def test_an_expired_key_is_deleted_though_nobody_asks_for_it(
-    store: Store, clock: ManualClock
-) -> None:
+def test_an_expired_key_is_deleted_without_being_read(store: Store, clock: ManualClock) -> None:
     database = store.engine.database
     for n in range(250):  # more than one step of the expiry thread takes
         fill(store, str(n))

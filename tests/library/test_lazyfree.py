@@ -25,7 +25,7 @@ from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores
 
 KEYS = [f"s{number}" for number in range(130)]
-"""More than stand in one row of those that are gone."""
+"""More deleted generations than fit into one row."""
 NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 
 

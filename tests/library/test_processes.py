@@ -1,4 +1,4 @@
-"""A store belongs to the process that opened it: what a forked child, and pickle, are told."""
+"""A store belongs to the process that opened it: errors in a forked child, and of pickle."""
 
 import copy
 import pickle

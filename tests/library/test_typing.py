@@ -1,4 +1,4 @@
-"""What type checkers know of the library: wrong calls are errors to mypy, and fail when they run.
+"""The library's types: wrong calls are errors to mypy, and fail when they run.
 
 mypy is strict: an error that it no longer finds makes its ``type: ignore`` unused, which is one.
 """
@@ -127,7 +127,9 @@ def test_what_cannot_be_stored_is_found(orders: Stream) -> None:
     assert len(orders) == 3
 
 
-def test_words_are_those_there_are(worker: Consumer, orders: Stream, tmp_path: Any) -> None:
+def test_an_argument_of_fixed_words_takes_no_other(
+    worker: Consumer, orders: Stream, tmp_path: Any
+) -> None:
     group = orders.group("billing")
     calls: list[Callable[[], object]] = [
         lambda: Store.open(tmp_path / "s", durability="sync"),  # type: ignore[arg-type]

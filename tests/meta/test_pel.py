@@ -14,7 +14,7 @@ from hypothesis.stateful import (
 )
 
 from kvstream import Corruption
-from kvstream.meta import pel, pel_index, runs, trees
+from kvstream.meta import pel, pel_index, trees
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import Run
 from kvstream.storage.database import Database
@@ -226,10 +226,11 @@ def test_pending_runs_do_what_single_entries_would(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(trees, "SPARSE", sparse)
-    monkeypatch.setattr(runs, "SPARSE", sparse)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
     monkeypatch.setattr(pel, "JOINED_IDS_MAX", min(pel.JOINED_IDS_MAX, run_ids_max))
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(trees, "STORE_ROWS", 0)
+    monkeypatch.setattr(trees, "CHUNK", 2)
     monkeypatch.setattr(pel_index, "_FEW", run_ids_max % 3)
     monkeypatch.setattr(PendingMachine, "database", database, raising=False)
     run_state_machine_as_test(
@@ -333,3 +334,53 @@ def test_a_run_that_an_index_knows_and_nothing_else_is_corruption(metadata: Meta
     with pytest.raises(Corruption, match=f"has lost the run of pending entries {'0' * 15}1"):
         list(pel.runs_of(metadata.txn, group, consumer))
     metadata.abandon()
+
+
+def test_large_groups_share_the_memory_of_a_store(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "CACHED_ROWS", 4)
+    monkeypatch.setattr(trees, "STORE_ROWS", 24)
+    names = [fresh_name(), fresh_name(), fresh_name()]
+
+    def deliver(name: bytes, first: int, last: int) -> GroupMeta:
+        group = metadata.group(name)
+        metadata.consumer(group, b"c")
+        for time, eid in enumerate(ALL_IDS[first:last], first):
+            pel.deliver(metadata.txn, group, [eid], b"c", time)
+        return group
+
+    assert not deliver(names[0], 0, 16).indexed
+    second = deliver(names[1], 0, 8)
+    assert not second.indexed
+    assert deliver(names[1], 8, 9) is second
+    assert second.indexed
+    assert not deliver(names[2], 0, 8).indexed
+    assert pel.drop(metadata.txn, metadata.group(names[0]), ALL_IDS[:16]) == 16
+    for left in range(8, 4, -1):  # with the third group they are more than half
+        assert pel.drop_one(metadata.txn, second, ALL_IDS[8 - left]) == 1
+        assert second.indexed
+    assert pel.drop_one(metadata.txn, second, ALL_IDS[4]) == 1
+    assert not second.indexed
+    assert not deliver(names[1], 9, 20).indexed  # the first group has left room
+    metadata.reload()
+    for name, expected in zip(names, ([], ALL_IDS[5:20], ALL_IDS[:8]), strict=True):
+        runs = pel.runs_from(metadata.txn, metadata.group(name), b"")
+        assert [eid for run in runs for eid in run.ids] == expected
+    metadata.commit()
+
+
+def test_an_indexed_group_returns_to_memory_at_half_of_what_the_store_keeps(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "CACHED_ROWS", 2)
+    monkeypatch.setattr(trees, "STORE_ROWS", 16)
+    group = metadata.group(fresh_name())
+    metadata.consumer(group, b"c")
+    for time, eid in enumerate(ALL_IDS[:18]):
+        pel.deliver(metadata.txn, group, [eid], b"c", time)
+    assert group.indexed
+    for at, eid in enumerate(ALL_IDS[:10], 1):
+        assert group.indexed == (18 - at >= 8)
+        assert pel.drop_one(metadata.txn, group, eid) == 1
+    metadata.commit()

@@ -130,6 +130,7 @@ class TreeMachine(RuleBasedStateMachine):
         assert list(self.tree.scan(self.batch)) == sorted(self.model.items())
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 3, 0])
 def test_a_tree_does_what_a_dict_would(
@@ -138,6 +139,7 @@ def test_a_tree_does_what_a_dict_would(
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     monkeypatch.setattr(trees, "SPARSE", 0 if in_place else trees.SPARSE)
     monkeypatch.setattr(trees, "DELETE_RANGE_ROWS", 4)
+    monkeypatch.setattr(trees, "CHUNK", 2)
     monkeypatch.setattr(TreeMachine, "database", database, raising=False)
     run_state_machine_as_test(
         TreeMachine,

@@ -258,7 +258,7 @@ class Stream:
         return self.max_deleted != ZERO and id <= self.max_deleted
 
     def position(self, id: Id, old: bool = False) -> int | None:
-        """Return how many entries were ever added up to ``id``, or None when nobody can tell."""
+        """Return how many entries were ever added up to ``id``, or None if unknown."""
         if self.added == 0:
             return 0
         if not self.entries and id <= self.last:
@@ -297,7 +297,7 @@ class Stream:
 
 
 def idmpauto(flat: Fields) -> bytes:
-    """Return the idempotent ID of an entry's content, whatever the order of its fields."""
+    """Return the idempotent ID of an entry's content, in any order of its fields."""
     sums = [0, 0]
     xors = [0, 0]
     for name, value in zip(flat[::2], flat[1::2], strict=True):

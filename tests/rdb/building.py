@@ -1,4 +1,4 @@
-"""RDB files built by hand, for what no redis-server of today writes, and commands in files."""
+"""RDB files built by hand, with types that no redis-server writes today, and commands in files."""
 
 import struct
 

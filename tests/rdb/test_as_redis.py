@@ -51,7 +51,7 @@ def made(image: Image, where: Any = NATIVE) -> bytes:
 
 
 def full(redis: RedisServer, key: str) -> dict[bytes, Any]:
-    """Return XINFO STREAM FULL, all maps in it as dicts, without what depends on the radix tree."""
+    """Return XINFO STREAM FULL with its maps as dicts, without the fields of the radix tree."""
     reply = redis("XINFO", "STREAM", key, "FULL", "COUNT", 0)
     assert isinstance(reply, list)
     info = as_map(reply)
@@ -222,7 +222,7 @@ def test_what_newer_types_hold_is_taken_once_it_was_reduced(
     assert redis_server("XLEN", "s") == image.state.length
 
 
-def test_entries_that_belong_to_nobody_are_refused_by_it(redis: RedisServer) -> None:
+def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> None:
     """Which is why they are given away on the way to such a server."""
     group = GroupImage(b"g", StreamID(0, 0), None, [ConsumerImage(b"c", 5, 5)])
     group.pending.add(StreamID(1, 0).packed, b"c", 5, 1)

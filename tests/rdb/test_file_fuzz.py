@@ -1,4 +1,4 @@
-"""Damaged files end in an error of ours, whatever the damage; long runs by KVSTREAM_FUZZ_ROUNDS."""
+"""Any damage of a file ends in an error of ours; KVSTREAM_FUZZ_ROUNDS makes runs longer."""
 
 import io
 from collections.abc import Callable

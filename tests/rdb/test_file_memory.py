@@ -1,4 +1,4 @@
-"""Files far larger than what is held of them in memory, read and written."""
+"""Files far larger than the memory for reading and writing them."""
 
 import io
 import tracemalloc

@@ -1,4 +1,4 @@
-"""RDB files that we write: a server loads them, and has then what it had before."""
+"""RDB files that we write: a server that loads them has the same keys as before."""
 
 import io
 import os

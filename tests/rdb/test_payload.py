@@ -170,7 +170,7 @@ def test_a_stream_can_be_passed_over(target: Target, payload: bytes) -> None:
 
 @pytest.mark.parametrize("kind", [1, 2, 14, 16, 20, 22, 25, 28, 255])
 def test_other_types_are_refused(kind: int) -> None:
-    """Types only ever add: but which bytes the next one will add, nobody knows."""
+    """Each type only adds bytes, but those of the next type are unknown."""
     body = bytes((kind,)) + next(iter(GOLDEN.values()))[1:-10]
     with pytest.raises(BadPayload, match=f"type {kind} is neither") as caught:
         restore(sealed(body))

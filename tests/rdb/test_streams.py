@@ -51,6 +51,7 @@ def read(kind: Kind, data: bytes) -> Image:
     return image
 
 
+@pytest.mark.unmeasured
 @KINDS
 @settings(max_examples=30)
 @given(data=st.data(), compress=st.booleans())
@@ -63,6 +64,7 @@ def test_streams_of_every_type_come_back(kind: Kind, data: st.DataObject, compre
     assert written(kind, found, compress=compress) == made
 
 
+@pytest.mark.unmeasured
 @KINDS
 @settings(max_examples=20)
 @given(data=st.data())
@@ -104,7 +106,7 @@ def raw(
     counters: tuple[StreamID, StreamID, int] | None = None,
     rest: bytes = b"\x00",
 ) -> bytes:
-    """A stream, of which ``rest`` is the groups and what comes behind them."""
+    """A stream; ``rest`` is its groups and the parts after them."""
     parts = [encode_length(len(nodes))]
     parts += [encode_string(key) + encode_string(data) for key, data in nodes]
     parts += [encode_length(length), encode_id(LAST)]
@@ -284,7 +286,7 @@ def test_a_type_that_is_none_of_streams_is_refused_at_once() -> None:
 
 
 def test_counters_are_written_as_counted() -> None:
-    """What loaders hold against each other agrees, whatever the source has said."""
+    """Counters that loaders compare agree, also if the source's do not."""
     state = StreamState(77, StreamID(1, 0), StreamID(1, 1), StreamID(5, 0), 1)
     found = read(Kind.COUNTERS, written(Kind.COUNTERS, two_nodes()._replace(state=state)))
     counted = StreamState(2, StreamID(5, 0), StreamID(1, 0), StreamID(5, 0), 2)

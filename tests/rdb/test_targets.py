@@ -1,4 +1,4 @@
-"""What each server reads, what it cannot hold, and that it is told before it is lost."""
+"""What each server reads and cannot hold: losses are reported before they happen."""
 
 import pytest
 

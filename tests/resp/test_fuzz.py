@@ -74,6 +74,7 @@ def bounded(data: bytes, trusted: bool) -> None:
     assert reader.buffered <= len(data) * (1 + ARGUMENT_BYTES // 6)  # "$0\r\n\r\n" is the shortest
 
 
+@pytest.mark.unmeasured
 @pytest.mark.timeout(3600)
 def test_any_bytes_are_requests_or_a_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(SEED)

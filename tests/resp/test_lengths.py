@@ -126,6 +126,7 @@ def assert_flat(costs: list[float]) -> None:
     assert late < 5 * early + 0.02
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("mark", [b"x", b"*1", b"*1\r\n$1"])
 def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(mark: bytes) -> None:
     reader = RequestReader()

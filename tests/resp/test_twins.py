@@ -8,7 +8,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from kvstream.commands.replies import RESP2, RESP3, Alike, Entries, Gradual, Rows
+from kvstream.commands.replies import (
+    NULL_ARRAY,
+    OK,
+    RESP2,
+    RESP3,
+    Alike,
+    Entries,
+    ErrorReply,
+    Gradual,
+    Map,
+    Rows,
+    Streams,
+    Written,
+)
 from kvstream.errors import Corruption
 from kvstream.layout.values import encode_flat, pack_any
 from kvstream.resp import replies, twins
@@ -223,3 +236,49 @@ def test_what_is_no_plain_head_is_left_to_python(data: bytes) -> None:
     assert twins.take_plain(data, 0, [], [], 0, 100) == (0, [], 0)
     assert twins.take_plain(data, len(data) + 5, [], [], 0, 100) == (len(data) + 5, [], 0)
     assert twins.take_plain(data, -5, [], [], 1, 100) == (-5, [], 1)
+
+
+I64 = st.integers(-(1 << 63), (1 << 63) - 1) | NUMBERS.map(lambda number: number >> 1)
+ROWS = st.lists(st.tuples(IDS, FLAT), max_size=3).map(
+    lambda rows: Rows([(b"p" + eid.packed, pack_any(flat)[0]) for eid, flat in rows], 1)
+)
+WRITTEN = ROWS.map(lambda rows: Written(len(rows), [in_python(rows, RESP2)[4:]], []))
+READ = ROWS | WRITTEN | ROWS.map(lambda rows: rows.entries())
+PLAIN = st.none() | I64 | PARTS | ROWS | WRITTEN | READ.map(Entries) | st.just(OK)
+PLAIN |= st.lists(st.tuples(PARTS, READ), max_size=3).map(Streams)
+REPLIES = st.recursive(
+    PLAIN,
+    lambda parts: (
+        st.lists(parts, max_size=4) | st.lists(st.tuples(parts, parts), max_size=4).map(Map)
+    ),
+    max_leaves=12,
+)
+
+
+@given(REPLIES, st.sampled_from([RESP2, RESP3]))
+@example([-(1 << 63), (1 << 63) - 1, 0, -1], RESP2)
+def test_short_replies_are_written_alike(reply: Any, protocol: int) -> None:
+    assert twins.encode_reply(reply, protocol) == in_python(reply, protocol)
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        *(True, 1.5, 1 << 63, -(1 << 63) - 1, "text", bytearray(b"x"), (1, 2), NULL_ARRAY),
+        *(Gradual([0]), Streams(Gradual([0])), Rows([(b"p" + bytes(16), b"damage")], 1)),
+        *(Entries((Entry(StreamID(1, 1), {}),)), Entries([5]), Rows([(b"short", b"")], 1)),  # type: ignore[list-item]
+    ],
+)
+def test_other_parts_of_a_reply_are_left_to_python(part: Any) -> None:
+    assert twins.encode_reply(part, RESP2) is None
+    assert twins.encode_reply([1, [part]], RESP2) is None
+    assert twins.encode_reply(Map([(b"f", part)]), RESP3) is None
+
+
+ODD = st.sampled_from([NULL_ARRAY, ErrorReply("ERR", "no"), [1, NULL_ARRAY], 1 << 63])
+
+
+@given(st.lists(REPLIES | ODD, max_size=5), st.sampled_from([RESP2, RESP3]))
+def test_replies_of_a_pipeline_are_written_alike(given: list[Any], protocol: int) -> None:
+    expected = b"".join([in_python(reply, protocol) for reply in given])
+    assert replies.encode_all(given, protocol) == expected

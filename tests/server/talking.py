@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import hiredis
 
@@ -13,10 +14,12 @@ from kvstream.operations import keyspace
 from kvstream.operations.checks import check
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
+from kvstream.server.runtime import executor
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
 from kvstream.types.clock import Clock
 from kvstream.types.options import Durability, StoreOptions
+from tests.patience import PATIENCE_S
 
 
 def request(*words: bytes | str) -> bytes:
@@ -26,7 +29,7 @@ def request(*words: bytes | str) -> bytes:
 
 
 class Talker:
-    """One client: what it sends, and what it has been sent."""
+    """One client, its requests and the replies to them."""
 
     def __init__(self, server: "Server", number: int) -> None:
         self._server = server
@@ -95,7 +98,7 @@ class Server:
             pass
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and do what is due."""
+        """Advance the clock, and run what is due."""
         self.now += seconds
         self.executor.expire()
         self.turn()
@@ -103,9 +106,13 @@ class Server:
 
 @contextmanager
 def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
-    """A server whose store must be sound at the end, with nothing half made left in it."""
+    """A server whose store must be sound at the end, with nothing half made left in it.
+
+    What is sent together runs in one turn, however slow the machine is.
+    """
     server = Server(directory, clock=clock)
-    yield server
+    with patch.object(executor, "TURN_S", PATIENCE_S):
+        yield server
     assert server.engine.run(check) == []
     while server.engine.run(keyspace.sweep, 100):
         pass

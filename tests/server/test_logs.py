@@ -1,4 +1,4 @@
-"""What a server logs: events, levels, formats; and what a library does not."""
+"""The log of a server: events, levels, formats; a library logs nothing."""
 
 import errno
 import json

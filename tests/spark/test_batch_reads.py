@@ -175,7 +175,7 @@ def test_fields_that_repeat_or_are_no_text_have_types_that_hold_them(read: Read,
     assert [tuple(map(bytes, pair)) for pair in row.pairs] == [(b"\xff", b"\xfe")]
 
 
-def test_a_field_may_bear_one_of_our_names(
+def test_a_field_may_have_a_reserved_name(
     read: Read, spark: "SparkSession", tmp_path: Path
 ) -> None:
     with Store.open(tmp_path / "data") as store:

@@ -17,6 +17,7 @@ from kvstream.spark.write.stage import MARK_PREFIX
 from tests.cli.program import ENVIRONMENT, ROOT
 from tests.patience import until
 from tests.spark import stuck
+from tests.spark.followed import drain
 from tests.spark.killing import KILL_VARIABLE
 from tests.spark.test_sessions import cluster
 
@@ -71,6 +72,7 @@ SLEEPER = """
 import sys, threading
 from pathlib import Path
 from tests.spark import stuck
+from tests.spark.followed import drain
 
 def sleeping():
     Path(sys.argv[1]).touch()
@@ -99,7 +101,9 @@ def test_a_program_that_comes_to_no_end_shows_where_it_is(
 
 
 @pytest.mark.unmeasured
-def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(tmp_path: Path) -> None:
+def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     files, kill = tmp_path / "files", tmp_path / "kill"
     files.mkdir()
     kill.mkdir()
@@ -113,7 +117,7 @@ def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(tmp_path:
         assert follow(files, named, tmp_path / "checkpoint", kill) == -signal.SIGKILL
         assert (kill / f"{step}.done").exists()
     write_file(files, number)
-    assert follow(files, named, tmp_path / "checkpoint", kill) == 0
+    drain(spark, str(files), named, str(tmp_path / "checkpoint"))
     assert numbers_in(*stores) == Counter(range(ROWS * (number + 1)))
     assert not list(tmp_path.glob("*.staging"))
 
@@ -122,19 +126,13 @@ def test_a_batch_that_comes_again_is_passed_over(spark: SparkSession, tmp_path: 
     files, checkpoint, store = (tmp_path / name for name in ("files", "checkpoint", "store"))
     files.mkdir()
 
-    def run() -> None:
-        rows = spark.readStream.schema("stream string, n bigint").option("maxFilesPerTrigger", 1)
-        write = rows.json(str(files)).writeStream.format("kvstream").option("path", str(store))
-        write = write.option("checkpointLocation", str(checkpoint)).trigger(availableNow=True)
-        write.start().awaitTermination()
-
     write_file(files, 0)
     write_file(files, 1)
-    run()
+    drain(spark, str(files), str(store), str(checkpoint))
     for forgotten in (checkpoint / "commits").glob("*1*"):  # as if Spark had died before
         forgotten.unlink()
     write_file(files, 2)
-    run()
+    drain(spark, str(files), str(store), str(checkpoint))
     assert numbers_in(store) == Counter(range(3 * ROWS))
     with Store.open(store) as opened:
         marks = [key for key in opened.scan_keys() if key.startswith(MARK_PREFIX)]

@@ -157,7 +157,7 @@ def test_a_checkpoint_promises_what_was_there_when_it_was_asked_for(
 
 
 @pytest.mark.parametrize("refusal", [errno.EXDEV, errno.EPERM, errno.EMLINK])
-def test_without_links_rocksdb_copies_itself_while_nobody_writes(
+def test_without_links_rocksdb_copies_itself_while_writers_wait(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     put_one_by_one(database, range(10))

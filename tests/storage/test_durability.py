@@ -244,7 +244,7 @@ def test_a_change_to_always_has_every_later_write_synced(
         assert watermark(database) >= sequence
 
 
-def test_a_change_from_always_still_serves_those_who_wait(
+def test_a_change_from_always_still_serves_waiting_threads(
     database: Database,
     committer: Callable[[Durability], Committer],
     monkeypatch: pytest.MonkeyPatch,
@@ -276,7 +276,7 @@ def test_each_level_has_its_own_thread_and_no_other(
     until(lambda: threads() <= before, "the threads to end")
 
 
-def test_nobody_flushes_while_the_log_is_held(
+def test_no_thread_flushes_while_the_log_is_held(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     always = committer(ALWAYS)

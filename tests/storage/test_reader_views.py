@@ -123,9 +123,7 @@ def test_a_view_in_use_stays_whoever_opens_the_store(store: Path, temporary: Pat
     assert list(temporary.iterdir()) == []
 
 
-def test_a_view_is_its_opener_s_whatever_becomes_of_a_forked_child(
-    store: Path, temporary: Path
-) -> None:
+def test_a_forked_child_does_not_end_the_view_of_its_parent(store: Path, temporary: Path) -> None:
     with reader(store, FORKING) as process:
         assert process.stdout is not None
         child = int(process.stdout.readline())

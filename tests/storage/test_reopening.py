@@ -40,9 +40,7 @@ def test_the_log_is_emptied_into_tables_unless_it_is_to_be_replayed(database: Da
 
 
 @FROM_LOG
-def test_nobody_else_can_have_the_directory(
-    database: Database, directory: Path, from_log: bool
-) -> None:
+def test_a_directory_has_one_owner(database: Database, directory: Path, from_log: bool) -> None:
     database.reopen(from_log)
     with pytest.raises(StoreLocked):
         Database.open(directory, SMALL)
@@ -83,7 +81,7 @@ def test_a_reader_sees_what_there_is(directory: Path) -> None:
     reader.close()
 
 
-def test_who_asks_for_figures_meanwhile_gets_them_or_hears_that_it_is_closed(
+def test_properties_during_a_reopening_are_returned_or_raise_store_closed(
     database: Database,
 ) -> None:
     put_one_by_one(database, range(10))

@@ -224,7 +224,7 @@ class _Options:
 
     @property
     def words(self) -> list[bytes]:
-        """The options to run; a LIMIT is valid only behind ``~``."""
+        """The options to run; a LIMIT is valid only after ``~``."""
         if self.approximate and self.limit is not None:
             return [*self.kept, b"LIMIT", self.limit]
         return self.kept
@@ -287,7 +287,7 @@ def _xtrim(context: Context, argv: Argv) -> Translation:
 _FIRST, _BOTH = slice(1, 2), slice(1, 3)
 _TRIPLES = slice(1, None, 3)
 _COUNTED = slice(0)
-"""Stands for a count of keys behind the command."""
+"""A count of keys stands after the command."""
 
 
 def _rows(kind: str, words: str, keys: slice = _FIRST) -> dict[bytes, tuple[str, slice]]:

@@ -1,6 +1,6 @@
 """The follower: receives a snapshot, then commands, and applies them to a target.
 
-After a lost link it connects again and asks the source to continue behind the last command applied;
+After a lost link it connects again and asks the source to continue after the last command applied;
 if the source cannot, it sends a new snapshot. An unavailable target is awaited, and its journal
 tells where to continue. While a snapshot is loaded the source buffers the commands
 (``client-output-buffer-limit replica``).

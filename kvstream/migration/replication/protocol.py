@@ -12,7 +12,7 @@
                           | LF* "$EOF:" mark(40) CRLF byte* mark
                stream    := request*                   without replies
 
-An offset counts the bytes of the stream; that of a command is behind its last byte. Lines and
+An offset counts the bytes of the stream; that of a command is after its last byte. Lines and
 requests have a maximum length. The connection is authenticated before the handshake.
 """
 
@@ -108,7 +108,7 @@ class Replica:
         replid, offset = self.position
         return [
             [b"PING"],
-            [b"REPLCONF", b"listening-port", b"0"],  # nobody can connect to this replica
+            [b"REPLCONF", b"listening-port", b"0"],  # this replica accepts no connections
             [b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"],
             [b"PSYNC", replid, b"%d" % (offset if replid == NO_HISTORY else offset + 1)],
         ]

@@ -105,11 +105,11 @@ def _check_read_ahead(
     if ahead is None or not stream.keeps(ahead) or ahead.after != group.last_delivered:
         return  # it will not be used
     try:
-        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.entries))
-        following = list(found)  # decoded only now
+        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.rows))
+        found.entries()
     except DECODING_ERRORS:
         return  # reported where the entries are checked
-    if following != list(ahead.entries):
+    if found.page != list(ahead.rows):
         survey.findings.fault(place, _AHEAD)
 
 

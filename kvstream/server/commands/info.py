@@ -152,35 +152,33 @@ def _server(server: "Executor", txn: Txn) -> Fields:
 
 
 def _clients(server: "Executor", txn: Txn) -> Fields:
-    readers = [client for client in server.blocked if client.last_command.startswith("xread")]
-    names = {name for client in readers for name in _awaited(client)}
-    groups = [client for client in readers if client.last_command == "xreadgroup"]
-    on_nokey = {name for client in groups for name in _awaited(client)}
-    inputs = [client.query for client in server.clients.values()]
-    outputs = [client.pending_output() for client in server.clients.values()]
+    names: set[bytes] = set()
+    on_nokey: set[bytes] = set()
+    timeouts = 0
+    for client in server.blocked:
+        if client.block is None:
+            continue
+        timeouts += client.block.until is not None
+        if client.last_command in ("xread", "xreadgroup"):
+            names.update(client.block.wait.names)
+        if client.last_command == "xreadgroup":
+            on_nokey.update(client.block.wait.names)
+    watched = [client.watched for client in server.clients.values() if client.watched]
     return (
         ("connected_clients", len(server.clients)),
         ("cluster_connections", 0),
         ("maxclients", server.options.maxclients),
-        ("client_recent_max_input_buffer", max(inputs, default=0)),
-        ("client_recent_max_output_buffer", max(outputs, default=0)),
+        ("client_recent_max_input_buffer", server.limits.recent_input),
+        ("client_recent_max_output_buffer", server.limits.recent_output),
         ("blocked_clients", len(server.blocked)),
         ("tracking_clients", len(server.trackers.clients)),
         ("pubsub_clients", 0),
-        ("watching_clients", sum(bool(each.watched) for each in server.clients.values())),
-        ("clients_in_timeout_table", sum(_has_timeout(each) for each in server.blocked)),
-        ("total_watched_keys", len({n for each in server.clients.values() for n in each.watched})),
+        ("watching_clients", len(watched)),
+        ("clients_in_timeout_table", timeouts),
+        ("total_watched_keys", len({name for each in watched for name in each})),
         ("total_blocking_keys", len(names)),
         ("total_blocking_keys_on_nokey", len(on_nokey)),
     )
-
-
-def _awaited(client: Client) -> list[bytes]:
-    return client.block.wait.names if client.block is not None else []
-
-
-def _has_timeout(client: Client) -> bool:
-    return client.block is not None and client.block.until is not None
 
 
 def _memory(server: "Executor", txn: Txn) -> Fields:

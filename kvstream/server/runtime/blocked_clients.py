@@ -12,7 +12,7 @@ from itertools import chain, count
 from typing import TypeAlias
 
 from kvstream.commands.command import Attempt, Blocked, Command, Flag
-from kvstream.commands.replies import ErrorReply, Paged, Reply, Streams, internal_error
+from kvstream.commands.replies import ErrorReply, Reply, internal_error
 from kvstream.engine.blocking_reads import RETRY_PAUSE_MS_MAX, retry_pause_s
 from kvstream.engine.engine import Turn, TurnFailed
 from kvstream.engine.waiters import Outcome, Waiter
@@ -104,13 +104,17 @@ class Waits:
 
         Every attempt first checks that the client may still run ``call``.
         """
-        attempt = wait.attempt
+        attempt, shares = wait.attempt, wait.shares
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
+        if shares is not None and wait.group is None:
+            # An attempt also checks the user's rights, which may depend on the first argument.
+            first = None if call is None else call[1][1]
+            shares = (client.user, first, shares) if attempt is wait.attempt else None
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         told = partial(self._delivered, client, wait)
-        waiter = Waiter(wait.names, attempt, told, wait.shares, before_fsync=True, group=wait.group)
+        waiter = Waiter(wait.names, attempt, told, shares, before_fsync=True, group=wait.group)
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
@@ -143,17 +147,17 @@ class Waits:
     def _tell(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         if client.block is None or client.block.wait is not wait:
             return
-        error = outcome.error
-        if error is None:
-            reply: Reply = outcome.reply
-        elif isinstance(error, KVStreamError):
-            reply = ErrorReply.of(error)
-        else:
-            reply = internal_error(error)
         self.end(client)
+        error, reply = outcome.error, outcome.reply
+        if isinstance(error, KVStreamError):
+            reply = ErrorReply.of(error)
+        elif error is not None:
+            reply = internal_error(error)
         if isinstance(error, NoPermission):
             self._calls.deny(client, error.kind, error.object, client.user.name)
         self._server.tell(client, reply)
+        if not client.paged and client not in self._server.ready:
+            client.settle()
 
     def end(self, client: Client) -> None:
         """End a client's wait; the caller has removed its waiter."""
@@ -222,7 +226,7 @@ class Waits:
 
 def _attempt_if_permitted(
     client: Client, call: tuple[Command, Argv], attempt: Attempt, txn: Txn
-) -> Streams | Paged | None:
+) -> Reply:
     """Run an attempt; raise NoPermission if the client may not run the command any more."""
     client.user.check(*call)
     return attempt(txn)

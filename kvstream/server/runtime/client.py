@@ -256,7 +256,7 @@ class Client(Session):
     @property
     def has_work(self) -> bool:
         """Whether received bytes or requests wait to be parsed or run."""
-        return bool(self.requests or self.fault or self.unread or self.reader.is_cut)
+        return bool(self.requests or self.fault or self.unread.size or self.reader.is_cut)
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""
@@ -291,7 +291,8 @@ class Client(Session):
     @property
     def query(self) -> int:
         """Bytes of memory that its unrun requests take."""
-        size = self.reader.buffered + self.unread.size
+        reader = self.reader
+        size = self.unread.size + (0 if reader.is_empty else reader.buffered)
         for argv in self.requests:
             size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
         return size if self.queue is None else size + self.queue.size

@@ -82,9 +82,10 @@ class Lookups:
         """Return whether a command uses its keys, how many count, and if its first is all."""
         return self._by_command[command.name]
 
-    def use(self, names: list[bytes], hits: int, now_ms: int) -> None:
-        """Note that keys are used now, and count hits."""
+    def use(self, names: list[bytes], hits: int, misses: int, now_ms: int) -> None:
+        """Note that keys are used now, and count hits and misses."""
         self._statistics.keyspace_hits += hits
+        self._statistics.keyspace_misses += misses
         if names:
             self._usage.note(names, now_ms)
 

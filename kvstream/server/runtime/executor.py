@@ -16,7 +16,7 @@ from time import monotonic, perf_counter
 from typing import Final
 
 from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise, every
-from kvstream.commands.replies import ErrorReply, Paged, Reply, Simple
+from kvstream.commands.replies import ErrorReply, Paged, Reply
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import RequestError, UnknownOutcome
@@ -34,7 +34,14 @@ from kvstream.server.runtime.pipelines import Pipeline, Pipelines
 from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.tracking import Trackers
-from kvstream.server.runtime.transactions import refusal_of_exec, run_queue
+from kvstream.server.runtime.transactions import (
+    QUEUED,
+    queue_plain,
+    queueable,
+    queued,
+    refusal_of_exec,
+    run_queue,
+)
 from kvstream.server.runtime.uploads import Loads
 from kvstream.server.runtime.xadd_batching import WORDS_MIN, Appends
 from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
@@ -48,7 +55,6 @@ TURN_REQUESTS: Final = 2000
 LOOKS: Final = 32
 """Requests of one client that run while others wait."""
 
-QUEUED = Simple("QUEUED")
 _HELD = (Blocked, Later, Stepwise)
 _HOLDING: Final = frozenset({*_HELD, Paged})
 """Answers after which no more requests of the client run for now."""
@@ -111,6 +117,7 @@ class Executor:
         self._runner = 0
         self._slots: list[Kept] = []
         self._pipelines = Pipelines(self.calls, commands)
+        self._queueable = queueable(commands)
         self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
         self._gate = engine.database.gate
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
@@ -216,7 +223,8 @@ class Executor:
             self.works.run()
         if self.limits.held:
             self.limits.release()
-        self.limits.bound_clients()
+        if self.options.maxmemory_clients:
+            self.limits.bound_clients()
         if self.trackers.clients:
             self._send_invalidations()
 
@@ -374,6 +382,8 @@ class Executor:
                         self._appends.flush(turn)
                     room = min(most - count, LOOKS - count % LOOKS)
                     ran, held = pipelines.run(turn, client, room, self._until, self._slots)
+                elif client.queue is not None and not self._is_odd:
+                    ran = self._queue(client, min(most - count, LOOKS - count % LOOKS))
                 if held is not None:
                     self._slots.append(held)
                     self._settle(turn, held)
@@ -633,6 +643,15 @@ class Executor:
         self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))
 
     # --- transactions ---------------------------------------------------------------------------
+
+    def _queue(self, client: Client, most: int) -> int:
+        """Queue the next requests of a client in MULTI, if they need no check; return how many."""
+        if not (client.user.free and client.authenticated and client.answers is Answers.ON):
+            return 0
+        count = queue_plain(client, self._queueable, most)
+        if count and self.limits.lets_queue(client):
+            self._slots.append(Slot(client, queued(count), None, 0, client.protocol, False, True))
+        return count
 
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run the queue of a MULTI as one unit, atomically."""

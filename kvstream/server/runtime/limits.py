@@ -146,6 +146,8 @@ class Limits:
         self._evicted_at = -WARN_S
         self._moved = 0
         """Bytes received and sent when the memory of clients was last summed."""
+        self.recent_input = self.recent_output = 0
+        """The most bytes of unrun requests and of unread replies of a client, as last measured."""
         self.near = 0
         """Bytes of unread replies below which no limit can be exceeded."""
         self.held: dict[Client, None] = {}
@@ -246,12 +248,12 @@ class Limits:
         server = self._server
         most, counted = server.options.clients_memory_max, server.statistics
         moved = counted.bytes_in + counted.bytes_out
-        if not most or (not look and 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
+        if not look and (not most or 0 <= moved - self._moved < most // LOOKS_AT_CLIENTS):
             return
         self._moved = moved
-        sizes = {client: held_by(server, client) for client in server.clients.values()}
+        sizes = self._measured()
         total = sum(sizes.values())
-        if total <= most:
+        if not most or total <= most:
             return
         for client in sorted(sizes, key=sizes.__getitem__, reverse=True):
             if client.no_evict:
@@ -261,6 +263,15 @@ class Limits:
             total -= sizes[client]
             if total <= most:
                 return
+
+    def _measured(self) -> dict[Client, int]:
+        """Return the bytes that each client takes, and note the largest buffers for INFO."""
+        clients, memory_of = self._server.clients.values(), self._server.paging.memory_of
+        inputs = [client.query for client in clients]
+        outputs = [client.pending_output() for client in clients]
+        self.recent_input, self.recent_output = max(inputs, default=0), max(outputs, default=0)
+        each = zip(clients, inputs, outputs, strict=True)
+        return {client: sent + unread + memory_of(client) for client, sent, unread in each}
 
     def _note_evicted(self, client: Client, size: int, total: int, most: int) -> None:
         server = self._server

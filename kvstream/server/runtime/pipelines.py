@@ -108,8 +108,8 @@ class Pipelines:
         """How many of them changed nothing."""
         self._changed = False
         """A call of the turn has changed something."""
-        self._hits = 0
-        """Keys that calls of any command have found, also to be recorded."""
+        self._hits = self._misses = 0
+        """Keys that calls of any command have found or missed, also to be recorded."""
         self._names: list[bytes] = []
         """The keys that they used."""
 
@@ -132,8 +132,7 @@ class Pipelines:
     ) -> tuple[int, Slot | None]:
         """Run the next plain requests of a plain client, and add their replies to ``slots``.
 
-        Returns how many ran: 0 if the next one is not plain. If the answer of the last one is no
-        reply yet, its slot is returned too.
+        Returns how many ran, and the slot of the last one if its answer is no reply yet.
         """
         pipeline = Pipeline(client)
         slots.append(pipeline)
@@ -168,13 +167,16 @@ class Pipelines:
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
-            if not found.one_key or txn.missing:
-                if found.has_keys:
-                    calls.lookups.note(client, found.command, argv, txn)
-            else:
-                self._hits += found.counts
+            if found.one_key:
+                name = prefix + argv[1]
                 if found.uses:
-                    names.append(prefix + argv[1])
+                    names.append(name)
+                if txn.missing:
+                    self._note_missing(found, name, txn)
+                else:
+                    self._hits += found.counts
+            elif found.has_keys:
+                calls.lookups.note(client, found.command, argv, txn)
             if found.writes:
                 self._changed = changed = self._changed or txn.dirty
                 shows_none = found.shows_change and not reply
@@ -189,13 +191,19 @@ class Pipelines:
                 break
             began = ended
         calls.ended = ended
-        if replies:
-            assert last is not None
+        if last is not None and replies:
             client.last_command = last.name
             client.commands_run += len(replies)
         elif not argvs:
             slots.pop()
         return len(argvs) + (held is not None), held
+
+    def _note_missing(self, found: Plain, name: bytes, txn: Txn) -> None:
+        if found.counts:
+            is_miss = name in txn.missing
+            self._hits += not is_miss
+            self._misses += is_miss
+        txn.missing.clear()
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
@@ -203,9 +211,9 @@ class Pipelines:
         if self._last is not None:
             self._record_calls()
             self._last = None
-        if self._hits or self._names:
-            self._calls.lookups.use(self._names, self._hits, txn.now_ms)
-            self._hits = 0
+        if self._names or self._hits or self._misses:
+            self._calls.lookups.use(self._names, self._hits, self._misses, txn.now_ms)
+            self._hits = self._misses = 0
             self._names.clear()
 
     def _record_calls(self) -> None:
@@ -217,7 +225,8 @@ class Pipelines:
 
     def forget(self) -> None:
         """Forget calls that are still to be recorded: their turn has failed."""
-        self._last, self._idle, self._hits, self._changed = None, 0, 0, False
+        self._last, self._changed = None, False
+        self._idle = self._hits = self._misses = 0
         self._times.clear()
         self._names.clear()
 

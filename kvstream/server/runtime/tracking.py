@@ -12,7 +12,7 @@ from itertools import groupby
 from operator import itemgetter
 
 from kvstream.commands.command import Attempt, Blocked, Command, Flag
-from kvstream.commands.replies import RESP3, Paged, Push, Reply, Streams
+from kvstream.commands.replies import RESP3, Push, Reply
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
@@ -134,7 +134,7 @@ class Trackers:
         if not keys:
             return wait.attempt
 
-        def attempt(txn: Txn) -> Streams | Paged | None:
+        def attempt(txn: Txn) -> Reply:
             reply = wait.attempt(txn)
             if reply is not None and client in self.clients:
                 for key in keys:

@@ -1,8 +1,23 @@
-"""MULTI and EXEC: queued commands run as one unit of a turn; their replies have one limit."""
+"""MULTI and EXEC: queued commands run as one unit of a turn; their replies have one limit.
 
-from kvstream.commands.command import Blocked, Command, Later, Stepwise
-from kvstream.commands.replies import NULL_ARRAY, ErrorReply, Paged, Reply
-from kvstream.commands.reply_pages import given_up, memory_of
+Requests that need no check before EXEC are queued together, with one lookup each and one reply for
+all of them. Without that a MULTI of 100 INCR takes 1.5 times the processor time.
+"""
+
+from collections.abc import Mapping
+
+from kvstream.commands.command import Blocked, Command, Container, Flag, Later, Stepwise
+from kvstream.commands.replies import (
+    NULL_ARRAY,
+    RESP2,
+    RESP3,
+    ErrorReply,
+    Paged,
+    Reply,
+    Shared,
+    Simple,
+)
+from kvstream.commands.reply_pages import OBJECT_BYTES, given_up, memory_of
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
@@ -12,8 +27,11 @@ from kvstream.server.runtime.dispatch import Calls
 
 SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""
+_MINIMAL = frozenset({int, Simple, type(None)})
+"""Types of replies whose size need not be measured."""
 _NO_REPLIES = frozenset({Blocked, Later, Stepwise})
 """Answers that are no replies. In EXEC only Blocked occurs."""
+QUEUED = Simple("QUEUED")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
@@ -33,7 +51,7 @@ class Room:
 
         The reply of a command that has written is never refused.
         """
-        limits, size = self._limits, memory_of(reply)
+        limits, size = self._limits, OBJECT_BYTES if type(reply) in _MINIMAL else memory_of(reply)
         held = self.held + size
         if size > SMALL and 0 < limits.reply_max < held and not command.writes:
             return ErrorReply.of(limits.too_large())
@@ -45,6 +63,40 @@ class Room:
     def leave(self) -> None:
         """Restore the full limit for the replies of others."""
         self._limits.reply_held = 0
+
+
+def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Command]:
+    """Return the commands that MULTI queues, by their names as clients write them."""
+    return {
+        word: row
+        for row in commands.values()
+        if isinstance(row, Command) and not row.is_immediate and Flag.NO_MULTI not in row.flags
+        for word in (row.name.encode(), row.name.upper().encode())
+    }
+
+
+def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) -> int:
+    """Queue the next requests of a client in MULTI that has every right; return how many.
+
+    It stops at a request that is not one of ``commands`` or has a wrong number of words.
+    """
+    queue, requests, count = client.queue, client.requests, 0
+    assert queue is not None
+    while requests and count < most:
+        argv = requests[0]
+        command = commands.get(argv[0]) if argv else None  # Again has no words
+        if command is None or (len(argv) != command.arity and not 0 < -command.arity <= len(argv)):
+            break
+        queue.add(command, requests.popleft())
+        client.last_command = command.name
+        count += 1
+    return count
+
+
+def queued(count: int) -> Shared:
+    """Return the replies to so many queued requests."""
+    replies = b"+QUEUED\r\n" * count
+    return Shared(QUEUED, {RESP2: replies, RESP3: replies})
 
 
 def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:

@@ -1,8 +1,9 @@
 """XADD batching: the plain XADDs of a turn are appended together, stream by stream.
 
 A plain XADD (``XADD key [trim] * field value ...``) waits for the next other command or the end of
-the turn. It gets the ID and reply that it would get on its own. XADDs run one by one if a client is
-blocked on the stream, if calls are monitored, tracked or timed, and if one of them is refused.
+the turn. It gets the ID and reply that it would get on its own. XADDs run one by one if calls are
+monitored, tracked or timed, and if one of them is refused. Clients that are blocked on the stream
+are served after each entry, until none is left.
 
 Without batching ``XADD, -P 16`` takes 4.2 times the processor time and ``XADD, -P 1`` 2.4 times.
 """
@@ -26,11 +27,13 @@ from kvstream.server.runtime.reply_queue import Kept, Slot
 from kvstream.server.runtime.xadd_requests import (
     Burst,
     Packed,
+    Trims,
     answer,
     entries_of,
     gather,
     requests_of,
 )
+from kvstream.types.ids import StreamID
 
 _XADD = find([b"xadd", b"key", b"*", b"field", b"value"])
 _NAMES = (b"XADD", b"xadd")
@@ -127,7 +130,6 @@ class Appends:
         slower_than_us = self._options.slower_than_us
         return (
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
-            and name not in self._waiters
             and not (trackers.clients and trackers.concerns(key_of(name)))
             and not 0 <= slower_than_us < TIMED_US
         )
@@ -166,16 +168,33 @@ class Appends:
         begun = perf_counter()
         entries, trims = entries_of(bursts)
         try:
-            if trims is None:
-                ids = turn.run(add_many, name, entries)
-            else:
-                ids = turn.run(add_each, name, entries, trims)
+            ids = self._append(turn, name, entries, trims)
         except RequestError:  # nothing has been changed: each request gets its own reply
             for burst in bursts:
                 burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
             return
         answer(bursts, ids, self._clock())
         self._calls.appended(name, len(entries), perf_counter() - begun, turn.txn)
+
+    def _append(
+        self, turn: Turn, name: bytes, entries: list[Packed], trims: Trims | None
+    ) -> list[StreamID]:
+        """Append entries, one by one while a client is blocked on the stream; return their IDs."""
+        ids: list[StreamID] = []
+        while (at := len(ids)) < len(entries):
+            stop = at + 1 if name in self._waiters else len(entries)
+            try:
+                if trims is None:
+                    ids += turn.run(add_many, name, entries[at:stop])
+                else:
+                    ids += turn.run(add_each, name, entries[at:stop], trims[at:stop])
+            except RequestError as error:
+                if ids:
+                    turn.fail(error)  # each request runs again
+                raise
+            if turn.txn.signals:
+                turn.serve()
+        return ids
 
     def apart(self, kept: Kept) -> list[Slot]:
         """Return a slot for each request of a burst; return a slot as it is."""

@@ -264,7 +264,7 @@ def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trimmer]:
 
 WAIT_S = 30.0
 DAY_MS = 24 * 3600 * 1000
-"""Days are UTC days, whatever the session's time zone."""
+"""Days are UTC days in every time zone of the session."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -151,7 +151,7 @@ def task_partitions(
     for source, pieces in parts:
         task.append((source, []))
         for piece in pieces:
-            # Each task gets its part of what is left: no remainder is left to the last one.
+            # Each task gets its share of the rest, so the last one gets no remainder.
             if size and size + piece.entries / 2 > left / max(1, count - len(tasks)):
                 tasks.append(_task_partition(task))
                 task, left, size = [(source, [])], left - size, 0

@@ -1,8 +1,8 @@
-"""The transport ``path``: a store's directory, read from a copy that nobody writes to.
+"""The transport ``path``: a store's directory, read from a copy that does not change.
 
-The process that holds the store makes the copy, or the planner if nobody holds it. Tasks open it
-read-only, so they all see the same snapshot. kvstream/engine/reader_snapshots.py makes and removes
-copies.
+The process that holds the store makes the copy, or the planner if no process holds it. Tasks open
+it read-only, so they all see the same snapshot. kvstream/engine/reader_snapshots.py makes and
+removes copies.
 """
 
 import os
@@ -29,7 +29,7 @@ KEYS_PAGE = 1000
 PIECE_LEAST = 1000
 """Streams with fewer entries, about ten nodes, are not split."""
 PIECES_PER_TASK = 8
-"""Several, so that tasks get about as many entries whatever the streams' lengths."""
+"""Several, so that tasks get about as many entries each, also from streams of unequal lengths."""
 FIRST_PATIENCE_S = 3.0
 """The wait for the owner of a store before trying again whether the store is free."""
 _JAVA = "java"
@@ -99,7 +99,7 @@ def copied(place: Place) -> Copy:
 
 
 def _own_copy(directory: Path, token: str) -> Path:
-    """Copy a store that nobody writes. Raises StoreLocked if another process holds it."""
+    """Copy a store that no process holds. Raises StoreLocked if another process holds it."""
     target = reader_snapshots.link(directory, token)
     if target is not None:
         return target

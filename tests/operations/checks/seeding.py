@@ -26,6 +26,7 @@ def small_trees(rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
     """Have groups of more than a few runs indexed."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kvstream.meta.trees.CACHED_ROWS", rows)
+        patch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
         yield
 
 

@@ -119,7 +119,7 @@ def test_an_indexed_group_answers_as_one_that_is_not(
 def test_an_indexed_group_of_few_runs_gives_up_its_indexes(
     store: Store, group: Group, reopen: Reopen
 ) -> None:
-    left = ROWS // 2 - 1  # the tree has looked again whether it is small, after 20 deletions
+    left = ROWS // 2
     with small_trees(ROWS):
         read_singly(group, 3 * ROWS)
         assert Rows(store).group.indexed
@@ -233,7 +233,7 @@ Deed = Callable[[Group], object]
         lambda group: group.set_id("0"),
     ],
 )
-def test_whatever_is_done_to_a_group_of_either_form_leaves_it_sound(
+def test_any_commands_leave_a_group_of_either_form_sound(
     store: Store, group: Group, reopen: Reopen, deed: Deed, runs: int
 ) -> None:
     with small_trees(ROWS):

@@ -36,28 +36,32 @@ def _activate(stream: StreamMeta, group: GroupMeta) -> None:
 
 def _lose_run(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.runs.memory is not None
-    del group.runs.memory.items[group.runs.memory.keys.pop()]
+    *_, last = group.runs.memory.keys
+    group.runs.memory.keys.remove(last)
+    del group.runs.memory.items[last]
 
 
 def _lose_time(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.times.memory is not None
-    del group.times.memory.items[group.times.memory.keys[0]]
+    del group.times.memory.items[next(iter(group.times.memory.keys))]
 
 
 def _lose_owned(stream: StreamMeta, group: GroupMeta) -> None:
     memory = group.consumers[b"ann"].runs.memory
     assert memory is not None
-    memory.keys[0] = bytes(16)
+    memory.keys.remove(next(iter(memory.keys)))
+    memory.keys.add(bytes(16))
 
 
 def _lose_indexed_time(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.index is not None
-    del group.index.times[0]
+    group.index.times.remove(next(iter(group.index.times)))
 
 
 def _lose_indexed_run(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.index is not None
-    del group.index.shares[b"ann"].anchors[0]
+    anchors = group.index.shares[b"ann"].anchors
+    anchors.remove(next(iter(anchors)))
 
 
 def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
@@ -67,7 +71,7 @@ def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
 
 def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
     assert group.ahead is not None
-    group.ahead.entries[0] = group.ahead.entries[0]._replace(fields={})
+    group.ahead.rows[0] = group.ahead.rows[0][0], b""
 
 
 def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:

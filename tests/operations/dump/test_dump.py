@@ -84,7 +84,7 @@ def test_a_payload_is_of_the_oldest_form_that_loses_nothing(store: Store) -> Non
     assert form("s") == (27, 14)
 
 
-def test_a_store_may_be_told_for_whom_its_payloads_are(store: Store, opened: Kvstream) -> None:
+def test_a_store_may_be_told_the_target_of_its_payloads(store: Store, opened: Kvstream) -> None:
     stream_of_the_payloads(store)
     for name, head in (("redis:6.2", 15), ("valkey", 21), ("redis:8.10", 27)):
         payload = store.dump("s", name)

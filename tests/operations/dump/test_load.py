@@ -69,6 +69,7 @@ def test_large_groups_are_laid_down_with_their_indexes(
     store: Store, source: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.meta.trees.CACHED_ROWS", 3)
+    monkeypatch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
     assert store.load("copy", source).corrections == []
     assert kept(store, "copy").rest == source.rest
     assert store.check() == []
@@ -139,7 +140,7 @@ def test_pages_go_on_in_the_middle_of_a_node(store: Store, source: Kept) -> None
 
 
 @pytest.mark.parametrize("label", [b"", b"mine"])
-def test_what_nobody_goes_on_with_is_swept(
+def test_abandoned_loads_are_swept(
     store: Store, source: Kept, clock: ManualClock, reopen: Callable[..., Store], label: bytes
 ) -> None:
     before = rows_of(store)

@@ -41,5 +41,6 @@ class ThroughImages(AgainstKvstream):
             assert copied(store, key) == []
 
 
+@pytest.mark.unmeasured
 def test_a_stream_in_place_of_itself_makes_no_difference() -> None:
     run_state_machine_as_test(ThroughImages, settings=SETTINGS)

@@ -36,7 +36,7 @@ def _refused(name: str, reason: str) -> Failure:
     return Failure(opening + reason)
 
 
-def test_before_auth_every_command_but_those_of_the_door_is_refused(serve: Serve) -> None:
+def test_before_auth_only_commands_without_auth_run(serve: Serve) -> None:
     served = serve(requirepass="secret")
     with served.asker() as asker:
         for command in COMMANDS:
@@ -52,7 +52,7 @@ def test_before_auth_every_command_but_those_of_the_door_is_refused(serve: Serve
         assert asker.ask("PING") == Failure("NOAUTH Authentication required.")
 
 
-def test_a_user_without_rights_may_run_no_command_but_those_that_everybody_may(
+def test_a_user_without_rights_may_run_only_the_commands_open_to_all(
     served: Served,
 ) -> None:
     with _log_in(served) as asker:

@@ -64,7 +64,7 @@ def admin(served: Served) -> Iterator[Asker]:
         ("XREAD BLOCK 0 STREAMS a:1 b:1 $ $", ALL, "resetkeys ~a:*", NO_KEY),
     ],
 )
-def test_who_waits_is_refused_what_he_may_not_read_any_more(
+def test_a_blocked_read_is_refused_after_the_loss_of_rights(
     served: Served, admin: Asker, line: str, rules: tuple[str, ...], change: str, answer: Failure
 ) -> None:
     with _log_in(served, *rules) as asker:
@@ -87,7 +87,7 @@ def test_who_waits_is_refused_what_he_may_not_read_any_more(
         (READ, "resetkeys %R~a:*"),
     ],
 )
-def test_who_waits_is_served_while_he_may_read(
+def test_a_blocked_read_is_served_while_its_user_has_rights(
     served: Served, admin: Asker, line: str, change: str
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -100,7 +100,7 @@ def test_who_waits_is_served_while_he_may_read(
 @pytest.mark.parametrize(
     "news", ["DEL a:1", "RENAME a:1 b:1", "SWAPDB 0 1", "XGROUP DESTROY a:1 g", "SET a:1 x"]
 )
-def test_who_may_not_read_is_not_told_what_has_become_of_the_stream(
+def test_a_client_without_read_rights_does_not_learn_that_the_stream_is_gone(
     served: Served, admin: Asker, news: str
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -140,7 +140,7 @@ def test_the_next_reader_gets_what_the_first_may_not_have(served: Served, admin:
 @pytest.mark.parametrize(
     "lines", [("ACL SETUSER u -@all", NEWS), (NEWS, "ACL SETUSER u -@all")], ids=" ".join
 )
-def test_rights_are_those_of_the_end_of_a_transaction(
+def test_rights_are_checked_at_the_end_of_a_transaction(
     served: Served, admin: Asker, lines: tuple[str, ...]
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -150,7 +150,7 @@ def test_rights_are_those_of_the_end_of_a_transaction(
         assert asker.read() == _no_command("xreadgroup")
 
 
-def test_a_deleted_user_who_waits_is_cut_off(served: Served, admin: Asker) -> None:
+def test_a_blocked_client_of_a_deleted_user_is_cut_off(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         _wait(admin, asker, GROUP)
         assert admin.ask("ACL DELUSER u") == 1
@@ -159,7 +159,9 @@ def test_a_deleted_user_who_waits_is_cut_off(served: Served, admin: Asker) -> No
         assert admin.ask("XPENDING a:1 g")[0] == 0
 
 
-def test_a_file_of_users_may_take_the_rights_of_who_waits(serve: Serve, tmp_path: Path) -> None:
+def test_loading_the_acl_file_may_take_rights_of_a_blocked_client(
+    serve: Serve, tmp_path: Path
+) -> None:
     path = tmp_path / "users.acl"
     default = b"user default on nopass ~* &* +@all\n"
     path.write_bytes(default + b"user u on >secret ~* +@all\n")
@@ -174,7 +176,7 @@ def test_a_file_of_users_may_take_the_rights_of_who_waits(serve: Serve, tmp_path
         assert asker.read() == NO_KEY
 
 
-def test_a_new_password_takes_nothing_from_who_waits(served: Served, admin: Asker) -> None:
+def test_a_new_password_does_not_end_a_blocked_read(served: Served, admin: Asker) -> None:
     with served.asker() as asker:
         _wait(admin, asker, GROUP)
         assert admin.ask("CONFIG SET requirepass secret") == b"OK"
@@ -223,7 +225,7 @@ def test_exec_refuses_what_may_not_be_run_any_more(
         assert b"errorstat_NOPERM:count=" in admin.ask("INFO errorstats")
 
 
-def test_who_watches_others_goes_on_until_his_user_is_deleted(served: Served, admin: Asker) -> None:
+def test_monitor_goes_on_until_its_user_is_deleted(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         assert asker.ask("MONITOR") == b"OK"
         admin.ask("ACL SETUSER u -@all")  # Redis, too, looks at the right when it begins

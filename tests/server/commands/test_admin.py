@@ -1,4 +1,4 @@
-"""Saving, stopping, waiting for the disk, watching: what operators do."""
+"""Commands of operators: saving, stopping, waiting for the disk, watching."""
 
 import os
 import threading
@@ -147,9 +147,7 @@ def test_waitaof_covers_what_the_client_wrote_before(served: Served) -> None:
         ("WAIT 0 0", 0),
     ],
 )
-def test_nobody_waits_for_replicas_longer_than_told(
-    served: Served, line: str, reply: object
-) -> None:
+def test_wait_for_replicas_ends_at_its_timeout(served: Served, line: str, reply: object) -> None:
     with served.asker() as asker:
         begun = time.monotonic()
         assert asker.ask(line) == reply
@@ -276,7 +274,7 @@ def test_after_a_reload_all_is_read_from_disk_anew(served: Served, word: str) ->
         assert asker.ask("XLEN s") == 2
 
 
-def test_debug_is_for_whom_the_option_allows(serve: Serve) -> None:
+def test_debug_is_allowed_by_the_option(serve: Serve) -> None:
     with serve(enable_debug_command="no").asker() as asker:
         assert asker.ask("DEBUG RELOAD").startswith("ERR DEBUG command not allowed")
     with serve(enable_debug_command="yes").asker() as asker:

@@ -152,9 +152,7 @@ def test_replies_are_left_out_as_asked(served: Served, redis_port: int) -> None:
     ("how", "behind"),
     [("OFF", b""), ("SKIP", b"$4\r\ntold\r\n")],
 )
-def test_the_reply_of_exec_is_whole_whatever_is_asked_for_in_it(
-    ann: Talker, how: str, behind: bytes
-) -> None:
+def test_the_reply_of_exec_is_whole_for_any_commands(ann: Talker, how: str, behind: bytes) -> None:
     for words in ("MULTI", "ECHO a", f"CLIENT REPLY {how}", "ECHO b"):
         ann.send(*words.split())
     said = ann.ask("EXEC")

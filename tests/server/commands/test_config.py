@@ -1,4 +1,4 @@
-"""CONFIG: what is true is told, what can change is changed, the rest is refused."""
+"""CONFIG: settings are shown as they are, changed if they can be, else refused."""
 
 from unittest.mock import patch
 
@@ -26,7 +26,7 @@ UNLIKE_REDIS = {
     b"set-proc-title",
     b"supervised",
 }
-"""Settings that have another value here: what is true, or a default that docs/commands.md tells."""
+"""Settings with another value than in Redis: the true one, or a default of docs/commands.md."""
 
 OURS = {
     *(b"dump-target", b"hot-entries-memory", b"log-format"),

@@ -1,4 +1,4 @@
-"""CONFIG REWRITE: what was changed is in the file, and all else of it is as it was."""
+"""CONFIG REWRITE: changed settings get into the file, and its other lines stay."""
 
 import os
 from pathlib import Path

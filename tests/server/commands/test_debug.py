@@ -1,4 +1,4 @@
-"""DEBUG: reloading the real store, and what suites of tests ask of a server."""
+"""DEBUG: reloading the real store, and the subcommands that test suites use."""
 
 import time
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""INFO: what clients and exporters parse is there, and true."""
+"""INFO: the fields that clients and exporters parse exist and are true."""
 
 import threading
 import time
@@ -94,7 +94,7 @@ def test_keys_and_their_expiry_are_counted_by_database(client: redis.Redis) -> N
     assert "db1" not in told
 
 
-def test_who_waits_for_which_keys_is_counted(client: redis.Redis, served: Served) -> None:
+def test_blocked_clients_are_counted_by_key(client: redis.Redis, served: Served) -> None:
     client.xgroup_create("s", "g", "$", mkstream=True)
     with served.asker() as one, served.asker() as two:
         one.send("XREAD", "BLOCK", "0", "STREAMS", "s", "t", "$", "$")

@@ -1,4 +1,4 @@
-"""What is noted of lookups: OBJECT IDLETIME, keyspace_hits and keyspace_misses."""
+"""Statistics of lookups: OBJECT IDLETIME, keyspace_hits and keyspace_misses."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""T18: no client names a file: what is written lies where the command line has said."""
+"""T18: no client names a file: files are written only where the command line says."""
 
 import os
 from pathlib import Path

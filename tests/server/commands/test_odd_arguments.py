@@ -16,7 +16,7 @@ WORDS = (
     *(b"setname", b"auth", b"lib-name", b"timeout", b"error", b"save", b"schedule", b"help"),
 )
 LEFT_OUT = {"debug", "monitor", "quit", "shutdown", "client|reply", "acl|deluser", "acl|setuser"}
-"""What would stop the conversation, or hold it up."""
+"""Commands that would end or delay the conversation."""
 COMMANDS = [
     command
     for families in SECTIONS.values()

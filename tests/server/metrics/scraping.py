@@ -14,7 +14,7 @@ Labels = dict[str, str]
 def ask(
     served: Served, path: str = "/metrics", method: str = "GET", **headers: str
 ) -> tuple[HTTPResponse, bytes]:
-    """Return what a path answers."""
+    """Return the response of a path."""
     assert served.metrics_url is not None
     connection = HTTPConnection(urlsplit(served.metrics_url).netloc, timeout=PATIENCE_S)
     try:
@@ -47,7 +47,7 @@ class Scrape:
 
 
 def scrape(served: Served) -> Scrape:
-    """Return what a server shows now."""
+    """Return the current page of a server."""
     response, body = ask(served)
     assert response.status == 200
     return Scrape(body.decode())

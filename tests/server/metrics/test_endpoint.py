@@ -1,4 +1,4 @@
-"""The port of the metrics: what HTTP clients may do to it, and what it needs."""
+"""The port of the metrics: hostile HTTP clients, and its requirements."""
 
 import gzip
 import socket
@@ -82,7 +82,7 @@ def test_without_prometheus_client_it_says_what_to_install(
 HALF = b"GET /metrics HTTP/1.1\r\nHost: x\r\n"
 
 
-def test_half_requests_keep_nobody_from_health(measured: Served) -> None:
+def test_incomplete_requests_do_not_block_the_health_page(measured: Served) -> None:
     host, port = _place(measured)
     with ExitStack() as stack:
         for _ in range(400):
@@ -93,7 +93,7 @@ def test_half_requests_keep_nobody_from_health(measured: Served) -> None:
             assert ask(measured, path)[0].status == 200
 
 
-def test_who_does_not_read_keeps_nobody_else_out() -> None:
+def test_a_client_that_does_not_read_keeps_no_other_out() -> None:
     long = plain(HTTPStatus.OK, "x" * (1 << 23))
     pages = {
         "/long": lambda headers: long,
@@ -109,7 +109,7 @@ def test_who_does_not_read_keeps_nobody_else_out() -> None:
         assert half[-1].makefile("rb").read().endswith(b"well\n")
 
 
-def test_pages_that_hang_keep_nobody_from_health() -> None:
+def test_hanging_pages_do_not_block_the_health_page() -> None:
     hangs = threading.Event()
 
     def hang(headers: Headers) -> Response:
@@ -131,7 +131,7 @@ def test_pages_that_hang_keep_nobody_from_health() -> None:
         until(lambda: b" 200 " in _get(server, "/slow").splitlines()[0])
 
 
-def test_those_who_say_nothing_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
     with _endpoint({}) as server, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(server.address)) for _ in range(9)]

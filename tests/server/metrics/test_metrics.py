@@ -1,4 +1,4 @@
-"""/metrics: what a scrape shows is what has happened."""
+"""/metrics: a scrape shows the true figures."""
 
 import threading
 import time

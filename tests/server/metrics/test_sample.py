@@ -1,4 +1,4 @@
-"""Samples of a store for its metrics: little at a time, and whatever is damaged."""
+"""Samples of a store for its metrics: a little at a time, also of a damaged store."""
 
 import threading
 from collections.abc import Iterator

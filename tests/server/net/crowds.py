@@ -34,7 +34,7 @@ def room_for(clients: int) -> Iterator[int]:
 
 
 class Crowd:
-    """Connections that do what they are told, one after the other."""
+    """Connections that send requests one after the other."""
 
     def __init__(self, port: int, count: int) -> None:
         self.sockets: list[socket.socket] = []
@@ -52,12 +52,12 @@ class Crowd:
         self.close()
 
     def send(self, words: Callable[[int], Sequence[str]]) -> None:
-        """Have each send a request; ``words`` makes it of the connection's number."""
+        """Send a request on each; ``words`` makes it from the connection's number."""
         for number, connection in enumerate(self.sockets):
             connection.sendall(request(*words(number)))
 
     def read(self, length: int) -> list[bytes]:
-        """Return what each is told next, of that many bytes."""
+        """Return the next bytes of each, of that length."""
         return [_read(connection, length) for connection in self.sockets]
 
     def close(self) -> None:
@@ -82,7 +82,7 @@ def _read(connection: socket.socket, length: int) -> bytes:
 
 
 def await_field(server: ServerProcess, section: str, field: str, value: int) -> None:
-    """Wait until a field of INFO has a value; who asks is one client more."""
+    """Wait until a field of INFO has a value; the asking client counts too."""
     deadline = time.monotonic() + PATIENCE_S
     while (found := int(server.information(section)[field])) != value:
         assert time.monotonic() < deadline, f"{field} is {found}, not {value}"

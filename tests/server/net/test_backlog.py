@@ -1,4 +1,4 @@
-"""What clients send ahead of what is run, and behind the end of what they send."""
+"""Requests that clients send ahead of the running one, and the end of their input."""
 
 import socket
 from contextlib import suppress
@@ -45,7 +45,9 @@ def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> Non
 
 
 @pytest.mark.unmeasured
-def test_who_sends_faster_than_is_run_is_held_up_and_loses_nothing(served: Served) -> None:
+def test_a_client_that_sends_faster_than_the_server_runs_is_paused_and_loses_nothing(
+    served: Served,
+) -> None:
     count = 40_000
     with (
         served.asker() as other,
@@ -132,10 +134,11 @@ def test_a_turn_ends_after_its_time_though_one_client_has_more(quiet: Server) ->
     quiet.engine.close()
 
 
-def test_long_replies_are_made_for_nobody_who_was_cut_off(serve: Serve) -> None:
+def test_no_replies_are_made_for_a_client_after_it_was_cut_off(serve: Serve) -> None:
     served = serve(output_max=MEGABYTE)
     with served.asker() as other, served.asker() as slow:
         other.ask("SET", "k", b"v" * MEGABYTE)
+        slow.ask("PING")  # now it is among the clients of the server
         before = other.ask("INFO stats")
         slow.send_bytes(request("GET", "k") * 500)
         until(lambda: len(served.executor.clients) == 1)

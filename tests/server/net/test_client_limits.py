@@ -1,4 +1,4 @@
-"""Limits: who may come in, how much a client may send and leave unread, for how long."""
+"""Limits: how many clients may connect, how much one may send and leave unread, how long."""
 
 import re
 import resource
@@ -71,7 +71,7 @@ def test_the_soft_limit_gives_a_slow_reader_time(serve: Serve) -> None:
         assert time.monotonic() - began > 1.5
 
 
-def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
+def test_an_unauthenticated_client_may_send_little(serve: Serve) -> None:
     served = serve(requirepass="secret")
     for words, told in (
         (("X",) * 11, "ERR Protocol error: unauthenticated multibulk length"),
@@ -86,7 +86,7 @@ def test_who_has_not_authenticated_may_send_little(serve: Serve) -> None:
 
 
 @pytest.mark.unmeasured
-def test_who_has_not_authenticated_may_leave_little_unread(serve: Serve) -> None:
+def test_an_unauthenticated_client_may_leave_little_unread(serve: Serve) -> None:
     served = serve(requirepass="secret")
     requests = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" * 5000
     with served.asker() as friend, socket.socket() as stranger:
@@ -182,7 +182,7 @@ def test_of_clients_that_take_too_much_together_the_largest_is_closed(serve: Ser
         assert small.is_closed()
 
 
-def test_who_is_not_to_be_evicted_is_not_closed(serve: Serve) -> None:
+def test_a_client_with_no_evict_is_not_closed(serve: Serve) -> None:
     served = serve(maxmemory_clients=0)
     with served.asker() as kept, served.asker() as small, served.asker() as asker:
         kept.ask("CLIENT NO-EVICT on")
@@ -209,7 +209,7 @@ def held(served: Served) -> int:
     return sum(client.query for client in list(served.executor.clients.values()))
 
 
-def test_protected_mode_lets_nobody_in_from_elsewhere_without_a_password(served: Served) -> None:
+def test_protected_mode_refuses_remote_clients_without_a_password(served: Served) -> None:
     limits = Limits(served.executor)
     refusal = limits.refusal(is_local=False)
     assert refusal is not None
@@ -234,7 +234,7 @@ def test_a_password_or_a_setting_ends_protected_mode(serve: Serve, change: str) 
     assert Limits(served.executor).refusal(is_local=False) is None
 
 
-def test_connections_from_elsewhere_are_told_from_those_of_this_machine() -> None:
+def test_remote_connections_are_distinguished_from_local_ones() -> None:
     near = ("127.0.0.1", "127.8.8.8", "::1", "::ffff:127.0.0.1")
     far = ("10.0.0.1", "::ffff:10.0.0.1", "fe80::1%eth0", "::127.0.0.1", "2001:db8::1")
     assert [is_local((host, 1)) for host in near] == [True] * len(near)

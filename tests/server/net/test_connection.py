@@ -84,7 +84,7 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_who_is_gone_sends_and_gets_nothing(ends: Ends) -> None:
+def test_a_closed_client_sends_and_gets_nothing(ends: Ends) -> None:
     ends.channel.client = None
     ends.channel.data_received(PING)
     ends.channel.send(b"+OK\r\n")
@@ -102,7 +102,7 @@ def test_replies_go_out_and_are_counted(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize(("kept", "since"), [(101, None), (1, 3.0)])
-def test_who_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
+def test_a_client_that_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
     ends.transport.kept, ends.client.output_over_since = kept, since
     ends.channel.send(b"+OK\r\n")
     assert ends.transport.aborted
@@ -166,7 +166,7 @@ def test_replies_of_a_client_go_out_together_and_long_ones_at_once(write: Any) -
 
 
 @pytest.mark.parametrize("closing", CLOSERS)
-def test_those_to_be_closed_are_found(closing: Any) -> None:
+def test_connections_to_be_closed_are_found(closing: Any) -> None:
     ends, stays = _client(closing=True), _client()
     slots: list[Any] = [
         Burst(ends, b"", [], b""),

@@ -184,6 +184,7 @@ ATTACKS: list[Attack] = [
 NAMES = [attack.__name__.replace("_", " ").strip() for attack in ATTACKS]
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 def test_others_are_served_during_an_attack(server: ServerProcess, attack: Attack) -> None:
     for each in tries():  # the friend may stand still while the server works

@@ -17,7 +17,7 @@ MEGABYTE = 1 << 20
 IDLE_BYTES_MAX = 20 << 10
 """Memory of an idle client, its socket's buffers in the system not counted."""
 GROWTH_MAX = 2 * MEGABYTE
-"""Memory that a thousand clients may leave behind, of what the allocator keeps."""
+"""Memory that the allocator may keep after a thousand clients."""
 ROUNDS = 3
 ALONE = 100
 """How many are killed one by one; each time all clients are looked through."""
@@ -133,6 +133,7 @@ ENDS: dict[str, Callable[[Crowd, Asker], None]] = {
 }
 
 
+@pytest.mark.unmeasured
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_of_clients_killed_while_they_wait_nothing_is_left(
     server: ServerProcess, end: Callable[[Crowd, Asker], None]

@@ -1,4 +1,4 @@
-"""What only a process shows: the loop that users have, its timers, the end of connections."""
+"""Tests that need a process: the loop that users have, its timers, the end of connections."""
 
 import socket
 import threading
@@ -30,9 +30,7 @@ def test_a_wait_that_ends_while_the_loop_is_busy_is_told(server: ServerProcess) 
 
 
 @pytest.mark.parametrize("count", [1, 5000])
-def test_who_closes_one_side_behind_its_requests_is_answered(
-    server: ServerProcess, count: int
-) -> None:
+def test_a_half_closed_client_is_answered(server: ServerProcess, count: int) -> None:
     for words in (("PING",), ("XADD", "s", "*", "f", "v")):
         with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as connection:
             connection.sendall(request(*words) * count)
@@ -45,7 +43,7 @@ def test_who_closes_one_side_behind_its_requests_is_answered(
 
 @pytest.mark.unmeasured
 def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProcess) -> None:
-    """Bursts of one client pile up no further than what may wait, and all of them are run."""
+    """Bursts of one client wait up to a limit, and all of them run."""
     data = request("XADD", "s", "*", "f", "v" * 100) * 1000
     before = server.resident
     with socket.create_connection(("127.0.0.1", server.port), timeout=PATIENCE_S) as writer:

@@ -1,4 +1,4 @@
-"""What a server that ends waits for, and for how long."""
+"""What a server waits for at shutdown, and how long."""
 
 import asyncio
 import threading

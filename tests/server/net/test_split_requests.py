@@ -13,7 +13,7 @@ pytestmark = pytest.mark.unmeasured
 
 
 class Replay:
-    """A client that says what was recorded, to a server that holds nothing then."""
+    """A client that sends a recorded conversation to an empty server."""
 
     def __init__(self, server: Server, clock: ManualClock) -> None:
         self.clock = clock

@@ -1,4 +1,4 @@
-"""TLS: who is let in, who is not, and what a server needs for it; with real certificates."""
+"""TLS: accepted and refused clients, and the files of a server; with real certificates."""
 
 import shutil
 import socket
@@ -333,7 +333,7 @@ def test_the_key_of_another_certificate_is_told(
     assert told == f"tls-key-file {other.key}: {reason}"
 
 
-def test_an_encrypted_key_is_told_and_nobody_is_asked_for_its_password(
+def test_an_encrypted_key_is_refused_without_asking_for_its_password(
     files: dict[str, Path], host: Identity, tmp_path: Path
 ) -> None:
     from cryptography.hazmat.primitives import serialization

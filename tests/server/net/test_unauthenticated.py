@@ -1,4 +1,4 @@
-"""T16: those who have not said who they are: what they may send, for how long, and how often."""
+"""T16: unauthenticated clients: how much they may send, how long, and how often."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ WRONG = Failure("WRONGPASS invalid username-password pair or user is disabled.")
 SAME = (b"count", b"reason", b"context", b"object", b"username")
 
 
-def test_a_flood_of_wrong_passwords_is_answered_and_locks_nobody_out(serve: Serve) -> None:
+def test_a_flood_of_wrong_passwords_is_answered_and_locks_no_client_out(serve: Serve) -> None:
     served = serve(requirepass="secret")
     with served.asker() as attacker, served.asker() as friend:
         for number in range(3000):
@@ -71,7 +71,7 @@ def test_a_large_first_request_may_take_its_time(quiet: Server) -> None:
     assert not slow.closed
 
 
-def test_who_has_sent_nothing_yet_may_be_a_connection_of_a_pool(quiet: Server) -> None:
+def test_a_connection_that_has_sent_nothing_may_belong_to_a_pool(quiet: Server) -> None:
     waiting, known = quiet.client(), quiet.client()
     known.ask("PING")
     quiet.executor.received(known.client, b"*2\r\n")

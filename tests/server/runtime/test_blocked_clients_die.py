@@ -46,7 +46,7 @@ def wait_in_group(served: Served) -> socket.socket:
 
 
 def assert_nobody_waits(served: Served, asker: Asker) -> None:
-    """Nothing is left of who waited, and the next entry is nobody's."""
+    """Nothing is left of the dead client, and the next entry is delivered to no consumer."""
     until(lambda: not served.executor.blocked and len(served.executor.clients) == 1)
     until(lambda: not len(served.engine.waiters))
     asker.ask("XADD s * f v")
@@ -97,7 +97,7 @@ def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) ->
         ("FLUSHALL", "NOGROUP"),
     ],
 )
-def test_who_waits_is_told_that_its_stream_or_group_is_gone(
+def test_a_blocked_read_fails_when_its_stream_or_group_is_deleted(
     served: Served, asker: Asker, news: str, told: str
 ) -> None:
     with served.asker() as waiting:
@@ -163,7 +163,7 @@ def test_a_client_killed_in_the_turn_after_the_news_has_them_pending(server: Ser
 
 
 def test_a_client_cut_off_while_others_are_told_harms_no_one(server: Server) -> None:
-    """The first of those who are told is too slow a reader: the others are told all the same."""
+    """The first reader is too slow; the others are served all the same."""
     talkers = [server.client() for _ in range(3)]
     writer = server.client()
     for talker in talkers:

@@ -1,4 +1,4 @@
-"""The deadlines of those who wait: met in time, at a cost that does not grow with their number."""
+"""Deadlines of blocked clients: met in time, at a cost that does not grow with their number."""
 
 import sys
 from collections.abc import Callable

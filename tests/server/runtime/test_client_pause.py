@@ -1,4 +1,4 @@
-"""CLIENT PAUSE and UNPAUSE: who waits, for how long, and in which order all goes on."""
+"""CLIENT PAUSE and UNPAUSE: which clients wait, how long, and in which order they go on."""
 
 from pathlib import Path
 from unittest.mock import patch
@@ -32,7 +32,7 @@ def test_writes_wait_for_the_end_of_a_pause_and_reads_do_not(
     assert server.executor.due() is None
 
 
-def test_unpause_lets_those_go_on_who_waited_first_come_first_served(
+def test_unpause_runs_held_clients_in_the_order_of_their_arrival(
     server: Server, ann: Talker
 ) -> None:
     ann.ask("CLIENT", "PAUSE", "100000", "WRITE")
@@ -106,7 +106,7 @@ def test_who_leaves_while_held_runs_nothing(server: Server, ann: Talker, bob: Ta
     assert len(server.engine.waiters) == 0
 
 
-def test_who_is_held_in_a_turn_that_fails_goes_on_all_the_same(
+def test_a_client_paused_in_a_failed_turn_runs_after_the_pause(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     carl = server.client()
@@ -159,9 +159,7 @@ def test_a_real_server_goes_on_by_itself(served: Served) -> None:
         assert ann.ask("CLIENT UNPAUSE") == b"OK"
 
 
-def test_who_is_held_by_a_pause_cannot_be_unblocked(
-    server: Server, ann: Talker, bob: Talker
-) -> None:
+def test_a_paused_client_cannot_be_unblocked(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
     ann.ask("XADD", "s", "1-1", "f", "v")
     assert bob.ask("CLIENT", "UNBLOCK", str(ann.client.id)) == b":0\r\n"

@@ -9,7 +9,7 @@ import pytest
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.storage.batch import Batch, Family
-from tests.server.talking import Server, Talker
+from tests.server.talking import Server, Talker, request
 
 
 def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Talker) -> None:
@@ -24,7 +24,7 @@ def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Ta
     assert bob.heard() == b"$3\r\n1-1\r\n:2\r\n"
 
 
-def test_nobody_is_answered_before_the_commit(server: Server, ann: Talker) -> None:
+def test_no_reply_is_sent_before_the_commit(server: Server, ann: Talker) -> None:
     real = server.engine.database.write
     seen: list[bytes] = []
 
@@ -53,7 +53,7 @@ def _damage(server: Server, key: bytes) -> None:
     server.engine.catalog.forget()
 
 
-def test_damage_is_told_to_those_who_meet_it_alone(tmp_path: Path) -> None:
+def test_only_the_client_of_a_damaged_stream_gets_an_error(tmp_path: Path) -> None:
     server = Server(tmp_path / "store")
     ann, bob = server.client(), server.client()
     ann.ask("XADD", "bad", "1-1", "f", "v")
@@ -189,7 +189,7 @@ def test_a_blocked_claim_takes_what_has_become_idle(
     assert b"1-1" in ann.heard()
 
 
-def test_who_has_gone_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_client_that_has_left_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
     ann.leave()
@@ -394,3 +394,40 @@ def test_a_reader_that_waits_gets_the_first_of_many_appends_alone(
     assert ann.heard().count(b"$1\r\nf\r\n") == 1
     assert bob.heard().count(b"-") == 5
     assert bob.ask("XLEN", "s") == b":5\r\n"
+
+
+def test_requests_in_multi_are_queued_together_and_checked_alone(server: Server) -> None:
+    """Requests with an error end the queue's stretch, and make EXEC fail."""
+    ann, queue = server.client(), b"+OK\r\n"
+    requests = [
+        request("SET", "a", "1"),
+        request("incr", "a"),
+        request("xadd", "s", "1-1", "f", "v"),
+    ]
+    ann.send_bytes(request("MULTI") + b"".join(requests) + request("EXEC"))
+    server.turn()
+    replies = b"*3\r\n+OK\r\n:2\r\n$3\r\n1-1\r\n"
+    assert ann.heard() == queue + b"+QUEUED\r\n" * 3 + replies
+    ann.send_bytes(request("MULTI") + requests[0] + request("GET") + requests[1] + request("EXEC"))
+    server.turn()
+    heard = ann.heard().split(b"\r\n")
+    assert [line.split(b" ")[0] for line in heard] == [
+        *(b"+OK", b"+QUEUED", b"-ERR", b"+QUEUED", b"-EXECABORT", b"")
+    ]
+
+
+def test_requests_in_multi_are_not_queued_past_exec_or_the_limit(server: Server) -> None:
+    ann = server.client()
+    ann.client.reader.query_max = 2000
+    ann.send_bytes(request("MULTI") + request("SET", "a", "1") + request("EXEC"))
+    ann.send_bytes(
+        request("GET", "a") + request("MULTI") + request("GET", "a") + request("DISCARD")
+    )
+    server.turn()
+    expected = b"+OK\r\n+QUEUED\r\n*1\r\n+OK\r\n$1\r\n1\r\n+OK\r\n+QUEUED\r\n+OK\r\n"
+    assert ann.heard() == expected
+    ann.ask("MULTI")
+    ann.send_bytes(request("SET", "a", "x" * 900) * 5)
+    server.turn()
+    assert ann.closed or ann.client.closing
+    assert server.client().ask("GET", "a") == b"$1\r\n1\r\n"

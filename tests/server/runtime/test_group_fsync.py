@@ -33,12 +33,12 @@ class Loop:
         )
 
     def turn(self, replies: int) -> None:
-        """Have a turn leave so many replies."""
+        """Run a turn that leaves so many replies."""
         self.waiting += replies
         self.group_fsync.begin()
 
     def round(self) -> None:
-        """Run what was to be run behind the reads of this round."""
+        """Run the functions due after the reads of this round."""
         soon, self.soon[:] = list(self.soon), []
         for function in soon:
             function()
@@ -65,7 +65,7 @@ def test_a_reply_alone_waits_for_one_round_of_reads_and_no_more(loop: Loop) -> N
     assert loop.asked == [1, 1]
 
 
-def test_those_who_come_during_an_fsync_wait_for_those_whom_it_answers(loop: Loop) -> None:
+def test_requests_that_arrive_during_an_fsync_wait_for_the_answered_clients(loop: Loop) -> None:
     loop.turn(3)
     loop.round()
     loop.turn(2)
@@ -79,7 +79,7 @@ def test_those_who_come_during_an_fsync_wait_for_those_whom_it_answers(loop: Loo
     assert loop.asked == [3, 5]
 
 
-def test_nobody_waits_longer_than_half_an_fsync_for_who_does_not_come(loop: Loop) -> None:
+def test_a_group_commit_waits_at_most_half_an_fsync_for_absent_clients(loop: Loop) -> None:
     loop.turn(3)
     loop.round()
     loop.turn(2)
@@ -96,7 +96,7 @@ def test_nobody_waits_longer_than_half_an_fsync_for_who_does_not_come(loop: Loop
     assert loop.asked == [3, 2, 2]  # it is not waited for the three again
 
 
-def test_a_slow_disk_makes_nobody_wait_long(loop: Loop) -> None:
+def test_a_slow_disk_makes_no_client_wait_long(loop: Loop) -> None:
     loop.turn(3)
     loop.round()
     loop.turn(2)
@@ -106,7 +106,7 @@ def test_a_slow_disk_makes_nobody_wait_long(loop: Loop) -> None:
     assert loop.asked == [3, 2]
 
 
-def test_the_loop_waits_for_a_quick_disk_whatever_a_single_slow_fsync_takes(loop: Loop) -> None:
+def test_the_loop_waits_for_a_quick_disk_after_a_single_slow_fsync(loop: Loop) -> None:
     for number, seconds in enumerate([QUICK_S / 2, QUICK_S / 2, QUICK_S, QUICK_S / 2]):
         loop.turn(1)
         loop.round()
@@ -157,7 +157,7 @@ def test_appends_are_durable_when_they_are_answered(served: Served) -> None:
     assert 20 <= len(fsyncs) <= served.executor.statistics.turns + 1  # the last may still run
 
 
-def test_a_long_reply_is_written_behind_the_fsync_though_nobody_sends_more(
+def test_a_long_reply_is_written_after_the_fsync_without_further_requests(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)

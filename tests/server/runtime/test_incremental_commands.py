@@ -1,4 +1,4 @@
-"""Long commands in steps: what they answer and leave, whatever others do between two steps."""
+"""Long commands in steps: their replies and effects, with other commands between two steps."""
 
 import itertools
 import random
@@ -185,7 +185,7 @@ def test_a_copy_over_what_is_there_is_refused_without_a_step(
 
 
 class Others:
-    """What others do to the stream: anything."""
+    """Do anything to the stream as another client."""
 
     def __init__(self, ann: Talker, kinds: str) -> None:
         self._ann, self._kinds = ann, kinds
@@ -412,7 +412,7 @@ def test_what_follows_waits_and_others_do_not(server: Server, ann: Talker, worke
     assert worker.heard() == b":1\r\n:1\r\n+PONG\r\n"
 
 
-def test_who_is_woken_by_a_step_is_told(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_client_woken_by_a_step_is_answered(server: Server, ann: Talker, worker: Worker) -> None:
     server.engine.expiry.active = False
     fill(ann)
     worker.begin("COPY", "s", "c")
@@ -493,7 +493,7 @@ def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
 # --- pauses -------------------------------------------------------------------------------------
 
 
-def test_a_pause_of_writes_holds_those_under_way_and_no_read(
+def test_a_pause_of_writes_holds_running_writes_and_no_read(
     server: Server, ann: Talker, worker: Worker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fill(ann)

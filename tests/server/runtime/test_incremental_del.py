@@ -1,4 +1,4 @@
-"""DEL and EXISTS of very many keys in steps: answers and leavings, whatever others do meanwhile."""
+"""DEL and EXISTS of very many keys in steps: replies and remaining keys, beside other clients."""
 
 import random
 from collections.abc import Iterator
@@ -62,7 +62,7 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile."""
+    """Another client that runs commands meanwhile."""
     return Other(server, 1)
 
 
@@ -185,6 +185,7 @@ def test_the_groups_of_a_stream_leave_some_at_a_time(
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
+    monkeypatch.setattr(trees, "STORE_ROWS", 0)
     for number in range(1, 9):
         ann.ask("XADD", "s", f"{number}-1", "f", "v")
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0")

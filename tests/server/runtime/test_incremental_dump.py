@@ -1,4 +1,4 @@
-"""DUMP and RESTORE in steps: the same as in one go, whatever others do between two steps."""
+"""DUMP and RESTORE in steps: the same as in one go, with other commands between two steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -165,7 +165,9 @@ def test_what_is_no_stream_leaves_nothing(server: Server, ann: Talker, worker: W
     assert b"checksum" in worker.ask("RESTORE", "made", "0", bytes(payload))
 
 
-def test_who_goes_leaves_nothing(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_client_that_leaves_during_restore_leaves_nothing(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     worker.send("RESTORE", "made", "0", payload_of(ann.ask("DUMP", "s")))
     worker.step()
     worker.step()

@@ -1,4 +1,4 @@
-"""MGET and MSET of very many keys: the same as one after the other, whatever others do."""
+"""MGET and MSET of very many keys: in steps beside others as one after the other."""
 
 import random
 from collections.abc import Iterator
@@ -41,7 +41,7 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile."""
+    """Another client that runs commands meanwhile."""
     return Other(server, 1)
 
 
@@ -78,7 +78,7 @@ def test_strings_are_read_as_they_are_in_the_last_step(
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_strings_are_set_whatever_was_there(
+def test_strings_are_set_over_any_value(
     server: Server, ann: Other, clock: ManualClock, seed: int
 ) -> None:
     others, draw = Others(server, clock, seed), random.Random(seed)
@@ -151,7 +151,9 @@ def test_very_many_are_set_while_others_go_on(server: Server, ann: Other, worker
     assert worker.ask("MSET", *pairs, "half").startswith(b"-ERR wrong number")
 
 
-def test_who_waits_for_a_key_or_watches_it_is_told_of_it(server: Server, ann: Other) -> None:
+def test_clients_that_wait_for_a_key_or_watch_it_learn_of_the_change(
+    server: Server, ann: Other
+) -> None:
     waiting = server.client()
     waiting.send("XREAD", "BLOCK", "0", "STREAMS", "k2", "$")
     ann.ask("WATCH", "k1")

@@ -1,4 +1,4 @@
-"""XDEL, XDELEX and XACKDEL of very many IDs: as in one go, whatever others do meanwhile."""
+"""XDEL, XDELEX and XACKDEL of very many IDs: in steps beside others as in one go."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Somebody who goes on meanwhile, and whose commands are done in one go."""
+    """Another client, whose commands run in one go meanwhile."""
     return Other(server, 1)
 
 

@@ -1,4 +1,4 @@
-"""Large entries: which of them a server takes, on every path, and what those cost that it takes."""
+"""Large entries: which a server accepts, on every path, and their cost."""
 
 import re
 from collections.abc import Iterator

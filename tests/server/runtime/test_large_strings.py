@@ -16,7 +16,7 @@ VALUE = random.Random(2).randbytes(3 << 20)
 
 @pytest.fixture
 def ann(server: Server) -> Talker:
-    """Somebody who gets every reply at once, and has set a large string."""
+    """A client that gets every reply at once, and has set a large string."""
     client = server.client()
     assert client.ask("SET", "large", VALUE) == b"+OK\r\n"
     return client

@@ -36,7 +36,7 @@ def _add_beside(server: Server, key: bytes) -> None:
     _in_another_thread(add)
 
 
-def test_news_that_another_thread_makes_as_a_turn_ends_reach_who_waits(server: Server) -> None:
+def test_an_add_of_another_thread_at_the_end_of_a_turn_wakes_readers(server: Server) -> None:
     """The turn is committed, but its replies are being written: it is not quite over."""
     reader, writer = server.client(), server.client()
     main, posted = threading.get_ident(), deque[Callable[[], None]]()
@@ -130,7 +130,7 @@ def test_who_was_served_in_an_interrupted_turn_waits_on(
     assert b"2-1" in reader.heard()
 
 
-def test_who_reads_beside_the_server_is_told_only_of_what_is_durable(tmp_path: Path) -> None:
+def test_readers_beside_the_server_are_woken_only_by_durable_entries(tmp_path: Path) -> None:
     server = Server(tmp_path / "always", Durability.ALWAYS)
     ann, name = server.client(), qualified(0, b"s")
     told: list[Outcome] = []

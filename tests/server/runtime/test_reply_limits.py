@@ -1,4 +1,4 @@
-"""T11: who asks for more than it reads costs memory up to its limit, and nobody else's time."""
+"""T11: a client that asks for more than it reads costs memory up to a limit, and others no time."""
 
 import os
 import re
@@ -80,7 +80,7 @@ def forget_peak(pid: int) -> None:
 
 
 def read_by_pages(asker: Asker) -> None:
-    """Have the store's cache take the memory that it takes, whoever reads how much."""
+    """Fill the store's cache, so that later reads take no more memory for it."""
     for command, start, end in (("XRANGE", "-", "+"), ("XREVRANGE", "+", "-")):
         for _ in range(40):
             page = asker.ask(command, "s", start, end, "COUNT", "100")
@@ -114,7 +114,7 @@ def test_a_large_string_takes_no_more_memory_than_a_few_pages(long_stream: Path)
         assert resident(pid, peak=True) - before < len(LARGE)  # in one go it would be twice that
 
 
-def test_who_stops_reading_in_the_middle_of_a_long_reply_costs_a_page(long_stream: Path) -> None:
+def test_a_client_that_stops_reading_a_long_reply_costs_a_page(long_stream: Path) -> None:
     with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
         read_by_pages(asker)
         before = resident(pid)
@@ -148,7 +148,7 @@ def test_a_delivery_gets_as_much_as_the_limit_lets(
         assert resident(pid, peak=True) - before < 8 * LIMIT  # 100 MB and what is made of it else
 
 
-def test_who_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) -> None:
+def test_a_client_that_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) -> None:
     with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
         read_by_pages(asker)
         before = resident(pid)
@@ -248,7 +248,7 @@ def test_the_replies_of_a_transaction_are_one_with_one_limit(served: Served) -> 
 
 
 @pytest.mark.parametrize(("fields", "count"), [(("f", "v" * 1000), 1500), (("f", "v") * 200, 600)])
-def test_who_reads_on_gets_every_entry_once_and_in_order(
+def test_limited_reads_in_sequence_return_every_entry_once_and_in_order(
     served: Served, fields: tuple[str, ...], count: int
 ) -> None:
     """Short fields take four times as much on the wire: not even then is the client cut off."""

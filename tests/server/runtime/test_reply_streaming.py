@@ -1,4 +1,4 @@
-"""Long replies, page by page: what they show, what their client and others see of each other."""
+"""Long replies, page by page: their content, and the order of commands of all clients."""
 
 import asyncio
 import random
@@ -316,7 +316,7 @@ BOTH_WAYS = [["XRANGE", "s", "-", "+"], ["XLEN", "s"], ["XREVRANGE", "s", "+", "
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("queue", [BOTH_WAYS, [WRITE, *BOTH_WAYS, ["XTRIM", "s", "MAXLEN", "1"]]])
 @pytest.mark.parametrize("change", ["XTRIM s MAXLEN 3", "XDEL s 1-1 7-1", "DEL s", "FLUSHALL"])
-def test_a_transaction_shows_the_store_as_it_was_whatever_others_do_meanwhile(
+def test_a_transaction_shows_the_store_of_one_moment_beside_writers(
     server: Server, ann: Talker, reader: Reader, queue: list[list[str]], change: str
 ) -> None:
     execute(reader, *queue)
@@ -350,7 +350,7 @@ def test_who_leaves_in_the_middle_of_a_transaction_leaves_nothing(
 
 
 @pytest.mark.usefixtures("filled")
-def test_who_stops_reading_in_the_middle_of_a_transaction_is_cut_off(
+def test_a_client_that_stops_reading_the_reply_of_exec_is_cut_off(
     server: Server, reader: Reader
 ) -> None:
     execute(reader, WRITE, *BOTH_WAYS)
@@ -456,7 +456,7 @@ def test_a_stream_that_has_other_entries_than_it_counts_is_damaged(
 
 
 @pytest.mark.usefixtures("filled")
-def test_who_goes_away_leaves_nothing(server: Server, reader: Reader) -> None:
+def test_a_client_that_leaves_during_a_reply_leaves_nothing(server: Server, reader: Reader) -> None:
     reader.send("XRANGE", "s", "-", "+")
     assert reader.page()
     assert held(server) == 1
@@ -466,7 +466,7 @@ def test_who_goes_away_leaves_nothing(server: Server, reader: Reader) -> None:
 
 
 @pytest.mark.usefixtures("filled")
-def test_who_takes_nothing_for_long_is_cut_off(server: Server, reader: Reader) -> None:
+def test_a_client_that_reads_nothing_for_long_is_cut_off(server: Server, reader: Reader) -> None:
     reader.send("XRANGE", "s", "-", "+")
     assert reader.page()
     server.executor.options.timeout = 1

@@ -1,4 +1,4 @@
-"""CLIENT TRACKING: who keeps what it has read hears of every change, as from Redis."""
+"""CLIENT TRACKING: a caching client gets the invalidations that Redis sends."""
 
 from pathlib import Path
 from typing import Any
@@ -83,7 +83,7 @@ MODES = {
 
 
 class Pair:
-    """Two clients of one server, and what each is told."""
+    """Two clients of one server, with the messages of each."""
 
     def __init__(self, port: int) -> None:
         self._askers = {ANN: Asker(port, 3), BOB: Asker(port, 3)}
@@ -94,7 +94,7 @@ class Pair:
             asker.close()
 
     def step(self, step: str) -> list[Any]:
-        """Have one of them ask for something; return the reply, and what either hears."""
+        """Send a request of one client; return the reply, and the messages to both."""
         who, _, line = step.partition(": ")
         heard: list[Any] = []
         for words in line.split("; "):

@@ -1,4 +1,4 @@
-"""Turns that fail and run again, a request at a time: what their clients must not notice."""
+"""Failed turns run again, a request at a time, which clients must not notice."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.server.talking import Server, Talker, Worker, request
 
 @contextmanager
 def first_commit_fails(server: Server) -> Iterator[None]:
-    """Have the next write meet a full disk, and all behind it an empty one."""
+    """Make the next write meet a full disk, and later ones an empty one."""
     database = server.engine.database
     written, tries = database.write, []
 
@@ -94,7 +94,7 @@ def test_a_transaction_that_has_no_room_is_told_so_though_it_watches(
 
 
 def damage(server: Server, key: bytes) -> None:
-    """Have whoever looks at a key meet damage."""
+    """Damage a key, so that every read of it fails."""
     batch = Batch(server.engine.database)
     batch.put(Family.METADATA, stream_row(qualified(0, key)), b"\x01\x01damaged")
     server.engine.database.write(batch)
@@ -188,7 +188,7 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
 
 @contextmanager
 def write_fails(server: Server, *failing: int) -> Iterator[None]:
-    """Have the writes of these numbers meet a full disk."""
+    """Make the writes of these numbers meet a full disk."""
     database = server.engine.database
     written, numbers = database.write, itertools.count()
 
@@ -326,7 +326,7 @@ def test_a_read_that_is_put_off_is_answered_once_however_often_the_disk_refuses(
 
 @contextmanager
 def refused(server: Server, count: int) -> Iterator[None]:
-    """Have the next writes meet a full disk."""
+    """Make the next writes meet a full disk."""
     database = server.engine.database
     written, tries = database.write, itertools.count()
 

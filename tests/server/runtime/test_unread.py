@@ -1,4 +1,4 @@
-"""What clients send is looked at in pieces, between the turns of others; nothing of it is lost."""
+"""Requests are parsed in pieces, between the turns of other clients; none is lost."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -55,7 +55,7 @@ def test_much_that_comes_at_once_is_answered_in_order(server: Server, ann: Talke
 @pytest.mark.parametrize(
     "nothing", [b"*0\r\n", b"\r\n", b"*-1\r\n", b"\n", b" \t\r\n", b"\n*0\r\n"]
 )
-def test_who_sends_nothing_in_great_numbers_holds_up_nobody(
+def test_very_many_empty_requests_delay_no_other_client(
     server: Server, ann: Talker, monkeypatch: pytest.MonkeyPatch, nothing: bytes
 ) -> None:
     looks = _counted(monkeypatch)
@@ -104,7 +104,9 @@ def test_a_flood_of_nothing_from_many_sockets_costs_few_steps(
     assert steps() <= clients * FLOOD // 100
 
 
-def test_nobody_has_more_than_his_share_while_others_wait(server: Server, ann: Talker) -> None:
+def test_a_client_gets_no_more_than_its_share_while_others_wait(
+    server: Server, ann: Talker
+) -> None:
     bob, carl = server.client(), server.client()
     ann.send_bytes(b"INCR n\r\n" * 500)
     bob.send_bytes(request("INCR", "n") * 500)
@@ -126,6 +128,7 @@ def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talke
         assert each.heard() == b"-NOAUTH Authentication required.\r\n" * 100
 
 
+@pytest.mark.unmeasured
 def test_of_a_stranger_little_is_read_ahead(server: Server, ann: Talker) -> None:
     server.executor.acl.require(b"secret")
     stranger = server.client()
@@ -179,7 +182,7 @@ def test_what_comes_behind_a_wait_is_kept_as_it_came(server: Server, ann: Talker
     assert ann.heard().endswith(b"$1\r\nv\r\n" + b"+PONG\r\n" * 100_000)
 
 
-def test_who_sends_too_much_behind_a_wait_is_cut_off(server: Server, ann: Talker) -> None:
+def test_a_blocked_client_that_sends_too_much_is_cut_off(server: Server, ann: Talker) -> None:
     ann.client.reader.query_max = 10_000
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     ann.send_bytes(b"x" * 10_000)

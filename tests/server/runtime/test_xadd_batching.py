@@ -1,4 +1,4 @@
-"""Plain XADDs that come together are taken together, and nobody can tell."""
+"""Plain XADDs that arrive together run together, with the same effects as one by one."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +178,7 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
 
 
 @pytest.mark.unmeasured
-def test_nobody_can_tell_a_burst_from_requests_one_by_one(
+def test_a_burst_has_the_same_effects_as_single_requests(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
     @settings(max_examples=40)
@@ -229,7 +229,7 @@ def test_a_reader_that_waits_gets_the_first_entry_of_a_burst(server: Server) -> 
     assert len(ids(bob.heard())) == 2
 
 
-def test_a_burst_of_one_who_may_not_write_is_refused(server: Server) -> None:
+def test_a_burst_of_a_user_without_write_rights_is_refused(server: Server) -> None:
     ann, admin = server.client(), server.client()
     admin.ask("ACL", "SETUSER", "reader", "on", "nopass", "~*", "+@read")
     ann.ask("AUTH", "reader", "x")
@@ -257,7 +257,7 @@ def test_a_burst_is_watched_by_monitors(server: Server) -> None:
     assert len(ids(ann.heard())) == 2
 
 
-def test_one_who_is_gone_before_the_turn_writes_nothing(server: Server) -> None:
+def test_requests_of_a_client_gone_before_the_turn_write_nothing(server: Server) -> None:
     ann, bob = server.client(), server.client()
     send(server, ann, plain("1"))
     ann.leave()
