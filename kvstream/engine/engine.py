@@ -165,7 +165,7 @@ class Engine:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
-            self.expiry = Expiry(self.run, requests.serve)
+            self.expiry = Expiry(self.run, requests.serve, self._reclaim)
             self.committer = Committer(self.database, self.options.durability)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
@@ -629,6 +629,14 @@ class Engine:
         """Compact everything; reads and writes go on, ``close`` waits."""
         with self._compacting:
             self.database.compact()
+
+    def _reclaim(self) -> None:
+        """Free the space of large deleted ranges, until the store is to be closed."""
+        for lower, upper in self.database.large_deleted():
+            with self._compacting:
+                if self.expiry.closing:
+                    return
+                self.database.compact_messages(lower, upper)
 
     def reopen(self, from_log: bool = False) -> None:
         """Forget everything in memory and open the store on disk again; waiters go on waiting.
