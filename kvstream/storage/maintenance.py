@@ -96,7 +96,7 @@ class RangeDeletes:
         """Return the deleted ranges of MESSAGES that have large tables of their own, in slices.
 
         They are returned once. RocksDB would leave the tables until a compaction happens to come to
-        them; one of a slice reads them, and writes nothing.
+        them; the compaction of a slice drops them.
         """
         if not self._deleted:
             return []
