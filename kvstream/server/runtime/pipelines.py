@@ -194,16 +194,12 @@ class Pipelines:
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
-            if found.key_at:
-                name = prefix + argv[found.key_at]
+            if found.key_at and not txn.missing:
+                self._hits += found.counts
                 if found.uses:
-                    names.append(name)
-                if txn.missing:
-                    self._note_missing(found, name, txn)
-                else:
-                    self._hits += found.counts
+                    names.append(prefix + argv[found.key_at])
             elif found.has_keys:
-                calls.lookups.note(client, found.command, argv, txn)
+                self._note_keys(client, found, argv, txn)
             if found.writes:
                 self._note_write(found, reply, txn)
             if ended - began >= noted_s:
@@ -229,12 +225,22 @@ class Pipelines:
             self._idle += 1
         txn.noted = False
 
-    def _note_missing(self, found: Plain, name: bytes, txn: Txn) -> None:
-        if found.counts:
-            is_miss = name in txn.missing
-            self._hits += not is_miss
-            self._misses += is_miss
-        txn.missing.clear()
+    def _note_keys(self, client: Client, found: Plain, argv: Argv, txn: Txn) -> None:
+        """Note the keys of a call that may have several, or has missed some."""
+        keys = found.command.keys_of(argv)
+        if len(keys) > 1:
+            self._calls.lookups.note(client, found.command, argv, txn)
+            return
+        for key in keys:
+            name = client.prefix + key
+            if found.uses:
+                self._names.append(name)
+            if found.counts:
+                is_miss = name in txn.missing
+                self._hits += not is_miss
+                self._misses += is_miss
+        if txn.missing:
+            txn.missing.clear()
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
