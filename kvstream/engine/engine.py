@@ -34,7 +34,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, unfinished_loads
+from kvstream.operations import info, keyspace, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -483,13 +483,11 @@ class Engine:
         cursor = 0
         while True:
             cursor, page = self.run(keyspace.scan, db, cursor, _KEYS_PAGE)
-            for key in page:
-                if wanted is None or wanted(key):
-                    yield key
+            yield from page if wanted is None else filter(wanted, page)
             if cursor == 0:
                 return
 
-    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
         """Yield the keys as ``keys`` does, with type, counters and expiry."""
         wanted = None if pattern is None else matcher(pattern)
         cursor, now_ms = 0, self.clock.now_ms
@@ -498,7 +496,8 @@ class Engine:
             for key in page:
                 if wanted is None or wanted(key.key):
                     ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
-                    yield KeyInfo(*key[:-1], ttl)
+                    more = self.run(info.lag_and_size, db, key.key) if usage else ()
+                    yield KeyInfo(*key[:-1], ttl, *more)
             if cursor == 0:
                 return
 
