@@ -71,7 +71,7 @@ SECTIONS = {
     },
     "Groups": {
         "groups.group": "Create, move, list and delete consumer groups.",
-        "consumers.consumer": "List, create and delete the consumers of a group.",
+        "groups.consumer": "List, create and delete the consumers of a group.",
         "consume.read": "Read entries, on their own or as a consumer of a group.",
         "consume.ack": "Acknowledge entries, which are then no longer pending.",
         "consume.nack": "Return pending entries to the group.",
