@@ -20,6 +20,7 @@ from kvstream.cli.tables import (
     printable,
     time_of,
 )
+from kvstream.errors import BusyGroup
 from kvstream.group import Group
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
@@ -87,7 +88,10 @@ def create(
     with session.writing(create=not no_mkstream) as store:
         if no_mkstream:
             existing_stream(store, stream)
-        made = store.stream(stream).create_group(group, start, entries_read=entries_read)
+        try:
+            made = store.stream(stream).create_group(group, start, entries_read=entries_read)
+        except BusyGroup as error:  # without the library's advice
+            raise BusyGroup(detail=error.detail.partition(";")[0]) from None
         at = made.info().last_delivered_id
     out.result(f"group {printable(group)} starts after {at}", group=group, last_delivered_id=at)
 

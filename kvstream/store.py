@@ -125,7 +125,7 @@ class Store:
         self._engine.close(discard=error is not None)
 
     def _name(self, key: Name) -> bytes:
-        return qualified(self.db, name_bytes(key))
+        return qualified(self.db, name_bytes(key, "the key"))
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -188,8 +188,8 @@ class Store:
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
             self._engine,
-            name_bytes(group),
-            name_bytes(consumer),
+            name_bytes(group, "the group"),
+            name_bytes(consumer, "the consumer"),
             wanted,
             count=count,
             block=block,
