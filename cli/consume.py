@@ -41,6 +41,7 @@ from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
 from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
 
+_WAIT_S_MAX = 3600
 BLOCK_PAUSE_S = 0.25
 """Pause of a blocked ``read`` between two queries, in which other processes may write."""
 
@@ -141,7 +142,7 @@ def _blocking(session: Session, query: Query[Reply], block_s: float | None, writ
     while True:
         with session.writing() if writes else session.reading() as store:
             start = time.monotonic()
-            wait_s = deadline - start
+            wait_s = min(deadline - start, _WAIT_S_MAX)
             reply = query(store, wait_s if session.shared and wait_s > 0 else None)
         now = time.monotonic()
         if reply or now >= deadline:
@@ -233,7 +234,7 @@ _MS = 1000
 _PENDING = (
     *id_columns(),
     name_column("consumer", show=lambda name: printable(name) or "(none)"),
-    Column("idle", "idle_ms", lambda ms: "-" if ms < 0 else duration(ms), right=True),
+    Column("idle", "idle_ms", lambda ms: "-" if ms is None else duration(ms), right=True),
     count_column("deliveries"),
 )
 _OWNERS = (name_column("consumer"), count_column("pending"))

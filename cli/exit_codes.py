@@ -80,8 +80,8 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
     (NoSuchStore, "name another one, or create a store with add or import"),
     (
         StoreLocked,
-        "wait with --wait DURATION, or stop that process; if it is a server, use --url; "
-        "a checkpoint can be read meanwhile",
+        "wait with --wait DURATION; if it is a server, use --url; a checkpoint can be read "
+        "meanwhile",
     ),
     (StoreFull, "free space on the disk, or use trim, del or rm, then try again"),
     (StoreReadOnly, "check the disk, then try again"),

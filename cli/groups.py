@@ -30,7 +30,7 @@ from kvstream.cli.tables import (
     quoted,
     time_of,
 )
-from kvstream.errors import RequestError
+from kvstream.errors import BusyGroup, RequestError
 from kvstream.group import Group
 from kvstream.store import Store
 from kvstream.stream import Stream
@@ -99,7 +99,10 @@ def create(
     with session.writing(create=not no_mkstream) as store:
         if no_mkstream:
             existing_stream(store, stream)
-        made = store.stream(stream).create_group(group, start, entries_read=entries_read)
+        try:
+            made = store.stream(stream).create_group(group, start, entries_read=entries_read)
+        except BusyGroup as error:  # without the library's advice
+            raise BusyGroup(detail=error.detail.partition(";")[0]) from None
         at = made.info().last_delivered_id
     out.result(f"group {printable(group)} starts after {at}", group=group, last_delivered_id=at)
 

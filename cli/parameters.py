@@ -5,18 +5,23 @@ time, UTC by default, or ``now-15m``.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvstream.errors import InvalidArgument
-from kvstream.types.clock import SystemClock
-from kvstream.types.ids import StreamID, parse_add_id
+from kvstream.types.ids import (
+    StreamID,
+    duration_ms,
+    id_or_time,
+    parse_add_id,
+    position,
+    seconds_hint,
+    time_ms,
+)
 
 COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
@@ -46,33 +51,7 @@ if TYPE_CHECKING:
 else:
     _Type = click.ParamType  # cannot be subscripted before click 8.4
 
-_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d)?")
-_NOW = re.compile(r"now(?:-(.+))?")
-
 TIME_HELP = "a time such as 2026-01-31T12:00 (UTC) or now-15m"
-
-
-def duration_ms(text: str) -> int | None:
-    """Return the milliseconds of ``500ms``, ``10s``, ``1.5h``, or ``7``, which is in seconds."""
-    match = _DURATION.fullmatch(text)
-    return None if match is None else round(float(match[1]) * _UNIT_MS[match[2] or "s"])
-
-
-def time_ms(text: str) -> int | None:
-    """Return a time in Unix milliseconds; None if ``text`` is not a time."""
-    relative = _NOW.fullmatch(text)
-    if relative is not None:
-        back = 0 if relative[1] is None else duration_ms(relative[1])
-        return None if back is None else SystemClock().now_ms() - back
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    ms = round(moment.timestamp() * 1000)
-    return ms if ms >= 0 else None
 
 
 class Name(_Type):
@@ -148,12 +127,9 @@ class OldestID(_Type):
         if isinstance(value, StreamID):
             return value
         try:
-            return StreamID.parse(value)
+            return id_or_time(value)
         except InvalidArgument:
-            ms = time_ms(value)
-        if ms is None:
             self.fail(f"{value!r} is not an ID or {TIME_HELP}.", param, ctx)
-        return StreamID(ms, 0)
 
 
 class AddID(_Type):
@@ -182,12 +158,15 @@ class RangeBound(_Type):
         try:
             StreamID.parse(bound)
         except InvalidArgument:
-            ms = time_ms(bound)
+            pass
         else:
+            if hint := seconds_hint(bound):
+                click.echo(f"Warning: {hint}.", err=True)
             return str(value)
-        if ms is None:
+        try:
+            return f"{opening}{id_or_time(bound).ms}"
+        except InvalidArgument:
             self.fail(f"{value!r} is not an ID, -, + or {TIME_HELP}.", param, ctx)
-        return f"{opening}{ms}"
 
 
 class Position(_Type):
@@ -204,14 +183,10 @@ class Position(_Type):
         if isinstance(value, StreamID) or value in self.symbols:
             return value  # type: ignore[no-any-return]
         try:
-            return StreamID.parse(value)
+            return position(value)
         except InvalidArgument:
-            ms = time_ms(value)
-        if ms is None:
             known = "".join(f", {symbol}" for symbol in self.symbols)
             self.fail(f"{value!r} is not an ID{known} or {TIME_HELP}.", param, ctx)
-        first = StreamID(ms, 0)
-        return first.previous() if ms else first
 
 
 class Duration(_Type):
@@ -235,7 +210,7 @@ class Moment(_Type):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
         ms = value if isinstance(value, int) else time_ms(value)
-        if ms is None:
+        if ms is None or ms < 0:
             self.fail(f"{value!r} is not {TIME_HELP}.", param, ctx)
         return ms
 

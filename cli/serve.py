@@ -11,6 +11,7 @@ from kvstream import __version__
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import Session, wait_for_store
 from kvstream.commands.config import SETTINGS
+from kvstream.errors import nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.server.options import (
     MAXCLIENTS,
@@ -60,7 +61,7 @@ def _read_config(
         raise click.BadParameter(f"{path}: {error}", ctx, param) from None
     unknown = sorted(set(settings) - set(known))
     if unknown:
-        names = ", ".join(unknown)
+        names = ", ".join(unknown) + nearest(unknown[0], known)
         raise click.BadParameter(f"{path}: unknown settings: {names}", ctx, param)
     for name, value in settings.items():
         try:
@@ -81,7 +82,8 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
         if name in options:
             raise ValueError(f"{name} is an option: move it above the table {TABLE}")
         if raw_name not in SETTING_NAMES:
-            raise ValueError(f"unknown settings: {TABLE}.{name}")
+            near = nearest(name, [setting.decode() for setting in SETTING_NAMES])
+            raise ValueError(f"unknown settings: {TABLE}.{name}{near}")
         parsed(raw_name, raw)
         found[raw_name] = raw
     return found

@@ -43,7 +43,11 @@
 ``code`` is the first word of the Redis error reply; ``reply`` is its text.
 """
 
-from typing import ClassVar
+import sys
+import warnings
+from collections.abc import Iterable
+from types import FrameType
+from typing import ClassVar, Self
 
 _UNKNOWN = object()
 _SHOWN_MAX = 60
@@ -61,12 +65,35 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
+def nearest(wrong: str, known: Iterable[str]) -> str:
+    """Return ``: did you mean 'x'?`` for the known name most like a wrong one, or ``""``."""
+    from difflib import get_close_matches
+
+    by_case = {name.lower(): str(name) for name in known}
+    found = get_close_matches(wrong.lower(), by_case, n=1)
+    return f": did you mean {shown(by_case[found[0]])}?" if found else ""
+
+
+def advise(text: str) -> None:
+    """Warn about the line of the caller's program that called kvstream."""
+    frame: FrameType | None = sys._getframe(1)
+    level = 2
+    while frame and frame.f_globals.get("__name__", "").partition(".")[0] == "kvstream":
+        frame, level = frame.f_back, level + 1
+    warnings.warn(text, UserWarning, stacklevel=level)
+
+
 class KVStreamError(Exception):
     """The root of all errors of kvstream."""
 
     code: ClassVar[str] = "ERR"
     detail = ""
     """A part of the message that the Redis reply does not have."""
+
+    def with_detail(self, detail: str) -> Self:
+        """Set the detail, and return the error."""
+        self.detail = detail
+        return self
 
     def _message(self) -> str:
         return str(self.args[0]) if self.args else ""

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any, Literal, cast, overload
 
-from kvstream.engine.blocking_reads import group_read
+from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
 from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
@@ -12,6 +12,7 @@ from kvstream.engine.coerce import (
     Policy,
     Seconds,
     budget_of,
+    count_of,
     id_list,
     milliseconds,
     name_bytes,
@@ -20,14 +21,14 @@ from kvstream.engine.coerce import (
     whole,
 )
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, NoGroup, advise
 from kvstream.layout.keys import key_of
 from kvstream.operations import ack, claim, groups, info, readgroup
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
-from kvstream.types.ids import IDLike, StreamID, range_end, range_start
+from kvstream.types.ids import BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.records import (
     BareEntry,
     Claimed,
@@ -65,13 +66,19 @@ class Group:
 
     def consumer(self, name: Name) -> "Consumer":
         """Return a consumer by name; its first read creates it."""
-        return Consumer(self._engine, self._key, self, name_bytes(name))
+        return Consumer(self._engine, self._key, self, name_bytes(name, "the consumer"))
 
     # --- entries --------------------------------------------------------------------------------
 
     def ack(self, *ids: IDs) -> int:
         """Acknowledge entries, as XACK does, and return how many were pending."""
-        return self._engine.run(ack.acknowledge, self._key, self._name, id_list(ids))
+        wanted = id_list(ids)
+        done = self._engine.run(ack.acknowledge, self._key, self._name, wanted)
+        if type(done) is int and not done and wanted:  # no int yet in a transaction on a server
+            wrong = misnamed(self._engine, self._key, self._name)
+            if wrong:
+                advise(f"ack acknowledged nothing: {wrong}")
+        return done
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
         """Acknowledge and delete entries, as XACKDEL does, and return each ID's outcome."""
@@ -171,7 +178,7 @@ class Group:
             claim.claim,
             self._key,
             self._name,
-            name_bytes(consumer),
+            name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
             id_list(ids),
             time_ms=time_ms,
@@ -235,7 +242,7 @@ class Group:
             claim.autoclaim,
             self._key,
             self._name,
-            name_bytes(consumer),
+            name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
             range_start(start),
             count,
@@ -253,8 +260,8 @@ class Group:
 
     def pending_range(
         self,
-        start: IDLike = "-",
-        end: IDLike = "+",
+        start: BoundLike = "-",
+        end: BoundLike = "+",
         count: int = 100,
         *,
         consumer: Name | None = None,
@@ -267,10 +274,10 @@ class Group:
             claim.pending_range,
             self._key,
             self._name,
-            range_start(start),
-            range_end(end),
+            range_start(start, self._engine.clock.now_ms),
+            range_end(end, self._engine.clock.now_ms),
             count,
-            None if consumer is None else name_bytes(consumer),
+            None if consumer is None else name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
         )
 
@@ -296,12 +303,12 @@ class Group:
 
     def create_consumer(self, name: Name) -> bool:
         """Create a consumer before its first read; return whether it is new."""
-        consumer = name_bytes(name)
+        consumer = name_bytes(name, "the consumer")
         return self._engine.run(groups.create_consumer, self._key, self._name, consumer)
 
     def delete_consumer(self, name: Name) -> int:
         """Delete a consumer; return how many pending entries were lost with it."""
-        consumer = name_bytes(name)
+        consumer = name_bytes(name, "the consumer")
         return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
 
     def destroy(self) -> bool:
@@ -345,22 +352,26 @@ class Consumer:
         ever; None: not at all. [] if there are none.
         """
         if block is None:
-            if count is not None and (type(count) is not int or count > NUMBER_MAX):
-                count = whole(count, "count")
+            if count is not None and (type(count) is not int or not 0 < count <= NUMBER_MAX):
+                count = count_of(count)
             claim_ms = None
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
-            found = self._engine.run(
-                readgroup.read_new,
-                self._key,
-                self._group.name,
-                self._name,
-                count,
-                noack,
-                claim_ms,
-                budget_of(max_count, max_size),
-            )
-            return list(found)
+            try:
+                found = self._engine.run(
+                    readgroup.read_new,
+                    self._key,
+                    self._group.name,
+                    self._name,
+                    count,
+                    noack,
+                    claim_ms,
+                    budget_of(max_count, max_size),
+                )
+            except NoGroup as error:
+                wrong = misnamed(self._engine, self._key, self._group.name)
+                raise error.with_detail(wrong) from None
+            return list(found) if claim_ms is None else idle_known(self._engine, found)
         reply = group_read(
             self._engine,
             self._group.name,
@@ -392,8 +403,8 @@ class Consumer:
         """
         count = whole(count, "count")
         if count < 1:
-            raise InvalidArgument("count must be at least 1")
-        wait_of(poll)
+            raise InvalidArgument(f"count must be at least 1, not {count}")
+        wait_of(poll, "poll")
         return self._heard(count, poll, claim_min_idle)
 
     def _heard(self, count: int, poll: Seconds, claim_min_idle: Seconds | None) -> Iterator[Entry]:

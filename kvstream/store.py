@@ -136,7 +136,7 @@ class Store:
         return done
 
     def _name(self, key: Name) -> bytes:
-        return qualified(self.db, name_bytes(key))
+        return qualified(self.db, name_bytes(key, "the key"))
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -199,8 +199,8 @@ class Store:
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
             self._engine,
-            name_bytes(group),
-            name_bytes(consumer),
+            name_bytes(group, "the group"),
+            name_bytes(consumer, "the consumer"),
             wanted,
             count=count,
             block=block,

@@ -37,7 +37,14 @@ from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
 from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.trim import RefPolicy
-from kvstream.types.ids import IDLike, StreamID, parse_add_id, range_end, range_start
+from kvstream.types.ids import (
+    BoundLike,
+    IDLike,
+    StreamID,
+    parse_add_id,
+    range_end,
+    range_start,
+)
 from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
 
 _SCAN_PAGE = 1000
@@ -46,8 +53,10 @@ _SCAN_PAGE = 1000
 class Stream:
     """A handle on the stream of a key, which need not exist yet.
 
-    An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds or a datetime. Each call
-    is atomic. Calls raise WrongType if the key is a string.
+    An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date,
+    which are UTC without a time zone. A bound of a range or trim may also be a timedelta (that long
+    ago) or text: ISO 8601, "now-15m" or "15 minutes ago". Each call is atomic. Calls raise
+    WrongType if the key is a string.
     """
 
     __slots__ = ("_engine", "_name")
@@ -72,7 +81,7 @@ class Stream:
         id: IDLike = ...,
         *,
         maxlen: int | None = ...,
-        minid: IDLike | None = ...,
+        minid: BoundLike | None = ...,
         approximate: bool = ...,
         limit: int | None = ...,
         ref_policy: Policy | None = ...,
@@ -88,7 +97,7 @@ class Stream:
         id: IDLike = ...,
         *,
         maxlen: int | None = ...,
-        minid: IDLike | None = ...,
+        minid: BoundLike | None = ...,
         approximate: bool = ...,
         limit: int | None = ...,
         ref_policy: Policy | None = ...,
@@ -103,7 +112,7 @@ class Stream:
         id: IDLike = "*",
         *,
         maxlen: int | None = None,
-        minid: IDLike | None = None,
+        minid: BoundLike | None = None,
         approximate: bool = False,
         limit: int | None = None,
         ref_policy: Policy | None = None,
@@ -123,7 +132,7 @@ class Stream:
         value, names = encode_fields(fields)
         trimming = None
         if maxlen is not None or minid is not None or limit is not None:
-            trimming = trim_of(maxlen, minid, approximate, limit, ref_policy)
+            trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         once = None
         if idmp is not None or idmpauto is not None:
             once = _once(fields, idmp, idmpauto)
@@ -137,12 +146,12 @@ class Stream:
         entries: Iterable[FieldsLike],
         *,
         maxlen: int | None = None,
-        minid: IDLike | None = None,
+        minid: BoundLike | None = None,
         approximate: bool = False,
         limit: int | None = None,
     ) -> list[StreamID]:
         """Append entries in one atomic commit and return their IDs; trim once, after the last."""
-        trimming = trim_of(maxlen, minid, approximate, limit, None)
+        trimming = trim_of(maxlen, minid, approximate, limit, None, self._now)
         encoded = encode_many(entries)
         if not encoded:
             return []
@@ -152,13 +161,13 @@ class Stream:
         self,
         *,
         maxlen: int | None = None,
-        minid: IDLike | None = None,
+        minid: BoundLike | None = None,
         approximate: bool = False,
         limit: int | None = None,
         ref_policy: Policy | None = None,
     ) -> int:
         """Remove the oldest entries, as XTRIM does; return how many."""
-        trimming = trim_of(maxlen, minid, approximate, limit, ref_policy)
+        trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
         if trimming is None:
             raise InvalidArgument("a trim needs maxlen or minid")
         return self._engine.run(trim.trim, self._name, trimming)
@@ -202,16 +211,25 @@ class Stream:
         return True
 
     def range(
-        self, start: IDLike = "-", end: IDLike = "+", count: int | None = None
+        self, start: BoundLike = "-", end: BoundLike = "+", count: int | None = None
     ) -> list[Entry]:
-        """Return the entries from ``start`` to ``end``, as XRANGE does; ``"(id"`` excludes one."""
-        return self._scan(range_start(start), range_end(end), count, reverse=False)
+        """Return the entries from ``start`` to ``end``, as XRANGE does; ``"(id"`` excludes one. ::
+
+        stream.range(start=timedelta(minutes=15))  # or "now-15m"
+        """
+        return self._scan(*self._bounds(start, end), count, reverse=False)
 
     def revrange(
-        self, end: IDLike = "+", start: IDLike = "-", count: int | None = None
+        self, end: BoundLike = "+", start: BoundLike = "-", count: int | None = None
     ) -> list[Entry]:
         """Return the entries from ``end`` back to ``start``, as XREVRANGE does."""
-        return self._scan(range_start(start), range_end(end), count, reverse=True)
+        return self._scan(*self._bounds(start, end), count, reverse=True)
+
+    def _bounds(self, start: BoundLike, end: BoundLike) -> tuple[StreamID, StreamID]:
+        return range_start(start, self._now), range_end(end, self._now)
+
+    def _now(self) -> int:
+        return self._engine.clock.now_ms()
 
     def _scan(
         self, start: StreamID, end: StreamID, count: int | None, reverse: bool
@@ -232,7 +250,7 @@ class Stream:
         return self._engine.run(info.count_after, self._name, StreamID.parse(id))
 
     def scan(
-        self, start: IDLike = "-", end: IDLike = "+", *, page: int = _SCAN_PAGE
+        self, start: BoundLike = "-", end: BoundLike = "+", *, page: int = _SCAN_PAGE
     ) -> Iterator[Entry]:
         """Yield the entries from ``start`` to ``end``, read in pages of ``page`` entries.
 
@@ -242,7 +260,7 @@ class Stream:
         page = whole(page, "page")
         if page < 1:
             raise InvalidArgument("a page must be at least 1 entry")
-        return self._pages(range_start(start), range_end(end), page)
+        return self._pages(*self._bounds(start, end), page)
 
     def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry]:
         entries: list[Entry] = []
@@ -286,7 +304,7 @@ class Stream:
         ``"$"`` is the last ID at the time of this call. ``poll`` is the longest single wait in
         seconds.
         """
-        wait_of(poll)
+        wait_of(poll, "poll")
         position = self._engine.run(read.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
@@ -322,20 +340,23 @@ class Stream:
 
             workers = store.stream("jobs").create_group("workers", start="0", exist_ok=True)
         """
-        group = name_bytes(name)
+        group = name_bytes(name, "the group")
         after = None if start in ("$", b"$") else StreamID.parse(start)
         read = optional(entries_read, "entries_read")
         try:
             self._engine.run(groups.create_group, self._name, group, after, mkstream, read)
         except BusyGroup:
             if not exist_ok:
-                which = f"group {shown(text(group))} of stream {shown(text(self.key))}"
+                which = (
+                    f"group {shown(text(group))} of stream {shown(text(self.key))}; "
+                    "exist_ok=True returns it as it is"
+                )
                 raise BusyGroup(detail=which) from None
         return Group(self._engine, self._name, group)
 
     def group(self, name: Name) -> Group:
         """Return a handle on a group; whether it exists is not checked."""
-        return Group(self._engine, self._name, name_bytes(name))
+        return Group(self._engine, self._name, name_bytes(name, "the group"))
 
     def groups(self) -> list[GroupInfo]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""

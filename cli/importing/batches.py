@@ -12,7 +12,7 @@ all rows of a commit were sent, so ``StreamEnd`` works out beforehand whether a 
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum, auto
 from functools import partial
@@ -22,11 +22,10 @@ import xxhash
 from kvstream.cli.file_formats import Position, Row, Rows, Source
 from kvstream.cli.json_values import Pairs
 from kvstream.cli.output import Progress
-from kvstream.cli.parameters import time_ms
 from kvstream.cli.session import IMPORT_PREFIX, atomically
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.store import Store
-from kvstream.types.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id
+from kvstream.types.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id, time_ms
 from kvstream.types.records import Fields
 
 UNIX_UNITS = {
@@ -147,12 +146,9 @@ def _unix_ms(unit: Decimal, text: str) -> int | None:
 
 def _pattern_ms(pattern: str, text: str) -> int | None:
     try:
-        moment = datetime.strptime(text, pattern)
+        return time_ms(datetime.strptime(text, pattern))
     except ValueError:
         return None
-    if moment.tzinfo is None:
-        moment = moment.replace(tzinfo=UTC)
-    return round(moment.timestamp() * 1000)
 
 
 FINISHED_DAYS = 30

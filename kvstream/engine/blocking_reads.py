@@ -4,18 +4,26 @@ A read is an object that an engine tries until it replies. An engine of this pro
 of a server sends it as a command.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import cast
 
-from kvstream.engine.coerce import NUMBER_MAX, Seconds, milliseconds, wait_of, whole
+from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, nearest, shown
+from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import read, readgroup
+from kvstream.operations import info, read, readgroup
+from kvstream.operations.groups import text
 from kvstream.operations.read import Position, Reply
 from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, HistoryEntry
+
+_NAMES_MAX = 1000
+"""How many keys are compared with a wrong one."""
+_DECADE_MS = 10 * 365 * 86_400_000
 
 _POSITIONS = {position.value: position for position in Position}
 
@@ -32,7 +40,7 @@ BudgetOf = Callable[[], Budget | None]
 """Returns new limits of a reply, for each attempt."""
 
 
-def _text(after: IDLike) -> str | None:
+def _sign(after: IDLike) -> str | None:
     if isinstance(after, bytes):
         return after.decode("ascii", "replace")
     return after if isinstance(after, str) else None
@@ -40,21 +48,21 @@ def _text(after: IDLike) -> str | None:
 
 def read_position(after: IDLike) -> StreamID | Position:
     """Return the start of an XREAD: an ID, ``$`` or ``+``."""
-    text = _text(after)
-    if text == ">":
+    sign = _sign(after)
+    if sign == ">":
         raise read.new_only()
-    if text in _POSITIONS:
-        return _POSITIONS[text]
+    if sign in _POSITIONS:
+        return _POSITIONS[sign]
     return StreamID.parse(after)
 
 
 def group_position(after: IDLike) -> StreamID | None:
     """Return the start of an XREADGROUP: an ID, or NEW for ``>``."""
-    text = _text(after)
-    if text == ">":
+    sign = _sign(after)
+    if sign == ">":
         return readgroup.NEW
-    if text in _POSITIONS:
-        raise readgroup.no_history_from(text)
+    if sign in _POSITIONS:
+        raise readgroup.no_history_from(sign)
     return StreamID.parse(after)
 
 
@@ -114,18 +122,48 @@ def plain_read(
     engine: AnyEngine, wanted: Wanted, count: int | None, block: Seconds | None, budget: BudgetOf
 ) -> Lists:
     """Read the entries after each position; return [] if none came within ``block`` seconds."""
-    if count is not None and (type(count) is not int or count > NUMBER_MAX):
-        count = whole(count, "count")
+    count = count_of(count)
     attempt = PlainRead([(name, read_position(after)) for name, after in wanted], count, budget)
     if block is None:
         return cast(Lists, _decoded(engine.run(attempt)))
     names = [name for name, _ in wanted]
-    return cast(Lists, _decoded(engine.wait_for(names, attempt, wait_of(block))))
+    return cast(Lists, _decoded(engine.wait_for(names, attempt, block_of(block))))
 
 
 def _decoded(reply: Reply | None) -> PendingLists:
     """Return a reply with its entries decoded; called outside the lock."""
     return [(name, list(entries)) for name, entries in reply or ()]
+
+
+def misnamed(engine: AnyEngine, name: bytes, group: bytes) -> str:
+    """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
+    key, database = key_of(name), database_of(name)
+    try:
+        found = [text(each.name) for each in engine.run(info.group_infos, name)]
+    except NoSuchKey:
+        keys = [text(each) for each in islice(engine.keys(database, None), _NAMES_MAX)]
+        return f"there is no stream {shown(text(key))}{nearest(text(key), keys)}"
+    except KVStreamError:
+        return ""
+    if text(group) in found:
+        return ""
+    near = nearest(text(group), found) or ": create_group creates it"
+    return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"
+
+
+def idle_known(engine: AnyEngine, entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries of a CLAIM, with an ``idle_ms`` of None for those that were given back.
+
+    XNACK sets their delivery time to 0, so that Redis shows them idle since 1970.
+    """
+    found = list(entries)
+    if max((entry.idle_ms or 0 for entry in found), default=0) < _DECADE_MS:
+        return found
+    since_1970_ms = engine.clock.now_ms() - _DECADE_MS
+    return [
+        entry._replace(idle_ms=None) if (entry.idle_ms or 0) > since_1970_ms else entry
+        for entry in found
+    ]
 
 
 def group_read(
@@ -141,13 +179,21 @@ def group_read(
     budget: BudgetOf = lambda: None,
 ) -> PendingLists:
     """Deliver entries to a consumer; return [] if none came within ``block`` seconds."""
-    if count is not None and (type(count) is not int or count > NUMBER_MAX):
-        count = whole(count, "count")
+    count = count_of(count)
     positions = [(name, group_position(after)) for name, after in wanted]
     claim_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
     attempt = GroupRead(group, consumer, positions, count, noack, claim_ms, budget)
-    if block is None:
-        return _decoded(engine.run(attempt))
     names = [name for name, _ in positions]
-    retry_at = None if claim_ms is None else attempt.retry_at
-    return _decoded(engine.wait_for(names, attempt, wait_of(block), retry_at))
+    try:
+        if block is None:
+            reply = engine.run(attempt)
+        else:
+            retry_at = None if claim_ms is None else attempt.retry_at
+            reply = engine.wait_for(names, attempt, block_of(block), retry_at)
+    except NoGroup as error:
+        wrong = (misnamed(engine, name, group) for name in names)
+        raise error.with_detail(next(filter(None, wrong), "")) from None
+    lists = _decoded(reply)
+    if claim_ms is None:
+        return lists
+    return [(name, [*idle_known(engine, cast(list[Entry], entries))]) for name, entries in lists]

@@ -5,11 +5,12 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
+from math import ceil
 from operator import index
 from pathlib import Path, PurePath
 from typing import Any, Literal
 
-from kvstream.errors import InvalidArgument, shown
+from kvstream.errors import InvalidArgument, advise, nearest, shown
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.ack import NackMode
@@ -21,7 +22,7 @@ from kvstream.operations.trim import (
     limit_without_strategy,
     two_strategies,
 )
-from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
 
@@ -40,6 +41,10 @@ NUMBER_MAX = (1 << 63) - 1
 SECONDS_MAX = 1 << 53
 """Three hundred million years: a longer time has no exact milliseconds as a float."""
 
+_BLOCK_TOO_LONG_S = range(3601, 10**9)
+"""Waits that are milliseconds by mistake; longer ones are meant to be for ever."""
+_BLOCK_FORMS = "; give seconds, 0 to wait for ever, or None not to wait"
+
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 _SERVERS = {
     "redis": "redis",
@@ -53,11 +58,13 @@ _SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/"
 """The start of a ``Path`` made from a URL, which has one slash instead of two."""
 
 
-def name_bytes(name: Name) -> bytes:
-    """Return the bytes of a key, group or consumer name."""
-    encoded = to_bytes(name)
+def name_bytes(name: Name, what: str = "a name") -> bytes:
+    """Return the bytes of a key, group or consumer name; ``what`` names it in an error."""
+    if name is None:
+        raise InvalidArgument(f"{what} is None: give its name as str or bytes")
+    encoded = to_bytes(name, what)
     if len(encoded) > KEY_BYTES_MAX:
-        raise InvalidArgument(f"a name is longer than {KEY_BYTES_MAX} bytes")
+        raise InvalidArgument(f"{what} is longer than {KEY_BYTES_MAX} bytes")
     return encoded
 
 
@@ -115,7 +122,7 @@ def milliseconds(seconds: Seconds, what: str) -> int:
     raise _no_duration(seconds, what)
 
 
-def wait_of(block: Seconds, what: str = "timeout") -> float | None:
+def wait_of(block: Seconds, what: str) -> float | None:
     """Return the seconds that a call waits: None (for ever) for 0, as in Redis."""
     try:
         if block >= 0 and type(block) is not bool:
@@ -125,12 +132,39 @@ def wait_of(block: Seconds, what: str = "timeout") -> float | None:
     raise _no_duration(block, what)
 
 
+def block_of(block: Seconds) -> float | None:
+    """Return what ``wait_of`` does for a read's ``block``; warn about more than an hour."""
+    wait = wait_of(block, "block")
+    if wait is not None and ceil(wait) in _BLOCK_TOO_LONG_S:
+        advise(
+            f"block={block} waits for {wait / 60:,.0f} minutes: it is in seconds, while redis-py's "
+            "is in milliseconds; block=0 waits for ever"
+        )
+    return wait
+
+
+def warn_of_block() -> None:
+    """Warn that a read in a transaction did not wait."""
+    advise("block does not wait inside transaction(), where nothing can arrive: read before it")
+
+
+def count_of(count: int | None) -> int | None:
+    """Return the ``count`` of a read; warn if it is below 1."""
+    if count is None or (type(count) is int and 0 < count <= NUMBER_MAX):
+        return count
+    count = whole(count, "count")
+    if count < 1:
+        advise(f"count={count} reads nothing: leave count out to read without a limit")
+    return count
+
+
 def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:
     try:
         if seconds < 0:
-            return InvalidArgument(f"{what} is negative")
+            hint = _BLOCK_FORMS if what == "block" else ""
+            return InvalidArgument(f"{what} is negative: {shown(seconds)}{hint}")
         if seconds >= SECONDS_MAX:
-            return InvalidArgument(f"{what} is too long")
+            return InvalidArgument(f"{what} is too long: {shown(seconds)}")
     except (TypeError, ArithmeticError):
         pass
     return InvalidArgument(f"{what} is not a number of seconds: {shown(seconds)}")
@@ -148,10 +182,11 @@ def expiry_ms(seconds: Seconds) -> int:
 
 def trim_of(
     maxlen: int | None,
-    minid: IDLike | None,
+    minid: BoundLike | None,
     approximate: bool,
     limit: int | None,
     ref_policy: Policy | None,
+    now_ms: NowMs,
 ) -> Trim | None:
     """Return the trim that the arguments describe, or None if they describe none."""
     policy = RefPolicy(ref_policy) if ref_policy else RefPolicy.KEEPREF
@@ -164,7 +199,7 @@ def trim_of(
             maxlen = whole(maxlen, "maxlen")
         return _trim(Strategy.MAXLEN, maxlen, MIN_ID, bool(approximate), limit, policy)
     if minid is not None:
-        bound = StreamID.parse(minid)
+        bound = id_or_time(minid, now_ms=now_ms)
         return _trim(Strategy.MINID, 0, bound, bool(approximate), limit, policy)
     if limit is not None:
         raise limit_without_strategy(limit)
@@ -230,9 +265,9 @@ def path_of(path: AnyPath) -> Path:
 def store_options(given: Mapping[str, Any]) -> StoreOptions:
     """Return the options of a store; raise InvalidArgument for an unknown name or a bad value."""
     known = {field.name: field.type for field in fields(StoreOptions)}
-    if unknown := given.keys() - known:
-        names = ", ".join(sorted(unknown))
-        raise InvalidArgument(f"no such option: {names} (see the fields of StoreOptions)")
+    if unknown := sorted(given.keys() - known):
+        near = nearest(unknown[0], known) or " (see the fields of StoreOptions)"
+        raise InvalidArgument(f"no such option: {', '.join(unknown)}{near}")
     return StoreOptions(**{name: _option(name, known[name], given[name]) for name in given})
 
 
@@ -242,11 +277,13 @@ def _option(name: str, kind: object, value: Any) -> Any:
         try:
             value = Durability(value)
         except ValueError:
-            raise InvalidArgument(f"durability must be one of {', '.join(Durability)}") from None
+            raise InvalidArgument(
+                f"durability must be one of {', '.join(Durability)}, not {shown(value)}"
+            ) from None
     elif kind is float:
         wait_of(value, name)
     elif kind is int:
         value = whole(value, name)
         if value < 0:
-            raise InvalidArgument(f"{name} must not be negative")
+            raise InvalidArgument(f"{name} must not be negative: {value}")
     return value

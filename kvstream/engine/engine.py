@@ -20,6 +20,7 @@ from pathlib import Path
 from time import monotonic, perf_counter
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
+from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.expiry import Expiry
 from kvstream.engine.lock import EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
@@ -378,11 +379,7 @@ class Engine:
         timeout_s: float | None,
         retry_at: Callable[[Txn], int | None] | None = None,
     ) -> T | None:
-        """Run ``attempt`` until it replies; return None after ``timeout_s`` (None waits for ever).
-
-        ``retry_at`` returns the Unix time in milliseconds at which another try may help although
-        nothing is written, or None if that is unknown.
-        """
+        """Run ``attempt`` until it replies, as ``AnyEngine.wait_for`` says."""
         arrived = Signal()
         outcomes: list[Outcome] = []
 
@@ -393,6 +390,8 @@ class Engine:
         deadline = None if timeout_s is None else monotonic() + timeout_s
         reply, waiter = self.submit(names, attempt, deliver)
         if waiter is None:
+            if reply is None:
+                warn_of_block()
             return reply
         try:
             while not arrived.wait(self._pause_s(deadline, retry_at)):

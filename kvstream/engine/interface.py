@@ -43,7 +43,12 @@ class AnyEngine(Protocol):
         timeout_s: float | None,
         retry_at: Callable[[Txn], int | None] | None = None,
     ) -> T | None:
-        """Run ``attempt`` until it replies; return None after ``timeout_s`` (None: never)."""
+        """Run ``attempt`` until it replies; return None after ``timeout_s`` (None: never).
+
+        ``retry_at`` returns the Unix time in milliseconds at which another try may help although
+        nothing is written, or None if that is unknown. In a transaction it tries once, and warns if
+        there is no reply.
+        """
         ...
 
     def transaction(self) -> AbstractContextManager[Any]:

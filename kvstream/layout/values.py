@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import msgpack
 
-from kvstream.errors import Corruption, InvalidArgument
+from kvstream.errors import Corruption, InvalidArgument, shown
 from kvstream.layout.compiled import twins
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import Fields, RepeatedFields
@@ -65,8 +65,27 @@ Names = tuple[str, ...] | tuple[bytes, ...]
 """The field names of an entry in order, with repeats."""
 
 
-def to_bytes(part: FieldPart) -> bytes:
-    """Return ``part`` as redis-py sends it; raise InvalidArgument for None, bool and the like."""
+_NO_FIELD = object()
+_INSTEAD = {
+    "NoneType": 'leave it out, or give ""',
+    "bool": "give int(value) or str(value)",
+    "UUID": "give str(value) or value.bytes",
+    "Decimal": "give str(value)",
+    "datetime": "give value.isoformat()",
+    "date": "give value.isoformat()",
+    "time": "give value.isoformat()",
+    "timedelta": "give value.total_seconds()",
+    "dict": "give json.dumps(value)",
+    "list": "give json.dumps(value)",
+}
+"""What to store in place of a value, by the name of its type."""
+
+
+def to_bytes(part: FieldPart, what: str = "a value", field: object = _NO_FIELD) -> bytes:
+    """Return ``part`` as redis-py sends it; raise InvalidArgument for None, bool and the like.
+
+    The error calls it ``what``, or the value of ``field`` if that is given.
+    """
     if isinstance(part, bytes):
         return part
     if isinstance(part, str):
@@ -77,8 +96,11 @@ def to_bytes(part: FieldPart) -> bytes:
     if isinstance(part, bytearray | memoryview):
         return bytes(part)
     if isinstance(part, bool) or not isinstance(part, int | float):
+        where = what if field is _NO_FIELD else f"the value of field {shown(field)}"
         kind = type(part).__name__
-        raise InvalidArgument(f"a {kind} cannot be stored: give bytes, str, int or float")
+        instead = _INSTEAD.get(kind, "give bytes, str, int or float")
+        value = "None" if part is None else f"{shown(part)}, a {kind}"
+        raise InvalidArgument(f"{where} cannot be {value}: {instead}")
     return repr(part).encode()
 
 
@@ -103,10 +125,13 @@ def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
     packed = _pack_many(given, ENTRY_BYTES_MAX)
     if None not in packed:
         return packed  # type: ignore[return-value]
-    return [
-        encode_fields(fields) if done is None else done
-        for fields, done in zip(given, packed, strict=True)
-    ]
+    for at, done in enumerate(packed):
+        if done is None:
+            try:
+                packed[at] = encode_fields(given[at])
+            except InvalidArgument as error:
+                raise InvalidArgument(f"entry {at}: {error}") from None
+    return packed  # type: ignore[return-value]
 
 
 def pack_text(fields: dict[Any, Any], limit: int) -> tuple[bytes, Names] | None:
@@ -231,8 +256,14 @@ def flat_bytes(fields: FieldsLike) -> list[bytes]:
     """Return ``fields`` as bytes: field, value, field, value ..."""
     pairs = fields.items() if isinstance(fields, Mapping) else fields
     try:
-        return [to_bytes(part) for field, value in pairs for part in (field, value)]
+        return [
+            part
+            for field, value in pairs
+            for part in (to_bytes(field, "a field name"), to_bytes(value, field=field))
+        ]
     except InvalidArgument:
         raise
     except (TypeError, ValueError):
-        raise InvalidArgument("fields are a mapping or (field, value) pairs") from None
+        raise InvalidArgument(
+            f"fields are a mapping or (field, value) pairs, not {shown(fields)}"
+        ) from None

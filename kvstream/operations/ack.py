@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from functools import partial
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.meta.pel import COUNT_MAX, Targets, drop, drop_one, plan, stretches, take
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
@@ -30,7 +30,9 @@ class NackMode(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL")
+        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL").with_detail(
+            f"{shown(value)}{nearest(str(value), cls)}"
+        )
 
 
 def stream_and_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta] | None:

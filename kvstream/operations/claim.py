@@ -354,11 +354,16 @@ def pending_range(
 ) -> list[PendingEntry]:
     """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer`` if it is given.
 
-    Entries given back have no owner: their idle time is -1, and every idle filter includes them.
+    Entries given back have no owner and no idle time, and every idle filter includes them.
     """
     pieces = pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
     return [
-        PendingEntry(StreamID.unpack(eid), piece.consumer, piece.idle_ms, piece.deliveries)
+        PendingEntry(
+            StreamID.unpack(eid),
+            piece.consumer,
+            None if piece.idle_ms < 0 else piece.idle_ms,
+            piece.deliveries,
+        )
         for piece in pieces
         for eid in piece.ids
     ]

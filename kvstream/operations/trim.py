@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
@@ -39,7 +39,9 @@ class RefPolicy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED")
+        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED").with_detail(
+            f"{shown(value)}{nearest(str(value), cls)}"
+        )
 
 
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:

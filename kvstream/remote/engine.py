@@ -20,6 +20,7 @@ from contextlib import contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.engine.coerce import warn_of_block
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -186,7 +187,10 @@ class RemoteEngine:
     ) -> T | None:
         """Send a read until it replies; return None after ``timeout_s`` (None: never)."""
         assert isinstance(attempt, PlainRead | GroupRead)
-        return self._read(attempt, timeout_s)  # type: ignore[return-value]
+        reply = self._read(attempt, timeout_s)
+        if reply is None and self._local.transaction is not None:
+            warn_of_block()
+        return reply  # type: ignore[return-value]
 
     def _read(self, attempt: PlainRead | GroupRead, timeout_s: float | None) -> Reply | None:
         """Send a read until it replies; 0 seconds: once."""

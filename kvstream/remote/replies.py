@@ -152,7 +152,7 @@ def pending_of(raw: list[Any]) -> PendingSummary:
 
 def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
     return [
-        PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
+        PendingEntry(StreamID.parse(eid), consumer, None if idle < 0 else idle, deliveries)
         for eid, consumer, idle, deliveries in raw
     ]
 

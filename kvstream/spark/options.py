@@ -12,7 +12,7 @@ import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Literal
@@ -20,8 +20,8 @@ from urllib.parse import urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
-from kvstream.errors import InvalidArgument, InvalidID, KVStreamError, RequestError, shown
-from kvstream.types.ids import MIN_ID, StreamID, range_end, range_start
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, shown
+from kvstream.types.ids import MIN_ID, StreamID, position, range_end, range_start
 
 Options = Mapping[str, str]
 
@@ -115,12 +115,12 @@ def choice(options: Options, name: str, words: tuple[str, ...]) -> str:
 
 def first_id(options: Options) -> StreamID:
     """Return the first ID of a read: the option ``start``, an ID or a time."""
-    return range_start(_bound(options.get("start", "-")))
+    return range_start(options.get("start", "-").strip())
 
 
 def last_id(options: Options) -> StreamID:
     """Return the last ID of a read: the lower of the options ``end`` and ``asof``."""
-    return min(range_end(_bound(options.get(name, "+"))) for name in ("end", "asof"))
+    return min(range_end(options.get(name, "+").strip()) for name in ("end", "asof"))
 
 
 def after_id(options: Options) -> StreamID | None:
@@ -133,35 +133,7 @@ def after_id(options: Options) -> StreamID | None:
         return MIN_ID
     if text.lower() in ("latest", "$", "+"):
         return None
-    with suppress(InvalidID):
-        return StreamID.parse(text)
-    ms = _milliseconds(text)
-    return StreamID(ms, 0).previous() if ms else MIN_ID
-
-
-def _bound(text: str) -> str:
-    """Return an ID unchanged, and an ISO 8601 time as the ID of its millisecond.
-
-    A time without a zone is UTC. A leading "(" excludes the ID, as in XRANGE.
-    """
-    text = text.strip()
-    mark, bare = ("(", text[1:]) if text.startswith("(") else ("", text)
-    if bare in ("-", "+"):
-        return text
-    try:
-        StreamID.parse(bare)
-    except InvalidID:
-        return f"{mark}{_milliseconds(bare)}"
-    return text
-
-
-def _milliseconds(text: str) -> int:
-    try:
-        moment = datetime.fromisoformat(text)
-    except ValueError:
-        raise InvalidArgument(f"{shown(text)} is neither an ID nor an ISO 8601 time") from None
-    since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - _EPOCH
-    return max(0, since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000)
+    return position(text)
 
 
 _OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)

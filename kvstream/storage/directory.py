@@ -225,6 +225,33 @@ last_resorts: list[Callable[[Path], None]] = []
 this process holds it and nothing refers to it any more."""
 
 
+def _locked(path: Path, status: os.stat_result) -> str:
+    """Return the message of StoreLocked, which names the processes that hold the lock."""
+    holders = _holders(status)
+    if os.getpid() in holders:
+        return (
+            f"this process (PID {os.getpid()}) has the store in {path} open already: share that "
+            "Store among threads, or close it first"
+        )
+    by = f"process {', '.join(map(str, holders))}" if holders else "another process"
+    return (
+        f"{by} holds the store in {path}: stop it, or share the store by 'kvstream serve --dir "
+        f'{path}\' and kvstream.open("redis://...")'
+    )
+
+
+def _holders(status: os.stat_result) -> list[int]:
+    """Return the processes that hold a flock on a file, as far as Linux tells."""
+    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
+    try:
+        locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
+    except OSError:
+        return []
+    # "1: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF"; a process of another namespace is 0
+    found = {int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5] == device}
+    return sorted(pid for pid in found if pid > 0)
+
+
 class Directory:
     """A locked directory that holds a store, or will."""
 
@@ -372,10 +399,7 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(
-                f"another opener holds the store in {self.path}: close that one, or share it "
-                "among threads"
-            ) from None
+            raise StoreLocked(_locked(self.path, os.fstat(self._descriptor))) from None
 
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)

@@ -2,18 +2,20 @@
 
 Parsing follows Redis: ``123`` alone is ``123-0``, or ``123-18446744073709551615`` as the end of a
 range; in ranges ``-`` and ``+`` are the least and the greatest ID, and ``(id`` excludes an ID.
+The bounds of ranges may also be times, which are UTC without a zone.
 """
 
 import re
-from collections.abc import Sequence
-from datetime import UTC, datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from itertools import islice, pairwise
 from operator import lt
 from struct import Struct
 from typing import NamedTuple
 
-from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID
+from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID, advise, shown
+from kvstream.types.clock import SystemClock
 
 U64_MAX = (1 << 64) - 1
 
@@ -21,6 +23,16 @@ _ID = re.compile(rb"([0-9]{1,64})(?:-([0-9]{1,62}))?")
 _PACKED = Struct(">QQ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
+
+_UNIT_MS = {"ms": 1, "s": 1000, "m": 60_000, "h": 3_600_000, "d": 86_400_000, "w": 604_800_000}
+_DURATION = re.compile(r"(\d{1,15}(?:\.\d+)?)(ms|s|m|h|d)?")
+_AGO = re.compile(r"(\d{1,15}(?:\.\d+)?) (second|minute|hour|day|week)s? ago")
+_NOW = re.compile(r"now(?:-(.+))?")
+_SECONDS = range(10**9, 1 << 32)
+"""Numbers that are Unix seconds from 2001 to 2106, and as milliseconds days of early 1970."""
+
+NowMs = Callable[[], int]
+_system_ms = SystemClock().now_ms
 
 
 class StreamID(NamedTuple):
@@ -55,7 +67,7 @@ class StreamID(NamedTuple):
         """Return the ID that ``value`` names; raise InvalidID for any other value.
 
         ``value`` is a StreamID, a (ms, seq) pair, the text ``ms`` or ``ms-seq``, an int of
-        milliseconds, or a datetime, which is local time without a time zone.
+        milliseconds, a datetime or a date, which are UTC without a time zone.
         """
         if type(value) is StreamID:
             return value
@@ -63,12 +75,12 @@ class StreamID(NamedTuple):
             return _parse_text(value, missing_seq)
         if isinstance(value, tuple) and len(value) == 2:
             ms, seq = value
-        elif isinstance(value, datetime):
-            ms, seq = (value.astimezone(UTC) - _EPOCH) // _MILLISECOND, missing_seq
+        elif isinstance(value, date):
+            ms, seq = _date_ms(value), missing_seq
         else:
             ms, seq = value, missing_seq
         if not (_is_u64(ms) and _is_u64(seq)):
-            raise InvalidID(value=value)
+            raise _no_id(value)
         return cls(ms, seq)
 
     def next(self) -> "StreamID":
@@ -111,7 +123,11 @@ def ascending_parts(ids: Sequence[bytes]) -> list[Sequence[bytes]]:
     return [ids[start:end] for start, end in pairwise([0, *ends, len(ids)])]
 
 
-IDLike = StreamID | tuple[int, int] | str | bytes | int | datetime
+IDLike = StreamID | tuple[int, int] | str | bytes | int | date
+"""What names an ID; a datetime is a date."""
+
+BoundLike = IDLike | timedelta
+"""What names a bound of a range: also a time of ``time_ms``."""
 
 PACKED = _PACKED.pack
 """Return the 16 bytes of an ID, from its two numbers."""
@@ -130,43 +146,152 @@ def _is_u64(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= U64_MAX
 
 
+def _no_id(value: object) -> InvalidID:
+    """Return the error of a value that is no ID, which says what to give instead."""
+    if isinstance(value, float):
+        hint = "a float; give int milliseconds, or datetime.fromtimestamp(seconds, UTC)"
+    elif isinstance(value, timedelta):
+        hint = "a time span, which only the bounds of ranges may be; give an ID or a datetime"
+    elif isinstance(value, date):
+        hint = "before 1970, where IDs begin"
+    else:
+        hint = "an ID is 'ms-seq', an int of milliseconds or a datetime"
+    return InvalidID().with_detail(f"{shown(value)} ({hint})")
+
+
 def _ascii(value: str | bytes) -> bytes:
     try:
         return value.encode("ascii") if isinstance(value, str) else value
     except UnicodeEncodeError:
-        raise InvalidID(value=value) from None
+        raise _no_id(value) from None
 
 
 def _parse_text(value: str | bytes, missing_seq: int) -> StreamID:
     match = _ID.fullmatch(_ascii(value))
     if match is None:
-        raise InvalidID(value=value)
+        raise _no_id(value)
     ms = int(match[1])
     seq = missing_seq if match[2] is None else int(match[2])
     if ms > U64_MAX or seq > U64_MAX:
-        raise InvalidID(value=value)
+        raise _no_id(value)
     return StreamID(ms, seq)
 
 
-def _is(value: IDLike, sign: str) -> bool:
+# --- times --------------------------------------------------------------------------------------
+
+
+def duration_ms(text: str) -> int | None:
+    """Return the milliseconds of ``500ms``, ``10s``, ``1.5h``, or ``7``, which is in seconds."""
+    match = _DURATION.fullmatch(text)
+    return None if match is None else round(float(match[1]) * _UNIT_MS[match[2] or "s"])
+
+
+def time_ms(value: object, now_ms: NowMs = _system_ms) -> int | None:
+    """Return the Unix milliseconds of a time, rounded down; None if ``value`` is no time.
+
+    A time is a datetime, a date (its midnight), a timedelta (that long ago), or text: ISO 8601,
+    ``now``, ``now-15m`` or ``15 minutes ago``. Without a time zone it is UTC.
+    """
+    if isinstance(value, str):
+        back = _back_ms(value)
+        if back is not None:
+            return now_ms() - back
+        try:
+            value = datetime.fromisoformat(value)
+        except ValueError:
+            return None
+    if isinstance(value, timedelta):
+        return now_ms() - value // _MILLISECOND
+    return _date_ms(value) if isinstance(value, date) else None
+
+
+def _back_ms(text: str) -> int | None:
+    """Return how many milliseconds ago ``now``, ``now-15m`` or ``15 minutes ago`` is."""
+    ago = _AGO.fullmatch(text)
+    if ago is not None:
+        return round(float(ago[1]) * _UNIT_MS[ago[2][0]])
+    now = _NOW.fullmatch(text)
+    if now is None:
+        return None
+    return 0 if now[1] is None else duration_ms(now[1])
+
+
+def _date_ms(value: date) -> int:
+    if not isinstance(value, datetime):
+        value = datetime(value.year, value.month, value.day)
+    return ((value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH) // _MILLISECOND
+
+
+def seconds_hint(value: object) -> str | None:
+    """Return a hint if a bound of a range is a number of seconds and not of milliseconds."""
+    if isinstance(value, str) and len(value) == 10 and value.isascii() and value.isdigit():
+        value = int(value)
+    if type(value) is not int or value not in _SECONDS:
+        return None
+    moment = datetime.fromtimestamp(value / 1000, UTC)
+    return (
+        f"the bound {value} is {moment:%Y-%m-%d %H:%M} in milliseconds: for Unix seconds give "
+        f"{value}000, or '{value}-0' if it is an ID"
+    )
+
+
+def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_ms) -> StreamID:
+    """Return the ID that ``value`` names, which may be a time; raise InvalidID for any other value.
+
+    Times before 1970 count as 1970. Warns about an int that can only be seconds.
+    """
+    try:
+        found = StreamID.parse(value, missing_seq)  # type: ignore[arg-type]
+    except InvalidID as error:
+        ms = time_ms(value, now_ms)
+        if ms is not None:
+            return StreamID(max(0, ms), missing_seq)
+        if isinstance(value, str):
+            error.detail = f"{shown(value)} ({_BOUNDS})"
+        raise
+    hint = seconds_hint(value)
+    if hint is not None:
+        advise(hint)
+    return found
+
+
+_BOUNDS = (
+    "a bound is '-', '+', an ID such as '1700000000000-0', or a time: a datetime, date or "
+    "timedelta, '2026-01-31T12:00' (UTC), 'now-15m'"
+)
+
+
+def position(value: IDLike) -> StreamID:
+    """Return the ID after which reading starts: an ID, or a time, whose own entries are read."""
+    try:
+        return StreamID.parse(value)
+    except InvalidID:
+        first = id_or_time(value)
+        return first.previous() if first.ms else first
+
+
+# --- ranges -------------------------------------------------------------------------------------
+
+
+def _is(value: BoundLike, sign: str) -> bool:
     return value == sign or value == sign.encode()
 
 
-def _bound(value: IDLike, missing_seq: int) -> tuple[StreamID, bool]:
+def _bound(value: BoundLike, missing_seq: int, now_ms: NowMs) -> tuple[StreamID, bool]:
     """Return the ID of a bound, and whether it is excluded."""
     if isinstance(value, str | bytes):
         if value[:1] in ("(", b"("):
-            return StreamID.parse(value[1:], missing_seq), True
+            return id_or_time(value[1:], missing_seq, now_ms), True
         if _is(value, "-"):
             return MIN_ID, False
         if _is(value, "+"):
             return MAX_ID, False
-    return StreamID.parse(value, missing_seq), False
+    return id_or_time(value, missing_seq, now_ms), False
 
 
-def range_start(value: IDLike) -> StreamID:
-    """Return the first ID of a range that starts at ``value``: an ID, ``-``, ``+`` or ``(id``."""
-    bound, excluded = _bound(value, 0)
+def range_start(value: BoundLike, now_ms: NowMs = _system_ms) -> StreamID:
+    """Return the first ID of a range: an ID, a time, ``-``, ``+``, or ``(`` and an ID or time."""
+    bound, excluded = _bound(value, 0, now_ms)
     if not excluded:
         return bound
     if bound == MAX_ID:
@@ -174,9 +299,9 @@ def range_start(value: IDLike) -> StreamID:
     return bound.next()
 
 
-def range_end(value: IDLike) -> StreamID:
-    """Return the last ID of a range that ends at ``value``: an ID, ``-``, ``+`` or ``(id``."""
-    bound, excluded = _bound(value, U64_MAX)
+def range_end(value: BoundLike, now_ms: NowMs = _system_ms) -> StreamID:
+    """Return the last ID of a range, of the same forms; a time includes its whole millisecond."""
+    bound, excluded = _bound(value, U64_MAX, now_ms)
     if not excluded:
         return bound
     if bound == MIN_ID:

@@ -24,7 +24,8 @@ class Entry(NamedTuple):
     id: StreamID
     fields: Fields
     idle_ms: int | None = None
-    """Milliseconds since the previous delivery; only after a read with CLAIM."""
+    """Milliseconds since the previous delivery; only after a read with CLAIM, and None if it was
+    given back."""
     deliveries: int | None = None
     """Number of previous deliveries; only after a read with CLAIM."""
 
@@ -77,8 +78,8 @@ class PendingEntry(NamedTuple):
     id: StreamID
     consumer: bytes
     """Empty if XNACK has released the entry."""
-    idle_ms: int
-    """Milliseconds since the last delivery; -1 if XNACK has released the entry."""
+    idle_ms: int | None
+    """Milliseconds since the last delivery; None if XNACK has released the entry."""
     deliveries: int
 
 

@@ -94,7 +94,7 @@ def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path
 @pytest.mark.parametrize(
     ("text", "reason"),
     [
-        ("prot = 1", "unknown settings: prot"),
+        ("prt = 1", "unknown settings: prt: did you mean 'port'?"),
         ("port = ", "Invalid value (at end of document)"),
         ("port = 70000", "kvstream.toml: port: 70000 is not in the range 0<=x<=65535"),
         ('durability = "often"', "'often' is not one of"),

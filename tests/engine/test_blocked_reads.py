@@ -118,7 +118,7 @@ def test_a_wait_may_be_longer_than_any_clock_can_tell(store: Store, block: float
 
 @pytest.mark.parametrize("block", [-1, -0.001, float("-inf"), float("nan")])
 def test_a_wait_of_no_length_is_refused(store: Store, block: float) -> None:
-    with pytest.raises(InvalidArgument, match=r"timeout is (negative|not a number)"):
+    with pytest.raises(InvalidArgument, match=r"block is (negative|not a number)"):
         store.stream("s").read(block=block)
 
 

@@ -1,6 +1,7 @@
 """Transactions: one commit of all that is done inside, seen by nobody before."""
 
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -109,10 +110,15 @@ def test_nothing_waits_inside(store: Store) -> None:
     with store.transaction() as tx:
         stream = tx.stream("s")
         group = stream.create_group("g")
-        assert stream.read(block=0) == []
-        assert tx.read({"s": "$", "t": "+"}, block=0) == {}
-        assert group.consumer("c").read(block=0) == []
-        assert group.consumer("c").read(block=0, claim_min_idle=0) == []
+        reads: list[Callable[[], object]] = [
+            lambda: stream.read(block=0),
+            lambda: tx.read({"s": "$", "t": "+"}, block=0),
+            lambda: group.consumer("c").read(block=0),
+            lambda: group.consumer("c").read(block=0, claim_min_idle=0),
+        ]
+        for read in reads:
+            with pytest.warns(UserWarning, match="block does not wait inside transaction"):
+                assert not read()
         stream.add({"f": "v"}, id="1-0")
         assert ms_of(stream.read("0", block=0)) == [1]
         assert ms_of(group.consumer("c").read(block=0)) == [1]

@@ -110,6 +110,7 @@ def test_a_trim_needs_a_bound_that_is_one(five: Stream) -> None:
     assert len(five) == 5
 
 
+@pytest.mark.filterwarnings("ignore:count=-1 reads nothing")
 @pytest.mark.parametrize(
     "call", [*OPTIONAL.values(), *REQUIRED.values()], ids=[*OPTIONAL, *REQUIRED]
 )
@@ -187,7 +188,7 @@ def test_what_is_no_duration_is_refused(five: Stream, call: Call) -> None:
         with pytest.raises(InvalidArgument, match=r"^\w+ is not a number of seconds: .+"):
             call(five, wrong)
     for wrong in (-1, -0.001, float("-inf"), -HUGE):
-        with pytest.raises(InvalidArgument, match=r"^\w+ is negative$"):
+        with pytest.raises(InvalidArgument, match=r"^\w+ is negative: "):
             call(five, wrong)
 
 
@@ -195,7 +196,7 @@ def test_what_is_no_duration_is_refused(five: Stream, call: Call) -> None:
 def test_a_span_without_end_is_refused(five: Stream, call: Call) -> None:
     group_of(five).consumer("c").read()
     for wrong in WITHOUT_END:
-        with pytest.raises(InvalidArgument, match=r"^\w+ is too long$"):
+        with pytest.raises(InvalidArgument, match=r"^\w+ is too long: "):
             call(five, wrong)
     assert {entry.consumer for entry in group_of(five).pending_range()} == {b"c"}
 

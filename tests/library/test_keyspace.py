@@ -77,11 +77,11 @@ def test_a_key_is_any_bytes(store: Store, key: bytes) -> None:
 
 
 def test_a_name_that_is_too_long_or_no_name_is_refused(store: Store) -> None:
-    with pytest.raises(InvalidArgument, match="a name is longer than 1048576 bytes"):
+    with pytest.raises(InvalidArgument, match="the key is longer than 1048576 bytes"):
         store.stream("x" * ((1 << 20) + 1))
     calls: list[Callable[[Any], object]] = [store.stream, store.exists, store.delete, store.type]
     for call in calls:
-        with pytest.raises(InvalidArgument, match="a NoneType cannot be stored"):
+        with pytest.raises(InvalidArgument, match="the key is None: give its name"):
             call(None)
 
 

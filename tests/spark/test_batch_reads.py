@@ -269,7 +269,7 @@ def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path)
         ({"path": "/nowhere"}, r"give the option stream \(names\) or pattern"),
         (
             {"path": "/nowhere", "stream": "s", "start": "soon"},
-            "'soon' is neither an ID nor an ISO 8601 time",
+            "'soon' .a bound is '-', '.', an ID such as '1700000000000-0', or a time",
         ),
     ],
 )

@@ -273,7 +273,7 @@ def _pending_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
                     "group": group.name,
                     "id": bytes(entry.id),
                     "consumer": entry.consumer or None,
-                    "idle_ms": None if entry.idle_ms == -1 else entry.idle_ms,
+                    "idle_ms": entry.idle_ms,
                     "deliveries": entry.deliveries,
                 }
 
