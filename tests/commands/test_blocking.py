@@ -153,6 +153,7 @@ def test_history_never_waits(say: Say) -> None:
     assert say("XREADGROUP GROUP g c BLOCK 0 STREAMS s 0") == [[b"s", []]]
 
 
+@pytest.mark.filterwarnings("ignore:block does not wait")
 def test_nothing_waits_inside_a_transaction(say: Say, engine: Engine) -> None:
     say("XGROUP CREATE s g $ MKSTREAM")
     with engine.transaction():

@@ -137,7 +137,7 @@ def test_what_one_store_has_stays_where_another_one_refuses_and_a_second_try_com
     write = numbered(spark, 300, streams=30).write.format("kvstream").mode("append")
     write = write.option("path", ",".join(map(str, stores))).option("wait", 0)
     write = write.option("txnAppId", "nightly").option("txnVersion", 1)
-    with Store.open(stores[1]), pytest.raises(PySparkException, match="another opener holds"):
+    with Store.open(stores[1]), pytest.raises(PySparkException, match="holds the store"):
         write.save()
     before = contents(stores[0])
     assert contents(stores[1]) == {}
