@@ -259,6 +259,7 @@ class Engine:
                 self.database.rest()
         except BaseException as error:
             if self.is_open_here() and self._open is txn:  # else it was not opened, or has ended
+                self._nested = False  # the block above has let go of the lock
                 self.abandon_turn()
             elif not isinstance(error, KVStreamError):
                 self._unserved |= signals
