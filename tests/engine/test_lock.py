@@ -1,6 +1,8 @@
 """The engine's lock: threads park before it, and are woken, handed it, or look by themselves."""
 
 import threading
+from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -97,3 +99,15 @@ def test_calls_of_threads_that_switch_all_the_time_all_end(store: Store) -> None
     lock = store.engine._lock
     assert not lock.parked
     assert store.check() == []
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_transaction_leaves_the_lock_free(tmp_path: Path, fails: bool) -> None:
+    """Otherwise the next call would wait for RETRY_S."""
+    with Store.open(tmp_path / "store") as store:
+        with suppress(RuntimeError), store.transaction():
+            store.stream("s").add({"f": "v"})
+            if fails:
+                raise RuntimeError("undone")
+        assert not store.engine._lock.busy
+        assert store.exists("s") is not fails
