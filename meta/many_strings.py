@@ -7,7 +7,6 @@ on its own.
 from collections.abc import Mapping, Sequence
 
 from kvstream.layout.keys import COUNTED_MAX, U64, key_of, scan_row, stream_row
-from kvstream.meta.records import STREAM_KIND
 from kvstream.meta.strings import STRING_KIND, WHOLE_VERSION
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -19,7 +18,6 @@ _PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
 """How the record of a plain string begins; its generation follows."""
 HEAD = len(_PLAIN) + U64.size
 """Bytes before the value."""
-_OF_STREAM = bytes([STREAM_KIND])
 
 
 def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
@@ -29,11 +27,6 @@ def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
         rows = [stream_row(name) for name in names[at : at + TOGETHER]]
         found += txn.batch.get_many(_METADATA, rows)
     return found
-
-
-def is_of_stream(record: bytes) -> bool:
-    """Return whether a record is a stream's."""
-    return record.startswith(_OF_STREAM)
 
 
 class Plain:

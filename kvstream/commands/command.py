@@ -256,6 +256,11 @@ class Command:
         return [] if self.keys is None else self.keys.of(argv)
 
 
+def spellings(name: str) -> tuple[bytes, bytes]:
+    """Return how clients write a name; any other mix of letters is looked up in small ones."""
+    return name.encode(), name.upper().encode()
+
+
 class Family:
     """The commands of one module: ``command`` is the decorator that adds one."""
 

@@ -330,12 +330,10 @@ class Client(Session):
     def settle(self) -> None:
         """Update ``direct`` after the client's requests have run."""
         self.direct = (
-            self.answers is _ON
-            and self.queue is None
+            self.is_plain
             and self.block is None
-            and self.authenticated
             and self.fault is None
-            and not (self.no_touch or self.closing or self.unread.size)
+            and not (self.closing or self.unread.size)
             and self.reader.is_empty
         )
 

@@ -22,6 +22,7 @@ from kvstream.commands.command import (
     Container,
     Later,
     Stepwise,
+    spellings,
 )
 from kvstream.commands.replies import ErrorReply, Paged, Reply
 from kvstream.commands.reply_pages import memory_of
@@ -109,7 +110,7 @@ class Pipelines:
             if isinstance(container, Container):
                 by_word = self._by_words(container.subcommands.values())
                 if by_word:
-                    self._by_word |= dict.fromkeys(_spellings(container.name), by_word)
+                    self._by_word |= dict.fromkeys(spellings(container.name), by_word)
         self._last: Plain | None = None
         """The command of the calls that are still to be recorded."""
         self._times: list[float] = []
@@ -128,7 +129,7 @@ class Pipelines:
         return {
             word: each
             for each in plain
-            for word in _spellings(each.name.partition("|")[2] or each.name)
+            for word in spellings(each.name.partition("|")[2] or each.name)
         }
 
     def _plain(self, row: Command) -> Plain:
@@ -286,11 +287,6 @@ class Pipelines:
         unit = partial(self._calls.answer, pipeline.client, command, argv)
         kind = command.tells, True, not command.writes
         return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
-
-
-def _spellings(name: str) -> tuple[bytes, bytes]:
-    """Return how clients write a name."""
-    return name.encode(), name.upper().encode()
 
 
 def _is_plain(row: Command) -> bool:

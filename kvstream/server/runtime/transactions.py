@@ -6,7 +6,15 @@ all of them. Without that a MULTI of 100 INCR takes 1.5 times the processor time
 
 from collections.abc import Mapping
 
-from kvstream.commands.command import Blocked, Command, Container, Flag, Later, Stepwise
+from kvstream.commands.command import (
+    Blocked,
+    Command,
+    Container,
+    Flag,
+    Later,
+    Stepwise,
+    spellings,
+)
 from kvstream.commands.replies import (
     NULL_ARRAY,
     RESP2,
@@ -71,7 +79,7 @@ def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Comm
         word: row
         for row in commands.values()
         if isinstance(row, Command) and not row.is_immediate and Flag.NO_MULTI not in row.flags
-        for word in (row.name.encode(), row.name.upper().encode())
+        for word in spellings(row.name)
     }
 
 
