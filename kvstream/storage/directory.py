@@ -72,6 +72,11 @@ class Gone:
 
 FORKED = "the store was opened before a fork: the child must open a store of its own"
 
+forked_after_opening = False
+"""This process was forked by one that had opened a store. RocksDB's threads are missing here, so a
+store that this process opened would hang at its first flush."""
+_has_opened = False
+
 _open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -94,6 +99,8 @@ def leak(handle: object) -> None:
 
 
 def _refuse_in_child() -> None:
+    global forked_after_opening
+    forked_after_opening = _has_opened
     parts = list(_open_parts)
     for part in parts:
         part.refuse_after_fork()
@@ -261,6 +268,8 @@ class Directory:
         except BaseException:
             self.discard()
             raise
+        global _has_opened
+        _has_opened = True
         return self
 
     def release(self) -> None:
@@ -372,14 +381,16 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
+            holder = holder_of(self._descriptor)
+            who = "" if holder is None else f" (process {holder})"
             raise StoreLocked(
-                f"another opener holds the store in {self.path}: close that one, or share it "
-                "among threads"
+                f"another opener holds the store in {self.path}{who}: close it there, or open it "
+                "with kvstream.open(..., shared=True) in every process, or run `kvstream serve`"
             ) from None
 
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)
-        _refuse_foreign(self.path, status)
+        refuse_foreign(self.path, status)
         with suppress(FileNotFoundError):  # the opener that created it has just discarded it
             if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
                 return
@@ -398,7 +409,7 @@ class Directory:
                             "store has a regular file: see who made it, and remove it"
                         )
                     if entry.name not in _NOT_OURS_YET_HARMLESS:
-                        _refuse_foreign(Path(entry.path), status)
+                        refuse_foreign(Path(entry.path), status)
 
     def _check_layout(self, create: bool) -> None:
         try:
@@ -435,6 +446,18 @@ class Directory:
 
     def _shared_files(self) -> list[os.DirEntry[str]]:
         return [entry for entry in self._files() if not entry.name.startswith(_OWN_TO_EACH_OPENER)]
+
+
+def holder_of(descriptor: int) -> int | None:
+    """Return the process that has locked a file or folder; None if the system does not tell."""
+    number = os.fstat(descriptor).st_ino
+    with suppress(OSError, ValueError):
+        for line in Path("/proc/locks").read_text().splitlines():
+            # 1: FLOCK  ADVISORY  WRITE 4711 08:02:131077 0 EOF
+            words = line.split()
+            if words[1] == "FLOCK" and words[5].rpartition(":")[2] == str(number):
+                return int(words[4]) or None
+    return None
 
 
 def _size(entry: os.DirEntry[str]) -> int:
@@ -501,7 +524,8 @@ def _open_directory(path: Path) -> int:
         raise UnsafeDirectory(f"cannot open {path}: {error.strerror}") from None
 
 
-def _refuse_foreign(path: Path, status: os.stat_result) -> None:
+def refuse_foreign(path: Path, status: os.stat_result) -> None:
+    """Raise UnsafeDirectory if another user owns a file or folder, or can write to it."""
     if status.st_uid != os.geteuid():
         raise UnsafeDirectory(f"{path} belongs to user {status.st_uid}, not to us")
     if status.st_mode & _FOREIGN_WRITERS:
