@@ -176,13 +176,14 @@ def open(
 ) -> Store:
     """Open the store at ``place``: in a directory, or on a server.
 
-    A path opens the directory, as ``Store.open`` does with the same arguments. With ``shared`` many
-    processes may open it so: one owns the store and serves the others, and when it ends, another
-    one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None. The URL of a server
-    (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0 on, gives the same
-    classes over the network. There ``db`` None is the database that the URL names, and durability
-    is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing without redis-py; a
-    call that the server is too old for raises ServerTooOld. ::
+    A path opens the directory, as ``Store.open`` does with the same arguments. With ``shared``
+    many processes may open it so: one owns the store and serves the others, and when it ends,
+    another one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None.
+
+    The URL of a server (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0
+    on, gives the same classes over the network. There ``db`` None is the database that the URL
+    names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
+    without redis-py; a call that the server is too old for raises ServerTooOld. ::
 
         with kvstream.open("redis://localhost:6379") as store:
             store.stream("orders").add({"sku": "a1"})

@@ -17,11 +17,13 @@ Transactions of all processes, the owner's too, go through the socket: they foll
 everywhere, and none keeps the others out while its block runs.
 """
 
+import atexit
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -34,6 +36,7 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
+    KVStreamError,
     ServerUnavailable,
     StoreClosed,
     StoreLocked,
@@ -45,8 +48,8 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.read import Reply
 from kvstream.remote.connection import CONNECT_S, ConnectionLost
-from kvstream.remote.engine import RemoteEngine
-from kvstream.shared.owner import SOCKET, Owner, OwnerBusy, Place
+from kvstream.remote.engine import RemoteEngine, open_server
+from kvstream.shared.owner import SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -101,6 +104,17 @@ class _Producer:
         return Idempotency(self._pid, b"%d" % next(self._numbers))
 
 
+_open: "weakref.WeakSet[SharedEngine]" = weakref.WeakSet()
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the stores that the program has left open, so that no client loses a call."""
+    for engine in list(_open):
+        with suppress(KVStreamError):
+            engine.close()
+
+
 class SharedEngine:
     """A shared store, as the library sees it. Every method may be called from any thread."""
 
@@ -123,6 +137,7 @@ class SharedEngine:
         self._current: Engine | RemoteEngine | None = None
         self._to_itself: RemoteEngine | None = None
         """The owner's connections to its own socket."""
+        self._started: OwnerProcess | None = None
         self._local = _Local()
         self._producers: list[_Producer] = []
         """Those that have no add under way."""
@@ -130,6 +145,7 @@ class SharedEngine:
         """For each group and consumer, the entries that other reads got while a read was under
         way."""
         directories.register(self)
+        _open.add(self)
 
     def refuse_after_fork(self) -> None:
         """Begin as a new client in a forked child, which uses nothing of its parent."""
@@ -164,10 +180,15 @@ class SharedEngine:
         while True:
             found = self._connected()
             if found is not None:
+                self._started = None
                 return found
             try:
-                self._owner = Owner(self._place, self.options)
-                return self._owner.engine
+                if directories.forked_after_opening:
+                    self._start_owner()
+                    alone = until
+                else:
+                    self._owner = Owner(self._place, self.options)
+                    return self._owner.engine
             except StoreLocked as error:
                 now = monotonic()
                 if now >= until:
@@ -178,19 +199,31 @@ class SharedEngine:
                     alone = now + GRACE_S
                 elif now >= alone:
                     raise
+            if monotonic() >= until:
+                raise ServerUnavailable(f"no process owns the shared store in {self.place}")
             time.sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _start_owner(self) -> None:
+        """Start a process that owns the store in place of this one, which cannot."""
+        if self._started is None:
+            self._started = OwnerProcess(self._directory, self.options, self._wait_s)
+        self._started.check()
+
+    @property
+    def clients(self) -> int | None:
+        """The number of connections to this owner; None if this process is not the owner."""
+        return None if self._owner is None else self._owner.clients
 
     def _connected(self) -> RemoteEngine | None:
         """Return a connection to the owner; None if nobody serves the store."""
         if not os.path.exists(self._place.directory / SOCKET):
             return None
         self._place.check()
-        server = RemoteEngine(self._place.url, None, CONNECT_S)
         try:
+            server = open_server(self._place.url)
             about = server.connection().info("persistence")
         except ConnectionLost:
-            server.close()
             return None
         level = about.get("kvstream_durability")
         if level != str(self.options.durability):
@@ -261,6 +294,7 @@ class SharedEngine:
                 owner.close()
         finally:
             directories.unregister(self)
+            _open.discard(self)
             self._place.close()
 
     # --- operations -----------------------------------------------------------------------------
@@ -319,7 +353,9 @@ class SharedEngine:
         assert isinstance(attempt, PlainRead)
         attempt.wanted = [(name, self.run(read.resolve, name, at)) for name, at in attempt.wanted]
         rest = _rest(timeout_s)
-        return self._repeat(lambda engine: engine.wait_for(names, attempt, rest(), retry_at))
+        return self._repeat(
+            lambda engine: engine.wait_for(names, attempt, rest(), retry_at)  # type: ignore[return-value]
+        )
 
     def _read_group(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
         """Read as a consumer; 0 seconds: once."""
@@ -475,7 +511,7 @@ def _rest(timeout_s: float | None) -> Callable[[], float | None]:
 def _pending_since(
     engine: Engine | RemoteEngine, name: bytes, attempt: GroupRead, begun: float
 ) -> list[StreamID]:
-    """Return the entries that were delivered to a consumer since a time, of this machine's clock."""
+    """Return the entries that were delivered to a consumer since a Unix time."""
     found: list[StreamID] = []
     start: StreamID | None = MIN_ID
     while start is not None:

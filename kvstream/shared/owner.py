@@ -12,7 +12,10 @@ has no socket. The requests of the socket run in a thread with an event loop of 
 import asyncio
 import fcntl
 import os
+import pickle
 import socket
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from functools import partial
@@ -118,7 +121,7 @@ class Claim:
     def take(self) -> None:
         if self._descriptor >= 0:
             return
-        with suppress(FileNotFoundError):
+        with suppress(OSError):  # the opening tells what is wrong
             descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -161,6 +164,11 @@ class Owner:
             self._claim.release()
             raise
 
+    @property
+    def clients(self) -> int:
+        """The number of connections."""
+        return self._server.clients
+
     def close(self) -> None:
         """Finish the requests that have come, close the store, and let another process have it."""
         self._place.remove_socket()
@@ -171,6 +179,26 @@ class Owner:
                 self.engine.close()
             finally:
                 self._claim.release()
+
+
+class OwnerProcess:
+    """A process that was started to own a store."""
+
+    def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:
+        settings = pickle.dumps((directory, options, wait_s)).hex()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvstream.shared", settings],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+
+    def check(self) -> None:
+        """Raise StoreError if the process could not open the store."""
+        if self._process.poll():
+            said = self._process.communicate()[1].decode(errors="replace").strip()
+            raise StoreError(f"no process can own the shared store: {said.splitlines()[-1]}")
 
 
 class SocketServer:
@@ -205,6 +233,10 @@ class SocketServer:
         listener.stopping = True
         server.close()
         await hand_over(executor, HAND_OVER_S)
+
+    @property
+    def clients(self) -> int:
+        return 0 if self._executor is None else len(self._executor.clients)
 
     def stop(self) -> None:
         """Take no more connections, finish the requests of the present ones, and end the thread."""
