@@ -56,7 +56,7 @@ class Store:
 
     @property
     def engine(self) -> Engine:
-        """The engine of a store in a directory. Raises InvalidArgument for a server or shared store."""
+        """The engine of a store in a directory. Raises InvalidArgument for a server or a shared one."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidArgument(
