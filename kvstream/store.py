@@ -56,7 +56,7 @@ class Store:
 
     @property
     def engine(self) -> Engine:
-        """The engine of a store in a directory. Raises InvalidArgument for a server or a shared one."""
+        """The engine of a store that this process alone has; InvalidArgument for any other."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidArgument(

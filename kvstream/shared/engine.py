@@ -21,7 +21,6 @@ import atexit
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
@@ -47,6 +46,7 @@ from kvstream.operations import ack, append, claim, delete, read, readgroup
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.read import Reply
+from kvstream.operations.reply_limits import Budget
 from kvstream.remote.connection import CONNECT_S, ConnectionLost
 from kvstream.remote.engine import RemoteEngine, open_server
 from kvstream.shared.owner import SOCKET, Owner, OwnerBusy, OwnerProcess, Place
@@ -54,7 +54,7 @@ from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
-from kvstream.types.records import Entry, KeyInfo
+from kvstream.types.records import DeletedEntry, Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -104,7 +104,8 @@ class _Producer:
         return Idempotency(self._pid, b"%d" % next(self._numbers))
 
 
-_open: "weakref.WeakSet[SharedEngine]" = weakref.WeakSet()
+_open: "set[SharedEngine]" = set()
+"""Those that are not closed: the thread of an owner works without any reference of the program."""
 
 
 @atexit.register
@@ -312,6 +313,8 @@ class SharedEngine:
             return self._add(**dict(zip(_ADD, args, strict=False)), **kwargs)  # type: ignore[arg-type,return-value]
         if isinstance(operation, GroupRead):
             return self._read_group(operation, 0)  # type: ignore[return-value]
+        if operation is readgroup.read_new:
+            return self._read_new(*args, **kwargs)  # type: ignore[arg-type,return-value]
         again = operation in _SAME_TWICE
         return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
 
@@ -335,6 +338,20 @@ class SharedEngine:
             )
         finally:
             self._producers.append(producer)
+
+    def _read_new(
+        self,
+        name: bytes,
+        group: bytes,
+        consumer: bytes,
+        count: int | None = None,
+        noack: bool = False,
+        claim_ms: int | None = None,
+        budget: Budget | None = None,
+    ) -> Sequence[Entry | DeletedEntry]:
+        wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
+        attempt = GroupRead(group, consumer, wanted, count, noack, claim_ms, lambda: budget)
+        return [entry for _, entries in self._read_group(attempt, 0) or () for entry in entries]
 
     # --- blocking -------------------------------------------------------------------------------
 

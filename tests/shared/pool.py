@@ -1,13 +1,14 @@
 """A program that shares its store with the processes that it makes: ``fork`` or ``spawn``.
 
-The parent adds tasks, its children take them in transactions. With ``killed`` the parent, which owns
-the store, ends as by kill -9 when half of the tasks are added; its children go on alone.
+The parent adds tasks, its children take them in transactions. With ``killed`` the parent, which
+owns the store, ends as by kill -9 when half of the tasks are added; its children go on alone.
 """
 
 import multiprocessing
 import os
 import signal
 import sys
+from typing import Any
 
 import kvstream
 from kvstream import Conflict, Store, StreamID, UnknownOutcome
@@ -48,7 +49,7 @@ def produce(store: Store, killed: bool) -> None:
 
 
 def main(directory: str, method: str, killed: bool) -> None:
-    context = multiprocessing.get_context(method)
+    context: Any = multiprocessing.get_context(method)
     with kvstream.open(directory, shared=True, durability="no", wait_s=60) as store:
         store.stream("tasks").create_group("workers", "0")
         names = [f"worker-{n}" for n in range(CHILDREN)]

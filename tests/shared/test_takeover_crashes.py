@@ -7,6 +7,8 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import pytest
+
 import kvstream
 from kvstream import Group, PendingEntry, StreamID
 from kvstream.shared.owner import SOCKET
@@ -15,7 +17,9 @@ from tests.crash.rounds import rounds
 from tests.patience import until
 
 WORKERS = 4
-ROUNDS = 6
+ROUNDS = rounds(6)
+BATCH = 20
+"""Rounds on one store."""
 LOAD_S = 0.15
 """How long the processes work between two kills."""
 
@@ -66,7 +70,8 @@ def is_served(directory: Path, workers: list[Worker]) -> bool:
     return owner in [each.process.pid for each in workers] and (directory / SOCKET).exists()
 
 
-def test_owners_are_killed_under_load(directory: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kills", [min(BATCH, ROUNDS - at) for at in range(0, ROUNDS, BATCH)])
+def test_owners_are_killed_under_load(directory: Path, tmp_path: Path, kills: int) -> None:
     numbers = iter(range(1000))
 
     def start() -> Worker:
@@ -75,7 +80,7 @@ def test_owners_are_killed_under_load(directory: Path, tmp_path: Path) -> None:
 
     workers = [start() for _ in range(WORKERS)]
     ended: list[Worker] = []
-    for _ in range(rounds(ROUNDS)):
+    for _ in range(kills):
         until(lambda: is_served(directory, workers), "an owner")
         until(lambda: sum(bool(each.lines()) for each in workers) > 1, "workers", 0.02)
         time.sleep(LOAD_S)
