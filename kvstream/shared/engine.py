@@ -207,9 +207,8 @@ class SharedEngine:
 
     def _start_owner(self) -> None:
         """Start a process that owns the store in place of this one, which cannot."""
-        if self._started is None:
-            self._started = OwnerProcess(self._directory, self.options, self._wait_s)
-        self._started.check()
+        if self._started is None or self._started.is_over():
+            self._started = OwnerProcess(self._directory, self.options)
 
     @property
     def clients(self) -> int | None:
@@ -482,9 +481,11 @@ class SharedEngine:
         """Yield the keys of a database, each once."""
         return self._each(lambda engine: engine.keys(db, pattern), lambda key: key)
 
-    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
         """Yield the keys as ``keys`` does, with type, counters and expiry."""
-        return self._each(lambda engine: engine.key_infos(db, pattern), lambda info: info.key)
+        return self._each(
+            lambda engine: engine.key_infos(db, pattern, usage), lambda info: info.key
+        )
 
     def _each(
         self, look: Callable[[AnyEngine], Iterator[T]], key_of: Callable[[T], bytes]

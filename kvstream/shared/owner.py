@@ -17,13 +17,15 @@ import socket
 import subprocess
 import sys
 import threading
+import time
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from time import monotonic
 from urllib.parse import quote
 
 from kvstream.engine.engine import Engine
-from kvstream.errors import StoreError, StoreLocked
+from kvstream.errors import KVStreamError, StoreError, StoreLocked
 from kvstream.inprocess.host import COMMANDS, OPTIONS
 from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
 from kvstream.server.runtime.executor import Executor
@@ -34,6 +36,9 @@ from kvstream.storage.files import FILE_MODE
 from kvstream.types.options import StoreOptions
 
 SOCKET = "shared.sock"
+IDLE_S = 5.0
+"""Seconds without a client after which a process that owns a store for others ends."""
+_LOOK_S = 0.5
 HAND_OVER_S = 10.0
 """Seconds for clients to take their last replies when the owner closes."""
 _PATH_MAX = 100
@@ -182,23 +187,29 @@ class Owner:
 
 
 class OwnerProcess:
-    """A process that was started to own a store."""
+    """A process that owns a store for processes that cannot.
 
-    def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:
-        settings = pickle.dumps((directory, options, wait_s)).hex()
+    A process that was forked after its parent had opened a store has not the threads of RocksDB, so
+    it cannot open one itself.
+    """
+
+    def __init__(self, directory: Path, options: StoreOptions) -> None:
+        settings = pickle.dumps((directory, options)).hex()
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvstream.shared", settings],
+            [sys.executable, "-m", "kvstream.shared.owner", settings],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
             start_new_session=True,  # Ctrl-C is for the program
         )
 
-    def check(self) -> None:
-        """Raise StoreError if the process could not open the store."""
-        if self._process.poll():
+    def is_over(self) -> bool:
+        """Return whether it has ended, as another owns the store; StoreError if it has failed."""
+        code = self._process.poll()
+        if code:
             said = self._process.communicate()[1].decode(errors="replace").strip()
-            raise StoreError(f"no process can own the shared store: {said.splitlines()[-1]}")
+            raise StoreError(f"no process can own the shared store: {said}")
+        return code is not None
 
 
 class SocketServer:
@@ -208,16 +219,23 @@ class SocketServer:
         self._engine, self._socket = engine, listening
         self._executor: Executor | None = None
         self._ready, self._stopping = threading.Event(), asyncio.Event()
+        self._error: BaseException | None = None
         self._loop = asyncio.new_event_loop()
         directories.register(self)
         self._thread = threading.Thread(target=self._run, name="kvstream-shared", daemon=True)
         self._thread.start()
         self._ready.wait()
+        if self._error is not None:
+            directories.unregister(self)
+            raise StoreError(f"the shared store cannot be served: {self._error}") from self._error
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
         try:
             self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            self._error = error
+            raise
         finally:
             self._ready.set()
             self._loop.close()
@@ -257,3 +275,28 @@ class SocketServer:
             if descriptor >= 0:
                 os.dup2(null, descriptor, inheritable=False)
         os.close(null)
+
+
+def main(settings: str) -> int:
+    """Own a store, unless another process does, until it has had no client for a while."""
+    directory, options = pickle.loads(bytes.fromhex(settings))
+    try:
+        owner = Owner(Place(directory), options)
+    except StoreLocked:
+        return 0
+    except KVStreamError as error:
+        print(error, file=sys.stderr)
+        return 1
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stderr.fileno())  # nobody reads it any more
+    idle_at = monotonic() + IDLE_S
+    while monotonic() < idle_at:
+        if owner.clients:
+            idle_at = monotonic() + IDLE_S
+        time.sleep(_LOOK_S)
+    owner.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
