@@ -49,7 +49,7 @@ from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget
 from kvstream.remote.connection import CONNECT_S, ConnectionLost
 from kvstream.remote.engine import RemoteEngine, open_server
-from kvstream.shared.owner import SOCKET, Owner, OwnerBusy, OwnerProcess, Place
+from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -61,9 +61,6 @@ T = TypeVar("T")
 
 WAIT_S = 15.0
 """Seconds to wait for an owner: opening a store after a crash reads its log again."""
-GRACE_S = 1.0
-"""Seconds to wait for the lock if nobody seems to share the store: the locks of a killed process
-end one after another."""
 PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 """The first and the longest pause between two tries."""
 PIECE_S = 5.0
@@ -362,8 +359,10 @@ class SharedEngine:
         retry_at: Callable[[Txn], int | None] | None = None,
     ) -> T | None:
         """Wait for a read's reply, across changes of the owner; None after ``timeout_s``."""
-        if self._local.server is not None:
-            return self._local.server.wait_for(names, attempt, timeout_s, retry_at)
+        engine = self._local.server or self._current
+        if type(engine) is Engine or self._local.server is not None:
+            assert engine is not None
+            return engine.wait_for(names, attempt, timeout_s, retry_at)
         if isinstance(attempt, GroupRead):
             return self._read_group(attempt, timeout_s)  # type: ignore[return-value]
         assert isinstance(attempt, PlainRead)
@@ -378,7 +377,7 @@ class SharedEngine:
         rest = _rest(timeout_s)
         while True:
             left = rest()
-            if isinstance(self._current, RemoteEngine):
+            if type(self._current) is not Engine:
                 left = PIECE_S if left is None else min(left, PIECE_S)
             reply = self._read_piece(attempt, left)
             if reply or rest() == 0:

@@ -36,6 +36,9 @@ from kvstream.storage.files import FILE_MODE
 from kvstream.types.options import StoreOptions
 
 SOCKET = "shared.sock"
+GRACE_S = 1.0
+"""Seconds to wait for the lock of a store that nobody seems to share: the locks of a killed process
+end one after another."""
 IDLE_S = 5.0
 """Seconds without a client after which a process that owns a store for others ends."""
 _LOOK_S = 0.5
@@ -280,13 +283,18 @@ class SocketServer:
 def main(settings: str) -> int:
     """Own a store, unless another process does, until it has had no client for a while."""
     directory, options = pickle.loads(bytes.fromhex(settings))
-    try:
-        owner = Owner(Place(directory), options)
-    except StoreLocked:
-        return 0
-    except KVStreamError as error:
-        print(error, file=sys.stderr)
-        return 1
+    until = monotonic() + GRACE_S
+    owner = None
+    while owner is None:
+        try:
+            owner = Owner(Place(directory), options)
+        except OwnerBusy:
+            return 0
+        except KVStreamError as error:
+            if not isinstance(error, StoreLocked) or monotonic() >= until:
+                print(error, file=sys.stderr)
+                return 1
+            time.sleep(_LOOK_S / 10)
     null = os.open(os.devnull, os.O_WRONLY)
     os.dup2(null, sys.stderr.fileno())  # nobody reads it any more
     idle_at = monotonic() + IDLE_S

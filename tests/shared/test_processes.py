@@ -28,3 +28,20 @@ def test_children_share_the_store_of_their_parent(
         numbers = [int(entry.fields[b"n"]) for entry in moved]
         assert sorted(numbers) == list(range(TASKS))
         assert store.stream("tasks").group("workers").pending().count == 0
+
+
+FORKED = """
+import os, sys, kvstream
+with kvstream.Store.open(sys.argv[1]):
+    if os.fork() == 0:
+        try:
+            kvstream.open(sys.argv[1], shared=True)
+        except kvstream.StoreError as error:
+            os._exit(0 if "another opener holds the store" in str(error) else 2)
+        os._exit(1)
+    sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_forked_child_of_a_process_that_does_not_share_is_told(directory: Path) -> None:
+    subprocess.run([sys.executable, "-c", FORKED, str(directory)], check=True, timeout=PATIENCE_S)
