@@ -12,11 +12,12 @@
             workers.ack(job)
 
 ``open("redis://...")`` gives the same classes on a server. A ``Store`` has ``Stream``s, a stream
-has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. ``connect`` and
-``connect_async`` return redis-py clients on a store.
+has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. ``aio.open`` is for
+asyncio. ``connect`` and ``connect_async`` return redis-py clients on a store.
 """
 
-from typing import Any
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.coerce import AnyPath, Level, server_url
 from kvstream.errors import (
@@ -87,6 +88,9 @@ from kvstream.types.records import (
     StreamInfo,
 )
 from kvstream.version import VERSION as __version__
+
+if TYPE_CHECKING:
+    from kvstream import aio as aio
 
 __all__ = [
     "AccessDenied",
@@ -203,3 +207,10 @@ def open(
 
     engine = open_server(url, db)
     return Store(engine, engine.db)
+
+
+def __getattr__(name: str) -> Any:
+    """Import ``kvstream.aio`` when it is first used."""
+    if name == "aio":
+        return importlib.import_module("kvstream.aio")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

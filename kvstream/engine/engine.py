@@ -50,7 +50,6 @@ T = TypeVar("T")
 
 _KEYS_PAGE = 1000
 
-
 HANDOVER_S = 0.005
 """A thread that has waited for so long gets the lock next: Python's switch interval."""
 RETRY_S = 0.05
@@ -150,6 +149,7 @@ class Engine:
         """It had the lock before."""
         directories.register(self)
         self.waiters = Waiters()
+        self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
         """Called under the lock with the seconds of each write to RocksDB; must not raise."""
@@ -464,7 +464,7 @@ class Engine:
         ``retry_at`` returns the Unix time in milliseconds at which another try may help although
         nothing is written, or None if that is unknown.
         """
-        arrived = Signal()
+        arrived = self.signal()
         outcomes: list[Outcome] = []
 
         def deliver(outcome: Outcome) -> None:

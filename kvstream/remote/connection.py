@@ -231,20 +231,26 @@ class Link:
     def close(self) -> None:
         self._connection.disconnect()
 
+    def _write(self, data: Sequence[bytes]) -> None:
+        self._connection.send_packed_command(data)
+
+    def _read(self) -> Any:
+        return self._connection.read_response()
+
     def ask(self, words: Words) -> Any:
         """Return the reply to a command; an error reply is raised."""
-        self._connection.send_command(*words)
-        return self._connection.read_response()
+        self._write(self._connection.pack_command(*words))
+        return self._read()
 
     def ask_all(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands together; return their replies, errors among them."""
         from redis import ResponseError
 
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        self._write(self._connection.pack_commands(commands))
         replies: list[Any] = []
         for _ in commands:
             try:
-                replies.append(self._connection.read_response())
+                replies.append(self._read())
             except ResponseError as error:
                 replies.append(error_of(error))
         return replies
@@ -270,6 +276,9 @@ class Link:
 
 class Connection:
     """Sends commands to one database of a server; errors are kvstream's."""
+
+    _link = Link
+    """What it sends them over."""
 
     def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
         """``db`` None: the database that the URL names."""
@@ -300,7 +309,7 @@ class Connection:
                 if link.is_open():
                     return link
                 link.close()
-        return Link(self.client)
+        return self._link(self.client)
 
     def give_back(self, link: Link) -> None:
         """Keep a connection for the next command."""
