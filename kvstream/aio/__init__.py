@@ -20,8 +20,9 @@ write whose task is cancelled may have been done.
 """
 
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
+from importlib import import_module
 from types import TracebackType
 from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
 
@@ -34,6 +35,7 @@ from kvstream.stream import Stream
 from kvstream.types.clock import Clock
 from kvstream.types.ids import IDLike
 from kvstream.types.options import Durability
+from kvstream.types.records import Entry
 
 __all__ = ["AsyncConsumer", "AsyncGroup", "AsyncStore", "AsyncStream", "open"]
 
@@ -162,7 +164,7 @@ class AsyncStream(_Face[Stream]):
         """Return the number of entries, as ``len`` does for a Stream."""
         return await self._engine.task_call(len, self._sync)
 
-    def __aiter__(self) -> AsyncIterator[Any]:
+    def __aiter__(self) -> AsyncIterator[Entry]:
         return self.scan()
 
     async def create_group(
@@ -389,5 +391,7 @@ async def _open_directory(opening: Callable[[], Store]) -> AsyncStore:
 
 
 async def _open_server(url: str, db: int | None) -> AsyncStore:
+    with suppress(ModuleNotFoundError):  # connecting names the package
+        await in_thread(partial(import_module, "redis.asyncio"))  # takes long
     engine = await in_greenlet(LoopRemoteEngine.open, url, db)
     return AsyncStore(engine, Store(engine, engine.db))

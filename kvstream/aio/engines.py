@@ -265,6 +265,8 @@ class LoopEngine(Engine):
         self.gate = Gate()
         self.signal = self._loop_signal
         self.database.sleep = _pause
+        self._committed: tuple[int, dict[bytes, None]] | None = None
+        """The sequence number and changed keys of a transaction that has just been committed."""
         self._cancelled: list[Waiter] = []
         """Waiters of tasks that were cancelled while a thread had the lock."""
 
@@ -291,15 +293,25 @@ class LoopEngine(Engine):
 
     @asynccontextmanager
     async def transaction_of_task(self) -> AsyncIterator[None]:
-        """Keep other tasks out of the transaction that this task opens inside."""
+        """Keep other tasks out of the transaction that this task opens inside.
+
+        They go on while it waits for the fsync.
+        """
         task = asyncio.current_task()
         await self.gate.take(task)
         _inside.set(task)
         try:
             yield
         finally:
+            committed, self._committed = self._committed, None
             _inside.set(None)
             self.gate.release(task)
+        if committed is not None:
+            try:
+                await self.task_call(self._wait_durable, *committed)
+            except BaseException:
+                self._unserved |= committed[1]
+                raise
 
     # --- where a thread would block -------------------------------------------------------------
 
@@ -316,7 +328,9 @@ class LoopEngine(Engine):
     def _wait_durable(self, sequence: int, signals: dict[bytes, None]) -> None:
         if not suspends():
             return super()._wait_durable(sequence, signals)
-        self.gate.release(asyncio.current_task())  # a transaction is committed by now
+        if self.gate.owner is asyncio.current_task():  # ``transaction_of_task`` waits
+            self._committed = sequence, signals
+            return
         awaited = sequence or self.seen_sequence
         if self.committer.delays(awaited):
             wait(self._durable(awaited))
@@ -367,7 +381,7 @@ class LoopLink(Link):
         self._reply_s = settings.pop("socket_timeout", None)  # redis.asyncio's own costs a task
         self._connection = getattr(connection, pool.connection_class.__name__)(**settings)
         try:
-            wait(self._connection.connect())
+            wait(self._replied(self._connection.connect()))
         except BaseException:
             self._connection._close()
             raise

@@ -181,6 +181,48 @@ def test_the_loop_goes_on_during_an_fsync(
     run(main)
 
 
+def test_a_transaction_that_waits_for_its_fsync_leaves_the_next_alone(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    slow, flush = threading.Event(), Database.flush_wal
+
+    def flush_wal(database: Database) -> int:
+        assert slow.wait(PATIENCE_S)
+        return flush(database)
+
+    monkeypatch.setattr(Database, "flush_wal", flush_wal)
+
+    async def main() -> None:
+        slow.set()
+        async with kvstream.aio.open(directory, durability="always") as store:
+            stream, inside = store.stream("s"), asyncio.Event()
+            blocked = asyncio.create_task(stream.read(block=0))
+            await until(lambda: waiters(store) == 1)
+            slow.clear()
+
+            async def first() -> None:
+                async with store.transaction():
+                    await stream.add({"n": 1})
+
+            async def second() -> None:
+                async with store.transaction():  # begins although the first is not durable
+                    await stream.add({"n": 2})
+                    inside.set()
+                    await asyncio.sleep(0.01)
+                    await stream.add({"n": 3})
+
+            tasks = [asyncio.create_task(first()), asyncio.create_task(second())]
+            await patient(inside.wait())
+            tasks[0].cancel()
+            await asyncio.wait(tasks[:1])
+            slow.set()
+            await patient(tasks[1])
+            assert await stream.length() == 3
+            assert len(await patient(blocked)) >= 1
+
+    asyncio.run(main())
+
+
 def test_other_tasks_wait_for_a_transaction(directory: Path) -> None:
     async def main() -> None:
         async with kvstream.aio.open(directory) as store:
