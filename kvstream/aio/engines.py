@@ -41,6 +41,8 @@ T = TypeVar("T")
 
 IDLE_MAX = 64
 """Greenlets kept for later calls: a new one costs ten times as much as a call."""
+TURN_CALLS = 50
+"""Calls without a wait, about a millisecond, after which other tasks of the loop get their turn."""
 _LONGEST_S = 365 * 86_400.0
 """Longest wait of a timer: event loops refuse those of centuries."""
 
@@ -265,12 +267,18 @@ class LoopEngine(Engine):
         self.gate = Gate()
         self.signal = self._loop_signal
         self.database.sleep = _pause
+        self._calls = 0
+        """Calls since one last gave way to other tasks."""
         self._committed: tuple[int, dict[bytes, None]] | None = None
         """The sequence number and changed keys of a transaction that has just been committed."""
         self._cancelled: list[Waiter] = []
         """Waiters of tasks that were cancelled while a thread had the lock."""
 
     async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._calls += 1
+        if self._calls >= TURN_CALLS:
+            self._calls = 0
+            await asyncio.sleep(0)
         if self.gate.owner is not None:
             await self.gate.passed()
         return await in_greenlet(function, *args, **kwargs)
@@ -488,11 +496,12 @@ class LoopRemoteEngine(RemoteEngine):
     @asynccontextmanager
     async def transaction_of_task(self) -> AsyncIterator[None]:
         """Refuse calls of tasks that this task starts inside."""
+        outer = _inside.get()
         _inside.set(asyncio.current_task())
         try:
             yield
         finally:
-            _inside.set(None)
+            _inside.set(outer)
 
     def wait_for(
         self,

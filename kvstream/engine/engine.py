@@ -430,7 +430,7 @@ class Engine:
         """
         if self.is_open_here():
             return self.run(attempt), None
-        waiter = Waiter(names, attempt, deliver)
+        waiter = Waiter.of(names, attempt, deliver)
         try:
             reply = self.run(self._attempt_or_queue, waiter)
         except BaseException:  # the caller will not wait

@@ -56,6 +56,7 @@ class Database:
         self.pause_s = 0.0
         """How long the last writer must pause, without any lock, so that compaction keeps up."""
         self.sleep: Callable[[float], None] = sleep
+        """How ``rest`` pauses."""
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
