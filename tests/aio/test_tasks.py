@@ -12,6 +12,7 @@ import pytest
 import kvstream
 from kvstream import Store, StoreClosed
 from kvstream.aio import AsyncStore
+from kvstream.aio.engines import LoopEngine
 from kvstream.storage.database import Database
 from tests.aio.loops import patient, until
 from tests.patience import PATIENCE_S
@@ -62,6 +63,34 @@ def test_a_thousand_blocked_tasks_have_no_thread(
             assert await store.check() == []
 
     run(main)
+
+
+def test_an_entry_costs_one_attempt_more_than_the_readers_it_wakes(
+    directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    attempts: list[Any] = []
+    attempt = LoopEngine._attempt
+
+    def counted(engine: LoopEngine, waiter: Any) -> Any:
+        attempts.append(waiter)
+        return attempt(engine, waiter)
+
+    monkeypatch.setattr(LoopEngine, "_attempt", counted)
+
+    async def main() -> None:
+        async with kvstream.aio.open(directory) as store:
+            stream = store.stream("s")
+            consumer = (await stream.create_group("g")).consumer("c")
+            tasks = [asyncio.create_task(consumer.read(1, block=0)) for _ in range(50)]
+            await until(lambda: waiters(store) == 50)
+            attempts.clear()
+            await stream.add({"n": 1})
+            assert len(attempts) == 2
+            assert waiters(store) == 49
+            for task in tasks:
+                task.cancel()
+
+    asyncio.run(main())
 
 
 @pytest.mark.parametrize("run", LOOPS)
