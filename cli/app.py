@@ -1,7 +1,8 @@
 """The program ``kvstream``: its global options, its table of commands, and its errors.
 
-Commands are imported when they are used. An error ends the program with one line on stderr and an
-exit code. The commands about the program itself, ``completion`` and ``version``, are here.
+Commands are imported when they are used; the table has their summaries, for the help. An error
+ends the program with one line on stderr and an exit code. The commands about the program itself,
+``completion`` and ``version``, are here.
 """
 
 import os
@@ -9,19 +10,17 @@ import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
+from itertools import islice
 from typing import Any, ClassVar
 
 import click
-from click.shell_completion import get_completion_class
 
-from kvstream import __version__
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, PathOnly, example
-from kvstream.cli.session import session_of
 from kvstream.errors import KVStreamError
-from kvstream.storage.directory import LAYOUT_VERSION
 from kvstream.types.options import DATABASES, Durability
+from kvstream.version import VERSION
 
 SHELLS = ("bash", "zsh", "fish")
 PROGRAM = "kvstream"
@@ -42,6 +41,8 @@ def completion(ctx: click.Context, shell: str) -> None:
 
     The script completes commands, options and the names of streams.
     """
+    from click.shell_completion import get_completion_class
+
     completion_class = get_completion_class(shell)
     assert completion_class is not None
     click.echo(
@@ -57,13 +58,15 @@ def version(out: Output) -> None:
     from importlib.metadata import PackageNotFoundError
     from importlib.metadata import version as version_of
 
+    from kvstream.storage.directory import LAYOUT_VERSION
+
     try:
         engine = version_of("rocksdict")
     except PackageNotFoundError:  # installed without its metadata
         engine = "unknown"
     out.record(
         {
-            "kvstream": __version__,
+            "kvstream": VERSION,
             "layout": LAYOUT_VERSION,
             "rocksdict": engine,
             "python": platform.python_version(),
@@ -73,28 +76,63 @@ def version(out: Output) -> None:
 
 
 SECTIONS = {
-    "Streams": (
-        *("keys.ls", "info.info", "keys.rename"),
-        *("keys.expire", "keys.persist", "keys.ttl", "keys.rm"),
-    ),
-    "Entries": (
-        *("entries.add", "entries.range_", "entries.revrange", "entries.tail"),
-        *("entries.len_", "entries.del_", "entries.trim"),
-    ),
-    "Groups": (
-        *("groups.group", "consumers.consumer", "consume.read", "consume.ack", "consume.nack"),
-        *("consume.pending", "consume.claim", "consume.autoclaim"),
-    ),
-    "Server": ("serve.serve", "top.command.top"),
-    "Files": ("importing.command.import_", "export.export", "migrate.migrate"),
-    "Spark": ("spark.spark",),
-    "Maintenance": (
-        *("info.stats", "maintenance.check", "maintenance.recover"),
-        *("maintenance.checkpoint", "maintenance.compact", "bench.bench"),
-    ),
-    "This program": ("app.completion", "app.version"),
+    "Streams": {
+        "keys.ls": "List the streams, oldest first.",
+        "info.info": "Show the counters of a stream, and its groups.",
+        "keys.copy": "Copy a stream, with its groups, under a new name.",
+        "keys.rename": "Rename a stream.",
+        "keys.expire": "Set when a stream expires.",
+        "keys.persist": "Remove the expiry of a stream.",
+        "keys.ttl": "Show when a stream expires.",
+        "keys.rm": "Delete whole streams, with their groups.",
+    },
+    "Entries": {
+        "entries.add": "Append one entry, and show its ID.",
+        "entries.get": "Show entries by ID.",
+        "entries.range_": "Show the entries from START to END, oldest first.",
+        "entries.revrange": "Show the entries from END back to START, newest first.",
+        "entries.tail": "Show the last entries of a stream, and follow it.",
+        "entries.len_": "Show the number of entries in a stream.",
+        "entries.del_": "Delete entries by ID.",
+        "entries.trim": "Remove the oldest entries of a stream.",
+    },
+    "Groups": {
+        "groups.group": "Create, move, list and delete consumer groups.",
+        "consumers.consumer": "List, create and delete the consumers of a group.",
+        "consume.read": "Read entries, on their own or as a consumer of a group.",
+        "consume.ack": "Acknowledge entries, which are then no longer pending.",
+        "consume.nack": "Return pending entries to the group.",
+        "consume.pending": "Show the pending entries of a group.",
+        "consume.claim": "Assign pending entries to a consumer, and show them.",
+        "consume.autoclaim": "Assign entries that were idle for too long to a consumer.",
+    },
+    "Server": {
+        "serve.serve": "Serve the store to Redis clients.",
+        "top.command.top": "Watch streams, groups and clients live.",
+    },
+    "Files": {
+        "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",
+        "export.export": "Write the entries of a stream to a FILE or stdout.",
+        "migrate.migrate": "Move streams from any place to any place without loss.",
+    },
+    "Spark": {
+        "spark.spark": "Run Apache Spark jobs on whole streams.",
+    },
+    "Maintenance": {
+        "info.ping": "Check that the store or server answers.",
+        "info.stats": "Show the size of the store and its internal counters.",
+        "maintenance.check": "Verify every row and counter, in all databases.",
+        "maintenance.recover": "Repair a store that does not open because of lost writes.",
+        "maintenance.checkpoint": "Write a consistent copy of the store to a new directory.",
+        "maintenance.compact": "Free the disk space of deleted entries.",
+        "bench.bench": "Measure the speed of adds, ranges and reads.",
+    },
+    "This program": {
+        "app.completion": "Print the completion script of a shell.",
+        "app.version": "Show the versions of kvstream and its dependencies.",
+    },
 }
-"""The module and function of each command, by the section of the help that lists it."""
+"""The summary of each command by its module and function, by section of the help."""
 
 
 def name_of(path: str) -> str:
@@ -133,20 +171,47 @@ class Application(click.Group):
         for title, paths in SECTIONS.items():
             with formatter.section(title):
                 formatter.write_dl(
-                    [
-                        (name.ljust(width), self.commands[name].get_short_help_str(60))
-                        for name in map(name_of, paths)
-                    ]
+                    [(name_of(path).ljust(width), summary) for path, summary in paths.items()]
                 )
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         try:
-            return super().parse_args(ctx, args)
+            return super().parse_args(ctx, self._global_first(args))
         except click.NoSuchOption as error:
             if error.option_name in _options_of(*self.commands.values()):
                 place = f"after the command: kvstream COMMAND {error.option_name}"
-                raise _misplaced_option(error, place) from None
+                raise click.UsageError(f"{error.option_name} goes {place}", error.ctx) from None
             raise
+
+    def _global_first(self, args: list[str]) -> list[str]:
+        """Return the arguments with the global options that follow the command moved before it.
+
+        An option that the command has too, such as --durability of ``serve``, stays.
+        """
+        known = {
+            name: option
+            for name, option in _options_of(self, deep=False).items()
+            if not option.is_flag
+        }
+        at = _command_at(args, known)
+        if (
+            at == len(args)
+            or args[at] not in self.commands
+            or known.keys().isdisjoint(each.partition("=")[0] for each in args[at:])
+        ):
+            return args
+        moving = known.keys() - _options_of(self.commands[args[at]]).keys()
+        first, rest = args[:at], []
+        words = iter(args[at:])
+        for word in words:
+            name, sign, _ = word.partition("=")
+            if word == "--":
+                rest += [word, *words]
+            elif name in moving:
+                first += [word] if sign else [word, *islice(words, 1)]
+            else:
+                rest.append(word)
+        return first + rest
 
     def invoke(self, ctx: click.Context) -> Any:
         if hasattr(sys.stdout, "reconfigure"):  # the terminal may not be UTF-8
@@ -159,13 +224,6 @@ class Application(click.Group):
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
-        except click.NoSuchOption as error:
-            option = _options_of(self, deep=False).get(error.option_name)
-            if option is None:
-                raise
-            words = " ".join(filter(None, (error.option_name, option.metavar)))
-            place = f"before the command: kvstream {words} COMMAND"
-            raise _misplaced_option(error, place) from None
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
         return result
@@ -183,8 +241,12 @@ def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.
     return found
 
 
-def _misplaced_option(error: click.NoSuchOption, place: str) -> click.UsageError:
-    return click.UsageError(f"{error.option_name} goes {place}", error.ctx)
+def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
+    """Return the index of the command in ``args``, their number if there is none."""
+    at = 0
+    while at < len(args) and args[at].startswith("-") and args[at] != "--":
+        at += 2 if args[at] in options else 1
+    return min(at, len(args))
 
 
 def _discard_stdout() -> None:
@@ -237,13 +299,16 @@ def _discard_stdout() -> None:
     help="When writes are synced to disk while a command runs. A command that succeeds has synced "
     "all of them.",
 )
-@click.version_option(__version__, message="kvstream %(version)s")
+@click.version_option(VERSION, message="kvstream %(version)s")
 @click.pass_context
 def main(ctx: click.Context, /, **options: Any) -> None:
     """Durable message streams in a directory, with the semantics of Redis Streams.
 
     Only one process at a time can open a store for writing: a command opens it, does its work and
-    closes it. With --url the same commands work on a server, kvstream's or Redis's. A DURATION is
-    written 500ms, 10s, 15m, 2h or 7d. `kvstream COMMAND --help` shows examples.
+    closes it. With --url the same commands work on a server, kvstream's or Redis's. These options
+    go before or after the command. A DURATION is written 500ms, 10s, 15m, 2h or 7d.
+    `kvstream COMMAND --help` shows examples.
     """
+    from kvstream.cli.session import session_of  # not for --help and --version
+
     ctx.obj = session_of(ctx)

@@ -1,4 +1,4 @@
-"""``add``, ``range``, ``revrange``, ``tail``, ``len``, ``del``, ``trim``: the entries of a stream.
+"""``add``, ``get``, ``range``, ``tail``, ``len``, ``del``, ``trim``: the entries of a stream.
 
 ``tail --follow`` polls a store in a directory, since no other process can write while this one has
 it open: it opens the store read-only, reads, closes it, and pauses. A server is asked with a
@@ -140,6 +140,23 @@ def _decoded(fields: str | None) -> Pairs:
         return [] if fields is None else loads_fields(fields)
     except Unreadable as error:
         raise click.BadParameter(str(error), param_hint="--fields") from None
+
+
+@click.command(epilog=example("kvstream get orders 1700000000000-0"))
+@stream_argument
+@ids_argument
+@output_options
+@click.pass_obj
+def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -> None:
+    """Show entries by ID.
+
+    An ID of - reads IDs from stdin, one per line. The exit code is 1 if one of them does not exist.
+    """
+    wanted = ids_given(ids)
+    with session.reading() as store:
+        found = existing_stream(store, stream)
+        shown = out.entries(entry for eid in wanted if (entry := found.get(eid)) is not None)
+    fail_unless(shown == len(wanted))
 
 
 @click.command(

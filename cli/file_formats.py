@@ -34,7 +34,7 @@ from kvstream.cli.json_values import (
 )
 from kvstream.errors import RequestError
 from kvstream.types.options import ENTRY_BYTES_MAX
-from kvstream.types.records import Entry
+from kvstream.types.records import AnyEntry
 
 CHUNK = 256 * 1024
 LINE_BYTES_MAX = 1 << 30
@@ -51,6 +51,8 @@ class Source:
         """Identifies it in a later run; None if that is not possible."""
         self.size: int | None = None
         """Its size in bytes; None for a pipe."""
+        self.ended = False
+        """Whether ``spool`` has found the end of the pipe."""
         self._read = _reader(stream)
         self._descriptor = _pollable(stream)
         self._buffer = b""
@@ -81,6 +83,27 @@ class Source:
         part = self._buffer[self._at : self._at + length]
         self._at += len(part)
         return part
+
+    def wait_for_data(self) -> bool:
+        """Wait until a pipe has data or ends; return whether this is a pipe."""
+        if self._descriptor is None:
+            return False
+        select.select([self._descriptor], [], [])
+        return True
+
+    def spool(self, file: BinaryIO, wait_s: float) -> bool:
+        """Move what a pipe has to a file; return False if it has nothing for ``wait_s``."""
+        assert self._descriptor is not None
+        readable, _, _ = select.select([self._descriptor], [], [], wait_s)
+        part = self._read(CHUNK) if readable else b""
+        self.ended = bool(readable) and not part
+        return file.write(part) > 0
+
+    def continue_with(self, file: BinaryIO) -> None:
+        """Read a file from its start, and then the pipe that it was read from."""
+        read = self._read
+        file.seek(0)
+        self._read = lambda length: file.read(length) or read(length)
 
     def must_wait(self) -> bool:
         """Return whether reading the next line would wait for the pipe."""
@@ -322,7 +345,7 @@ class Writer(Protocol):
         """The lines before the first entry."""
         ...
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         """Return the lines of some entries."""
         ...
 
@@ -332,7 +355,7 @@ class JsonWriter:
 
     header = b""
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         return "".join(dumps(entry_json(entry)) + "\n" for entry in entries).encode()
 
 
@@ -345,10 +368,10 @@ class CsvWriter:
         self._delimiter = delimiter
         self.header = self._encoded([[ID_COLUMN, *self.names, FIELDS_COLUMN]])
 
-    def page(self, entries: Sequence[Entry]) -> bytes:
+    def page(self, entries: Sequence[AnyEntry]) -> bytes:
         return self._encoded([self._row(entry) for entry in entries])
 
-    def _row(self, entry: Entry) -> list[str]:
+    def _row(self, entry: AnyEntry) -> list[str]:
         cells = [str(entry.id), *[""] * len(self.names), ""]
         before = -1
         for name, value in entry.pairs:
@@ -376,7 +399,7 @@ def cell_text(value: bytes) -> str:
     return "" if "\r" in text or "\0" in text else text
 
 
-def column_names(entries: Iterator[Entry]) -> list[str]:
+def column_names(entries: Iterator[AnyEntry]) -> list[str]:
     """Return the names of fields, in the order in which entries use them."""
     names: dict[str, None] = {}
     for entry in entries:

@@ -11,6 +11,7 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Position, example, group_argument, stream_argument
 from kvstream.cli.session import Session, atomically, existing_group, existing_stream
 from kvstream.cli.tables import (
+    ID_WIDTH,
     Column,
     count_column,
     id_columns,
@@ -31,11 +32,11 @@ GROUP_COLUMNS = (
     name_column("group", "name"),
     count_column("consumers"),
     count_column("pending"),
-    Column("delivered up to", "last_delivered_id", width=18),
-    id_columns(key="last_delivered_id")[1],
-    count_column("read", "entries_read"),
     count_column("lag"),
     count_column("backlog"),
+    count_column("read", "entries_read"),
+    Column("delivered up to", "last_delivered_id", width=ID_WIDTH, spare=True),
+    id_columns(key="last_delivered_id")[1],
 )
 
 start_option = click.option(

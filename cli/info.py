@@ -1,4 +1,4 @@
-"""``info`` and ``stats``: the counters of a stream, and of the whole store."""
+"""``info``, ``ping`` and ``stats``: a stream, and the whole store."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -35,9 +35,17 @@ def _entry_text(entry: Entry | None) -> str:
     return "-" if entry is None else _id_text(entry.id)
 
 
+_COUNTERS = (
+    *("length", "groups", "first_entry", "last_entry", "entries_added", "last_generated_id"),
+    *("recorded_first_entry_id", "max_deleted_entry_id", "idmp_duration", "idmp_maxsize"),
+    *("pids_tracked", "iids_tracked", "iids_added", "iids_duplicates"),
+    *("radix_tree_keys", "radix_tree_nodes"),
+)
+"""The counters of a stream; first those that people look for."""
 _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
-    "length": number,
-    "entries_added": number,
+    **dict.fromkeys(("length", "groups", "entries_added", "radix_tree_keys"), number),
+    **dict.fromkeys(("radix_tree_nodes", "idmp_maxsize", "pids_tracked"), number),
+    **dict.fromkeys(("iids_tracked", "iids_added", "iids_duplicates"), number),
     "last_generated_id": _id_text,
     "max_deleted_entry_id": _id_text,
     "recorded_first_entry_id": _id_text,
@@ -84,7 +92,7 @@ def _show_info(session: Session, out: Output, stream: Stream) -> None:
 
 def _show_counters(out: Output, stream: Stream) -> None:
     info = stream.info()
-    out.record({name: getattr(info, name) for name in info.__slots__}, _INFO_FORMATS)
+    out.record({name: getattr(info, name) for name in _COUNTERS}, _INFO_FORMATS)
 
 
 _PENDING = (
@@ -134,6 +142,19 @@ def _show_group(out: Output, group: GroupDetail) -> None:
         out.table(_PENDING, (row._asdict() for row in group.pending))
 
 
+@click.command(epilog=example("kvstream ping"))
+@output_options
+@click.pass_obj
+def ping(session: Session, out: Output) -> None:
+    """Check that the store or server answers.
+
+    Shows the time of a round trip to the server, or of opening the store.
+    """
+    seconds = session.ping()
+    out.result(f"PONG after {seconds * _MS:.1f} ms", ms=round(seconds * _MS, 3))
+
+
+_MS = 1000
 _BYTES = "_bytes"
 _STATS_FORMATS: Mapping[str, Callable[[Any], str]] = {
     "size_on_disk": size,

@@ -1,7 +1,7 @@
-"""``ls``, ``rename``, ``expire``, ``persist``, ``ttl`` and ``rm``: the keys of a database."""
+"""``ls``, ``copy``, ``rename``, ``expire``, ``persist``, ``ttl``, ``rm``: keys of a database."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,8 +9,23 @@ from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
 from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key
-from kvstream.cli.tables import Column, duration, id_columns, name_column, number, plural, printable
-from kvstream.store import Store
+from kvstream.cli.tables import (
+    ID_WIDTH,
+    Column,
+    duration,
+    id_columns,
+    name_column,
+    number,
+    plural,
+    printable,
+    size,
+    time_of,
+)
+from kvstream.types.clock import SystemClock
+from kvstream.types.ids import StreamID
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
 
 _MS = 1000
 
@@ -23,14 +38,28 @@ def _count(count: int | None) -> str:
     return "-" if count is None else number(count)
 
 
+def _size(count: int | None) -> str:
+    return "-" if count is None else size(count)
+
+
+def _age(last_id: StreamID | None) -> str:
+    """Return the time since the last entry; ``-`` if its ID is not a time."""
+    if last_id is None or not time_of(last_id):
+        return "-"
+    return duration(max(0, SystemClock().now_ms() - last_id.ms))
+
+
 _LS = (
     name_column("stream"),
-    Column("type", "type"),
     Column("length", "length", _count, right=True),
     Column("groups", "groups", _count, right=True),
-    Column("last id", "last_id", width=18),
+    Column("lag", "lag", _count, right=True),
+    Column("size", "size", _size, right=True),
+    Column("age", "last_id", _age, right=True),
+    Column("expires", "ttl", _expiry, spare=True),
+    Column("type", "type", spare=True),
+    Column("last id", "last_id", width=ID_WIDTH, spare=True),
     id_columns(key="last_id")[1],
-    Column("expires", "ttl", _expiry),
 )
 
 
@@ -42,6 +71,9 @@ _LS = (
 def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
     """List the streams, oldest first.
 
+    Lag is the number of entries that the slowest group has yet to read, - if unknown. Size is an
+    estimate in bytes before compression. Age is the time since the last entry was added.
+
     A PATTERN as of KEYS, such as 'orders:*', selects streams by name. The streams
     kvstream:import:..., in which imports keep their progress, are listed only with --all. Plain
     strings, which clients of a server can set, are listed too.
@@ -50,11 +82,31 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
         out.table(_LS, _rows(store, pattern, everything))
 
 
-def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
-    for info in store.key_infos(pattern):
+def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+    for info in store.key_infos(pattern, usage=True):
         if everything or not info.key.startswith(IMPORT_PREFIX):
             shown = info._asdict()
             yield {"stream": shown.pop("key"), **shown}
+
+
+@click.command(epilog=example("kvstream copy orders orders:test"))
+@stream_argument
+@click.argument("new_name", type=Name())
+@click.option("--replace", is_flag=True, help="Delete a stream that has NEW_NAME.")
+@output_options
+@click.pass_obj
+def copy(session: Session, out: Output, /, stream: bytes, new_name: bytes, replace: bool) -> None:
+    """Copy a stream, with its groups, under a new name.
+
+    The copy is made in one commit. Memory and time grow with the number of entries. The exit code
+    is 1 if NEW_NAME exists.
+    """
+    with session.writing() as store:
+        existing_key(store, stream)
+        done = store.copy(stream, new_name, replace=replace)
+    text = "copied to" if done else "not copied, there is a stream"
+    out.result(f"{printable(stream)}: {text} {printable(new_name)}", copied=done)
+    fail_unless(done)
 
 
 @click.command(epilog=example("kvstream rename orders orders:2025"))

@@ -1,18 +1,19 @@
-"""The output of commands: tables for people, or JSON Lines for programs.
+"""The output of commands: tables for people, or JSON Lines or CSV for programs.
 
-``output_options`` adds ``--json`` and ``--max-width`` to a command and passes it an ``Output``. If
-stdout is not a terminal, tables have no colours and one line per row. A progress bar is shown on
-stderr if that is a terminal.
+``output_options`` adds ``--format``, ``--json`` and ``--max-width`` to a command and passes it an
+``Output``. If stdout is not a terminal, tables have no colours and one line per row. A progress bar
+is shown on stderr if that is a terminal.
 """
 
+import csv
 import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import islice
-from typing import Any, Concatenate, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
 
@@ -33,6 +34,9 @@ from kvstream.cli.tables import (
     shortened,
 )
 from kvstream.types.records import AnyEntry
+
+if TYPE_CHECKING:
+    from kvstream.cli.file_formats import CsvWriter
 
 _FIGURES_WIDTH = 45
 """Width of the numbers after the title of a progress bar."""
@@ -78,6 +82,7 @@ T = TypeVar("T")
 
 PAGE = 1000
 """Rows that share their column widths; few enough that output starts at once."""
+FORMATS = ("table", "json", "csv")
 TERMINAL_WIDTH_MAX = 60
 """Default limit of a value on a terminal, in characters."""
 
@@ -87,8 +92,12 @@ class Output:
     """Writes the results of one command to stdout."""
 
     json: bool
+    """Whether the output is for programs: JSON, or the same values as CSV."""
     max_width: int | None
     """Characters of a value in a table; None: all."""
+    csv: bool = False
+    _columns: "list[CsvWriter]" = field(default_factory=list)
+    """The columns of entries in CSV, chosen by the first page."""
 
     def table(
         self, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], title: bool = True
@@ -97,7 +106,7 @@ class Output:
         count = 0
         for page in pages(rows):
             if self.json:
-                self._lines(page)
+                self._lines(page, title)
             else:
                 _write_table(columns, [self._cells(columns, row) for row in page], title)
             title = False
@@ -109,6 +118,11 @@ class Output:
         """Write entries, with a column for ``stream`` unless empty; return their number."""
         count = 0
         for page in pages(entries):
+            if self.csv and not stream and page[0].deliveries is None:
+                self._csv_entries(page, title)
+                title = False
+                count += len(page)
+                continue
             rows = [self._entry_row(entry, stream) for entry in page]
             columns = [*id_columns()]
             if stream:
@@ -133,18 +147,34 @@ class Output:
         _write(block(titles, texts, _terminal_width()))
 
     def result(self, text: str, **values: Any) -> None:
-        """Write a result: ``text`` for people, ``values`` as JSON."""
+        """Write a result: ``text`` for people, ``values`` for programs."""
         if self.json:
             self._lines([values])
         else:
             click.echo(text)
 
     def heading(self, text: str) -> None:
-        """Write the heading of a table, unless the output is JSON."""
+        """Write the heading of a table, if the output is for people."""
         if not self.json:
             click.secho(f"\n{text}" if text else "", bold=True)
 
-    def _lines(self, rows: Iterable[Mapping[str, Any]]) -> None:
+    def _csv_entries(self, page: Sequence[AnyEntry], title: bool) -> None:
+        """Write entries as ``export --format csv`` does, so that ``import`` reads them."""
+        from kvstream.cli.file_formats import CsvWriter, column_names  # tables do not need it
+
+        if not self._columns:
+            self._columns.append(CsvWriter(column_names(iter(page))))
+        (writer,) = self._columns
+        sys.stdout.write(((writer.header if title else b"") + writer.page(page)).decode())
+        sys.stdout.flush()
+
+    def _lines(self, rows: Iterable[Mapping[str, Any]], title: bool = True) -> None:
+        if self.csv:
+            found = [jsonable(row) for row in rows]
+            table = csv.writer(sys.stdout, lineterminator="\n")
+            table.writerows([*([found[0]] if title else []), *map(_csv_row, found)])
+            sys.stdout.flush()
+            return
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
         sys.stdout.write("".join(dumps(jsonable(row), ascii_only) + "\n" for row in rows))
         sys.stdout.flush()
@@ -175,6 +205,14 @@ class Output:
             f"{printable(name)}={shortened(printable(value), self.max_width)}"
             for name, value in entry.pairs
         )
+
+
+def _csv_row(row: Mapping[str, Any]) -> list[str]:
+    """Return the cells of a row of JSON values: nested ones are JSON, null is empty."""
+    return [
+        value if isinstance(value, str) else "" if value is None else dumps(value, False)
+        for value in row.values()
+    ]
 
 
 def pages(rows: Iterable[T], size: int = PAGE) -> Iterator[list[T]]:
@@ -211,9 +249,17 @@ def _rule(width: int) -> str:
     return ("─" if is_unicode else "-") * width
 
 
-def output_options(
-    command: Callable[Concatenate[Output, P], T],
-) -> Callable[P, T]:
+def output_options(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
+    """Add ``--format`` and the options of ``summary_options`` to a command."""
+    return click.option(
+        "--format",
+        "output_format",
+        type=click.Choice(FORMATS),
+        help="Write a table, JSON Lines (as --json) or CSV.",
+    )(summary_options(command))
+
+
+def summary_options(command: Callable[Concatenate[Output, P], T]) -> Callable[P, T]:
     """Add ``--json`` and ``--max-width`` to a command, which gets an Output first."""
 
     @click.option(
@@ -227,10 +273,12 @@ def output_options(
     @wraps(command)
     def with_output(*args: P.args, **kwargs: P.kwargs) -> T:
         as_json = bool(kwargs.pop("as_json"))
+        chosen = kwargs.pop("output_format", None) or ("json" if as_json else "table")
         width = kwargs.pop("max_width")
         if width is None and sys.stdout.isatty():
             width = TERMINAL_WIDTH_MAX
-        out = Output(as_json, width if isinstance(width, int) and width else None)
+        width = width if isinstance(width, int) and width else None
+        out = Output(chosen != "table", width, chosen == "csv")
         return command(out, *args, **kwargs)
 
     return with_output

@@ -13,10 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.shell_completion import CompletionItem
 
-from kvstream.cli.session import complete_names
-from kvstream.engine.coerce import refuse_url
 from kvstream.errors import InvalidArgument
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import StreamID, parse_add_id
@@ -41,6 +38,8 @@ def examples_of(command: click.Command) -> list[str]:
 
 
 if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
     _Type = click.ParamType[Any]
 else:
     _Type = click.ParamType  # cannot be subscripted before click 8.4
@@ -92,7 +91,11 @@ class StreamName(Name):
 
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> list[CompletionItem]:
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        from kvstream.cli.session import complete_names
+
         names = complete_names(ctx.find_root().params)
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
@@ -236,6 +239,8 @@ class PathOnly(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not isinstance(value, str | os.PathLike):
             self.fail(f"{value!r} is not a path.", param, ctx)  # a number, in a TOML file
+        from kvstream.engine.coerce import refuse_url  # imported here: --help does not need it
+
         try:
             refuse_url(value)
         except InvalidArgument as error:

@@ -61,13 +61,14 @@ see arguments. Options of redis-py may follow a `?`, as in `rediss://host?ssl_ca
 ## Output
 
 - Tables are for people. On a terminal, names and values longer than `--max-width` are cut with
-  an ellipsis; numbers, IDs and times never are. If a terminal is too narrow, the times of IDs
-  are left out, then names are cut further, and at last each row becomes a block of lines. If
-  stdout is not a terminal, nothing is cut, and each row is one line. Bytes that are not
-  printable are escaped, as in `\\xff` or `\\x1b`.
-- `--json` is for programs: one JSON object per line. Durations are in milliseconds if the name
-  ends with `_ms`, as are `idle` and `inactive`; `ttl` and `idmp_duration` are in seconds; sizes
-  are in bytes.
+  an ellipsis; numbers, IDs and times never are. If a terminal is too narrow, columns that are
+  seldom needed are left out, then names are cut further, and at last each row becomes a block
+  of lines. If stdout is not a terminal, nothing is cut, and each row is one line. Bytes that
+  are not printable are escaped, as in `\\xff` or `\\x1b`.
+- `--json` and `--format csv` are for programs. JSON is one object per line. CSV has a line of
+  titles; entries are written as by `export`, nested values as JSON. Durations are in
+  milliseconds if the name ends with `_ms`, as are `idle` and `inactive`; `ttl` and
+  `idmp_duration` are in seconds; sizes are in bytes.
 - Bytes are JSON strings if they are valid UTF-8, else `{{"base64": "..."}}`. The fields of an
   entry are an object, or a list of `[field, value]` pairs if a name repeats or is not UTF-8.
 - An error is one line on stderr.

@@ -2,7 +2,10 @@
 
 A command works on the library's ``Store``, in a directory or on a server. A directory is opened
 read-only by a command that only reads: then several may read at once, and nothing in it changes.
+The engine is imported when a store is opened, since a help text does not need it.
 """
+
+from __future__ import annotations
 
 import os
 import tempfile
@@ -14,7 +17,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
-from typing import Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -30,13 +33,14 @@ from kvstream.errors import (
     StoreLocked,
     WrongType,
 )
-from kvstream.group import Group
-from kvstream.remote.connection import CONNECT_S
-from kvstream.remote.engine import RemoteEngine, open_server
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import Durability
+
+if TYPE_CHECKING:
+    from kvstream.group import Group
+    from kvstream.remote.engine import RemoteEngine
+    from kvstream.store import Store
+    from kvstream.stream import Stream
 
 T = TypeVar("T")
 
@@ -130,7 +134,7 @@ class DirectorySession:
         """The directory of the store; a usage error if none was named."""
         if self.directory is None:
             raise click.UsageError(
-                "name the store: --store DIR before the command, or KVSTREAM_STORE; "
+                "name the store: --store DIR, or KVSTREAM_STORE; "
                 "or a server: --url redis://HOST, or KVSTREAM_URL"
             )
         return self.directory
@@ -147,8 +151,14 @@ class DirectorySession:
         with self._opened(read_only=False, create=create) as store:
             yield store
 
+    def holder(self) -> Holder | None:
+        """Return a process that has the store open; None if there is none, or it is unknown."""
+        return holder_of(self.path)
+
     @contextmanager
     def _opened(self, *, read_only: bool, create: bool) -> Iterator[Store]:
+        from kvstream.store import Store
+
         path = self.path
 
         def attempt() -> Store:
@@ -158,6 +168,12 @@ class DirectorySession:
 
         with wait_for_store(path, self.wait_s, attempt) as store:
             yield store
+
+    def ping(self) -> float:
+        """Return the seconds that opening the store takes."""
+        start = time.perf_counter()
+        with self.reading():
+            return time.perf_counter() - start
 
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:
         """Return the number of entries after an ID."""
@@ -170,6 +186,8 @@ class DirectorySession:
     @contextmanager
     def scratch(self, directory: Path | None) -> Iterator[Scratch]:
         """Make a store for a benchmark, by default beside the user's."""
+        from kvstream.store import Store
+
         directory = directory or self._parent()
         with (
             tempfile.TemporaryDirectory(prefix="kvstream-bench-", dir=directory) as folder,
@@ -191,7 +209,7 @@ class ServerSession:
     shared: ClassVar = True
 
     def __init__(
-        self, url: str, db: int | None = None, wait_s: float = 1.0, connect_s: float = CONNECT_S
+        self, url: str, db: int | None = None, wait_s: float = 1.0, connect_s: float | None = None
     ) -> None:
         """``db`` None: the one that the URL names."""
         self.wait_s = wait_s
@@ -219,6 +237,8 @@ class ServerSession:
     @contextmanager
     def reading(self) -> Iterator[Store]:
         """Connect to the server, unless it is connected."""
+        from kvstream.store import Store
+
         if self._engine is None:
             self._engine = self._connected()
         yield Store(self._engine, self._engine.db)
@@ -243,8 +263,19 @@ class ServerSession:
                 store.delete(*keys)
 
     def _connected(self) -> RemoteEngine:
-        connect = partial(open_server, self._url, self._db, self._connect_s)
+        from kvstream.remote.connection import CONNECT_S
+        from kvstream.remote.engine import open_server
+
+        connect = partial(open_server, self._url, self._db, self._connect_s or CONNECT_S)
         return retry(connect, self.wait_s, ServerLoading)
+
+    def ping(self) -> float:
+        """Return the seconds of a round trip to the server."""
+        with self.reading():
+            assert self._engine is not None
+            start = time.perf_counter()
+            self._engine.connection().ask("PING")
+        return time.perf_counter() - start
 
     def save(self) -> str:
         """Run BGSAVE on the server, and return its directory."""
@@ -281,7 +312,7 @@ def atomically(store: Store, work: Callable[[], T]) -> T:
 
 
 def session_of(ctx: click.Context) -> Session:
-    """Return the session that the options before the command name; it ends with the context."""
+    """Return the session that the global options name; it ends with the context."""
     options = ctx.params
     if not _names_server(ctx):
         return DirectorySession(

@@ -337,7 +337,7 @@ def _place(ctx: click.Context) -> dict[str, str]:
     root = ctx.find_root()
     given = {name: root.params.get(name) for name in ("store", "url", "db")}
     if given["url"] is None and given["store"] is None:
-        raise click.UsageError("name the store: --store DIR before the command, or --url URL")
+        raise click.UsageError("name the store: --store DIR, or --url URL")
     kind = "path" if given["url"] is None else "url"
     found = {kind: str(given["store"] if given["url"] is None else given["url"])}
     if given["db"] is not None:

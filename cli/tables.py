@@ -1,8 +1,8 @@
 """Values as text for people, and the layout of tables.
 
-Numbers, IDs and times are never cut. If a terminal is too narrow, redundant columns are left out
-first, then names are cut with an ellipsis and long texts are wrapped; if that is not enough, each
-row becomes a block with a line for each column.
+Numbers, IDs and times are never cut. If a terminal is too narrow, spare columns are left out, the
+last one first. Then names are cut with an ellipsis and long texts are wrapped; if that is not
+enough, each row becomes a block with a line for each column.
 """
 
 import re
@@ -112,6 +112,8 @@ def plural(count: int, noun: str, nouns: str | None = None) -> str:
 
 NAME_WIDTH_MIN = 8
 """Names are not cut shorter than this."""
+NAME_WIDTH = 20
+"""Names are not cut shorter than this as long as a spare column can be left out."""
 WRAP_WIDTH_MIN = 24
 """Wrapping breaks a longer word; every 64-bit number fits."""
 ID_WIDTH, TIME_WIDTH = 18, 24
@@ -144,7 +146,7 @@ class Column:
     shrinks: bool = False
     """Its text may be cut, as names are."""
     spare: bool = False
-    """It may be left out, since another column has the same information."""
+    """It may be left out; ``--json`` shows it."""
 
 
 def name_column(title: str, key: str | None = None, show: Callable[[Any], str] = plain) -> Column:
@@ -244,13 +246,18 @@ def sheet(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], width: int | None = None
 ) -> Sheet:
     """Lay out a table for a terminal of ``width`` cells; None: of any width."""
-    widths = _widths(columns, rows)
     shown = list(range(len(columns)))
+    widths = _widths(columns, rows, NAME_WIDTH)
     while (fitted := _fitted([widths[at] for at in shown], width)) is None:
-        spare = next((at for at in shown if columns[at].spare), None)
+        spare = next((at for at in reversed(shown) if columns[at].spare), None)
         if spare is None:
-            return _blocks(columns, rows, width or 0)
+            break
         shown.remove(spare)
+    if fitted is None:
+        widths = _widths(columns, rows, NAME_WIDTH_MIN)
+        fitted = _fitted([widths[at] for at in shown], width)
+    if fitted is None:
+        return _blocks(columns, rows, width or 0)
     kept = [columns[at] for at in shown]
     head = _lines(kept, fitted, [column.title for column in kept])
     return Sheet(head, [_lines(kept, fitted, [row[at] for at in shown]) for row in rows])
@@ -263,14 +270,16 @@ class _Width(NamedTuple):
     natural: int
 
 
-def _widths(columns: Sequence[Column], rows: Sequence[Sequence[str]]) -> list[_Width]:
+def _widths(
+    columns: Sequence[Column], rows: Sequence[Sequence[str]], name_width: int
+) -> list[_Width]:
     found = []
     for at, column in enumerate(columns):
         title = cells(column.title)
         natural = max([title, column.width, *(cells(row[at]) for row in rows)])
         least = natural
         if column.shrinks:
-            least = NAME_WIDTH_MIN
+            least = name_width
         elif column.wraps:
             words = (cells(word) for row in rows for word in row[at].split())
             least = min(WRAP_WIDTH_MIN, max(words, default=0))

@@ -16,10 +16,11 @@ has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. `
 asyncio. ``connect`` and ``connect_async`` return redis-py clients on a store.
 """
 
-import importlib
+from __future__ import annotations
+
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kvstream.engine.coerce import AnyPath, Level, server_url
 from kvstream.errors import (
     AccessDenied,
     BadPayload,
@@ -59,38 +60,39 @@ from kvstream.errors import (
     WriteStalled,
     WrongType,
 )
-from kvstream.group import Consumer, Group
-from kvstream.inprocess import connect, connect_async
-from kvstream.operations.ack import NackMode
-from kvstream.operations.delete import Outcome
-from kvstream.operations.trim import RefPolicy
-from kvstream.store import Store
-from kvstream.stream import Stream
-from kvstream.types.clock import Clock, ManualClock, SystemClock
-from kvstream.types.ids import StreamID
-from kvstream.types.options import Durability, StoreOptions
-from kvstream.types.records import (
-    BareEntry,
-    Claimed,
-    ClaimedIDs,
-    ConsumerDetail,
-    ConsumerInfo,
-    DeletedEntry,
-    Entry,
-    Fault,
-    GroupDetail,
-    GroupInfo,
-    KeyInfo,
-    PendingDetail,
-    PendingEntry,
-    PendingSummary,
-    StreamDetail,
-    StreamInfo,
-)
 from kvstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from kvstream import aio as aio
+    from kvstream.engine.coerce import AnyPath, Level
+    from kvstream.group import Consumer, Group
+    from kvstream.inprocess import connect, connect_async
+    from kvstream.operations.ack import NackMode
+    from kvstream.operations.delete import Outcome
+    from kvstream.operations.trim import RefPolicy
+    from kvstream.store import Store
+    from kvstream.stream import Stream
+    from kvstream.types.clock import Clock, ManualClock, SystemClock
+    from kvstream.types.ids import StreamID
+    from kvstream.types.options import Durability, StoreOptions
+    from kvstream.types.records import (
+        BareEntry,
+        Claimed,
+        ClaimedIDs,
+        ConsumerDetail,
+        ConsumerInfo,
+        DeletedEntry,
+        Entry,
+        Fault,
+        GroupDetail,
+        GroupInfo,
+        KeyInfo,
+        PendingDetail,
+        PendingEntry,
+        PendingSummary,
+        StreamDetail,
+        StreamInfo,
+    )
 
 __all__ = [
     "AccessDenied",
@@ -165,6 +167,54 @@ __all__ = [
     "open",
 ]
 
+_LAZY = {
+    "group": ("Consumer", "Group"),
+    "inprocess": ("connect", "connect_async"),
+    "operations.ack": ("NackMode",),
+    "operations.delete": ("Outcome",),
+    "operations.trim": ("RefPolicy",),
+    "store": ("Store",),
+    "stream": ("Stream",),
+    "types.clock": ("Clock", "ManualClock", "SystemClock"),
+    "types.ids": ("StreamID",),
+    "types.options": ("Durability", "StoreOptions"),
+    "types.records": (
+        "BareEntry",
+        "Claimed",
+        "ClaimedIDs",
+        "ConsumerDetail",
+        "ConsumerInfo",
+        "DeletedEntry",
+        "Entry",
+        "Fault",
+        "GroupDetail",
+        "GroupInfo",
+        "KeyInfo",
+        "PendingDetail",
+        "PendingEntry",
+        "PendingSummary",
+        "StreamDetail",
+        "StreamInfo",
+    ),
+}
+"""The names that are imported when they are first used, by module: see TYPE_CHECKING above."""
+_MODULES = {name: module for module, names in _LAZY.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a name when it is first used, so that a small program starts fast."""
+    module = _MODULES.get(name)
+    if name == "aio":
+        return import_module(f"{__name__}.aio")
+    if module is None:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
 
 def open(
     place: AnyPath,
@@ -187,6 +237,10 @@ def open(
         with kvstream.open("redis://localhost:6379") as store:
             store.stream("orders").add({"sku": "a1"})
     """
+    from kvstream.engine.coerce import server_url
+    from kvstream.store import Store
+    from kvstream.types.options import Durability
+
     url = server_url(place)
     if url is None:
         level = Durability.EVERYSEC if durability is None else durability
@@ -207,10 +261,3 @@ def open(
 
     engine = open_server(url, db)
     return Store(engine, engine.db)
-
-
-def __getattr__(name: str) -> Any:
-    """Import ``kvstream.aio`` when it is first used."""
-    if name == "aio":
-        return importlib.import_module("kvstream.aio")
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

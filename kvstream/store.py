@@ -25,9 +25,9 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, dump, keyspace, load, unfinished_loads
+from kvstream.operations import append, checks, copy, dump, keyspace, load, unfinished_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -126,6 +126,17 @@ class Store:
         """Close the store; after an error, remove a new directory without any write."""
         self._engine.close(discard=error is not None)
 
+    def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
+        """Copy a key, with its groups, in one commit; return False if the target exists.
+
+        With ``replace`` a target is overwritten. Memory and time grow with the number of entries.
+        Raises NoSuchKey if the source does not exist.
+        """
+        done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
+        if not done and not self.exists(source):
+            raise NoSuchKey
+        return done
+
     def _name(self, key: Name) -> bytes:
         return qualified(self.db, name_bytes(key))
 
@@ -211,9 +222,13 @@ class Store:
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
         return self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
 
-    def key_infos(self, pattern: Name | None = None) -> Iterator[KeyInfo]:
-        """Yield the keys as ``scan_keys`` does, with type, counters and expiry."""
-        return self._engine.key_infos(self.db, None if pattern is None else name_bytes(pattern))
+    def key_infos(self, pattern: Name | None = None, *, usage: bool = False) -> Iterator[KeyInfo]:
+        """Yield the keys as ``scan_keys`` does, with type, counters and expiry.
+
+        With ``usage`` also lag and size, which take longer: the groups of each stream are read.
+        """
+        name = None if pattern is None else name_bytes(pattern)
+        return self._engine.key_infos(self.db, name, usage)
 
     def size(self) -> int:
         """Return the number of keys in this database."""

@@ -229,8 +229,7 @@ class Tree(Generic[T]):
         changed = self._changed
         if not changed:
             batch.deferred.append(self._put_changed)
-        if suffix not in changed:
-            changed[suffix] = exists
+        changed.setdefault(suffix, exists)
 
     def _put_changed(self, batch: Batch) -> None:
         """Put the rows that changed in memory into the batch."""
@@ -314,7 +313,8 @@ class Tree(Generic[T]):
             return
         items = memory.items
         exists = suffix in items
-        self._defer(batch, suffix, exists)
+        if suffix not in self._changed:
+            self._defer(batch, suffix, exists)
         items[suffix] = item
         if not exists:
             memory.keys.add(suffix)

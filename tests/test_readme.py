@@ -68,7 +68,6 @@ def test_the_python_blocks_run_as_printed_one_after_another(directory: Path) -> 
         assert (done.returncode, done.stderr) == (0, ""), block
 
 
-@pytest.mark.unmeasured
 def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
     for command in COMMANDS:
         done = run(directory, "-m", *shlex.split(command))
@@ -85,7 +84,6 @@ def test_what_the_readme_shows_as_output_is_printed(tmp_path: Path) -> None:
         assert masked(run(tmp_path, "-m", *shlex.split(command)).stdout) == masked(shown)
 
 
-@pytest.mark.unmeasured
 def test_the_server_takes_the_requests_that_are_printed(directory: Path) -> None:
     assert SERVING is not None
     arguments, words = SERVING[1], shlex.split(SERVING[2])

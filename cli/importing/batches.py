@@ -408,6 +408,11 @@ class Import:
             )
         self._rows.resume(saved.line)
 
+    @property
+    def line(self) -> int:
+        """The last line that was committed."""
+        return self._position.line
+
     def run(self, advance: Progress) -> None:
         """Add all rows, batch by batch; raises BadRow if a bad row stops the run."""
         advance(self._position.offset, 0)

@@ -1,20 +1,30 @@
 """The command ``import``: its options, its reports of bad lines, and its summary."""
 
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
-from typing import Any, BinaryIO
+from tempfile import TemporaryFile
+from time import monotonic
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
 from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
 from kvstream.cli.importing.batches import TIME_FORMATS, BadRow, Import, RowIDs, time_parser
-from kvstream.cli.output import Output, output_options, progress_bar
+from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, example, stream_argument
-from kvstream.cli.session import Session, stream_or_free
+from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
 from kvstream.errors import RequestError
 
+if TYPE_CHECKING:
+    from kvstream.store import Store
+
 REPORTED_MAX = 20
 """Bad lines that are reported one by one; the rest are counted."""
+
+REPORT_S = 1.0
+"""After this time an import says that it waits for another process."""
 
 STDIN = "<stdin>"
 FORMATS = ("jsonl", "csv")
@@ -77,7 +87,7 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     "--again", is_flag=True, help="Start at the first line, even if an import can be resumed."
 )
 @quiet_option
-@output_options
+@summary_options
 @click.pass_obj
 def import_(
     session: Session, out: Output, /, stream: bytes, file: BinaryIO, again: bool, **options: Any
@@ -99,7 +109,7 @@ def import_(
     source = Source(file, *_label_and_identity(file, options["source"]))
     reports = _Reports(source.label)
     on_bad_row = reports if options["on_error"] == "skip" else None
-    with session.writing(create=True) as store:
+    with _opened(session, source) as store:
         stream_or_free(store, stream)
         run = Import(store, stream, source, _rows(source, options), row_ids, on_bad_row)
         if not again:
@@ -111,6 +121,9 @@ def import_(
                 run.run(advance)
         except BadRow as bad:
             raise RequestError(f"{source.label}: {bad}; {_summary(run)}") from None
+        except KeyboardInterrupt:
+            _print(f"{source.label}: interrupted; {_kept(run, source)}")
+            raise
     reports.close()
     totals = run.totals
     out.result(
@@ -120,6 +133,42 @@ def import_(
         skipped=totals.skipped,
         resumed_after_line=run.resumed.line if run.resumed else 0,
     )
+
+
+@contextmanager
+def _opened(session: Session, source: Source) -> Iterator["Store"]:
+    """Open the store when the source has data.
+
+    The program that writes to a pipe may read the same store, as in ``range --json | import``. So
+    as long as another process has the store open, the pipe is read into a temporary file.
+    """
+    with ExitStack() as stack:
+        if isinstance(session, DirectorySession) and source.wait_for_data():
+            file = stack.enter_context(TemporaryFile())
+            _spool_while_locked(session, source, file)
+        yield stack.enter_context(session.writing(create=True))
+
+
+def _spool_while_locked(session: DirectorySession, source: Source, file: BinaryIO) -> None:
+    """Read a pipe into a file until the store is free, or the pipe ends or rests for ``--wait``."""
+    start = last = monotonic()
+    reported = False
+    while holder := session.holder():
+        if source.spool(file, RETRY_PAUSE_S):
+            last = monotonic()
+        elif source.ended or monotonic() - last >= session.wait_s:
+            break
+        if not reported and monotonic() - start >= REPORT_S:
+            _print(f"waiting: the store is held by {holder}; reading {source.label} meanwhile")
+            reported = True
+    source.continue_with(file)
+
+
+def _kept(run: Import, source: Source) -> str:
+    """Return what an interrupted import leaves, and how to go on."""
+    if source.identity is None:
+        return f"{_summary(run)} and kept; an import from a pipe is resumed only with --source"
+    return f"{_summary(run)} and kept; the same command resumes at line {run.line + 1:,}"
 
 
 def _row_ids(options: dict[str, Any]) -> RowIDs:

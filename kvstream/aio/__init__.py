@@ -279,6 +279,7 @@ class AsyncStore(_Face[Store]):
     check = _long(Store.check)
     checkpoint = _long(Store.checkpoint, alone=False)
     compact = _long(Store.compact, alone=False)
+    copy = _long(Store.copy)
     delete = _awaited(Store.delete)
     discard_load = _long(Store.discard_load)
     dump = _long(Store.dump)

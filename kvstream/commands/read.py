@@ -40,7 +40,6 @@ from kvstream.commands.replies import (
     Rows,
     Shared,
     Streams,
-    Written,
 )
 from kvstream.commands.reply_pages import is_put_off, may_be_long
 from kvstream.errors import InvalidArgument
@@ -156,11 +155,8 @@ def _read_one(txn: Txn, name: bytes, argv: Argv) -> Streams | NullArray | None:
         return NULL_ARRAY
     if ranges.is_large(stream, count):
         return None
-    found: Rows | Written
-    if few:
-        found = entries.few_after(txn, stream, ids[0], few)
-    else:
-        found = ranges.between(txn, stream, ids[0].next(), MAX_ID, count)
+    reader = entries.few if few else ranges.between
+    found = reader(txn, stream, ids[0].next(), MAX_ID, count)
     return Streams([(argv[4], found)]) if found else NULL_ARRAY
 
 

@@ -13,8 +13,6 @@ a turn of its own, so that only the failing one gets the error.
 """
 
 import threading
-from _thread import RLock
-from collections import deque
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -23,6 +21,7 @@ from time import monotonic, perf_counter
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.expiry import Expiry
+from kvstream.engine.lock import EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
@@ -35,7 +34,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import keyspace, unfinished_loads
+from kvstream.operations import info, keyspace, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -49,85 +48,6 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _KEYS_PAGE = 1000
-
-HANDOVER_S = 0.005
-"""A thread that has waited for so long gets the lock next: Python's switch interval."""
-RETRY_S = 0.05
-"""A parked thread looks at the lock itself so often, in case an interrupt lost its wake-up."""
-
-
-class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
-    """An RLock that threads take when they run, and that they do not wait in.
-
-    A thread that waits in an RLock may get it while another thread has the interpreter, and keeps
-    the others out until it runs: each call then costs two switches of threads (a lock convoy). So a
-    thread parks while the lock is ``busy``; the thread that leaves the lock wakes it, goes on, and
-    may take the lock again. A thread that has waited for HANDOVER_S is handed the lock: it stays
-    busy until that thread has had it.
-
-    ``busy`` and ``parked`` are hints: without them all is right, and a hint that an interrupt has
-    lost costs RETRY_S.
-    """
-
-    def __init__(self) -> None:
-        self.busy = False
-        """A thread has the lock, or was handed it."""
-        self.parked: deque[tuple[threading.Lock, bool]] = deque()
-        """The wake-up of each waiting thread, and whether it is to be handed the lock."""
-        self._waking = False
-        """A thread was woken and has not run yet: it suffices, since all need the interpreter."""
-
-    def is_held_here(self) -> bool:
-        """Return whether this thread has the lock."""
-        return self._is_owned()  # type: ignore[attr-defined,no-any-return]
-
-    def is_free(self) -> bool:
-        """Return whether this thread can take the lock, or has it."""
-        if free := self.acquire(blocking=False):
-            self.release()
-        return free
-
-    def park(self) -> bool:
-        """Wait until the lock may be free; return at once, and true, if this thread has it."""
-        if self.is_held_here():
-            return True
-        wake_up = threading.Lock()
-        wake_up.acquire()
-        impatient_at = monotonic() + HANDOVER_S
-        while self.busy:
-            handed = monotonic() >= impatient_at
-            mine = wake_up, handed
-            try:
-                self.parked.appendleft(mine) if handed else self.parked.append(mine)
-                woken = self.busy and wake_up.acquire(timeout=RETRY_S)
-            finally:
-                with suppress(ValueError):
-                    self.parked.remove(mine)
-            self._waking = False
-            if handed if woken else self.is_free():
-                break
-        return False
-
-    def leave(self, nested: bool = False) -> None:
-        """Wake a parked thread; the caller, who has the lock, releases it at once after this."""
-        if nested or self._waking or not self.parked:
-            self.busy = nested
-        else:
-            self._waking = True
-            wake_up, handed = self.parked.popleft()
-            wake_up.release()
-            self.busy = handed
-
-    @contextmanager
-    def held(self) -> Iterator[None]:
-        """Hold the lock, for longer than a call."""
-        nested = self.busy and self.park()
-        with self:
-            self.busy = True
-            try:
-                yield
-            finally:
-                self.leave(nested)
 
 
 class Engine:
@@ -165,7 +85,7 @@ class Engine:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
-            self.expiry = Expiry(self.run, requests.serve)
+            self.expiry = Expiry(self.run, requests.serve, self._reclaim)
             self.committer = Committer(self.database, self.options.durability)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
@@ -564,13 +484,11 @@ class Engine:
         cursor = 0
         while True:
             cursor, page = self.run(keyspace.scan, db, cursor, _KEYS_PAGE)
-            for key in page:
-                if wanted is None or wanted(key):
-                    yield key
+            yield from page if wanted is None else filter(wanted, page)
             if cursor == 0:
                 return
 
-    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
         """Yield the keys as ``keys`` does, with type, counters and expiry."""
         wanted = None if pattern is None else matcher(pattern)
         cursor, now_ms = 0, self.clock.now_ms
@@ -579,7 +497,8 @@ class Engine:
             for key in page:
                 if wanted is None or wanted(key.key):
                     ttl = max(key.expire_at - now_ms(), 0) / 1000 if key.expire_at else None
-                    yield KeyInfo(*key[:-1], ttl)
+                    more = self.run(info.lag_and_size, db, key.key) if usage else ()
+                    yield KeyInfo(*key[:-1], ttl, *more)
             if cursor == 0:
                 return
 
@@ -629,6 +548,14 @@ class Engine:
         """Compact everything; reads and writes go on, ``close`` waits."""
         with self._compacting:
             self.database.compact()
+
+    def _reclaim(self) -> None:
+        """Free the space of large deleted ranges, until the store is to be closed."""
+        for lower, upper in self.database.large_deleted():
+            with self._compacting:
+                if self.expiry.closing:
+                    return
+                self.database.compact_messages(lower, upper)
 
     def reopen(self, from_log: bool = False) -> None:
         """Forget everything in memory and open the store on disk again; waiters go on waiting.

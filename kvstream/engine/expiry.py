@@ -1,7 +1,7 @@
 """The thread that deletes expired and flushed keys, a few at a time.
 
 Reads skip such keys, and delete those that they meet, so this thread may be late. It also serves
-the snapshot requests of readers in other processes.
+the snapshot requests of readers in other processes, and frees the space of deleted entries.
 """
 
 import threading
@@ -25,6 +25,9 @@ FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
 it has in memory."""
 
+RECLAIM_PAUSE_S = 20.0
+"""Pause before the space of deleted entries is freed."""
+
 _Step = Callable[[Txn, int], int]
 
 
@@ -32,9 +35,15 @@ class Expiry(threading.Thread):
     """Runs from ``start`` until ``stop``."""
 
     def __init__(
-        self, commit: Callable[[_Step, int], int], before: Callable[[], None] = lambda: None
+        self,
+        commit: Callable[[_Step, int], int],
+        before: Callable[[], None] = lambda: None,
+        reclaim: Callable[[], None] = lambda: None,
     ) -> None:
-        """``commit`` runs a step as one commit; ``before`` is called before each cycle."""
+        """``commit`` runs a step as one commit; ``before`` is called before each cycle.
+
+        ``reclaim`` frees space; it may take seconds.
+        """
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
         """Delete expired keys (DEBUG SET-ACTIVE-EXPIRE)."""
@@ -42,7 +51,9 @@ class Expiry(threading.Thread):
         """Delete no expired key for now (CLIENT PAUSE)."""
         self._commit = commit
         self._before = before
-        self._closing = False
+        self._reclaim = reclaim
+        self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
+        self.closing = False
         self._closes = Signal()
         self._damaged = 0
         """How many keys at the head of the expiry index cannot be deleted."""
@@ -58,6 +69,9 @@ class Expiry(threading.Thread):
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
                 self._try(partial(self._repeat, keyspace.sweep))
+            if monotonic() >= self._reclaim_at:
+                self._try(self._reclaim)
+                self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
 
     def _try(self, work: Callable[[], None]) -> None:
         try:
@@ -96,11 +110,11 @@ class Expiry(threading.Thread):
                 self._damaged += 1
 
     def _closes_within(self, seconds: float) -> bool:
-        return self._closing or self._closes.wait(seconds)
+        return self.closing or self._closes.wait(seconds)
 
     def stop(self) -> None:
         """End the thread, if it was started."""
-        self._closing = True
+        self.closing = True
         self._closes.set()
         if self.is_alive() and threading.current_thread() is not self:
             self.join()

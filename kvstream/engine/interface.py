@@ -54,7 +54,7 @@ class AnyEngine(Protocol):
         """Yield the keys of a database, those that match a Redis ``pattern`` if given."""
         ...
 
-    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
         """Yield the keys as ``keys`` does, with type, counters and expiry."""
         ...
 

@@ -68,14 +68,6 @@ def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
     return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
 
 
-def few_after(txn: Txn, stream: StreamMeta, after: StreamID, count: int) -> Rows:
-    """Return the first few entries after an ID, of which ``has_after`` tells that some may be."""
-    first, prefix = stream.first, stream.prefix
-    lower = prefix + (PACKED(*first) if after < first else PACKED(*after) + b"\0")
-    upper = prefix + PACKED(*stream.last) + b"\0"
-    return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
-
-
 def newest(txn: Txn, stream: StreamMeta) -> Rows | None:
     """Return the entry of the stream's last ID; None if it was deleted."""
     key = stream.prefix + PACKED(*stream.last)

@@ -17,6 +17,7 @@ from kvstream.layout.keys import (
     database_of,
     expiry_row,
     key_of,
+    qualified,
     scan_row,
     successor,
     tree_prefix,
@@ -393,6 +394,22 @@ def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
 
 def _known(entries_read: int) -> int | None:
     return None if entries_read == UNKNOWN else entries_read
+
+
+def lag_and_size(txn: Txn, db: int, key: bytes) -> tuple[int | None, int | None]:
+    """Return the largest lag of a stream's groups, and the result of ``usage``."""
+    name = qualified(db, key)
+    stream = _stream(txn, name)
+    if stream is None:
+        return None, usage(txn, name)
+    lags = [lag(stream, group) for group in txn.catalog.groups(txn, stream)]
+    return largest_lag(lags), usage(txn, name)
+
+
+def largest_lag(lags: Sequence[int | None]) -> int | None:
+    """Return the lag of the slowest group; None without groups, or if one lag is unknown."""
+    known = [each for each in lags if each is not None]
+    return max(known) if known and len(known) == len(lags) else None
 
 
 def backlog(txn: Txn, name: bytes, group: bytes) -> int:

@@ -165,12 +165,15 @@ def read_few(
     stream, found = group_of_key(txn, name, group, WHERE)
     if ranges.is_large(stream, count):
         return None
-    member = consumer_of(txn, found, consumer)
     if found.last_delivered >= stream.last or stream.length == 0:
+        consumer_of(txn, found, consumer)
         return []
+    member = found.consumers.get(consumer) or consumer_of(txn, found, consumer)
     rows = _from_ahead(txn, stream, found, count)
     if rows.page:
         give(txn, stream, found, member, rows.packed_ids(), noack=False)
+    else:
+        txn.seen(member)  # as ``give`` does
     return rows
 
 

@@ -18,6 +18,7 @@ from kvstream.operations import (
     ack,
     append,
     claim,
+    copy,
     delete,
     dump,
     groups,
@@ -528,6 +529,12 @@ def _rename(source: bytes, target: bytes, replace: bool = True) -> Call:
     return Call(database_of(source), keys, (words,), lambda reply: reply[0] != 0, writes=True)
 
 
+def _copy(source: bytes, target: bytes, replace: bool = False) -> Call:
+    keys = (key_of(source), key_of(target))
+    words: Words = ("COPY", *keys, *(["REPLACE"] if replace else []))
+    return Call(database_of(source), keys, (words,), lambda reply: reply[0] != 0, writes=True)
+
+
 def _expire_at(name: bytes, at_ms: int) -> Call:
     return _do(name, "PEXPIREAT", key_of(name), at_ms, result=bool)
 
@@ -597,6 +604,7 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     keyspace.kind: lambda name: _ask(name, "TYPE", key_of(name), result=bytes.decode),
     keyspace.persist: lambda name: _do(name, "PERSIST", key_of(name), result=bool),
     keyspace.rename: _rename,
+    copy.copy: _copy,
     keyspace.size: lambda db: Call(db, (), (("DBSIZE",),), lambda reply: reply[0]),
     ranges.length: lambda name: _ask(name, "XLEN", key_of(name)),
     ranges.scan: _scan,

@@ -52,7 +52,7 @@ from kvstream.remote.connection import (
     next_page,
     translated,
 )
-from kvstream.remote.replies import sections_of, stream_info_of
+from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
@@ -250,25 +250,12 @@ class RemoteEngine:
         options = () if pattern is None else ("MATCH", pattern)
         return self.connection(db).key_pages(*options)
 
-    def key_infos(self, db: int, pattern: bytes | None) -> Iterator[KeyInfo]:
-        """Yield the keys with type, counters and expiry, in two round trips a page."""
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
+        """Yield the keys with type, counters and expiry, in two or three round trips a page."""
         connection = self.connection(db)
         for page in self._key_pages(db, pattern):
-            about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
-            kinds, ttls = about[: len(page)], checked(about)[len(page) :]
-            streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
-            replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
-            infos = dict(zip(streams, replies, strict=True))
-            for key, kind, ttl in zip(page, kinds, ttls, strict=True):
-                expires = None if ttl < 0 else ttl / 1000
-                found = infos.get(key)
-                if found is None and kind != b"none":
-                    yield KeyInfo(key, kind.decode(), None, None, None, expires)
-                elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
-                    checked([found])
-                    stream = stream_info_of(found)
-                    last = stream.last_generated_id
-                    yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
+            infos = list(_key_infos(connection, page))
+            yield from _with_usage(connection, infos) if usage else infos
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
         """Return how many entries fit a reply of a few megabytes, by those of the last page."""
@@ -521,3 +508,38 @@ _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
 }
+
+
+def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInfo]:
+    """Yield those of the keys that exist, in two round trips."""
+    about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
+    kinds, ttls = about[: len(page)], checked(about)[len(page) :]
+    streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]
+    replies = connection.ask_all([("XINFO", "STREAM", key) for key in streams])
+    infos = dict(zip(streams, replies, strict=True))
+    for key, kind, ttl in zip(page, kinds, ttls, strict=True):
+        expires = None if ttl < 0 else ttl / 1000
+        found = infos.get(key)
+        if found is None and kind != b"none":
+            yield KeyInfo(key, kind.decode(), None, None, None, expires)
+        elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
+            checked([found])
+            stream = stream_info_of(found)
+            last = stream.last_generated_id
+            yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
+
+
+def _with_usage(connection: Connection, infos: Sequence[KeyInfo]) -> Iterator[KeyInfo]:
+    """Yield the keys with lag and size, in one round trip; None if the server refuses."""
+    grouped = [each.key for each in infos if each.groups]
+    replies = connection.ask_all(
+        [("MEMORY", "USAGE", each.key) for each in infos]
+        + [("XINFO", "GROUPS", key) for key in grouped]
+    )
+    groups = dict(zip(grouped, replies[len(infos) :], strict=True))
+    for each, size in zip(infos, replies, strict=False):
+        rows = groups.get(each.key, [])
+        lags = [] if isinstance(rows, Exception) else [group_info_of(row).lag for row in rows]
+        yield each._replace(
+            lag=info.largest_lag(lags), size=size if isinstance(size, int) else None
+        )

@@ -80,7 +80,7 @@ class Database:
         self._stalls: Any = Stalls(self._families, buffers, opened.directory)
         self._write_rows: Any = rows.write
         self._latest_sequence: Any = rows.latest_sequence_number
-        self._count_ranges: Any = maintenance.RangeDeletes(self._families).count
+        self._range_deletes: Any = maintenance.RangeDeletes(self._families)
         directory.register(self)
 
     @classmethod
@@ -184,7 +184,7 @@ class Database:
         if stalls.unseen >= LOOK_BYTES:
             self.pause_s = stalls.look()
         if batch.ranges:
-            self._count_ranges(batch.ranges)
+            self._range_deletes.count(batch.ranges)
         return self._latest_sequence()  # type: ignore[no-any-return]
 
     def rest(self) -> None:
@@ -331,6 +331,21 @@ class Database:
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
 
+    def large_deleted(self) -> list[maintenance.Range]:
+        """Return the large ranges of messages deleted since the last call, in parts of 64 MB."""
+        try:
+            found: list[maintenance.Range] = self._range_deletes.take_large()
+        except Exception as error:
+            raise classified(error) from None
+        return found
+
+    def compact_messages(self, lower: bytes, upper: bytes) -> None:
+        """Compact a range of messages; the next write raises what goes wrong."""
+        try:
+            self._families[Family.MESSAGES].compact_range(lower, upper)
+        except Exception as error:
+            raise classified(error) from None
+
     def verify(self) -> int:
         """Read and check every row, and return their number; Corruption at the first damage."""
         once = ReadOptions()
@@ -426,7 +441,7 @@ class Database:
                 raise classified(error) from None
 
     def _replace_handles(self, gone: Any) -> None:
-        self._root = self._write_rows = self._count_ranges = self._stalls = gone
+        self._root = self._write_rows = self._range_deletes = self._stalls = gone
         self._families = [gone] * len(Family)
         self._handles = []
         directory.unregister(self)

@@ -1,12 +1,17 @@
-"""Work on whole column families: reading all rows, figures for people, flushes for range deletes.
+"""Work on whole column families: reading all rows, figures for people, care for range deletes.
 
 The families are open ``rocksdict`` handles, given by ``database``.
 """
 
+from bisect import bisect_left
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, suppress
+from operator import itemgetter
 from typing import Any
 
+from kvstream.storage.batch import Family
 from kvstream.storage.write_guard import classified
+from kvstream.types.options import MEGABYTE
 
 RANGE_DELETES_IN_MEMTABLE = 512
 """The next read after a range delete sorts all of the memtable's: 0.1 ms for these, 1 ms for 5000.
@@ -54,22 +59,81 @@ class LiveTables:
             raise classified(error) from None
 
 
+RECLAIM_BYTES = 16 * MEGABYTE
+"""Deleted ranges with fewer bytes in tables of their own are left to RocksDB's compactions."""
+SLICE_BYTES = 64 * MEGABYTE
+"""Tables that are compacted at once: a second's work."""
+RANGES_MAX = 1000
+"""More deleted ranges than these are left to RocksDB as well."""
+
+Range = tuple[bytes, bytes]
+
+
 class RangeDeletes:
-    """Flushes a memtable once it has many range deletes."""
+    """Flushes a memtable once it has many range deletes, and frees the space of large ones."""
 
     def __init__(self, families: list[Any]) -> None:
         self._families = families
         self._counts = [0] * len(families)
+        self._deleted: list[Range] = []
+        """Ranges of MESSAGES that were deleted, and may have tables of their own."""
 
     def count(self, ranges: list[tuple[int, bytes, bytes]]) -> None:
         """Note the range deletes of a write that has succeeded."""
-        for family, _, _ in ranges:
+        for family, lower, upper in ranges:
+            if family == Family.MESSAGES:
+                self._deleted.append((lower, upper))
+                if len(self._deleted) > RANGES_MAX:
+                    self._deleted = united(self._deleted)[-RANGES_MAX // 2 :]
             self._counts[family] += 1
             if self._counts[family] >= RANGE_DELETES_IN_MEMTABLE:
                 self._counts[family] = 0
                 # If this fails, RocksDB refuses the next write.
                 with suppress(Exception):
                     self._families[family].flush(False)
+
+    def take_large(self) -> list[Range]:
+        """Return the deleted ranges of MESSAGES that have large tables of their own, in slices.
+
+        They are returned once. RocksDB would leave the tables until a compaction happens to come to
+        them; the compaction of a slice drops them.
+        """
+        if not self._deleted:
+            return []
+        ranges, self._deleted = united(self._deleted), []
+        tables = sorted(self._families[0].live_files(), key=itemgetter("start_key"))
+        starts = [table["start_key"] for table in tables]
+        slices: list[Range] = []
+        for lower, upper in ranges:
+            among = tables[bisect_left(starts, lower) : bisect_left(starts, upper)]
+            inside = [table for table in among if table["end_key"] < upper]
+            if sum(table["size"] for table in inside) >= RECLAIM_BYTES:
+                slices += _slices(lower, upper, inside)
+            else:
+                self._deleted.append((lower, upper))  # it may grow, and its tables come later
+        return slices
+
+
+def united(ranges: list[Range]) -> list[Range]:
+    """Return ranges, sorted, with those that overlap or touch as one."""
+    found: list[Range] = []
+    for lower, upper in sorted(ranges):
+        if found and lower <= found[-1][1]:
+            found[-1] = found[-1][0], max(found[-1][1], upper)
+        else:
+            found.append((lower, upper))
+    return found
+
+
+def _slices(lower: bytes, upper: bytes, tables: list[dict[str, Any]]) -> Iterator[Range]:
+    """Cut a range at its tables, which are sorted, into parts of some SLICE_BYTES."""
+    size = 0
+    for table in tables:
+        if size >= SLICE_BYTES:
+            yield lower, table["start_key"]
+            lower, size = table["start_key"], 0
+        size += table["size"]
+    yield lower, upper
 
 
 def count_checked(family: Any, read_options: Any) -> int:

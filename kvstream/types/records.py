@@ -217,6 +217,10 @@ class KeyInfo(NamedTuple):
     last_id: StreamID | None
     ttl: float | None
     """Seconds until the key expires; None if it does not."""
+    lag: int | None = None
+    """Entries that the slowest group has yet to read; None if unknown, or there is no group."""
+    size: int | None = None
+    """An estimate of the bytes of the key's rows, as MEMORY USAGE."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,3 +170,13 @@ def test_names_that_are_no_text_are_shown_and_never_crash(orders: Program) -> No
     assert r"na\xffme\x1b[31m" in orders("ls").stdout
     assert {"base64": "bmH/bWUbWzMxbQ=="} in [row["stream"] for row in orders.json("ls")]
     assert r"'no\xff'" in orders("len", "no\udcff", code=1).stderr
+
+
+@pytest.mark.places("store", "server", "redis")
+def test_get_shows_entries_by_id(orders: Program) -> None:
+    entry = {"id": FIRST, "fields": {"sku": "a0", "qty": "0"}}
+    assert orders.json("get", "orders", FIRST) == [entry]
+    shown = orders("get", "orders", "1-1", "-", input=f"{FIRST}\n", code=1).stdout
+    assert FIRST in shown
+    assert "1-1 " not in shown
+    assert "no stream" in orders("get", "missing", FIRST, code=1).stderr

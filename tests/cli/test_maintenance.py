@@ -138,3 +138,13 @@ def test_a_store_that_is_not_there_is_named_and_not_made(
     where = f"there is no store in {kvstream.directory}"
     assert shown == f"Error: {where} (name another one, or create a store with add or import)\n"
     assert not kvstream.directory.exists()
+
+
+@pytest.mark.places("store", "server", "redis")
+def test_ping_says_that_the_place_answers(orders: Program) -> None:
+    assert orders.one("ping")["ms"] > 0
+    assert orders("ping").stdout.startswith("PONG after ")
+
+
+def test_ping_of_a_missing_store_fails(kvstream: Program) -> None:
+    assert "no store" in kvstream("ping", code=5).stderr

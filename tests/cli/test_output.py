@@ -1,6 +1,8 @@
 """Tables, records and bars, as people see them."""
 
+import csv
 import io
+import json
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -159,3 +161,26 @@ def test_what_an_encoding_does_not_have_is_escaped(
     assert (result.exit_code, result.stderr) == (0, "")
     shown = result.stdout_bytes.decode(encoding)
     assert ("☃" in shown) is (encoding == "utf-16" and arguments[0] == "range")
+
+
+def test_csv_has_a_title_line_and_the_values_of_json(orders: Program) -> None:
+    shown = orders.lines("ls", "--format", "csv")
+    assert shown[0] == "stream,type,length,groups,last_id,ttl,lag,size"
+    assert next(csv.reader(shown[1:]))[:5] == ["orders", "stream", "5", "1", "1700000004000-0"]
+    assert shown[2].startswith("orders:2025,stream,1,0,1600000000000-0,,,")
+    assert orders.lines("len", "orders", "--format", "csv") == ["length", "5"]
+    assert orders.one("len", "orders") == json.loads(
+        orders("len", "orders", "--format", "json").stdout
+    )
+
+
+def test_entries_in_csv_are_what_import_reads(orders: Program) -> None:
+    orders("add", "orders", "note=", "bin=\udcff")
+    shown = orders("range", "orders", "--format", "csv").stdout
+    assert shown.startswith("kvstream:id,sku,qty,note,bin,kvstream:fields\n")
+    orders("import", "copy", "--format", "csv", input=shown)
+    assert orders.json("range", "copy") == orders.json("range", "orders")
+    read = orders.lines(
+        "read", "orders", "--group", "billing", "--consumer", "c", "--format", "csv"
+    )
+    assert read[0].startswith(("kvstream:id", "stream,id"))

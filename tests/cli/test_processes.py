@@ -175,6 +175,8 @@ def test_a_command_waits_for_the_store_as_long_as_it_is_told(orders: Program) ->
 def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
     with ended(orders.start("import", "orders")) as holder:
         assert holder.stdin is not None
+        holder.stdin.write(b"\n")
+        holder.stdin.flush()
         until(lambda: length_of(orders, "orders") < 0, "a process to hold it", look_s=0.2)
         shown = orders("ls", code=3).stderr
         assert f"is held by process {holder.pid} (" in shown
@@ -330,3 +332,33 @@ def test_the_completion_script_of_each_shell_names_the_program(
     if shutil.which(shell):
         checked = subprocess.run([shell, "-n"], input=script.encode(), capture_output=True)
         assert (checked.returncode, checked.stderr) == (0, b"")
+
+
+def test_a_stream_is_copied_by_a_pipe_between_two_commands_on_one_store(kvstream: Program) -> None:
+    with Store.open(kvstream.directory) as store:
+        store.stream("s").add_many([{"text": "x" * 100}] * 5_000)
+    for _ in range(3):
+        with all_ended(kvstream.start("range", "s", "--json")) as (source,):
+            done = kvstream.run("import", "t", "--new-ids", stdin=source.stdout)
+            assert source.wait(PATIENCE_S) == 0
+        assert (done.returncode, done.stdout) == (0, b"5,000 entries added\n"), done.stderr
+    assert kvstream.one("len", "t") == {"length": 15_000}
+
+
+@pytest.mark.places("server", "redis")
+@pytest.mark.parametrize("named", [True, False])
+def test_ctrl_c_in_an_import_says_what_is_kept(kvstream: Program, named: bool) -> None:
+    words = ["--source", "rows"] if named else []
+    with ended(kvstream.start("import", "s", *words)) as process:
+        assert process.stdin is not None
+        process.stdin.write(b'{"n": 1}\n{"n": 2}\n')
+        process.stdin.flush()
+        until(lambda: [row["length"] for row in kvstream.json("ls", "s")] == [2])
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 130
+    rest = {
+        True: b"the same command resumes at line 3",
+        False: b"an import from a pipe is resumed only with --source",
+    }
+    assert errors == b"stdin: interrupted; 2 entries added and kept; " + rest[named] + b"\n"

@@ -304,7 +304,8 @@ def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
         client.hset("cart", "sku", "a1")
     assert "'cart' is a hash, not a stream" in orders("range", "cart", code=1).stderr
     assert "'cart' is a hash, not a stream" in orders("import", "cart", code=1, input="").stderr
-    assert orders.lines("ls", "cart")[1].split() == ["cart", "hash", "-", "-", "-", "never"]
+    shown = orders.lines("ls", "cart")[1].split()
+    assert (shown[:4], shown[-4:]) == (["cart", "-", "-", "-"], ["-", "never", "hash", "-"])
 
 
 def test_a_server_before_redis_7_is_told_to_be_too_old() -> None:

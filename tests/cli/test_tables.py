@@ -67,7 +67,7 @@ def words_of(lines: list[str]) -> list[str]:
     return [word for line in lines for word in line.split()]
 
 
-@given(tables(), st.sampled_from([40, 60, 80, 200, None]))
+@given(tables(), st.sampled_from([40, 60, 80, 120, 200, None]))
 def test_every_number_stands_whole_in_its_row(
     table: tuple[list[Column], list[list[str]]], width: int | None
 ) -> None:
@@ -87,7 +87,7 @@ def test_every_number_stands_whole_in_its_row(
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.parametrize("width", [80, 60, 40, None])
+@pytest.mark.parametrize("width", [120, 80, 60, 40, None])
 def test_every_table_of_the_program_shows_its_numbers(name: str, width: int | None) -> None:
     columns = TABLES[name]
 

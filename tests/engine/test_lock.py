@@ -5,8 +5,8 @@ import threading
 import pytest
 
 from kvstream import Store
-from kvstream.engine import engine
-from kvstream.engine.engine import EngineLock
+from kvstream.engine import lock as locks
+from kvstream.engine.lock import EngineLock
 from tests.engine.waiting import Call
 from tests.patience import until
 
@@ -44,7 +44,7 @@ def test_a_thread_that_has_the_lock_takes_it_again_and_leaves_it_busy() -> None:
 def test_a_thread_that_has_waited_long_is_handed_the_lock_before_all_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine, "RETRY_S", 3600.0)
+    monkeypatch.setattr(locks, "RETRY_S", 3600.0)
     lock, order = EngineLock(), []
 
     def taken_by(name: str) -> None:
@@ -54,7 +54,7 @@ def test_a_thread_that_has_waited_long_is_handed_the_lock_before_all_others(
     with lock.held():
         patient = Call(lambda: taken_by("patient"))
         parked(lock, 1)
-        monkeypatch.setattr(engine, "HANDOVER_S", 0.0)
+        monkeypatch.setattr(locks, "HANDOVER_S", 0.0)
         hurried = Call(lambda: taken_by("hurried"))
         parked(lock, 2)
     hurried.result()
@@ -66,7 +66,7 @@ def test_a_thread_that_has_waited_long_is_handed_the_lock_before_all_others(
 def test_a_wake_up_that_an_interrupt_lost_delays_and_no_more(
     monkeypatch: pytest.MonkeyPatch, handed: bool
 ) -> None:
-    monkeypatch.setattr(engine, "HANDOVER_S", 0.0 if handed else 3600.0)
+    monkeypatch.setattr(locks, "HANDOVER_S", 0.0 if handed else 3600.0)
     lock = EngineLock()
     with lock:
         lock.busy = True  # and nobody takes it back

@@ -1,5 +1,6 @@
 """What the package offers by name, and the examples that are printed for its users."""
 
+import ast
 import importlib.resources
 import re
 import threading
@@ -22,6 +23,26 @@ def test_a_star_import_gives_all_that_is_listed_and_nothing_else() -> None:
     assert set(namespace) == set(kvstream.__all__)
     assert len(set(kvstream.__all__)) == len(kvstream.__all__)
     assert [*kvstream.__all__] == sorted(kvstream.__all__)
+
+
+def test_names_imported_at_their_first_use_are_those_that_type_checkers_see() -> None:
+    (block,) = (
+        node
+        for node in ast.parse(Path(kvstream.__file__).read_text()).body
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+    )
+    seen = {
+        alias.name: node.module
+        for node in block.body
+        if isinstance(node, ast.ImportFrom)
+        for alias in node.names
+        if alias.name in kvstream.__all__
+    }
+    assert seen == {name: f"kvstream.{module}" for name, module in kvstream._MODULES.items()}
+    assert all(getattr(kvstream, name) is not None for name in kvstream.__all__)
+    assert set(kvstream.__all__) <= set(dir(kvstream))
+    with pytest.raises(AttributeError, match="module 'kvstream' has no attribute 'Strem'"):
+        kvstream.Strem  # noqa: B018
 
 
 def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:

@@ -130,7 +130,6 @@ class TreeMachine(RuleBasedStateMachine):
         assert list(self.tree.scan(self.batch)) == sorted(self.model.items())
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 3, 0])
 def test_a_tree_does_what_a_dict_would(

@@ -141,7 +141,7 @@ def test_keys_and_their_times(place: str) -> None:
             store.rename("none", "z")
         infos = {each.key: each for each in store.key_infos()}
         assert infos.keys() == {b"b", b"c", b"z"}
-        assert infos[b"z"][1:] == ("stream", 1, 0, StreamID(5, 1), None)
+        assert infos[b"z"][1:6] == ("stream", 1, 0, StreamID(5, 1), None)
         assert store.delete("z", "b", "none") == 2
         assert store.delete() == 0
         assert store.flush() == 1

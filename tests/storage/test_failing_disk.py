@@ -39,7 +39,6 @@ def playing(fault_library: Path, tmp_path_factory: pytest.TempPathFactory) -> It
         child.communicate()
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("scenario", [scenario.__name__ for scenario in SCENARIOS])
 def test_a_failing_disk_is_survived(playing: Playing, scenario: str) -> None:
     disk, child = playing[scenario]

@@ -9,11 +9,20 @@ handler's answer that is no reply yet.
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import NamedTuple
 
-from kvstream.commands.command import Answer, Blocked, Command, Container, Later, Stepwise
+from kvstream.commands.command import (
+    FIRST,
+    SECOND,
+    Answer,
+    Blocked,
+    Command,
+    Container,
+    Later,
+    Stepwise,
+)
 from kvstream.commands.replies import ErrorReply, Paged, Reply
 from kvstream.commands.reply_pages import memory_of
 from kvstream.engine.engine import Turn
@@ -44,8 +53,8 @@ class Plain(NamedTuple):
     shows_change: bool
     """It replies 0 or null if it has changed nothing."""
     has_keys: bool
-    one_key: bool
-    """Its first argument is its only key."""
+    key_at: int
+    """The place of its only key; 0: it may have several, or none."""
     counts: bool
     """Its key counts as a hit or miss."""
     uses: bool
@@ -94,12 +103,13 @@ class Pipelines:
     def __init__(self, calls: Calls, commands: Mapping[bytes, Command | Container]) -> None:
         self._calls = calls
         rows = [row for row in commands.values() if isinstance(row, Command)]
-        plain = [self._plain(row) for row in rows if _is_plain(row)]
-        self._by_word = {
-            word: each
-            for each in plain
-            for word in (each.name.encode(), each.name.upper().encode())
-        }
+        self._by_word: dict[bytes, Plain | dict[bytes, Plain]] = {**self._by_words(rows)}
+        """A container's word has a table of its subcommands."""
+        for container in commands.values():
+            if isinstance(container, Container):
+                by_word = self._by_words(container.subcommands.values())
+                if by_word:
+                    self._by_word |= dict.fromkeys(_spellings(container.name), by_word)
         self._last: Plain | None = None
         """The command of the calls that are still to be recorded."""
         self._times: list[float] = []
@@ -113,19 +123,34 @@ class Pipelines:
         self._names: list[bytes] = []
         """The keys that they used."""
 
+    def _by_words(self, rows: Iterable[Command]) -> dict[bytes, Plain]:
+        plain = [self._plain(row) for row in rows if _is_plain(row)]
+        return {
+            word: each
+            for each in plain
+            for word in _spellings(each.name.partition("|")[2] or each.name)
+        }
+
     def _plain(self, row: Command) -> Plain:
-        uses, counts, one_key = False, 0, False
+        uses, counts = False, 0
         if row.keys is not None:
-            uses, counts, one_key = self._calls.lookups.of(row)
+            uses, counts, _ = self._calls.lookups.of(row)
+        key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
         return Plain(
             *(row, row.name, row.run, row.arity, row.grows, row.writes),
-            *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, one_key, counts > 0, uses),
+            *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
         )
+
+    def _find(self, argv: Argv) -> Plain | None:
+        """Return the command of a request that is plain."""
+        found = self._by_word.get(argv[0]) if argv else None  # Again has no words
+        if type(found) is dict:
+            found = found.get(argv[1]) if len(argv) > 1 else None
+        return found  # type: ignore[return-value]
 
     def has_next(self, client: Client) -> bool:
         """Return whether the client's next request is plain."""
-        argv = client.requests[0]
-        return bool(argv) and argv[0] in self._by_word  # Again has no words
+        return self._find(client.requests[0]) is not None
 
     def run(
         self, turn: Turn, client: Client, most: int, until: float, slots: list[Kept]
@@ -145,6 +170,8 @@ class Pipelines:
         while requests and len(argvs) < most:
             argv = requests[0]
             found = by_word.get(argv[0]) if argv else None  # Again has no words
+            if type(found) is not Plain:
+                found = self._find(argv)
             if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
                 break
             if found is not last:
@@ -167,22 +194,14 @@ class Pipelines:
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
-            if found.one_key:
-                name = prefix + argv[1]
+            if found.key_at and not txn.missing:
+                self._hits += found.counts
                 if found.uses:
-                    names.append(name)
-                if txn.missing:
-                    self._note_missing(found, name, txn)
-                else:
-                    self._hits += found.counts
+                    names.append(prefix + argv[found.key_at])
             elif found.has_keys:
-                calls.lookups.note(client, found.command, argv, txn)
+                self._note_keys(client, found, argv, txn)
             if found.writes:
-                self._changed = changed = self._changed or txn.dirty
-                shows_none = found.shows_change and not reply
-                if kind is not ErrorReply and (not changed or txn.noted or shows_none):
-                    self._idle += 1
-                txn.noted = False
+                self._note_write(found, reply, txn)
             if ended - began >= noted_s:
                 calls.note_slow(client, found.command, argv, ended - began)
             if txn.signals:
@@ -198,12 +217,30 @@ class Pipelines:
             slots.pop()
         return len(argvs) + (held is not None), held
 
-    def _note_missing(self, found: Plain, name: bytes, txn: Txn) -> None:
-        if found.counts:
-            is_miss = name in txn.missing
-            self._hits += not is_miss
-            self._misses += is_miss
-        txn.missing.clear()
+    def _note_write(self, found: Plain, reply: Answer, txn: Txn) -> None:
+        """Count a write that has changed nothing."""
+        self._changed = changed = self._changed or txn.dirty
+        shows_none = found.shows_change and not reply
+        if type(reply) is not ErrorReply and (not changed or txn.noted or shows_none):
+            self._idle += 1
+        txn.noted = False
+
+    def _note_keys(self, client: Client, found: Plain, argv: Argv, txn: Txn) -> None:
+        """Note the keys of a call that may have several, or has missed some."""
+        keys = found.command.keys_of(argv)
+        if len(keys) > 1:
+            self._calls.lookups.note(client, found.command, argv, txn)
+            return
+        for key in keys:
+            name = client.prefix + key
+            if found.uses:
+                self._names.append(name)
+            if found.counts:
+                is_miss = name in txn.missing
+                self._hits += not is_miss
+                self._misses += is_miss
+        if txn.missing:
+            txn.missing.clear()
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
@@ -242,13 +279,18 @@ class Pipelines:
 
     def apart(self, pipeline: Pipeline) -> list[Slot]:
         """Return a slot for each request of a pipeline, to run it again."""
-        rows = [(self._by_word[argv[0]].command, argv) for argv in pipeline.requests]
-        return [self._slot(pipeline, command, argv, None) for command, argv in rows]
+        rows = [(self._find(argv), argv) for argv in pipeline.requests]
+        return [self._slot(pipeline, row.command, argv, None) for row, argv in rows if row]
 
     def _slot(self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer) -> Slot:
         unit = partial(self._calls.answer, pipeline.client, command, argv)
         kind = command.tells, True, not command.writes
         return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
+
+
+def _spellings(name: str) -> tuple[bytes, bytes]:
+    """Return how clients write a name."""
+    return name.encode(), name.upper().encode()
 
 
 def _is_plain(row: Command) -> bool:

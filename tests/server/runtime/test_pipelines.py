@@ -28,6 +28,8 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.tuples(st.just("XADD"), KEYS, st.just("*"), st.just("f"), st.just("v")),
     st.tuples(st.just("XADD"), KEYS, IDS, st.just("f"), st.just("v")),
     st.tuples(st.just("XLEN"), KEYS),
+    st.tuples(st.just("XINFO"), st.sampled_from(["GROUPS", "groups", "Groups"]), KEYS),
+    st.tuples(st.just("OBJECT"), st.sampled_from(["ENCODING", "IDLETIME"]), KEYS),
     st.tuples(st.just("XDEL"), KEYS, IDS),
     st.tuples(st.just("XACK"), KEYS, st.just("g"), IDS),
     st.tuples(st.just("XGROUP"), st.just("CREATE"), KEYS, st.just("g"), st.just("0")),
@@ -38,7 +40,7 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
         st.sampled_from([">", "0"]),
     ),
     st.sampled_from(
-        [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", "")]
+        [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", ""), ("XINFO",)]
     ),
     st.sampled_from([("XREAD", "BLOCK", "0", "STREAMS", "s", "$"), ("UNLINK", "a")]),
     st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("MULTI",), ("EXEC",), ("DISCARD",)]),
@@ -104,13 +106,14 @@ def server(tmp_path: Path) -> Iterator[Server]:
     [
         (("PING",), 1),
         (("GET", "k"), 3),
-        (("SET", "k", "v"), 8),
-        (("INCR", "n"), 9),
+        (("SET", "k", "v"), 9),
+        (("INCR", "n"), 10),
         (("XLEN", "s"), 3),
-        (("XACK", "s", "g", "9-9"), 10),
+        (("XACK", "s", "g", "9-9"), 11),
         (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
         (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
-        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 21),
+        (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
+        (("XINFO", "GROUPS", "s"), 22),
     ],
 )
 def test_a_request_of_a_pipeline_passes_few_functions(

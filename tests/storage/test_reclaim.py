@@ -1,0 +1,85 @@
+"""The space of large deleted ranges is freed, and no row beside them is lost."""
+
+import os
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from kvstream import Store
+from kvstream.engine import expiry
+from kvstream.layout.keys import qualified
+from kvstream.storage import maintenance, options
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.maintenance import united
+from tests.patience import until
+
+ENTRIES, VALUE = 1500, 1000
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(maintenance, "RECLAIM_BYTES", ENTRIES * VALUE // 2)
+    monkeypatch.setattr(maintenance, "SLICE_BYTES", ENTRIES * VALUE // 10)
+    monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 0.2)
+    # Compaction would put such small streams into one table.
+    monkeypatch.setitem(options._STALLS, "set_level_zero_file_num_compaction_trigger", (100,))
+
+
+def fill(store: Store, *keys: str) -> None:
+    """Write streams, each into tables of its own."""
+    for key in keys:
+        for _ in range(3):
+            store.stream(key).add_many([{"f": os.urandom(VALUE)} for _ in range(ENTRIES // 3)])
+            store.engine.flush()
+
+
+def table_bytes(store: Store) -> int:
+    return store.engine.database.size_on_disk(".sst")
+
+
+@pytest.mark.parametrize("how", ["delete", "trim", "flush"])
+def test_the_space_of_deleted_entries_comes_back_by_itself(tmp_path: Path, how: str) -> None:
+    with Store.open(tmp_path) as store:
+        fill(store, "a", "b", "c")
+        full = table_bytes(store)
+        if how == "delete":
+            store.delete("b")
+        elif how == "trim":
+            store.stream("b").trim(maxlen=0)
+        else:
+            store.flush()
+        left = {"delete": 2, "trim": 2, "flush": 0}[how]
+        until(lambda: table_bytes(store) < full * (left / 3 + 0.1), "the space to come back")
+        kept = [key for key in "ac" if how != "flush"]
+        assert [len(store.stream(key).range()) for key in kept] == [ENTRIES] * len(kept)
+        assert store.stream("b").range() == []
+        assert store.check() == []
+
+
+def test_small_ranges_wait_until_they_are_large_and_come_once_in_slices(tmp_path: Path) -> None:
+    with Store.open(tmp_path) as store:
+        store.engine.expiry.stop()
+        fill(store, "a")
+        database, stream = store.engine.database, store.stream("a")
+        prefix = store.engine.catalog.streams[qualified(0, b"a")].prefix
+        ids = [entry.id for entry in stream.range()]
+        found: list[tuple[bytes, bytes]] = []
+        for number, (one, following) in enumerate(pairwise(ids)):
+            batch = Batch(database)
+            lower, upper = prefix + one.packed, prefix + following.packed
+            batch.delete_range(Family.MESSAGES, lower, upper)
+            database.write(batch)
+            found = database.large_deleted()
+            assert not found or number >= ENTRIES // 3
+            if found:
+                break
+        assert len(found) > 1
+        assert united(found) == [(prefix + ids[0].packed, upper)]
+        assert database.large_deleted() == []
+
+
+def test_ranges_that_touch_are_one() -> None:
+    ranges = [(b"c", b"d"), (b"a", b"b"), (b"b", b"bb"), (b"aa", b"ab"), (b"e", b"f")]
+    assert united(ranges) == [(b"a", b"bb"), (b"c", b"d"), (b"e", b"f")]
+    assert united([]) == []
