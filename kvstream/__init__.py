@@ -19,7 +19,7 @@ asyncio. ``connect`` and ``connect_async`` return redis-py clients on a store.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kvstream.errors import (
     AccessDenied,
@@ -40,6 +40,7 @@ from kvstream.errors import (
     NoSuchKey,
     NoSuchLoad,
     NoSuchStore,
+    NotText,
     ProtocolError,
     ReplicationRefused,
     ReplyTooLarge,
@@ -63,8 +64,10 @@ from kvstream.errors import (
 from kvstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from typing import Unpack
+
     from kvstream import aio as aio
-    from kvstream.engine.coerce import AnyPath, Level
+    from kvstream.engine.coerce import AnyPath, Level, SharedSettings
     from kvstream.group import Consumer, Group
     from kvstream.inprocess import connect, connect_async
     from kvstream.operations.ack import NackMode
@@ -130,6 +133,7 @@ __all__ = [
     "NoSuchKey",
     "NoSuchLoad",
     "NoSuchStore",
+    "NotText",
     "Outcome",
     "PendingDetail",
     "PendingEntry",
@@ -216,6 +220,18 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[SharedSettings]
+) -> Store[bytes]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[SharedSettings]
+) -> Store[str]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[SharedSettings]
+) -> Store[bytes] | Store[str]: ...
 def open(
     place: AnyPath,
     *,
@@ -226,8 +242,10 @@ def open(
     clock: Clock | None = None,
     shared: bool = False,
     wait_s: float | None = None,
+    decode: bool = False,
+    errors: str = "strict",
     **options: Any,
-) -> Store:
+) -> Store[Any]:
     """Open the store at ``place``: in a directory, or on a server.
 
     A path opens the directory, as ``Store.open`` does with the same arguments. With ``shared``
@@ -237,23 +255,28 @@ def open(
     The URL of a server (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0
     on, gives the same classes over the network. There ``db`` None is the database that the URL
     names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
-    without redis-py; a call that the server is too old for raises ServerTooOld. ::
+    without redis-py; a call that the server is too old for raises ServerTooOld.
 
-        with kvstream.open("redis://localhost:6379") as store:
+    With ``decode``, names and fields are returned as text; ``errors`` is that of ``bytes.decode``.
+    Bytes that are no text raise NotText. ::
+
+        with kvstream.open("redis://localhost:6379", decode=True) as store:
             store.stream("orders").add({"sku": "a1"})
+            print([order.fields["sku"] for order in store.stream("orders")])
     """
-    from kvstream.engine.coerce import server_url
+    from kvstream.engine.coerce import refuse_on_server, server_url
+    from kvstream.engine.decoding import decoder_of
     from kvstream.store import Store
     from kvstream.types.options import Durability
 
-    url = server_url(place)
+    url, decoder = server_url(place), decoder_of(decode, errors)
     if url is None:
         level = Durability.EVERYSEC if durability is None else durability
         if shared:
             from kvstream.shared.engine import open_shared  # with redis-py, too
 
             settings = {"durability": level, "read_only": read_only, "create": create, **options}
-            return Store(open_shared(place, settings, clock, wait_s), db or 0)
+            return Store(open_shared(place, settings, clock, wait_s), db or 0, decoder)
         if wait_s is not None:
             raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
         return Store.open(
@@ -263,20 +286,19 @@ def open(
             read_only=read_only,
             create=create,
             clock=clock,
+            decode=decode,
+            errors=errors,
             **options,
         )
-    given = {
-        "durability": durability,
-        "read_only": read_only or None,
-        "clock": clock,
-        "shared": shared or None,
-        "wait_s": wait_s,
+    refuse_on_server(
+        durability=durability,
+        read_only=read_only or None,
+        clock=clock,
+        shared=shared or None,
+        wait_s=wait_s,
         **options,
-    }
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
+    )
     from kvstream.remote.engine import open_server  # with redis-py, which is optional
 
     engine = open_server(url, db)
-    return Store(engine, engine.db)
+    return Store(engine, engine.db, decoder)

@@ -19,6 +19,7 @@
     │   ├── Conflict                  another client changed what a transaction has read
     │   ├── ServerTooOld              the server lacks a command or option
     │   ├── ReplicationRefused        a server refuses to be followed
+    │   ├── NotText                   a name or field is not UTF-8; also a UnicodeError
     │   ├── ProtocolError             a client sent bytes that are not a request
     │   └── BadPayload                bytes are not a valid DUMP payload or file of Redis
     ├── StoreError                    the store cannot do it now
@@ -218,6 +219,13 @@ class ServerTooOld(RequestError):
 
 class ReplicationRefused(RequestError):
     """A server refuses to be followed: it cannot, or the user has no right to."""
+
+
+class NotText(RequestError, UnicodeError):
+    """A name or a field is not UTF-8, and the store was opened with ``decode=True``.
+
+    Entries that a consumer's read was to return are pending, as after any read.
+    """
 
 
 class ProtocolError(RequestError):

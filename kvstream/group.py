@@ -1,7 +1,7 @@
 """A consumer group of a stream, and its consumers."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, Protocol, cast, overload
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Generic, Literal, Protocol, cast, overload
 
 from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
 from kvstream.engine.coerce import (
@@ -20,6 +20,7 @@ from kvstream.engine.coerce import (
     wait_of,
     whole,
 )
+from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, NoGroup, advise
 from kvstream.layout.keys import key_of
@@ -40,6 +41,7 @@ from kvstream.types.records import (
     HistoryEntry,
     PendingEntry,
     PendingSummary,
+    S,
 )
 
 
@@ -53,30 +55,31 @@ def _never() -> bool:
     return False
 
 
-class Group:
+class Group(Generic[S]):
     """A consumer group, by its name.
 
     Calls raise NoGroup if it does not exist; only ``ack``, ``ack_delete`` and ``destroy`` then do
     nothing, as in Redis.
     """
 
-    __slots__ = ("_engine", "_key", "_name")
+    __slots__ = ("_decoder", "_engine", "_key", "_name")
 
-    def __init__(self, engine: AnyEngine, key: bytes, name: bytes) -> None:
+    def __init__(self, engine: AnyEngine, key: bytes, name: bytes, decoder: Decoder[S]) -> None:
         self._engine = engine
         self._key = key
         self._name = name
+        self._decoder = decoder
 
     @property
-    def name(self) -> bytes:
-        return self._name
+    def name(self) -> S:
+        return self._decoder.name(self._name)
 
     def __repr__(self) -> str:
         return f"<Group {self._name!r} of {key_of(self._key)!r}>"
 
-    def consumer(self, name: Name) -> "Consumer":
+    def consumer(self, name: Name) -> "Consumer[S]":
         """Return a consumer by name; its first read creates it."""
-        return Consumer(self._engine, self._key, self, name_bytes(name, "the consumer"))
+        return Consumer(self, name_bytes(name, "the consumer"))
 
     # --- entries --------------------------------------------------------------------------------
 
@@ -133,7 +136,7 @@ class Group:
         force: bool = ...,
         justid: Literal[False] = ...,
         last_id: IDLike | None = ...,
-    ) -> list[Entry]: ...
+    ) -> list[Entry[S]]: ...
 
     @overload
     def claim(
@@ -161,7 +164,7 @@ class Group:
         force: bool = ...,
         justid: bool = ...,
         last_id: IDLike | None = ...,
-    ) -> list[Entry] | list[BareEntry]: ...
+    ) -> list[Entry[S]] | list[BareEntry]: ...
 
     def claim(
         self,
@@ -197,7 +200,7 @@ class Group:
             justid=justid,
             last_id=None if last_id is None else StreamID.parse(last_id),
         )
-        return list(claimed)
+        return self._decoder.entries(self._key, cast(Iterable[Entry], claimed))
 
     @overload
     def autoclaim(
@@ -208,7 +211,7 @@ class Group:
         *,
         count: int = ...,
         justid: Literal[False] = ...,
-    ) -> Claimed: ...
+    ) -> Claimed[S]: ...
 
     @overload
     def autoclaim(
@@ -230,7 +233,7 @@ class Group:
         *,
         count: int = ...,
         justid: bool = ...,
-    ) -> Claimed | ClaimedIDs: ...
+    ) -> Claimed[S] | ClaimedIDs: ...
 
     def autoclaim(
         self,
@@ -240,7 +243,7 @@ class Group:
         *,
         count: int = AUTOCLAIM_COUNT,
         justid: bool = False,
-    ) -> Claimed | ClaimedIDs:
+    ) -> Claimed[S] | ClaimedIDs:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does.
 
         Continue from the returned ``cursor`` until it is 0-0. If every scan starts at 0-0, entries
@@ -259,14 +262,16 @@ class Group:
             justid,
         )
         kind: Any = ClaimedIDs if justid else Claimed
-        claimed: Claimed | ClaimedIDs = kind(taken.cursor, list(taken.entries), taken.deleted)
+        entries = self._decoder.entries(self._key, cast(Iterable[Entry], taken.entries))
+        claimed: Claimed[S] | ClaimedIDs = kind(taken.cursor, entries, taken.deleted)
         return claimed
 
     # --- looking --------------------------------------------------------------------------------
 
-    def pending(self) -> PendingSummary:
+    def pending(self) -> PendingSummary[S]:
         """Return the number of pending entries, their bounds and owners, as XPENDING does."""
-        return self._engine.run(claim.pending_summary, self._key, self._name)
+        found = self._engine.run(claim.pending_summary, self._key, self._name)
+        return self._decoder.pending_summary(found)
 
     def pending_range(
         self,
@@ -276,11 +281,11 @@ class Group:
         *,
         consumer: Name | None = None,
         min_idle: Seconds = 0,
-    ) -> list[PendingEntry]:
+    ) -> list[PendingEntry[S]]:
         """Return pending entries one by one, as XPENDING's extended form does."""
         if type(count) is not int:
             count = whole(count, "count")
-        return self._engine.run(
+        found = self._engine.run(
             claim.pending_range,
             self._key,
             self._name,
@@ -290,18 +295,20 @@ class Group:
             None if consumer is None else name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
         )
+        return self._decoder.pending_entries(found)
 
-    def info(self) -> GroupInfo:
+    def info(self) -> GroupInfo[S]:
         """Return this group's part of XINFO GROUPS."""
-        return self._engine.run(info.group_info, self._key, self._name)
+        return self._decoder.group_info(self._engine.run(info.group_info, self._key, self._name))
 
     def backlog(self) -> int:
         """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
         return self._engine.run(info.backlog, self._key, self._name)
 
-    def consumers(self) -> list[ConsumerInfo]:
+    def consumers(self) -> list[ConsumerInfo[S]]:
         """Return XINFO CONSUMERS."""
-        return self._engine.run(info.consumer_infos, self._key, self._name)
+        found = self._engine.run(info.consumer_infos, self._key, self._name)
+        return [self._decoder.consumer_info(each) for each in found]
 
     # --- care -----------------------------------------------------------------------------------
 
@@ -326,23 +333,25 @@ class Group:
         return self._engine.run(groups.destroy_group, self._key, self._name)
 
 
-class Consumer:
+class Consumer(Generic[S]):
     """A consumer, by its name; its first read creates it."""
 
-    __slots__ = ("_engine", "_group", "_key", "_name")
+    __slots__ = ("_decoder", "_engine", "_group", "_group_name", "_key", "_name")
 
-    def __init__(self, engine: AnyEngine, key: bytes, group: Group, name: bytes) -> None:
-        self._engine = engine
-        self._key = key
+    def __init__(self, group: Group[S], name: bytes) -> None:
         self._group = group
         self._name = name
+        self._engine = group._engine
+        self._key = group._key
+        self._group_name = group._name
+        self._decoder = group._decoder
 
     @property
-    def name(self) -> bytes:
-        return self._name
+    def name(self) -> S:
+        return self._decoder.name(self._name)
 
     def __repr__(self) -> str:
-        return f"<Consumer {self._name!r} of {self._group.name!r} on {key_of(self._key)!r}>"
+        return f"<Consumer {self._name!r} of {self._group_name!r} on {key_of(self._key)!r}>"
 
     def read(
         self,
@@ -353,7 +362,7 @@ class Consumer:
         claim_min_idle: Seconds | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[Entry]:
+    ) -> list[Entry[S]]:
         """Read entries that the group has not delivered yet, as XREADGROUP with ``>`` does.
 
         Each stays pending with this consumer until it is acknowledged, unless ``noack``. With
@@ -371,7 +380,7 @@ class Consumer:
                 found = self._engine.run(
                     readgroup.read_new,
                     self._key,
-                    self._group.name,
+                    self._group_name,
                     self._name,
                     count,
                     noack,
@@ -379,12 +388,13 @@ class Consumer:
                     budget_of(max_count, max_size),
                 )
             except NoGroup as error:
-                wrong = misnamed(self._engine, self._key, self._group.name)
+                wrong = misnamed(self._engine, self._key, self._group_name)
                 raise error.with_detail(wrong) from None
-            return list(found) if claim_ms is None else idle_known(self._engine, found)
+            known = found if claim_ms is None else idle_known(self._engine, found)
+            return self._decoder.entries(self._key, known)
         reply = group_read(
             self._engine,
-            self._group.name,
+            self._group_name,
             self._name,
             [(self._key, ">")],
             count=count,
@@ -393,16 +403,16 @@ class Consumer:
             claim_min_idle=claim_min_idle,
             budget=lambda: budget_of(max_count, max_size),
         )
-        return cast(list[Entry], reply[0][1]) if reply else []
+        return self._decoder.entries(self._key, cast(list[Entry], reply[0][1])) if reply else []
 
-    def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry]:
+    def history(self, after: IDLike = "0-0", count: int | None = None) -> list[HistoryEntry[S]]:
         """Return entries pending with this consumer after an ID; each counts as delivered again.
 
         An entry whose message was deleted is a DeletedEntry, whose ``fields`` are None.
         """
         wanted = [(self._key, after)]
-        reply = group_read(self._engine, self._group.name, self._name, wanted, count=count)
-        return reply[0][1] if reply else []
+        reply = group_read(self._engine, self._group_name, self._name, wanted, count=count)
+        return self._decoder.history(self._key, reply[0][1]) if reply else []
 
     def listen(
         self,
@@ -411,7 +421,7 @@ class Consumer:
         poll: Seconds = 1.0,
         claim_min_idle: Seconds | None = None,
         stop: Stop | None = None,
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Entry[S]]:
         """Yield entries for ever: first those pending with this consumer, then new ones.
 
         Acknowledge each when it is done. One wait lasts ``poll`` seconds at most. Ends when the
@@ -430,7 +440,7 @@ class Consumer:
         poll: Seconds,
         claim_min_idle: Seconds | None,
         stopped: Callable[[], bool],
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Entry[S]]:
         after: IDLike = "0-0"
         while pending := self.history(after, count):
             for entry in pending:
@@ -456,7 +466,7 @@ class Consumer:
     @overload
     def claim(
         self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: Literal[False] = ...
-    ) -> list[Entry]: ...
+    ) -> list[Entry[S]]: ...
 
     @overload
     def claim(
@@ -466,7 +476,7 @@ class Consumer:
     @overload
     def claim(
         self, *ids: IDs, min_idle: Seconds = ..., force: bool = ..., justid: bool = ...
-    ) -> list[Entry] | list[BareEntry]: ...
+    ) -> list[Entry[S]] | list[BareEntry]: ...
 
     def claim(
         self, *ids: IDs, min_idle: Seconds = 0, force: bool = False, justid: bool = False
@@ -482,7 +492,7 @@ class Consumer:
         *,
         count: int = ...,
         justid: Literal[False] = ...,
-    ) -> Claimed: ...
+    ) -> Claimed[S]: ...
 
     @overload
     def autoclaim(
@@ -502,7 +512,7 @@ class Consumer:
         *,
         count: int = ...,
         justid: bool = ...,
-    ) -> Claimed | ClaimedIDs: ...
+    ) -> Claimed[S] | ClaimedIDs: ...
 
     def autoclaim(
         self,
@@ -511,11 +521,11 @@ class Consumer:
         *,
         count: int = AUTOCLAIM_COUNT,
         justid: bool = False,
-    ) -> Claimed | ClaimedIDs:
+    ) -> Claimed[S] | ClaimedIDs:
         """Scan pending entries from ``start`` and claim the idle ones, as XAUTOCLAIM does."""
         return self._group.autoclaim(self._name, min_idle, start, count=count, justid=justid)
 
-    def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry]:
+    def pending(self, count: int = 100, *, min_idle: Seconds = 0) -> list[PendingEntry[S]]:
         """Return the entries pending with this consumer, by ID."""
         return self._group.pending_range(count=count, consumer=self._name, min_idle=min_idle)
 

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Generic, Literal, Self, Unpack, overload
 
 from kvstream.bulkload import commit
 from kvstream.bulkload.parts import BulkTicket, Part
@@ -15,6 +15,7 @@ from kvstream.engine.coerce import (
     Level,
     Name,
     Seconds,
+    StoreSettings,
     budget_of,
     expiry_ms,
     mark_of,
@@ -23,6 +24,7 @@ from kvstream.engine.coerce import (
     store_options,
     whole,
 )
+from kvstream.engine.decoding import BYTES, Decoder, decoder_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, NoSuchKey
@@ -35,10 +37,10 @@ from kvstream.types.clock import Clock
 from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
 from kvstream.types.options import Durability, StoreOptions
-from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, UnfinishedLoad
+from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, S, UnfinishedLoad
 
 
-class Store:
+class Store(Generic[S]):
     """An open store, and one of its numbered databases.
 
     Methods may be called from any thread. One process at a time has a directory open; after a fork
@@ -49,11 +51,16 @@ class Store:
 
     _engine_type: type[Engine] = Engine
 
-    def __init__(self, engine: AnyEngine, db: int = 0) -> None:
+    @overload
+    def __init__(self: "Store[bytes]", engine: AnyEngine, db: int = ...) -> None: ...
+    @overload
+    def __init__(self, engine: AnyEngine, db: int, decoder: Decoder[S]) -> None: ...
+    def __init__(self, engine: AnyEngine, db: int = 0, decoder: Decoder[Any] = BYTES) -> None:
         """Wrap an open engine; use ``kvstream.open`` instead."""
         if isinstance(engine, str | bytes | PathLike):
             raise TypeError("Store.open(path) opens a store: Store() wraps an engine that is open")
         self._engine = engine
+        self._decoder: Decoder[S] = decoder
         self.db = _checked_db(db, engine.options)
 
     @property
@@ -67,6 +74,26 @@ class Store:
             )
         return engine
 
+    @overload
+    @classmethod
+    def open(
+        cls, path: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[StoreSettings]
+    ) -> "Store[bytes]": ...
+    @overload
+    @classmethod
+    def open(
+        cls,
+        path: AnyPath,
+        *,
+        decode: Literal[True],
+        errors: str = ...,
+        **options: Unpack[StoreSettings],
+    ) -> "Store[str]": ...
+    @overload
+    @classmethod
+    def open(
+        cls, path: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[StoreSettings]
+    ) -> "Store[bytes] | Store[str]": ...
     @classmethod
     def open(
         cls,
@@ -77,16 +104,20 @@ class Store:
         read_only: bool = False,
         create: bool = True,
         clock: Clock | None = None,
+        decode: bool = False,
+        errors: str = "strict",
         **options: Any,
-    ) -> Self:
+    ) -> "Store[Any]":
         """Open the store in the directory ``path``; create it if there is none.
 
         ``durability`` says what acknowledged writes survive: "always" (power loss), "everysec"
-        (kill -9, and power loss except for the last second) or "no" (kill -9). Further ``options``
-        are the fields of StoreOptions. Raises InvalidArgument for an unknown option, NoSuchStore
-        if there is no store and ``create`` is false or ``read_only`` true, StoreLocked while
-        another opener has the directory, UnknownLayout for a store of another version, and
-        LostWrites if acknowledged writes are missing. ::
+        (kill -9, and power loss except for the last second) or "no" (kill -9). With ``decode``,
+        names and fields are returned as text; ``errors`` is that of ``bytes.decode``, and bytes
+        that are no text raise NotText. Further ``options`` are the fields of StoreOptions. Raises
+        InvalidArgument for an unknown option, NoSuchStore if there is no store and ``create`` is
+        false or ``read_only`` true, StoreLocked while another opener has the directory,
+        UnknownLayout for a store of another version, and LostWrites if acknowledged writes are
+        missing. ::
 
             with Store.open("data", durability="always") as store:
                 store.stream("orders").add({"sku": "a1"})
@@ -96,9 +127,10 @@ class Store:
             {"durability": durability, "read_only": read_only, "create": create, **options}
         )
         _checked_db(db, settings)
+        decoder = decoder_of(decode, errors)
         engine = cls._engine_type(directory, settings, clock)
         try:
-            return cls(engine, db)
+            return cls(engine, db, decoder)
         except BaseException:  # an interrupt: the caller has no store to close
             engine.close(discard=True)
             raise
@@ -108,7 +140,7 @@ class Store:
 
     def select(self, db: int) -> Self:
         """Return the same open store with another database selected."""
-        return type(self)(self._engine, db)
+        return type(self)(self._engine, db, self._decoder)
 
     def close(self) -> None:
         """Make everything durable and unlock the directory; a second call does nothing."""
@@ -142,9 +174,9 @@ class Store:
 
     # --- streams --------------------------------------------------------------------------------
 
-    def stream(self, key: Name) -> Stream:
+    def stream(self, key: Name) -> Stream[S]:
         """Return a handle on the stream of a key; the first ``add`` creates the stream."""
-        return Stream(self._engine, self._name(key))
+        return Stream(self._engine, self._name(key), self._decoder)
 
     @contextmanager
     def transaction(self) -> Iterator[Self]:
@@ -165,7 +197,7 @@ class Store:
         *,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> dict[bytes, list[Entry]]:
+    ) -> dict[S, list[Entry[S]]]:
         """Return the entries after an ID of several streams, by key, as XREAD does.
 
         ``streams`` maps keys to IDs, ``"$"`` (entries added from now on) or ``"+"`` (the last
@@ -177,7 +209,10 @@ class Store:
         reply = plain_read(
             self._engine, wanted, count, block, lambda: budget_of(max_count, max_size)
         )
-        return {key_of(name): entries for name, entries in reply}
+        return {self._key(name): self._decoder.entries(name, entries) for name, entries in reply}
+
+    def _key(self, name: bytes) -> S:
+        return self._decoder.name(key_of(name), "the key")
 
     def read_group(
         self,
@@ -191,7 +226,7 @@ class Store:
         claim_min_idle: Seconds | None = None,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> dict[bytes, list[HistoryEntry]]:
+    ) -> dict[S, list[HistoryEntry[S]]]:
         """Read several streams as a consumer of the group of that name in each, as XREADGROUP does.
 
         ``">"`` returns entries that were not delivered before; an ID returns the consumer's own
@@ -210,25 +245,29 @@ class Store:
             claim_min_idle=claim_min_idle,
             budget=lambda: budget_of(max_count, max_size),
         )
-        return {key_of(name): entries for name, entries in reply}
+        return {self._key(name): self._decoder.history(name, entries) for name, entries in reply}
 
     # --- keys -----------------------------------------------------------------------------------
 
-    def keys(self, pattern: Name | None = None) -> list[bytes]:
+    def keys(self, pattern: Name | None = None) -> list[S]:
         """Return the keys in order of creation, those that match a Redis ``pattern`` if given."""
         return list(self.scan_keys(pattern))
 
-    def scan_keys(self, pattern: Name | None = None) -> Iterator[bytes]:
+    def scan_keys(self, pattern: Name | None = None) -> Iterator[S]:
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
-        return self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
+        found = self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
+        return (self._decoder.name(key, "the key") for key in found)
 
-    def key_infos(self, pattern: Name | None = None, *, usage: bool = False) -> Iterator[KeyInfo]:
+    def key_infos(
+        self, pattern: Name | None = None, *, usage: bool = False
+    ) -> Iterator[KeyInfo[S]]:
         """Yield the keys as ``scan_keys`` does, with type, counters and expiry.
 
         With ``usage`` also lag and size, which take longer: the groups of each stream are read.
         """
         name = None if pattern is None else name_bytes(pattern)
-        return self._engine.key_infos(self.db, name, usage)
+        found = self._engine.key_infos(self.db, name, usage)
+        return (self._decoder.key_info(each) for each in found)
 
     def size(self) -> int:
         """Return the number of keys in this database."""

@@ -1,7 +1,7 @@
 """One stream of a store."""
 
 from collections.abc import Iterable, Iterator
-from typing import Literal, overload
+from typing import Generic, Literal, overload
 
 from kvstream.engine.blocking_reads import plain_read, read_position
 from kvstream.engine.coerce import (
@@ -18,6 +18,7 @@ from kvstream.engine.coerce import (
     wait_of,
     whole,
 )
+from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import BusyGroup, InvalidArgument, shown
 from kvstream.group import Group
@@ -45,12 +46,12 @@ from kvstream.types.ids import (
     range_end,
     range_start,
 )
-from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
+from kvstream.types.records import Entry, GroupInfo, S, StreamDetail, StreamInfo
 
 _SCAN_PAGE = 1000
 
 
-class Stream:
+class Stream(Generic[S]):
     """A handle on the stream of a key, which need not exist yet.
 
     An ID is a StreamID, "ms-seq", "ms", (ms, seq), an int of milliseconds, a datetime or a date,
@@ -59,18 +60,19 @@ class Stream:
     WrongType if the key is a string.
     """
 
-    __slots__ = ("_engine", "_name")
+    __slots__ = ("_decoder", "_engine", "_name")
 
-    def __init__(self, engine: AnyEngine, name: bytes) -> None:
+    def __init__(self, engine: AnyEngine, name: bytes, decoder: Decoder[S]) -> None:
         self._engine = engine
         self._name = name
+        self._decoder = decoder
 
     @property
-    def key(self) -> bytes:
-        return key_of(self._name)
+    def key(self) -> S:
+        return self._decoder.name(key_of(self._name), "the key")
 
     def __repr__(self) -> str:
-        return f"<Stream {self.key!r}>"
+        return f"<Stream {key_of(self._name)!r}>"
 
     # --- writing --------------------------------------------------------------------------------
 
@@ -212,18 +214,18 @@ class Stream:
 
     def range(
         self, start: BoundLike = "-", end: BoundLike = "+", count: int | None = None
-    ) -> list[Entry]:
+    ) -> list[Entry[S]]:
         """Return the entries from ``start`` to ``end``, as XRANGE does; ``"(id"`` excludes one. ::
 
         stream.range(start=timedelta(minutes=15))  # or "now-15m"
         """
-        return self._scan(*self._bounds(start, end), count, reverse=False)
+        return self._decoded(self._scan(*self._bounds(start, end), count))
 
     def revrange(
         self, end: BoundLike = "+", start: BoundLike = "-", count: int | None = None
-    ) -> list[Entry]:
+    ) -> list[Entry[S]]:
         """Return the entries from ``end`` back to ``start``, as XREVRANGE does."""
-        return self._scan(*self._bounds(start, end), count, reverse=True)
+        return self._decoded(self._scan(*self._bounds(start, end), count, reverse=True))
 
     def _bounds(self, start: BoundLike, end: BoundLike) -> tuple[StreamID, StreamID]:
         return range_start(start, self._now), range_end(end, self._now)
@@ -232,17 +234,20 @@ class Stream:
         return self._engine.clock.now_ms()
 
     def _scan(
-        self, start: StreamID, end: StreamID, count: int | None, reverse: bool
+        self, start: StreamID, end: StreamID, count: int | None, reverse: bool = False
     ) -> list[Entry]:
         if count is not None and (type(count) is not int or count > NUMBER_MAX):
             count = whole(count, "count")
         found = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
         return found.entries() if found else []
 
-    def get(self, id: IDLike) -> Entry | None:
+    def _decoded(self, found: list[Entry]) -> list[Entry[S]]:
+        return self._decoder.entries(self._name, found)
+
+    def get(self, id: IDLike) -> Entry[S] | None:
         """Return the entry with this ID, or None."""
         eid = StreamID.parse(id)
-        found = self._scan(eid, eid, 1, reverse=False)
+        found = self._decoded(self._scan(eid, eid, 1))
         return found[0] if found else None
 
     def count_after(self, id: IDLike) -> int:
@@ -251,7 +256,7 @@ class Stream:
 
     def scan(
         self, start: BoundLike = "-", end: BoundLike = "+", *, page: int = _SCAN_PAGE
-    ) -> Iterator[Entry]:
+    ) -> Iterator[Entry[S]]:
         """Yield the entries from ``start`` to ``end``, read in pages of ``page`` entries.
 
         Each page is consistent. Entries added or deleted between two pages may be missed. On a
@@ -262,17 +267,17 @@ class Stream:
             raise InvalidArgument("a page must be at least 1 entry")
         return self._pages(*self._bounds(start, end), page)
 
-    def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry]:
+    def _pages(self, following: StreamID, last: StreamID, page: int) -> Iterator[Entry[S]]:
         entries: list[Entry] = []
         while True:
             size = self._engine.page_size(entries, page)
-            entries = self._scan(following, last, size, reverse=False)
-            yield from entries
+            entries = self._scan(following, last, size)
+            yield from self._decoded(entries)
             if len(entries) < size or entries[-1].id >= last:
                 return
             following = entries[-1].id.next()
 
-    def __iter__(self) -> Iterator[Entry]:
+    def __iter__(self) -> Iterator[Entry[S]]:
         return self.scan()
 
     def read(
@@ -283,7 +288,7 @@ class Stream:
         *,
         max_count: int | None = None,
         max_size: int | None = None,
-    ) -> list[Entry]:
+    ) -> list[Entry[S]]:
         """Return the entries after an ID, as XREAD does; [] if there are none.
 
         ``"$"`` is the last ID at the time of the call, ``"+"`` returns the last entry. Waits at
@@ -296,9 +301,9 @@ class Stream:
             block,
             lambda: budget_of(max_count, max_size),
         )
-        return reply[0][1] if reply else []
+        return self._decoded(reply[0][1]) if reply else []
 
-    def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry]:
+    def tail(self, after: IDLike = "$", *, poll: Seconds = 1.0) -> Iterator[Entry[S]]:
         """Yield the entries after an ID, and new ones as they come, for ever.
 
         ``"$"`` is the last ID at the time of this call. ``poll`` is the longest single wait in
@@ -308,19 +313,21 @@ class Stream:
         position = self._engine.run(read.resolve, self._name, read_position(after))
         return self._following(position, poll)
 
-    def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry]:
+    def _following(self, position: StreamID, poll: Seconds) -> Iterator[Entry[S]]:
         while True:
             for entry in self.read(position, count=_SCAN_PAGE, block=poll):
                 yield entry
                 position = entry.id
 
-    def info(self) -> StreamInfo:
+    def info(self) -> StreamInfo[S]:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
-        return self._engine.run(info.stream_info, self._name)
+        found = self._engine.run(info.stream_info, self._name)
+        return self._decoder.stream_info(self._name, found)
 
-    def info_full(self, count: int = FULL_COUNT) -> StreamDetail:
+    def info_full(self, count: int = FULL_COUNT) -> StreamDetail[S]:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
-        return self._engine.run(info.stream_detail, self._name, whole(count, "count"))
+        found = self._engine.run(info.stream_detail, self._name, whole(count, "count"))
+        return self._decoder.stream_detail(self._name, found)
 
     # --- groups ---------------------------------------------------------------------------------
 
@@ -332,7 +339,7 @@ class Stream:
         mkstream: bool = True,
         entries_read: int | None = None,
         exist_ok: bool = False,
-    ) -> Group:
+    ) -> Group[S]:
         """Create a consumer group that reads the entries after ``start``; "$" is the last ID.
 
         Creates an empty stream too, unless ``mkstream`` is false. If the group exists, it is
@@ -348,19 +355,20 @@ class Stream:
         except BusyGroup:
             if not exist_ok:
                 which = (
-                    f"group {shown(text(group))} of stream {shown(text(self.key))}; "
+                    f"group {shown(text(group))} of stream {shown(text(key_of(self._name)))}; "
                     "exist_ok=True returns it as it is"
                 )
                 raise BusyGroup(detail=which) from None
-        return Group(self._engine, self._name, group)
+        return Group(self._engine, self._name, group, self._decoder)
 
-    def group(self, name: Name) -> Group:
+    def group(self, name: Name) -> Group[S]:
         """Return a handle on a group; whether it exists is not checked."""
-        return Group(self._engine, self._name, name_bytes(name, "the group"))
+        return Group(self._engine, self._name, name_bytes(name, "the group"), self._decoder)
 
-    def groups(self) -> list[GroupInfo]:
+    def groups(self) -> list[GroupInfo[S]]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
-        return self._engine.run(info.group_infos, self._name)
+        found = self._engine.run(info.group_infos, self._name)
+        return [self._decoder.group_info(each) for each in found]
 
 
 def _once(

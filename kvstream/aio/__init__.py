@@ -24,10 +24,22 @@ from contextlib import asynccontextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
 from types import TracebackType
-from typing import Any, Concatenate, Generic, ParamSpec, Self, TypeVar, cast
+from typing import (
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    Self,
+    TypeVar,
+    Unpack,
+    cast,
+    overload,
+)
 
 from kvstream.aio.engines import AsyncEngine, LoopEngine, LoopRemoteEngine, in_greenlet, in_thread
-from kvstream.engine.coerce import AnyPath, Level, Name, server_url
+from kvstream.engine.coerce import AnyPath, Level, Name, PlaceSettings, refuse_on_server, server_url
+from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group
 from kvstream.store import Store
@@ -35,7 +47,7 @@ from kvstream.stream import Stream
 from kvstream.types.clock import Clock
 from kvstream.types.ids import IDLike
 from kvstream.types.options import Durability
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, S
 
 __all__ = ["AsyncConsumer", "AsyncGroup", "AsyncStore", "AsyncStream", "open"]
 
@@ -102,69 +114,69 @@ def _stepped(
     return steps
 
 
-class AsyncConsumer(_Face[Consumer]):
+class AsyncConsumer(_Face[Consumer[S]], Generic[S]):
     """A consumer, by its name; its first read creates it."""
 
     __slots__ = ()
 
     @property
-    def name(self) -> bytes:
+    def name(self) -> S:
         return self._sync.name
 
-    ack = _awaited(Consumer.ack)
-    autoclaim = _awaited(Consumer.autoclaim)
-    claim = _awaited(Consumer.claim)
-    delete = _awaited(Consumer.delete)
-    history = _awaited(Consumer.history)
-    listen = _stepped(Consumer.listen)
-    nack = _awaited(Consumer.nack)
-    pending = _awaited(Consumer.pending)
-    read = _awaited(Consumer.read)
+    ack = _awaited(Consumer[S].ack)
+    autoclaim = _awaited(Consumer[S].autoclaim)
+    claim = _awaited(Consumer[S].claim)
+    delete = _awaited(Consumer[S].delete)
+    history = _awaited(Consumer[S].history)
+    listen = _stepped(Consumer[S].listen)
+    nack = _awaited(Consumer[S].nack)
+    pending = _awaited(Consumer[S].pending)
+    read = _awaited(Consumer[S].read)
 
 
-class AsyncGroup(_Face[Group]):
+class AsyncGroup(_Face[Group[S]], Generic[S]):
     """A consumer group, by its name; see Group."""
 
     __slots__ = ()
 
     @property
-    def name(self) -> bytes:
+    def name(self) -> S:
         return self._sync.name
 
-    def consumer(self, name: Name) -> AsyncConsumer:
+    def consumer(self, name: Name) -> AsyncConsumer[S]:
         """Return a consumer by name; its first read creates it."""
         return AsyncConsumer(self._engine, self._sync.consumer(name))
 
-    ack = _awaited(Group.ack)
-    ack_delete = _awaited(Group.ack_delete)
-    autoclaim = _awaited(Group.autoclaim)
-    backlog = _awaited(Group.backlog)
-    claim = _awaited(Group.claim)
-    consumers = _awaited(Group.consumers)
-    create_consumer = _awaited(Group.create_consumer)
-    delete_consumer = _awaited(Group.delete_consumer)
-    destroy = _awaited(Group.destroy)
-    info = _awaited(Group.info)
-    nack = _awaited(Group.nack)
-    pending = _awaited(Group.pending)
-    pending_range = _awaited(Group.pending_range)
-    set_id = _awaited(Group.set_id)
+    ack = _awaited(Group[S].ack)
+    ack_delete = _awaited(Group[S].ack_delete)
+    autoclaim = _awaited(Group[S].autoclaim)
+    backlog = _awaited(Group[S].backlog)
+    claim = _awaited(Group[S].claim)
+    consumers = _awaited(Group[S].consumers)
+    create_consumer = _awaited(Group[S].create_consumer)
+    delete_consumer = _awaited(Group[S].delete_consumer)
+    destroy = _awaited(Group[S].destroy)
+    info = _awaited(Group[S].info)
+    nack = _awaited(Group[S].nack)
+    pending = _awaited(Group[S].pending)
+    pending_range = _awaited(Group[S].pending_range)
+    set_id = _awaited(Group[S].set_id)
 
 
-class AsyncStream(_Face[Stream]):
+class AsyncStream(_Face[Stream[S]], Generic[S]):
     """A handle on the stream of a key, which need not exist yet; see Stream."""
 
     __slots__ = ()
 
     @property
-    def key(self) -> bytes:
+    def key(self) -> S:
         return self._sync.key
 
     async def length(self) -> int:
         """Return the number of entries, as ``len`` does for a Stream."""
         return await self._engine.task_call(len, self._sync)
 
-    def __aiter__(self) -> AsyncIterator[Entry]:
+    def __aiter__(self) -> AsyncIterator[Entry[S]]:
         return self.scan()
 
     async def create_group(
@@ -175,36 +187,36 @@ class AsyncStream(_Face[Stream]):
         mkstream: bool = True,
         entries_read: int | None = None,
         exist_ok: bool = False,
-    ) -> AsyncGroup:
+    ) -> AsyncGroup[S]:
         """Create a consumer group that reads the entries after ``start``; see Stream."""
         create = partial(self._sync.create_group, mkstream=mkstream, entries_read=entries_read)
         group = await self._engine.task_call(create, name, start, exist_ok=exist_ok)
         return AsyncGroup(self._engine, group)
 
-    def group(self, name: Name) -> AsyncGroup:
+    def group(self, name: Name) -> AsyncGroup[S]:
         """Return a handle on a group; whether it exists is not checked."""
         return AsyncGroup(self._engine, self._sync.group(name))
 
-    add = _awaited(Stream.add)
-    add_many = _awaited(Stream.add_many)
-    configure = _awaited(Stream.configure)
-    count_after = _awaited(Stream.count_after)
-    delete = _awaited(Stream.delete)
-    delete_entries = _awaited(Stream.delete_entries)
-    get = _awaited(Stream.get)
-    groups = _awaited(Stream.groups)
-    info = _awaited(Stream.info)
-    info_full = _awaited(Stream.info_full)
-    range = _awaited(Stream.range)
-    read = _awaited(Stream.read)
-    revrange = _awaited(Stream.revrange)
-    scan = _stepped(Stream.scan)
-    set_id = _awaited(Stream.set_id)
-    tail = _stepped(Stream.tail)
-    trim = _awaited(Stream.trim)
+    add = _awaited(Stream[S].add)
+    add_many = _awaited(Stream[S].add_many)
+    configure = _awaited(Stream[S].configure)
+    count_after = _awaited(Stream[S].count_after)
+    delete = _awaited(Stream[S].delete)
+    delete_entries = _awaited(Stream[S].delete_entries)
+    get = _awaited(Stream[S].get)
+    groups = _awaited(Stream[S].groups)
+    info = _awaited(Stream[S].info)
+    info_full = _awaited(Stream[S].info_full)
+    range = _awaited(Stream[S].range)
+    read = _awaited(Stream[S].read)
+    revrange = _awaited(Stream[S].revrange)
+    scan = _stepped(Stream[S].scan)
+    set_id = _awaited(Stream[S].set_id)
+    tail = _stepped(Stream[S].tail)
+    trim = _awaited(Stream[S].trim)
 
 
-class AsyncStore(_Face[Store]):
+class AsyncStore(_Face[Store[S]], Generic[S]):
     """An open store, and one of its numbered databases, for the tasks of one event loop.
 
     Calls raise the errors of Store.
@@ -217,17 +229,17 @@ class AsyncStore(_Face[Store]):
         return self._sync.db
 
     @property
-    def blocking(self) -> Store:
+    def blocking(self) -> Store[S]:
         """The store in a directory, for code that blocks: use it in other threads only."""
         if not isinstance(self._engine, LoopEngine):
             raise InvalidArgument("open a server with kvstream.open for code that blocks")
         return self._sync
 
-    def select(self, db: int) -> "AsyncStore":
+    def select(self, db: int) -> "AsyncStore[S]":
         """Return the same open store with another database selected."""
         return AsyncStore(self._engine, self._sync.select(db))
 
-    def stream(self, key: Name) -> AsyncStream:
+    def stream(self, key: Name) -> AsyncStream[S]:
         """Return a handle on the stream of a key; the first ``add`` creates the stream."""
         return AsyncStream(self._engine, self._sync.stream(key))
 
@@ -273,54 +285,54 @@ class AsyncStore(_Face[Store]):
         """Close the store; after an error, remove a new directory without any write."""
         await self._close(discard=error is not None)
 
-    bulk_append = _long(Store.bulk_append)
-    bulk_load = _long(Store.bulk_load)
-    bulk_ticket = _awaited(Store.bulk_ticket)
-    check = _long(Store.check)
-    checkpoint = _long(Store.checkpoint, alone=False)
-    compact = _long(Store.compact, alone=False)
-    copy = _long(Store.copy)
-    delete = _awaited(Store.delete)
-    discard_load = _long(Store.discard_load)
-    dump = _long(Store.dump)
-    exists = _awaited(Store.exists)
-    expire = _awaited(Store.expire)
-    expire_at = _awaited(Store.expire_at)
-    flush = _awaited(Store.flush)
-    flush_all = _awaited(Store.flush_all)
-    key_infos = _stepped(Store.key_infos)
-    keys = _awaited(Store.keys)
-    load = _long(Store.load)
-    persist = _awaited(Store.persist)
-    read = _awaited(Store.read)
-    read_group = _awaited(Store.read_group)
-    rename = _awaited(Store.rename)
-    restore = _long(Store.restore)
-    rows = _awaited(Store.rows)
-    scan_keys = _stepped(Store.scan_keys)
-    size = _awaited(Store.size)
-    stats = _awaited(Store.stats)
-    sync = _long(Store.sync, alone=False)
-    ttl = _awaited(Store.ttl)
-    type = _awaited(Store.type)
-    unfinished_loads = _awaited(Store.unfinished_loads)
+    bulk_append = _long(Store[S].bulk_append)
+    bulk_load = _long(Store[S].bulk_load)
+    bulk_ticket = _awaited(Store[S].bulk_ticket)
+    check = _long(Store[S].check)
+    checkpoint = _long(Store[S].checkpoint, alone=False)
+    compact = _long(Store[S].compact, alone=False)
+    copy = _long(Store[S].copy)
+    delete = _awaited(Store[S].delete)
+    discard_load = _long(Store[S].discard_load)
+    dump = _long(Store[S].dump)
+    exists = _awaited(Store[S].exists)
+    expire = _awaited(Store[S].expire)
+    expire_at = _awaited(Store[S].expire_at)
+    flush = _awaited(Store[S].flush)
+    flush_all = _awaited(Store[S].flush_all)
+    key_infos = _stepped(Store[S].key_infos)
+    keys = _awaited(Store[S].keys)
+    load = _long(Store[S].load)
+    persist = _awaited(Store[S].persist)
+    read = _awaited(Store[S].read)
+    read_group = _awaited(Store[S].read_group)
+    rename = _awaited(Store[S].rename)
+    restore = _long(Store[S].restore)
+    rows = _awaited(Store[S].rows)
+    scan_keys = _stepped(Store[S].scan_keys)
+    size = _awaited(Store[S].size)
+    stats = _awaited(Store[S].stats)
+    sync = _long(Store[S].sync, alone=False)
+    ttl = _awaited(Store[S].ttl)
+    type = _awaited(Store[S].type)
+    unfinished_loads = _awaited(Store[S].unfinished_loads)
 
 
-class _LoopStore(Store):
+class _LoopStore(Store[S]):
     _engine_type = LoopEngine
 
 
-class Opening:
+class Opening(Generic[S]):
     """A store that is opened by ``async with`` or ``await``."""
 
-    def __init__(self, opening: Callable[[], Coroutine[Any, Any, AsyncStore]]) -> None:
+    def __init__(self, opening: Callable[[], Coroutine[Any, Any, AsyncStore[S]]]) -> None:
         self._opening = opening
-        self._store: AsyncStore | None = None
+        self._store: AsyncStore[S] | None = None
 
-    def __await__(self) -> Generator[Any, Any, AsyncStore]:
+    def __await__(self) -> Generator[Any, Any, AsyncStore[S]]:
         return self._opening().__await__()
 
-    async def __aenter__(self) -> AsyncStore:
+    async def __aenter__(self) -> AsyncStore[S]:
         self._store = await self
         return self._store
 
@@ -334,6 +346,18 @@ class Opening:
         await self._store.__aexit__(kind, error, traceback)
 
 
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[PlaceSettings]
+) -> Opening[bytes]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[PlaceSettings]
+) -> Opening[str]: ...
+@overload
+def open(
+    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
+) -> Opening[bytes] | Opening[str]: ...
 def open(
     place: AnyPath,
     *,
@@ -342,13 +366,15 @@ def open(
     read_only: bool = False,
     create: bool = True,
     clock: Clock | None = None,
+    decode: bool = False,
+    errors: str = "strict",
     **options: Any,
-) -> Opening:
+) -> Opening[Any]:
     """Open the store at ``place``, in a directory or on a server, as ``kvstream.open`` does.
 
     The result is for ``async with``, or to ``await`` a store that the caller closes.
     """
-    url = server_url(place)
+    url, decoder = server_url(place), decoder_of(decode, errors)
     if url is None:
         opening = partial(
             _LoopStore.open,
@@ -358,19 +384,18 @@ def open(
             read_only=read_only,
             create=create,
             clock=clock,
+            decode=decode,
+            errors=errors,
             **options,
         )
         return Opening(lambda: _open_directory(opening))
-    given = {"durability": durability, "read_only": read_only or None, "clock": clock, **options}
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
-    return Opening(lambda: _open_server(url, db))
+    refuse_on_server(durability=durability, read_only=read_only or None, clock=clock, **options)
+    return Opening(lambda: _open_server(url, db, decoder))
 
 
-async def _open_directory(opening: Callable[[], Store]) -> AsyncStore:
+async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:
     """Open a store in a thread: its log may be long."""
-    opened: list[Store] = []
+    opened: list[Store[Any]] = []
 
     def run() -> None:
         opened.append(opening())
@@ -391,8 +416,8 @@ async def _open_directory(opening: Callable[[], Store]) -> AsyncStore:
     return AsyncStore(engine, store)
 
 
-async def _open_server(url: str, db: int | None) -> AsyncStore:
+async def _open_server(url: str, db: int | None, decoder: Decoder[S]) -> AsyncStore[S]:
     with suppress(ModuleNotFoundError):  # connecting names the package
         await in_thread(partial(import_module, "redis.asyncio"))  # takes long
     engine = await in_greenlet(LoopRemoteEngine.open, url, db)
-    return AsyncStore(engine, Store(engine, engine.db))
+    return AsyncStore(engine, Store(engine, engine.db, decoder))

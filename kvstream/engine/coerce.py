@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil
 from operator import index
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Any, Literal, TypedDict
 
 from kvstream.errors import InvalidArgument, advise, nearest, shown
 from kvstream.layout.keys import qualified
@@ -22,6 +22,7 @@ from kvstream.operations.trim import (
     limit_without_strategy,
     two_strategies,
 )
+from kvstream.types.clock import Clock
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
@@ -32,8 +33,53 @@ Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
 Level = Durability | Literal["always", "everysec", "no"]
-HasID = Entry | BareEntry | PendingEntry
+HasID = Entry[Any] | BareEntry | PendingEntry[Any]
 IDs = IDLike | HasID | Iterable[IDLike | HasID]
+_HAS_ID = (Entry, BareEntry, PendingEntry)
+
+
+class _Settings(TypedDict, total=False):
+    """The options of ``open`` that are alike for all places: those of StoreOptions, and a clock."""
+
+    read_only: bool
+    following: bool
+    create: bool
+    accept_loss: bool
+    databases: int
+    block_cache_bytes: int
+    write_buffer_bytes: int
+    tree_write_buffer_bytes: int
+    wal_bytes_max: int
+    free_space_reserve: int
+    stall_seconds_max: float
+    stream_node_max_entries: int
+    stream_node_max_bytes: int
+    stream_idmp_duration_s: int
+    stream_idmp_maxsize: int
+    dump_target: str
+    clock: Clock | None
+
+
+class StoreSettings(_Settings, total=False):
+    """The options of ``Store.open``, for type checkers."""
+
+    durability: Level
+    db: int
+
+
+class PlaceSettings(_Settings, total=False):
+    """The options of ``kvstream.aio.open``: None leaves one to the place."""
+
+    durability: Level | None
+    db: int | None
+
+
+class SharedSettings(PlaceSettings, total=False):
+    """The options of ``kvstream.open``."""
+
+    shared: bool
+    wait_s: float | None
+
 
 NUMBER_MAX = (1 << 63) - 1
 """The greatest integer that Redis takes, and the greatest count."""
@@ -74,7 +120,7 @@ def id_list(parts: Iterable[IDs]) -> list[StreamID]:
     for part in parts:
         if type(part) is StreamID:
             ids.append(part)
-        elif isinstance(part, HasID):
+        elif isinstance(part, _HAS_ID):
             ids.append(part.id)
         elif isinstance(part, Iterable) and not isinstance(part, str | bytes | tuple):
             ids += id_list(part)
@@ -245,6 +291,13 @@ def server_url(place: AnyPath) -> str | None:
     found = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
     scheme = None if found is None else _SERVERS.get(found[1].lower())
     return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
+
+
+def refuse_on_server(**given: Any) -> None:
+    """Raise InvalidArgument for an option of ``open``, not None, that a server has of its own."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
 
 
 def path_of(path: AnyPath) -> Path:

@@ -30,6 +30,8 @@ from kvstream.layout._msgpack cimport (
 from libc.stdint cimport int64_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
+from kvstream.types.records import EntryFields
+
 cdef extern from "Python.h":
     int PyGC_Disable()
     int PyGC_Enable()
@@ -49,8 +51,16 @@ cdef extern from *:
     #endif
         return made;
     }
+
+    static inline PyObject *kvstream_dict(PyObject *type) {
+        PyObject *made = PyDict_Type.tp_new((PyTypeObject *)type, NULL, NULL);
+        /* As a plain dict: tracked once it holds something that can be part of a cycle. */
+        if (made != NULL) PyObject_GC_UnTrack(made);
+        return made;
+    }
     """
     object kvstream_alloc(PyTypeObject *type, Py_ssize_t size)
+    object kvstream_dict(object type)
 
 
 cdef enum:
@@ -236,7 +246,7 @@ cdef object decode_fields(bytes value, Name *names, Py_ssize_t *known, list kept
     count = take_count(&cursor)
     if count <= 0:
         return None
-    fields = {}
+    fields = <dict>kvstream_dict(EntryFields)
     for i in range(count):
         if not take_string(&cursor, &data, &size):
             return None

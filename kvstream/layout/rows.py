@@ -21,7 +21,7 @@ from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked, decode_page
 from kvstream.types.ids import StreamID, new_id
-from kvstream.types.records import Entry, Fields, RepeatedFields
+from kvstream.types.records import Entry, EntryFields, Fields, RepeatedFields
 
 _NOTHING = repeat(None)
 _new_entry = partial(tuple.__new__, Entry)
@@ -199,7 +199,7 @@ def _read(data: bytes) -> Iterator[Entry]:
 
 
 def _fields(flat: list[bytes]) -> Fields:
-    fields = dict(zip(flat[::2], flat[1::2], strict=True))
+    fields: Fields = EntryFields(zip(flat[::2], flat[1::2], strict=True))
     return fields if 2 * len(fields) == len(flat) else RepeatedFields(tuple(flat))
 
 

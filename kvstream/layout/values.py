@@ -20,7 +20,7 @@ import msgpack
 from kvstream.errors import Corruption, InvalidArgument, shown
 from kvstream.layout.compiled import twins
 from kvstream.types.options import ENTRY_BYTES_MAX
-from kvstream.types.records import Fields, RepeatedFields
+from kvstream.types.records import EntryFields, Fields, RepeatedFields
 
 UNIQUE = b"\x01"
 REPEATED = b"\x02"
@@ -109,6 +109,8 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
 
     Raises InvalidArgument if there are none, or if one cannot be stored.
     """
+    if type(fields) is EntryFields:
+        fields = dict(fields)  # the compiled function takes no subclass
     if type(fields) is dict:
         packed = _pack_fields(fields, ENTRY_BYTES_MAX)
         if packed is not None:
@@ -236,13 +238,13 @@ def unpack_page(values: Sequence[bytes]) -> list[Fields]:
         raise Corruption(f"a message's value is not msgpack: {error!r}") from error
     marks, contents = marked[::2], marked[1::2]
     if marks.count(_UNIQUE_MARK) == count == list(map(type, contents)).count(dict):
-        return list(contents)
+        return list(map(EntryFields, contents))
     return [_fields_of(mark, content) for mark, content in zip(marks, contents, strict=True)]
 
 
 def _fields_of(mark: object, content: object) -> Fields:
     if mark == _UNIQUE_MARK and type(content) is dict:
-        return content
+        return EntryFields(content)
     if mark == _REPEATED_MARK and type(content) is tuple and len(content) % 2 == 0:
         try:
             b"".join(content)

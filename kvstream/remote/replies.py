@@ -15,6 +15,7 @@ from kvstream.types.records import (
     ConsumerInfo,
     DeletedEntry,
     Entry,
+    EntryFields,
     Fields,
     GroupDetail,
     GroupInfo,
@@ -61,7 +62,7 @@ def entry_of(raw: list[Any]) -> Entry:
     """Return an entry: ID, fields, and where a CLAIM read tells them idle time and deliveries."""
     flat = raw[1]
     parts = iter(flat)
-    fields: Fields = dict(zip(parts, parts, strict=False))
+    fields: Fields = EntryFields(zip(parts, parts, strict=False))
     if 2 * len(fields) != len(flat):
         fields = RepeatedFields(tuple(flat))
     if len(raw) == 2:

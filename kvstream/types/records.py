@@ -1,28 +1,70 @@
-"""The results of reads, with Redis's names; IDs are StreamIDs, names are bytes."""
+"""The results of reads, with Redis's names; IDs are StreamIDs.
+
+``S`` is the type of names, field names and values: bytes, or str in a store opened with
+``decode=True``.
+"""
 
 from dataclasses import dataclass
 from itertools import chain
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
+from kvstream.errors import shown
 from kvstream.types.ids import StreamID
 
-Fields = dict[bytes, bytes]
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar  # type checkers have it: before Python 3.13, defaults
+
+    S = TypeVar("S", bound=bytes | str, default=bytes)
+else:
+    from typing import TypeVar
+
+    S = TypeVar("S", bound=bytes | str)
+
+
+Fields: TypeAlias = dict[S, S]
 """The fields of an entry in their order; a repeated field keeps its last value here."""
 
 
-class RepeatedFields(dict[bytes, bytes]):
+class EntryFields(dict[S, S]):
+    """Fields that were read; a name of the wrong type is explained."""
+
+    __slots__ = ()
+
+    def __missing__(self, name: object) -> S:
+        """Raise KeyError, which explains a name of text where names are bytes, or vice versa."""
+        own = next(map(type, self), None)
+        if type(name) is str and own is bytes:
+            other = repr(name.encode("utf-8", "surrogateescape"))
+            raise KeyError(
+                f"no field {shown(name)}: names and values are bytes here; use {other}, or open "
+                "the store with decode=True"
+            )
+        if type(name) is bytes and own is str:
+            text = shown(name.decode("utf-8", "replace"))
+            raise KeyError(
+                f"no field {shown(name)}: the store was opened with decode=True; use {text}"
+            )
+        raise KeyError(name)
+
+
+class RepeatedFields(EntryFields[S]):
     """The fields of an entry with a repeated field name."""
 
-    def __init__(self, flat: tuple[bytes, ...]) -> None:
+    __slots__ = ("flat",)
+
+    def __init__(self, flat: tuple[S, ...]) -> None:
         super().__init__(zip(flat[::2], flat[1::2], strict=True))
         self.flat = flat
 
+    def __reduce__(self) -> tuple[type, tuple[tuple[S, ...]]]:
+        return type(self), (self.flat,)
 
-class Entry(NamedTuple):
+
+class Entry(NamedTuple, Generic[S]):
     """One message of a stream."""
 
     id: StreamID
-    fields: Fields
+    fields: Fields[S]
     idle_ms: int | None = None
     """Milliseconds since the previous delivery; only after a read with CLAIM, and None if it was
     given back."""
@@ -30,15 +72,15 @@ class Entry(NamedTuple):
     """Number of previous deliveries; only after a read with CLAIM."""
 
     @property
-    def flat(self) -> tuple[bytes, ...]:
+    def flat(self) -> tuple[S, ...]:
         """Field, value, field, value ... in order, repeated fields included."""
         fields = self.fields
-        if type(fields) is RepeatedFields:
+        if isinstance(fields, RepeatedFields):
             return fields.flat
         return tuple(chain.from_iterable(fields.items()))
 
     @property
-    def pairs(self) -> tuple[tuple[bytes, bytes], ...]:
+    def pairs(self) -> tuple[tuple[S, S], ...]:
         """The (field, value) pairs in order, repeated fields included."""
         flat = self.flat
         return tuple(zip(flat[::2], flat[1::2], strict=True))
@@ -67,16 +109,16 @@ class DeletedEntry(BareEntry):
     __slots__ = ()
 
 
-HistoryEntry = Entry | DeletedEntry
+HistoryEntry: TypeAlias = Entry[S] | DeletedEntry
 """An entry in a read of pending entries."""
-AnyEntry = Entry | BareEntry
+AnyEntry: TypeAlias = Entry | BareEntry
 
 
-class PendingEntry(NamedTuple):
+class PendingEntry(NamedTuple, Generic[S]):
     """One row of XPENDING's extended form."""
 
     id: StreamID
-    consumer: bytes
+    consumer: S
     """Empty if XNACK has released the entry."""
     idle_ms: int | None
     """Milliseconds since the last delivery; None if XNACK has released the entry."""
@@ -84,22 +126,22 @@ class PendingEntry(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class PendingSummary:
+class PendingSummary(Generic[S]):
     """XPENDING's summary form."""
 
     count: int
     min_id: StreamID | None
     max_id: StreamID | None
-    consumers: dict[bytes, int]
+    consumers: dict[S, int]
     """The number of pending entries of each consumer that has any."""
 
 
-class Claimed(NamedTuple):
+class Claimed(NamedTuple, Generic[S]):
     """The result of XAUTOCLAIM."""
 
     cursor: StreamID
     """Start of the next call; 0-0 at the end of the list."""
-    entries: list[Entry]
+    entries: list[Entry[S]]
     """The claimed entries."""
     deleted: list[StreamID]
     """Pending IDs of deleted messages, which were removed from the list."""
@@ -114,7 +156,7 @@ class ClaimedIDs(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class StreamInfo:
+class StreamInfo(Generic[S]):
     """XINFO STREAM."""
 
     length: int
@@ -133,15 +175,15 @@ class StreamInfo:
     iids_added: int
     iids_duplicates: int
     groups: int
-    first_entry: Entry | None
-    last_entry: Entry | None
+    first_entry: Entry[S] | None
+    last_entry: Entry[S] | None
 
 
 @dataclass(frozen=True, slots=True)
-class GroupInfo:
+class GroupInfo(Generic[S]):
     """One group of XINFO GROUPS."""
 
-    name: bytes
+    name: S
     consumers: int
     pending: int
     last_delivered_id: StreamID
@@ -152,10 +194,10 @@ class GroupInfo:
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerInfo:
+class ConsumerInfo(Generic[S]):
     """One consumer of XINFO CONSUMERS; times in milliseconds."""
 
-    name: bytes
+    name: S
     pending: int
     idle: int
     """Milliseconds since its last command."""
@@ -163,54 +205,54 @@ class ConsumerInfo:
     """Milliseconds since it last got an entry; -1: never; None: unknown on a Redis before 7.2."""
 
 
-class PendingDetail(NamedTuple):
+class PendingDetail(NamedTuple, Generic[S]):
     """One pending entry of XINFO STREAM FULL."""
 
     id: StreamID
-    consumer: bytes
+    consumer: S
     delivery_time_ms: int
     deliveries: int
 
 
 @dataclass(frozen=True, slots=True)
-class ConsumerDetail:
+class ConsumerDetail(Generic[S]):
     """One consumer of XINFO STREAM FULL; times are Unix milliseconds."""
 
-    name: bytes
+    name: S
     seen_time_ms: int
     active_time_ms: int
     """-1: never."""
     pel_count: int
-    pending: list[PendingDetail]
+    pending: list[PendingDetail[S]]
 
 
 @dataclass(frozen=True, slots=True)
-class GroupDetail:
+class GroupDetail(Generic[S]):
     """One group of XINFO STREAM FULL."""
 
-    name: bytes
+    name: S
     last_delivered_id: StreamID
     entries_read: int | None
     lag: int | None
     pel_count: int
     nacked_count: int
-    pending: list[PendingDetail]
-    consumers: list[ConsumerDetail]
+    pending: list[PendingDetail[S]]
+    consumers: list[ConsumerDetail[S]]
 
 
 @dataclass(frozen=True, slots=True)
-class StreamDetail:
+class StreamDetail(Generic[S]):
     """XINFO STREAM FULL."""
 
-    info: StreamInfo
-    entries: list[Entry]
-    groups: list[GroupDetail]
+    info: StreamInfo[S]
+    entries: list[Entry[S]]
+    groups: list[GroupDetail[S]]
 
 
-class KeyInfo(NamedTuple):
+class KeyInfo(NamedTuple, Generic[S]):
     """A key with its type, counters and expiry."""
 
-    key: bytes
+    key: S
     type: str
     length: int | None
     """None, as the next two, if the key is no stream."""

@@ -17,6 +17,7 @@ from kvstream import (
     KeyExists,
     NoGroup,
     NoSuchKey,
+    NotText,
     RequestError,
     ServerTooOld,
     StoreClosed,
@@ -278,3 +279,28 @@ def test_a_task_started_in_a_transaction_is_refused(place: str) -> None:
         assert await stream.length() == 1
 
     run(place, program)
+
+
+def test_names_and_fields_are_text(place: str) -> None:
+    async def main() -> None:
+        async with kvstream.aio.open(place, decode=True) as store:
+            jobs = store.stream("jobs")
+            group = await jobs.create_group("g", "0")
+            worker = group.consumer("w")
+            await jobs.add({"task": "ö"})
+            assert (jobs.key, group.name, worker.name) == ("jobs", "g", "w")
+            assert (await jobs.range())[0].fields == {"task": "ö"}
+            async for entry in worker.listen():
+                async with store.transaction():
+                    await jobs.add(entry.fields)
+                    await group.ack(entry)
+                break
+            assert (await store.read({"jobs": "0"}))["jobs"][1].fields == {"task": "ö"}
+            assert [key async for key in store.scan_keys()] == ["jobs"]
+            await jobs.add({"raw": b"\xff"})
+            with pytest.raises(NotText, match="the value of field 'raw' is not UTF-8"):
+                await worker.read()
+        async with kvstream.aio.open(place, decode=True, errors="replace") as replaced:
+            assert (await replaced.stream("jobs").range())[-1].fields == {"raw": "�"}
+
+    asyncio.run(main())

@@ -76,7 +76,7 @@ def test_what_was_read_can_be_pickled(store: Store) -> None:
 
 def test_a_store_that_was_not_opened_is_told_how(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"Store\.open\(path\) opens a store"):
-        Store(tmp_path / "data")  # type: ignore[arg-type]
+        Store(tmp_path / "data")  # type: ignore[call-overload]
 
 
 def test_a_store_shows_where_it_is(store: Store) -> None:

@@ -84,7 +84,7 @@ def test_another_level_is_refused_before_anything_is_made(tmp_path: Path, durabi
 
 def test_an_option_that_is_none_is_named_before_anything_is_made(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"^no such option: fsync, sync "):
-        Store.open(tmp_path / "new", sync=True, fsync=True)
+        Store.open(tmp_path / "new", sync=True, fsync=True)  # type: ignore[call-overload]
     assert not (tmp_path / "new").exists()
 
 

@@ -132,7 +132,7 @@ def test_an_argument_of_fixed_words_takes_no_other(
 ) -> None:
     group = orders.group("billing")
     calls: list[Callable[[], object]] = [
-        lambda: Store.open(tmp_path / "s", durability="sync"),  # type: ignore[arg-type]
+        lambda: Store.open(tmp_path / "s", durability="sync"),  # type: ignore[call-overload]
         lambda: worker.nack("1-0", mode="RETRY"),  # type: ignore[arg-type]
         lambda: group.nack("1-0", mode="fail"),  # type: ignore[arg-type]
         lambda: group.ack_delete("1-0", ref_policy="KEEP"),  # type: ignore[arg-type]

@@ -16,6 +16,7 @@ from kvstream import (
     KeyExists,
     NoGroup,
     NoSuchKey,
+    NotText,
     RequestError,
     ServerTooOld,
     Store,
@@ -289,3 +290,61 @@ def _kind(store: Store) -> str:
     if "redis_version" in about and "kvstream_version" not in about:
         return f"redis-{'.'.join(about['redis_version'].split('.')[:2])}"
     return "kvstream"
+
+
+def test_names_and_fields_are_text(place: str) -> None:
+    with kvstream.open(place, decode=True) as store:
+        jobs = store.stream("jöbs")
+        group = jobs.create_group("g", "0")
+        worker = group.consumer("w")
+        assert (jobs.key, group.name, worker.name) == ("jöbs", "g", "w")
+        first = jobs.add([("a", "ä"), ("a", "1")])
+        second, third = jobs.add_many([{"task": "mail"}, {"task": "ö"}])
+        entries = jobs.range()
+        assert [entry.fields for entry in entries] == [{"a": "1"}, {"task": "mail"}, {"task": "ö"}]
+        assert entries[0].pairs == (("a", "ä"), ("a", "1"))
+        same = (list(jobs), jobs.read("0"), jobs.revrange()[::-1], [*jobs.scan(page=2)])
+        assert all(found == entries for found in same)
+        assert jobs.get(second) == next(jobs.tail(first)) == entries[1]
+        assert store.read({"jöbs": "0"}) == {"jöbs": entries}
+        assert (store.keys(), [each.key for each in store.key_infos()]) == (["jöbs"], ["jöbs"])
+        assert worker.read(1) == entries[:1]
+        assert worker.read(1, block=PATIENCE_S) == entries[1:2]
+        assert store.read_group("g", "w", {"jöbs": ">"}) == {"jöbs": entries[2:]}
+        assert jobs.delete(first) == 1
+        assert [entry.fields for entry in worker.history()] == [
+            None,
+            *[e.fields for e in entries[1:]],
+        ]
+        assert next(worker.listen()).fields == {"task": "mail"}
+        other = group.consumer("ö")
+        assert other.claim(second) == entries[1:2]
+        assert other.claim(second, justid=True)[0].fields is None
+        assert other.autoclaim(start=third).entries == entries[2:]
+        assert group.pending().consumers == {"w": 1, "ö": 2}
+        assert [row.consumer for row in group.pending_range()] == ["w", "ö", "ö"]
+        assert [each.name for each in group.consumers()] == ["w", "ö"]
+        assert (group.info().name, jobs.groups()[0].name) == ("g", "g")
+        assert (jobs.info().first_entry, jobs.info().last_entry) == (entries[1], entries[2])
+        detail = jobs.info_full()
+        assert (detail.entries, detail.groups[0].name) == (entries[1:], "g")
+        assert [each.name for each in detail.groups[0].consumers] == ["w", "ö"]
+        assert detail.groups[0].pending[1].consumer == "ö"
+        with store.transaction():
+            jobs.add(entries[1].fields)
+            assert jobs.get(third) == entries[2]
+        assert jobs.range()[-1].fields == {"task": "mail"}
+
+
+def test_bytes_that_are_no_text_are_named_or_replaced(place: str) -> None:
+    with kvstream.open(place) as store:
+        eid = store.stream("s").add({"sku": "a1", "raw": b"\xff"})
+    with kvstream.open(place, decode=True) as texts:
+        with pytest.raises(NotText, match=rf"^entry {eid} of stream 's': the value of field 'raw'"):
+            texts.stream("s").range()
+        texts.stream("s").delete(eid)
+        texts.stream("s").add({b"\xfe": "x"})
+        with pytest.raises(NotText, match=r"the field name b'\\xfe' is not UTF-8"):
+            texts.stream("s").create_group("g", "0").consumer("c").read()
+    with kvstream.open(place, decode=True, errors="replace") as replaced:
+        assert replaced.stream("s").range()[0].fields == {"�": "x"}

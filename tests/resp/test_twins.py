@@ -135,8 +135,8 @@ ONE = {b"f": b"v"}
         Entry(StreamID(-1, 0), ONE),
         Entry(StreamID(1 << 64, 0), ONE),
         Entry(StreamID("1", 0), ONE),  # type: ignore[arg-type]
-        Entry(StreamID(1, 1), {b"f": 1}),  # type: ignore[dict-item]
-        Entry(StreamID(1, 1), {"f": b"v"}),  # type: ignore[dict-item]
+        Entry(StreamID(1, 1), {b"f": 1}),  # type: ignore[misc]
+        Entry(StreamID(1, 1), {"f": b"v"}),  # type: ignore[misc]
         Entry(StreamID(1, 1), 5),  # type: ignore[arg-type]
         Entry(StreamID(1, 1), ONE, -1, 1),
         Entry(StreamID(1, 1), ONE, 1, None),

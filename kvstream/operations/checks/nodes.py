@@ -25,7 +25,7 @@ from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import STREAM_NODE_MAX_ENTRIES
-from kvstream.types.records import Fields, RepeatedFields
+from kvstream.types.records import EntryFields, Fields, RepeatedFields
 
 _ID = Struct(">QQ")
 
@@ -79,7 +79,7 @@ class Counted:
         size = self._deltas_size(ids)
         own: list[bytes] = []
         for fields in values:
-            if type(fields) is dict and tuple(fields) == names:
+            if type(fields) is EntryFields and tuple(fields) == names:
                 own += fields.values()
             elif fields is not None:
                 size += _one_size(names, _flat(fields))

@@ -1,0 +1,184 @@
+"""Results of the library's methods, decoded to text in a store that has ``decode=True``.
+
+Operations return names and fields as bytes. Store, Stream, Group and Consumer pass every result
+through the ``Decoder`` of their store, which returns it unchanged if the store has bytes.
+"""
+
+import codecs
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any, Generic, Literal, cast, overload
+
+from kvstream.errors import InvalidArgument, NotText, shown
+from kvstream.layout.keys import key_of
+from kvstream.types.records import (
+    ConsumerDetail,
+    ConsumerInfo,
+    Entry,
+    EntryFields,
+    GroupDetail,
+    GroupInfo,
+    HistoryEntry,
+    KeyInfo,
+    PendingEntry,
+    PendingSummary,
+    RepeatedFields,
+    S,
+    StreamDetail,
+    StreamInfo,
+)
+
+_UTF8 = "utf-8"
+
+
+class Decoder(Generic[S]):
+    """Decodes the results of one store. A ``key`` is the qualified name of a stream.
+
+    Its methods raise NotText for bytes that are not UTF-8, unless ``errors`` says otherwise.
+    """
+
+    __slots__ = ("errors",)
+
+    def __init__(self, errors: str | None) -> None:
+        """``errors`` is that of ``bytes.decode``; None leaves bytes as they are."""
+        self.errors = errors
+
+    def name(self, raw: bytes, what: str = "the name") -> S:
+        """Return the name of a stream, group or consumer."""
+        return self._text(raw, what) if self.errors is not None else cast(S, raw)
+
+    def _text(self, raw: bytes, what: str) -> S:
+        try:
+            return cast(S, raw.decode(_UTF8, cast(str, self.errors)))
+        except UnicodeDecodeError:
+            raise NotText(f"{what} is not UTF-8: {shown(raw)}") from None
+
+    # --- entries --------------------------------------------------------------------------------
+
+    def entries(self, key: bytes, found: Iterable[Entry]) -> list[Entry[S]]:
+        """Return entries of a stream."""
+        entries: Any = found if type(found) is list else list(found)
+        if self.errors is not None:
+            entries = [self._entry(key, entry) for entry in entries]
+        return cast(list[Entry[S]], entries)
+
+    def history(self, key: bytes, found: Iterable[HistoryEntry]) -> list[HistoryEntry[S]]:
+        """Return pending entries of a stream, some of them deleted."""
+        return cast(list[HistoryEntry[S]], self.entries(key, cast(Iterable[Entry], found)))
+
+    def _entry(self, key: bytes, entry: Any) -> Any:
+        eid, fields, idle_ms, deliveries = entry
+        if fields is None:
+            return entry
+        errors: Any = self.errors
+        text: EntryFields[str] = EntryFields()
+        try:
+            for name, value in fields.items():
+                text[name.decode(_UTF8, errors)] = value.decode(_UTF8, errors)
+            # Repeated names, or two names of which ``errors`` makes one.
+            if type(fields) is RepeatedFields or len(text) < len(fields):
+                text = RepeatedFields(tuple(part.decode(_UTF8, errors) for part in entry.flat))
+        except UnicodeDecodeError:
+            raise self._malformed(key, entry) from None
+        return Entry(eid, text, idle_ms, deliveries)
+
+    def _malformed(self, key: bytes, entry: Entry) -> NotText:
+        """Return the error of the first field that is not text."""
+        for name, value in entry.pairs:
+            what = f"the field name {shown(name)}", f"the value of field {_readable(name)}"
+            for raw, which in zip((name, value), what, strict=True):
+                try:
+                    raw.decode(_UTF8, cast(str, self.errors))
+                except UnicodeDecodeError:
+                    said = "" if raw is name else f": {shown(raw)}"
+                    return NotText(
+                        f"entry {entry.id} of stream {_readable(key_of(key))}: {which} is not "
+                        f'UTF-8{said}; open the store with errors="replace" or without decode'
+                    )
+        raise AssertionError("every field is text")
+
+    def optional(self, key: bytes, entry: Entry | None) -> Entry[S] | None:
+        return None if entry is None else self.entries(key, [entry])[0]
+
+    # --- records --------------------------------------------------------------------------------
+
+    def pending_entries(self, found: list[PendingEntry]) -> list[PendingEntry[S]]:
+        if self.errors is None:
+            return cast(list[PendingEntry[S]], found)
+        return [
+            PendingEntry(eid, self.name(owner), idle_ms, deliveries)
+            for eid, owner, idle_ms, deliveries in found
+        ]
+
+    def pending_summary(self, found: PendingSummary[Any]) -> PendingSummary[S]:
+        return replace(found, consumers={self.name(k): n for k, n in found.consumers.items()})
+
+    def group_info(self, found: GroupInfo[Any]) -> GroupInfo[S]:
+        return replace(found, name=self.name(found.name))
+
+    def consumer_info(self, found: ConsumerInfo[Any]) -> ConsumerInfo[S]:
+        return replace(found, name=self.name(found.name))
+
+    def key_info(self, found: KeyInfo) -> KeyInfo[S]:
+        return KeyInfo(self.name(found.key, "the key"), *found[1:])
+
+    def stream_info(self, key: bytes, found: StreamInfo[Any]) -> StreamInfo[S]:
+        first, last = found.first_entry, found.last_entry
+        return replace(
+            found, first_entry=self.optional(key, first), last_entry=self.optional(key, last)
+        )
+
+    def stream_detail(self, key: bytes, found: StreamDetail) -> StreamDetail[S]:
+        return StreamDetail(
+            self.stream_info(key, found.info),
+            self.entries(key, found.entries),
+            [self._group_detail(each) for each in found.groups],
+        )
+
+    def _group_detail(self, found: GroupDetail[Any]) -> GroupDetail[S]:
+        return replace(
+            found,
+            name=self.name(found.name),
+            pending=self._pending_details(found.pending),
+            consumers=[self._consumer_detail(each) for each in found.consumers],
+        )
+
+    def _consumer_detail(self, found: ConsumerDetail[Any]) -> ConsumerDetail[S]:
+        pending = self._pending_details(found.pending)
+        return replace(found, name=self.name(found.name), pending=pending)
+
+    def _pending_details(self, found: list[Any]) -> list[Any]:
+        return [each._replace(consumer=self.name(each.consumer)) for each in found]
+
+
+def _readable(name: bytes) -> str:
+    """Return a name for an error message: as text if it is UTF-8."""
+    try:
+        return shown(name.decode())
+    except UnicodeDecodeError:
+        return shown(name)
+
+
+BYTES: Decoder[bytes] = Decoder(None)
+"""Leaves everything as it is."""
+
+
+@overload
+def decoder_of(decode: Literal[False], errors: str) -> Decoder[bytes]: ...
+@overload
+def decoder_of(decode: Literal[True], errors: str) -> Decoder[str]: ...
+@overload
+def decoder_of(decode: bool, errors: str) -> Decoder[Any]: ...
+def decoder_of(decode: bool, errors: str) -> Decoder[Any]:
+    """Return the decoder of a store opened with these arguments."""
+    if not isinstance(decode, bool):
+        raise InvalidArgument(f"decode is True or False, not {shown(decode)}")
+    try:
+        codecs.lookup_error(errors)
+    except (LookupError, TypeError):
+        raise InvalidArgument(
+            f"errors is that of bytes.decode, such as 'strict' or 'replace', not {shown(errors)}"
+        ) from None
+    if not decode and errors != "strict":
+        raise InvalidArgument(f"errors={errors!r} needs decode=True: without it fields are bytes")
+    return Decoder(errors) if decode else BYTES

@@ -1,0 +1,105 @@
+"""mypy and pyright accept a typical program, and find twelve planted mistakes."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import fields
+from pathlib import Path
+from typing import get_type_hints
+
+import pytest
+
+from kvstream.engine.coerce import PlaceSettings, SharedSettings, StoreSettings
+from kvstream.types.options import StoreOptions
+
+FOLDER = Path(__file__).parent
+ROOT = FOLDER.parent.parent
+PROGRAM = FOLDER / "typed_program.py"
+
+MISTAKES = """
+import kvstream
+from kvstream import Consumer, Entry, Group, Store, Stream
+
+
+async def asynchronous() -> None:
+    async with kvstream.aio.open("data") as store:
+        store.stream("jobs").range()[0]  # wrong: not awaited
+        print((await store.stream("jobs").range())[0].fields["sku"])  # wrong: fields are bytes
+
+
+def mistakes(store: Store, texts: Store[str], jobs: Stream, group: Group, worker: Consumer) -> None:
+    jobs.add({"sku": None})  # wrong: None cannot be stored
+    jobs.add({"tags": ["a", "b"]})  # wrong: a list cannot be stored
+    print(jobs.range()[0].fields["sku"])  # wrong: fields are bytes
+    print(texts.stream("jobs").range()[0].fields[b"sku"])  # wrong: fields are text
+    print(worker.history()[0].fields[b"sku"])  # wrong: None if the entry is deleted
+    print(jobs.get("1-0").fields)  # wrong: None if there is no such entry
+    worker.nack("1-0", mode="fail")  # wrong: FAIL
+    kvstream.open("data", durability="sync")  # wrong: always, everysec or no
+    kvstream.open("data", durabilty="always")  # wrong: durability
+    shown: list[Entry] = texts.stream("jobs").range()  # wrong: of text
+    print(shown)
+"""
+
+
+def checked(folder: Path, *words: str) -> str:
+    """Run a type checker as the user of an installed kvstream, and return what it prints."""
+    run = subprocess.run(
+        [sys.executable, "-m", *words],
+        cwd=folder,
+        env={**os.environ, "MYPYPATH": str(ROOT), "PYRIGHT_PYTHON_IGNORE_WARNINGS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert run.returncode in (0, 1), run.stderr + run.stdout
+    return run.stdout
+
+
+def mypy(folder: Path) -> dict[str, set[int]]:
+    """Return the lines with errors by file."""
+    out = checked(folder, "mypy", "--strict", "--cache-dir", ".cache", ".")
+    assert "Found" in out or "Success" in out, out
+    return _by_file(re.findall(r"^(\w+\.py):(\d+): error: ", out, re.MULTILINE))
+
+
+def pyright(folder: Path) -> dict[str, set[int]]:
+    settings = {"typeCheckingMode": "strict", "extraPaths": [str(ROOT)]}
+    (folder / "pyrightconfig.json").write_text(json.dumps(settings))
+    words = ("pyright", "--outputjson", "--pythonpath", sys.executable)
+    found = json.loads(checked(folder, *words))["generalDiagnostics"]
+    errors = [each for each in found if each["severity"] == "error"]
+    return _by_file(
+        (Path(each["file"]).name, each["range"]["start"]["line"] + 1) for each in errors
+    )
+
+
+def _by_file(places: object) -> dict[str, set[int]]:
+    found: dict[str, set[int]] = {}
+    for name, line in places:  # type: ignore[attr-defined]
+        found.setdefault(name, set()).add(int(line))
+    return found
+
+
+@pytest.mark.parametrize("checker", [mypy, pyright])
+def test_a_program_has_no_error_and_each_mistake_is_found(
+    tmp_path: Path, checker: Callable[[Path], dict[str, set[int]]]
+) -> None:
+    (tmp_path / "program.py").write_text(PROGRAM.read_text())
+    (tmp_path / "mistakes.py").write_text(MISTAKES)
+    lines = enumerate(MISTAKES.splitlines(), 1)
+    wrong = {number for number, line in lines if "# wrong: " in line}
+    assert len(wrong) == 12
+    assert checker(tmp_path) == {"mistakes.py": wrong}
+
+
+def test_type_checkers_know_every_option_of_a_store() -> None:
+    known = {each.name for each in fields(StoreOptions)} | {"clock", "db"}
+    assert set(StoreSettings.__annotations__) == known
+    assert set(PlaceSettings.__annotations__) == known
+    assert set(SharedSettings.__annotations__) == known | {"shared", "wait_s"}
+    options, settings = get_type_hints(StoreOptions), get_type_hints(StoreSettings)
+    assert all(settings[name] == kind for name, kind in options.items() if name != "durability")
