@@ -1,17 +1,17 @@
 """``export``: write entries as JSON Lines or CSV, and resume a file that is incomplete.
 
 A killed export may have written part of a line. A complete line ends with a newline; a resumed
-export drops what follows the last one.
+export drops what follows the last one. Parquet and Arrow files take their name once they are whole.
 """
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 import click
 
@@ -27,7 +27,7 @@ from kvstream.cli.file_formats import (
     Writer,
     column_names,
 )
-from kvstream.cli.importing.command import delimiter_option, format_of, format_option, quiet_option
+from kvstream.cli.importing.command import FORMATS, delimiter_option, format_of, quiet_option
 from kvstream.cli.json_values import Unreadable, loads_entry
 from kvstream.cli.output import Progress, pages, progress_bar
 from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
@@ -37,6 +37,9 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _BLOCK = 64 * 1024
 
@@ -144,6 +147,11 @@ def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
     return RequestError(f"{name} is not an export that can be resumed: {reason}")
 
 
+TABLES = ("parquet", "arrow")
+TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
+"""A row group of a table ends at one of these, which bounds memory."""
+
 PAGE = 1000
 """Entries that are written at once."""
 
@@ -153,6 +161,7 @@ PAGE = 1000
         "kvstream export orders backup.jsonl",
         "kvstream export orders backup.jsonl --resume",
         "kvstream export orders --format csv --start now-1d | gzip > orders.csv.gz",
+        "kvstream export orders orders.parquet",
     )
 )
 @stream_argument
@@ -162,9 +171,20 @@ PAGE = 1000
     default="-",
     metavar="[FILE]",
 )
-@format_option
+@click.option(
+    "--format",
+    "kind",
+    type=click.Choice((*FORMATS, *TABLES)),
+    help="By default from the name of the file, or jsonl.",
+)
 @delimiter_option
-@click.option("--fields", metavar="A,B,...", help="The columns of CSV. By default all fields.")
+@click.option("--fields", metavar="A,B,...", help="The columns of a table. By default all fields.")
+@click.option(
+    "--meta-prefix",
+    default="",
+    metavar="PREFIX",
+    help="Begins the columns id and timestamp of parquet and arrow, if entries have such fields.",
+)
 @click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
 @click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
 @click.option("--after", type=ID(), help="Start after this ID.")
@@ -179,8 +199,18 @@ def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> No
     `import` reads the entries back exactly. In CSV, the column kvstream:fields has the fields of an
     entry as JSON if cells cannot hold them exactly: binary or empty values, repeated fields, or
     fields in another order than in the header. --resume continues after the last complete line.
+
+    Tables for other programs, which `import` does not read, are parquet and arrow (Arrow's file
+    format, also known as Feather): the columns id and timestamp, and one of text for each field.
+    They need pyarrow.
     """
-    kind, delimiter = format_of(file.name, options["kind"], options["delimiter"])
+    kind = options["kind"] or TABLE_SUFFIXES.get(file.suffix.lower())
+    if kind in TABLES:
+        _export_table(session, stream, file, kind, options)
+        return
+    if options["meta_prefix"]:
+        raise click.UsageError("--meta-prefix is for parquet and arrow")
+    kind, delimiter = format_of(file.name, kind, options["delimiter"])
     mode = {"resume": options["resume"], "overwrite": options["overwrite"]}
     with session.reading() as store:
         found = existing_stream(store, stream)
@@ -204,6 +234,74 @@ def _write(
         written += len(page)
         advance(written, written)
     return written
+
+
+def _export_table(
+    session: Session, stream: bytes, file: Path, kind: str, options: dict[str, Any]
+) -> None:
+    """Write a table, and say how many rows it has."""
+    if str(file) == "-":
+        raise click.UsageError(f"{kind} needs a FILE: it is not written to stdout")
+    for name in ("resume", "delimiter"):
+        if options[name]:
+            raise click.UsageError(f"--{name} is for jsonl and csv, not for {kind}")
+    if file.exists() and not options["overwrite"]:
+        raise RequestError(f"{file} exists: replace it with --overwrite")
+    with session.reading() as store:
+        found = existing_stream(store, stream)
+        selection = _Selection(found, options, ResumePoint())
+        batches = selection.batches(options["fields"], options["meta_prefix"])
+        with (
+            progress_bar(f"export {file.name}", selection.total, options["quiet"]) as advance,
+            _whole_file(file) as target,
+        ):
+            written = _write_table(batches, target, kind, advance)
+    click.echo(f"{plural(written, 'entry', 'entries')} written", err=True)
+
+
+@contextmanager
+def _whole_file(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file that takes its name once it is whole and synced."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("xb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _write_table(
+    batches: Iterator["pa.RecordBatch"], target: BinaryIO, kind: str, advance: Progress
+) -> int:
+    """Write batches in large row groups, and return the number of rows."""
+    import pyarrow as pa
+    from pyarrow.parquet import ParquetWriter
+
+    first = next(batches)
+    new = ParquetWriter if kind == "parquet" else pa.ipc.new_file
+    written = 0
+    with new(target, first.schema) as writer:
+        for group in _row_groups(chain([first], batches)):
+            writer.write_table(pa.Table.from_batches(group).combine_chunks())
+            written += sum(map(len, group))
+            advance(written, written)
+    return written
+
+
+def _row_groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[list["pa.RecordBatch"]]:
+    group: list[pa.RecordBatch] = []
+    rows = size = 0
+    for batch in batches:
+        group.append(batch)
+        rows, size = rows + len(batch), size + batch.nbytes
+        if rows >= GROUP_ROWS or size >= GROUP_BYTES:
+            yield group
+            group, rows, size = [], 0, 0
+    if group:
+        yield group
 
 
 def _writer(
@@ -231,6 +329,26 @@ class _Selection:
         whole = options["start"] == "-" and options["end"] == "+" and options["after"] is None
         self.total = len(stream) if whole and point.last_id is None else None
         """Their number, if it is known beforehand."""
+
+    def batches(self, fields: str | None, prefix: str) -> Iterator["pa.RecordBatch"]:
+        """Yield the batches of a table; one without rows if there are no entries."""
+        import pyarrow as pa
+
+        columns: dict[str, pa.DataType] | None = None
+        if fields is not None:
+            columns = {f"{prefix}id": pa.string(), f"{prefix}timestamp": pa.timestamp("ms", "UTC")}
+            columns |= {name: pa.string() for name in fields.split(",") if name not in columns}
+        span: dict[str, Any] = {"start": self._start, "end": self._end}
+        span |= {"schema": columns, "meta_prefix": prefix}
+        left, some = self._count, False
+        for batch in self._stream.iter_batches(**span):
+            some = True
+            yield batch if left is None else batch.slice(0, left)
+            if left is not None and (left := left - len(batch)) <= 0:
+                return
+        if not some:
+            schema = self._stream.to_arrow(**span).schema
+            yield pa.RecordBatch.from_pylist([], schema=schema)
 
     def __iter__(self) -> Iterator[Entry]:
         entries = self._stream.scan(self._start, self._end)

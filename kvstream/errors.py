@@ -34,7 +34,7 @@
     │   ├── ServerUnavailable         no server answers
     │   │   └── ServerLoading         the server is loading its data set
     │   ├── AccessDenied              the server does not accept this user and password
-    │   ├── ClientMissing             redis-py is not installed
+    │   ├── ClientMissing             a package is not installed, such as redis-py or pyarrow
     │   └── UnsafeDirectory           the directory or a file in it is not this user's alone
     └── DataError                     the data on disk is not what was written
         ├── Corruption
@@ -310,7 +310,7 @@ class AccessDenied(StoreError):
 
 
 class ClientMissing(StoreError):
-    """redis-py is not installed."""
+    """A package that the call needs is not installed, such as redis-py or pyarrow."""
 
 
 class UnsafeDirectory(StoreError):

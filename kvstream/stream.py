@@ -1,7 +1,8 @@
 """One stream of a store."""
 
-from collections.abc import Iterable, Iterator
-from typing import Generic, Literal, overload
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, overload
 
 from kvstream.engine.blocking_reads import plain_read, read_position
 from kvstream.engine.coerce import (
@@ -20,7 +21,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import BusyGroup, InvalidArgument, shown
+from kvstream.errors import BusyGroup, ClientMissing, InvalidArgument, shown
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
@@ -47,6 +48,15 @@ from kvstream.types.ids import (
     range_start,
 )
 from kvstream.types.records import Entry, GroupInfo, S, StreamDetail, StreamInfo
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import polars as pl
+    import pyarrow as pa
+
+    from kvstream.arrow.read import StreamRead
+
+ArrowSchema: TypeAlias = "pa.Schema | Mapping[str, Any] | None"
 
 _SCAN_PAGE = 1000
 
@@ -329,6 +339,75 @@ class Stream(Generic[S]):
         found = self._engine.run(info.stream_detail, self._name, whole(count, "count"))
         return self._decoder.stream_detail(self._name, found)
 
+    # --- tables ---------------------------------------------------------------------------------
+
+    def to_arrow(
+        self,
+        start: BoundLike = "-",
+        end: BoundLike = "+",
+        *,
+        schema: ArrowSchema = None,
+        meta_prefix: str = "",
+    ) -> "pa.Table":
+        """Return the entries of a range, up to the last ID at the call, as a pyarrow.Table.
+
+        The columns are those of ``schema``, a pyarrow.Schema or a mapping of names to types, such
+        as ``{"id": "string", "qty": "int64"}``. ``id``, ``timestamp``, ``stream`` and ``fields``
+        (a map) are of the entry, others the last value of that field, null without one. A value
+        that does not fit its type raises a DataError, which names entry and field. Without a schema
+        the columns are ``id``, ``timestamp`` and all fields, as text, or binary if a value is not
+        UTF-8. ``meta_prefix`` goes before the reserved names, if entries have such fields. ::
+
+            stream.to_arrow("now-1d", schema={"id": "string", "sku": "string", "qty": "int64"})
+        """
+        return self._table_read(start, end, schema, meta_prefix).table()
+
+    def iter_batches(
+        self,
+        start: BoundLike = "-",
+        end: BoundLike = "+",
+        *,
+        schema: ArrowSchema = None,
+        meta_prefix: str = "",
+    ) -> "Iterator[pa.RecordBatch]":
+        """Yield the rows of ``to_arrow`` in batches of at most 8192 entries, about 4 MB.
+
+        Each batch is consistent. Without a schema the range is read twice: first for its fields.
+        """
+        return self._table_read(start, end, schema, meta_prefix).batches()
+
+    def to_pandas(
+        self,
+        start: BoundLike = "-",
+        end: BoundLike = "+",
+        *,
+        schema: ArrowSchema = None,
+        meta_prefix: str = "",
+    ) -> "pd.DataFrame":
+        """Return the rows of ``to_arrow`` as a pandas.DataFrame."""
+        _needed("pandas")
+        return self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix).to_pandas()
+
+    def to_polars(
+        self,
+        start: BoundLike = "-",
+        end: BoundLike = "+",
+        *,
+        schema: ArrowSchema = None,
+        meta_prefix: str = "",
+    ) -> "pl.DataFrame":
+        """Return the rows of ``to_arrow`` as a polars.DataFrame."""
+        table = self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix)
+        return cast("pl.DataFrame", _needed("polars").from_arrow(table))
+
+    def _table_read(
+        self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
+    ) -> "StreamRead":
+        _needed("pyarrow")
+        from kvstream.arrow.read import StreamRead
+
+        return StreamRead(self._engine, self._name, self._bounds(start, end), schema, prefix)
+
     # --- groups ---------------------------------------------------------------------------------
 
     def create_group(
@@ -369,6 +448,15 @@ class Stream(Generic[S]):
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
         found = self._engine.run(info.group_infos, self._name)
         return [self._decoder.group_info(each) for each in found]
+
+
+def _needed(package: str) -> Any:
+    """Import an optional package; raise ClientMissing if it is not installed."""
+    try:
+        return import_module(package)
+    except ModuleNotFoundError:
+        extra = "'kvstream[arrow]'" if package == "pyarrow" else package
+        raise ClientMissing(f"this needs {package}: pip install {extra}") from None
 
 
 def _once(

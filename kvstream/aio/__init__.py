@@ -207,12 +207,16 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
     groups = _awaited(Stream[S].groups)
     info = _awaited(Stream[S].info)
     info_full = _awaited(Stream[S].info_full)
+    iter_batches = _stepped(Stream[S].iter_batches)
     range = _awaited(Stream[S].range)
     read = _awaited(Stream[S].read)
     revrange = _awaited(Stream[S].revrange)
     scan = _stepped(Stream[S].scan)
     set_id = _awaited(Stream[S].set_id)
     tail = _stepped(Stream[S].tail)
+    to_arrow = _long(Stream[S].to_arrow, alone=False)
+    to_pandas = _long(Stream[S].to_pandas, alone=False)
+    to_polars = _long(Stream[S].to_polars, alone=False)
     trim = _awaited(Stream[S].trim)
 
 

@@ -17,6 +17,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias, overload
 
 from kvstream.errors import Corruption
+from kvstream.layout.columns import Columns, of_rows
 from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked, decode_page
@@ -85,6 +86,10 @@ class Rows(Undecoded):
                 return ids
         decode_checked([value for _, value in self.page])
         return [entry.id.packed for entry in self.entries()]
+
+    def columns(self) -> Columns:
+        """Return the entries as columns; raise Corruption for a damaged row."""
+        return of_rows(self.page, self.prefix)
 
     def entries(self) -> list[Entry]:
         """Return the entries of the rows; raise Corruption for a damaged row."""

@@ -12,6 +12,7 @@ from typing import Any
 
 from kvstream.engine.blocking_reads import GroupRead
 from kvstream.errors import InvalidArgument
+from kvstream.layout.columns import Columns, of_replies
 from kvstream.layout.keys import database_of, key_of, qualified
 from kvstream.layout.values import Names, decode_fields
 from kvstream.operations import (
@@ -231,11 +232,22 @@ def _configure(name: bytes, duration_s: int | None, maxsize: int | None) -> Call
     return _do(name, "XCFGSET", key_of(name), *options, result=_nothing, needs=("XCFGSET",))
 
 
-class _Page(list[Entry]):
-    """Entries, with the method of the rows that a store reads."""
+class _Page:
+    """Entries of a reply, with the methods of the rows that a store reads."""
+
+    __slots__ = ("_raw",)
+
+    def __init__(self, raw: list[Any] | None) -> None:
+        self._raw = raw or []
+
+    def __len__(self) -> int:
+        return len(self._raw)
 
     def entries(self) -> list[Entry]:
-        return self
+        return replies.entries_of(self._raw)
+
+    def columns(self) -> Columns:
+        return of_replies(self._raw)
 
 
 def _scan(
@@ -247,7 +259,7 @@ def _scan(
         name,
         *words,
         *_option("COUNT", count),
-        result=lambda reply: _Page(replies.entries_of(reply)),
+        result=_Page,
     )
 
 

@@ -31,6 +31,7 @@ from libc.string cimport memcmp, memcpy
 
 from kvstream.commands.replies import Entries, Map, Simple, Streams
 from kvstream.layout.rows import Rows, Written
+from kvstream.types.records import RepeatedFields
 
 
 ctypedef unsigned char *Buffer
@@ -923,7 +924,7 @@ cdef Buffer put_any(Buffer to, object fields, bint resp3) noexcept:
     if fields is None:
         memcpy(to, b"_\r\n" if resp3 else b"*-1\r\n", 3 if resp3 else 5)
         return to + (3 if resp3 else 5)
-    if type(fields) is dict:
+    if isinstance(fields, dict):
         to = put_head(to, 42, 2 * len(<dict>fields))
         while PyDict_Next(fields, &at, &name, &value):
             to = put_string(to, PyBytes_AS_STRING(<object>name), PyBytes_GET_SIZE(<object>name))
@@ -951,7 +952,7 @@ cdef object plain_entries(list entries, Py_ssize_t start, Py_ssize_t room, bint 
         fields = <object>PyTuple_GET_ITEM(entry, 1)
         if fields is None:
             size = 3 if resp3 else 5
-        elif type(fields) is dict:
+        elif isinstance(fields, dict) and type(fields) is not RepeatedFields:
             size = dict_size(<dict>fields)
         else:
             fields = fields.flat

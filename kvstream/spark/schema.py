@@ -6,7 +6,6 @@ option ``metaPrefix``. Any other column is the entry's field of that name.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
@@ -24,49 +23,20 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
+from kvstream.arrow.schema import Column, Mode, Role
 from kvstream.errors import InvalidArgument
 from kvstream.spark.options import Options, choice
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from kvstream.arrow.batches import Batches
+
 CORRUPT_RECORD = "_corrupt_record"
 """The column for entries that could not be decoded, named as in Spark's own sources."""
 
 
-class Mode(StrEnum):
-    """What happens to an entry with a value that does not fit its column's type."""
-
-    PERMISSIVE = "PERMISSIVE"
-    """The value is null, and the corrupt-record column holds the entry."""
-    DROPMALFORMED = "DROPMALFORMED"
-    """The entry is left out."""
-    FAILFAST = "FAILFAST"
-    """The job fails."""
-
-
-class Role(StrEnum):
-    """The content of a column."""
-
-    ID = "id"
-    TIMESTAMP = "timestamp"
-    STREAM = "stream"
-    STORE = "store"
-    FIELDS = "fields"
-    FIELD = "a field"
-    CORRUPT = "corrupt record"
-
-
 RESERVED = (Role.ID, Role.TIMESTAMP, Role.STREAM, Role.STORE, Role.FIELDS)
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column of a read."""
-
-    role: Role
-    name: str
-    type: DataType
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +52,12 @@ class ReadSchema:
         from pyspark.sql.pandas.types import to_arrow_schema
 
         return to_arrow_schema(self.schema, timezone="UTC")
+
+    def batches(self) -> "Batches":
+        """Return what makes the batches of one task."""
+        from kvstream.arrow.batches import Batches
+
+        return Batches(self.arrow(), self.columns, self.mode)
 
 
 def default_schema(options: Options, several: bool, stores: int = 1) -> StructType:
@@ -106,14 +82,13 @@ def read_schema(options: Options, schema: StructType) -> ReadSchema:
     corrupt = options.get("columnnameofcorruptrecord", CORRUPT_RECORD)
     roles = {prefix + role: role for role in RESERVED} | {corrupt: Role.CORRUPT}
     columns = tuple(
-        Column(roles.get(field.name, Role.FIELD), field.name, field.dataType)
+        Column(roles.get(field.name, Role.FIELD), field.name, field.dataType.simpleString())
         for field in schema.fields
     )
-    for column in columns:
-        if not _FITS[column.role](column.type):
+    for column, field in zip(columns, schema.fields, strict=True):
+        if not _FITS[column.role](field.dataType):
             raise InvalidArgument(
-                f"the column {column.name} cannot be {column.type.simpleString()}; "
-                f"use {_TYPES[column.role]}"
+                f"the column {column.name} cannot be {column.kind}; use {_TYPES[column.role]}"
             )
     return ReadSchema(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
 

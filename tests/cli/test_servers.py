@@ -378,11 +378,9 @@ def test_entries_of_any_number_and_size_come_whole(
         stream = store.stream("s")
         original = Stream._scan
 
-        def counted(
-            stream: Stream, start: StreamID, end: StreamID, count: int, reverse: bool
-        ) -> list[Entry]:
+        def counted(stream: Stream, start: StreamID, end: StreamID, count: int) -> list[Entry]:
             asked.append(count)
-            return original(stream, start, end, count, reverse)
+            return original(stream, start, end, count)
 
         monkeypatch.setattr(Stream, "_scan", counted)
         sizes = [len((entry.fields or {})[b"x"]) for entry in stream.scan()]

@@ -331,8 +331,8 @@ def test_names_and_fields_are_text(place: str) -> None:
         assert [each.name for each in detail.groups[0].consumers] == ["w", "ö"]
         assert detail.groups[0].pending[1].consumer == "ö"
         with store.transaction():
-            jobs.add(entries[1].fields)
             assert jobs.get(third) == entries[2]
+            jobs.add(entries[1].fields)
         assert jobs.range()[-1].fields == {"task": "mail"}
 
 

@@ -12,13 +12,12 @@ pa = pytest.importorskip("pyarrow")
 
 from pyspark.sql.types import LongType, MapType, StringType, StructType  # noqa: E402
 
-from kvstream.errors import InvalidArgument  # noqa: E402
-from kvstream.layout.columns import Columns, of_replies  # noqa: E402
-from kvstream.spark.arrow import (  # noqa: E402
-    Batches,
+from kvstream.arrow.batches import (  # noqa: E402
     Page,
     typed,
 )
+from kvstream.errors import InvalidArgument  # noqa: E402
+from kvstream.layout.columns import Columns, of_replies  # noqa: E402
 from kvstream.spark.schema import read_schema  # noqa: E402
 
 names = st.sampled_from([b"a", b"b", b"ab", b"", b"ba"])
@@ -50,7 +49,7 @@ TEXTS = read_schema({}, StructType().add("fields", MapType(StringType(), StringT
 def test_fields_are_text_of_any_letters(entries: list[list[tuple[str, str]]]) -> None:
     pairs = [[(name.encode(), value.encode()) for name, value in each] for each in entries]
     columns = columns_of(pairs)
-    found = Batches(TEXTS).batch(columns, b"key", "store")
+    found = TEXTS.batches().batch(columns, b"key", "store")
     found.validate(full=True)
     assert [dict(each) for each in found["fields"].to_pylist()] == [dict(each) for each in entries]
 
@@ -59,7 +58,7 @@ def test_fields_are_text_of_any_letters(entries: list[list[tuple[str, str]]]) ->
 def test_fields_that_are_no_text_are_told(pair: tuple[bytes, bytes]) -> None:
     columns = columns_of([[(b"a", b"b")], [pair]])
     with pytest.raises(InvalidArgument, match="not UTF-8"):
-        Batches(TEXTS).batch(columns, b"key", "store")
+        TEXTS.batches().batch(columns, b"key", "store")
 
 
 @pytest.mark.parametrize("most", [1, (1 << 63) - 1, 1 << 63, (1 << 64) - 1])
@@ -67,7 +66,7 @@ def test_times_are_those_of_the_ids_or_null(most: int) -> None:
     columns = of_replies([[b"0-5", [b"a", b"b"]], [b"%d-7" % most, [b"a", b"b"]]])
     page = Page(columns, b"", "")
     shape = read_schema({}, StructType().add("timestamp", LongType()))
-    found = Batches(shape).batch(columns, b"key", "store")
+    found = shape.batches().batch(columns, b"key", "store")
     assert found["timestamp"].to_pylist() == [0, most if most < 1 << 63 else None]
     assert [page.id(at) for at in (0, 1)] == [(0, 5), (most, 7)]
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from kvstream import Store
+from kvstream.arrow.read import PAGE_GROWTH, PAGE_MIN
 from kvstream.spark.options import Place
-from kvstream.spark.read.partitions import PAGE_GROWTH, PAGE_MIN, DataLoss, ReadSpec
+from kvstream.spark.read.partitions import DataLoss, ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
 from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of

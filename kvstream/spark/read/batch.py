@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kvstream.spark.arrow import Batches, freeze_modules, without_gc
+from kvstream.spark.arrow import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, flag, number, places
 from kvstream.spark.read.partitions import (
     Piece,
@@ -98,7 +98,7 @@ def read_task(partition: InputPartition, schema: ReadSchema) -> Iterator["pa.Rec
     if not isinstance(partition, TaskPartition):
         return
     freeze_modules()
-    batches = Batches(schema)
+    batches = schema.batches()
     for source, pieces in partition.parts:
         reader = source.open()
         try:

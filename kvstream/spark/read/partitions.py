@@ -19,27 +19,16 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
+from kvstream.arrow.schema import Role
 from kvstream.errors import DataError, InvalidArgument, InvalidID, shown
 from kvstream.layout.columns import Columns
 from kvstream.spark.options import Options, first_id, last_id, listed
-from kvstream.spark.schema import ReadSchema, Role
+from kvstream.spark.schema import ReadSchema
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
 
 OWN_PREFIX = b"kvstream:"
 """The prefix of kvstream's own streams, in which for example imports record their progress."""
-PAGE_MIN, PAGE_MAX = 64, 8192
-"""Entries of the first page of a piece, and of the largest page."""
-PAGE_BYTES = 4 << 20
-"""The approximate size limit of a page, which bounds memory if entries are large."""
-PAGE_GROWTH = 8
-"""The largest ratio of one page's length to the last: large entries may follow small ones."""
-
-
-def next_page(entries: int, size: int) -> int:
-    """Return the length of the next page, after one of ``entries`` with ``size`` bytes in all."""
-    fitting = PAGE_BYTES * entries // max(size, 1)
-    return max(1, min(PAGE_MAX, PAGE_GROWTH * entries, fitting))
 
 
 @dataclass(frozen=True, slots=True)

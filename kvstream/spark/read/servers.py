@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from kvstream.arrow.read import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.range import Ends
@@ -18,12 +19,10 @@ from kvstream.remote.connection import Connection, connect, translated
 from kvstream.remote.replies import members
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import (
-    PAGE_MIN,
     DataLoss,
     Piece,
     ReadSpec,
     is_visible,
-    next_page,
 )
 from kvstream.types.ids import StreamID, new_id
 

@@ -12,14 +12,15 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
+from kvstream.arrow.read import stream_pages
 from kvstream.engine import reader_snapshots
 from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, shown
-from kvstream.layout.columns import Columns, of_rows
+from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
 from kvstream.operations import range as ranges
 from kvstream.spark.options import MISSING_HINT, Place
-from kvstream.spark.read.partitions import PAGE_MIN, Piece, ReadSpec, next_page
+from kvstream.spark.read.partitions import Piece, ReadSpec
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock, SystemClock
 
@@ -137,17 +138,7 @@ class CopyReader:
 
 def store_pages(store: Store, piece: Piece) -> Iterator[Columns]:
     """Yield the entries of a piece by pages, read through RocksDB."""
-    name = qualified(store.db, piece.key)
-    following, count = piece.start, PAGE_MIN
-    while True:
-        rows = store.engine.run(ranges.scan, name, following, piece.end, count)
-        if not rows:
-            return
-        page = of_rows(rows.page, rows.prefix)
-        yield page
-        if len(page) < count or page.last >= piece.end:
-            return
-        following, count = page.last.next(), next_page(len(page), page.size)
+    return stream_pages(store.engine, qualified(store.db, piece.key), piece.start, piece.end)
 
 
 def streams_of(store: Store, spec: ReadSpec) -> list[bytes]:

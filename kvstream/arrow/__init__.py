@@ -1,0 +1,1 @@
+"""Streams as Arrow batches: for pandas, polars, DuckDB and Parquet, and below Spark's reads."""

@@ -1,0 +1,339 @@
+"""Pages of entries as Arrow batches, for the library and for Spark.
+
+Each column is converted for a whole page at once. Single entries are looked at only if a value is
+malformed or a field name repeats. Field values are text as XADD stores it, which ``typed`` parses.
+"""
+
+import base64
+import json
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from kvstream.arrow.schema import Column, Mode, Role
+from kvstream.errors import DataError, InvalidArgument, shown
+from kvstream.layout.columns import Columns
+from kvstream.types.ids import StreamID
+
+Bad = np.ndarray[tuple[int], np.dtype[np.bool_]]
+Cast = Callable[[pa.Array], pa.Array]
+
+_ZONE = r"(Z|[+-]\d\d:?\d\d)$"
+
+
+def typed(values: pa.Array, kind: pa.DataType) -> tuple[pa.Array, Bad | None]:
+    """Cast binary values to a column of ``kind``; return it with the mask of malformed values.
+
+    The mask is None if all values are well formed. Nulls stay null; malformed values become null.
+    """
+    cast = _cast_to(kind)
+    try:
+        return cast(values), None
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        pass
+    bad = np.zeros(len(values), np.bool_)
+    parts = _by_halves(values, kind, cast, bad, 0)
+    return pa.concat_arrays(parts), bad
+
+
+def _by_halves(
+    values: pa.Array, kind: pa.DataType, cast: Cast, bad: Bad, offset: int
+) -> list[pa.Array]:
+    """Cast values, halving those that fail until single malformed ones are left."""
+    try:
+        return [cast(values)]
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
+        if len(values) == 1:
+            bad[offset] = True
+            return [pa.nulls(1, kind)]
+    middle = len(values) // 2
+    return [
+        *_by_halves(values[:middle], kind, cast, bad, offset),
+        *_by_halves(values[middle:], kind, cast, bad, offset + middle),
+    ]
+
+
+def _cast_to(kind: pa.DataType) -> Cast:
+    if pa.types.is_binary(kind):
+        return lambda values: values
+    if pa.types.is_timestamp(kind):
+        return partial(_to_timestamp, kind=kind)
+    if pa.types.is_integer(kind):
+        return partial(_to_integer, kind=kind)
+    return lambda values: pc.cast(pc.cast(values, pa.string()), kind)
+
+
+def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast decimal digits only: Arrow also takes 0x1F, which Spark's sources refuse."""
+    for letter in (b"x", b"X"):
+        if pc.any(pc.match_substring(values, letter)).as_py():
+            raise pa.ArrowInvalid("a number in hexadecimal digits")
+    return pc.cast(pc.cast(values, pa.string()), kind)
+
+
+def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
+    """Cast ISO 8601 times; a time without a zone is UTC, or stays without if ``kind`` has none."""
+    text = pc.cast(values, pa.string())
+    if kind.tz is not None:
+        with suppress(pa.ArrowInvalid):
+            return pc.cast(text, kind)  # all have a zone
+    with suppress(pa.ArrowInvalid):
+        return pc.cast(text, pa.timestamp("us")).cast(kind)  # none has a zone
+    if kind.tz is None:
+        raise pa.ArrowInvalid("a time with a zone")
+    zoned = pc.match_substring_regex(text, _ZONE)
+    return pc.cast(pc.if_else(zoned, text, pc.binary_join_element_wise(text, "Z", "")), kind)
+
+
+_SIGNED = 1 << 63
+_PER_MS = {"s": 1, "ms": 1, "us": 1000, "ns": 1_000_000}
+"""By how much the units of Arrow's times multiply milliseconds, at most."""
+
+
+class MalformedEntry(DataError):
+    """An entry has a value that does not fit its column's type, and the mode is FAILFAST."""
+
+
+class Page:
+    """A page of entries of one stream, as Arrow arrays."""
+
+    def __init__(self, columns: Columns, stream: bytes, store: str) -> None:
+        self.stream = stream
+        self.store = store
+        self.repeated = columns.repeated
+        self.ids = columns.ids
+        self.ends = np.frombuffer(columns.ends, np.int32)
+        fields = int(self.ends[-1])
+        self.names = _binary(fields, columns.name_ends, columns.names)
+        self.values = _binary(fields, columns.value_ends, columns.values)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    @cached_property
+    def _parts(self) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """The milliseconds of the IDs, and their sequences."""
+        both = np.frombuffer(self.ids, ">u8").reshape(-1, 2).T
+        return both.astype(np.uint64, order="C")
+
+    @cached_property
+    def _rows(self) -> "np.ndarray[Any, np.dtype[np.int32]]":
+        """The entry that each field belongs to."""
+        return np.repeat(np.arange(len(self), dtype=np.int32), np.diff(self.ends))
+
+    def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
+        """Return the milliseconds (0) or the sequences (1) of the IDs."""
+        found: np.ndarray[Any, np.dtype[np.uint64]] = self._parts[which]
+        return found
+
+    def id(self, at: int) -> StreamID:
+        return StreamID(*map(int, self._parts[:, at]))
+
+    def field(self, name: bytes) -> pa.Array:
+        """Return each entry's value of a field: the last one if it repeats, null without one."""
+        at = np.flatnonzero(pc.equal(self.names, pa.scalar(name, pa.binary())))
+        places = np.full(len(self), -1, np.int64)
+        places[self._rows[at]] = at
+        return self.values.take(pa.array(places, mask=places < 0))
+
+    def text_of(self, at: int) -> str:
+        """Return an entry as JSON, for the column of corrupt records."""
+        where = slice(int(self.ends[at]), int(self.ends[at + 1]))
+        names, values = self.names[where].to_pylist(), self.values[where].to_pylist()
+        fields = dict(zip(map(_readable, names), map(_readable, values), strict=True))
+        return json.dumps({"id": str(self.id(at)), "fields": fields}, ensure_ascii=False)
+
+
+def _readable(value: bytes) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        return "base64:" + base64.b64encode(value).decode()
+
+
+def _binary(count: int, ends: bytes, data: bytes) -> pa.Array:
+    buffers = [None, pa.py_buffer(ends), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.binary(), count, buffers)
+
+
+class Batches:
+    """Converts pages into the batches of one read, in one thread."""
+
+    def __init__(
+        self, schema: pa.Schema, columns: Sequence[Column], mode: Mode = Mode.FAILFAST
+    ) -> None:
+        """``columns`` says what each column of the schema holds."""
+        self.schema = schema
+        self._mode = mode
+        self._columns = columns
+        self._bad: list[tuple[Column, Bad]] = []
+
+    def batch(self, columns: Columns, stream: bytes, store: str = "") -> pa.RecordBatch:
+        """Return a page as a batch.
+
+        Raises MalformedEntry for a malformed value in FAILFAST mode, and InvalidArgument for an ID
+        or a name that the column's type cannot hold.
+        """
+        page = Page(columns, stream, store)
+        self._bad = []
+        arrays = [self._column(column, page) for column in self._columns]
+        if self._bad and self._mode is Mode.FAILFAST:
+            raise self._malformed(page)
+        arrays = [self._corrupt(page) if array is None else array for array in arrays]
+        batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+        if self._bad and self._mode is Mode.DROPMALFORMED:
+            return batch.filter(pa.array(~self._any_bad(page)))
+        return batch
+
+    def _column(self, column: Column, page: Page) -> pa.Array | None:
+        kind = self.schema.field(column.name).type
+        if column.role is Role.CORRUPT:
+            return None
+        if column.role is not Role.FIELD:
+            return _RESERVED_COLUMNS[column.role](page, kind)
+        array, bad = typed(page.field(column.name.encode()), kind)
+        if bad is not None:
+            self._bad.append((column, bad))
+        return array
+
+    def _any_bad(self, page: Page) -> Bad:
+        any_bad = np.zeros(len(page), np.bool_)
+        for _, bad in self._bad:
+            any_bad |= bad
+        return any_bad
+
+    def _malformed(self, page: Page) -> MalformedEntry:
+        column, bad = self._bad[0]
+        at = int(np.flatnonzero(bad)[0])
+        value = page.field(column.name.encode())[at].as_py()
+        return MalformedEntry(
+            f"entry {page.id(at)} of stream {shown(page.stream)}: the field {column.name} is not a "
+            f"valid {column.kind}: {shown(value)}"
+        )
+
+    def _corrupt(self, page: Page) -> pa.Array:
+        texts: list[str | None] = [None] * len(page)
+        if self._bad:
+            for at in np.flatnonzero(self._any_bad(page)):
+                texts[at] = page.text_of(int(at))
+        return pa.array(texts, pa.string())
+
+
+# --- reserved columns -----------------------------------------------------------------------------
+
+
+def _ids(page: Page, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_binary(kind):
+        return pa.Array.from_buffers(pa.binary(16), len(page), [None, pa.py_buffer(page.ids)]).cast(
+            kind
+        )
+    if pa.types.is_string(kind):
+        ms, seq = (pa.array(page.part(which)).cast(pa.string()) for which in (0, 1))
+        return pc.binary_join_element_wise(ms, seq, "-")
+    parts = [_part(page, which, kind.field(which).type) for which in (0, 1)]
+    return pa.StructArray.from_arrays(parts, fields=list(kind))
+
+
+def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
+    numbers = page.part(which)
+    if not pa.types.is_int64(kind):
+        return pa.array(numbers).cast(kind)
+    if len(numbers) and numbers.max() >= _SIGNED:
+        raise InvalidArgument(
+            f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} does not fit "
+            "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
+            "seq:decimal(20,0)>"
+        )
+    return pa.array(numbers.view(np.int64))
+
+
+def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
+    """Return the milliseconds as times; null beyond the range of the column's type."""
+    ms = page.part(0)
+    integer = pa.types.is_int64(kind)
+    most = (_SIGNED - 1) // (1 if integer else _PER_MS[kind.unit])
+    beyond = ms > most if len(ms) and ms.max() > most else None
+    numbers = (ms if beyond is None else np.where(beyond, 0, ms)).view(np.int64)
+    column = pa.array(numbers, pa.int64(), mask=beyond)
+    if integer:
+        return column
+    return column.cast(pa.timestamp("ms", kind.tz)).cast(kind, safe=False)
+
+
+def _constant(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
+    """Return a column that repeats one value."""
+    scalar = value if isinstance(value, str) or pa.types.is_binary(kind) else _text(value, what)
+    return pa.repeat(pa.scalar(scalar, kind), len(page))
+
+
+def _text(value: bytes, what: str) -> str:
+    try:
+        return value.decode()
+    except UnicodeDecodeError:
+        raise _not_text(f"{what} {shown(value)}") from None
+
+
+def _not_text(what: str) -> InvalidArgument:
+    return InvalidArgument(f"{what} is not UTF-8: read the column as binary")
+
+
+def _streams(page: Page, kind: pa.DataType) -> pa.Array:
+    return _constant(page.stream, "the key", page, kind)
+
+
+def _stores(page: Page, kind: pa.DataType) -> pa.Array:
+    return _constant(page.store, "the store", page, kind)
+
+
+def _fields(page: Page, kind: pa.DataType) -> pa.Array:
+    if pa.types.is_map(kind):
+        parts = [kind.key_field, kind.item_field]
+        names, values, ends = _once_each(page)
+    else:
+        parts = list(kind.value_type)
+        names, values, ends = page.names, page.values, page.ends
+    children = [
+        _text_or_binary(names, parts[0].type, "name", page),
+        _text_or_binary(values, parts[1].type, "value", page),
+    ]
+    struct = pa.StructArray.from_arrays(children, fields=parts)
+    buffers = [None, pa.py_buffer(ends)]
+    return pa.Array.from_buffers(kind, len(page), buffers, children=[struct])
+
+
+def _text_or_binary(array: pa.Array, kind: pa.DataType, what: str, page: Page) -> pa.Array:
+    """Cast field names or values to the column's type. Raises InvalidArgument if not UTF-8."""
+    try:
+        return array.cast(kind)
+    except pa.ArrowInvalid:
+        raise _not_text(f"a field's {what} in stream {shown(page.stream)}") from None
+
+
+def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtype[np.int32]]"]:
+    """Return names, values and ends with only the last field of each repeated name."""
+    if not page.repeated:
+        return page.names, page.values, page.ends
+    kept = np.ones(len(page.names), np.bool_)
+    for at in page.repeated:
+        first, end = int(page.ends[at]), int(page.ends[at + 1])
+        names = page.names[first:end].to_pylist()
+        last = {name: place for place, name in enumerate(names)}
+        kept[first:end] = False
+        kept[[first + place for place in last.values()]] = True
+    ends = np.concatenate(([0], np.cumsum(kept)))[page.ends].astype(np.int32)
+    mask = pa.array(kept)
+    return page.names.filter(mask), page.values.filter(mask), ends
+
+
+_RESERVED_COLUMNS: dict[Role, Callable[[Page, pa.DataType], pa.Array]] = {
+    Role.ID: _ids,
+    Role.TIMESTAMP: _timestamps,
+    Role.STREAM: _streams,
+    Role.STORE: _stores,
+    Role.FIELDS: _fields,
+}

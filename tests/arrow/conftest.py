@@ -1,0 +1,5 @@
+"""The places of tests/remote: tables are read from all of them."""
+
+from tests.remote.conftest import directory, old, place, places, url
+
+__all__ = ["directory", "old", "place", "places", "url"]
