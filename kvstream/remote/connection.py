@@ -249,15 +249,17 @@ class Link:
                 replies.append(error_of(error))
         return replies
 
-    def transaction(self, commands: Sequence[Words]) -> list[Any]:
+    def transaction(self, commands: Sequence[Words], then: Sequence[Words] = ()) -> list[Any]:
         """Run commands in one transaction; return their replies, errors among them.
 
-        Raises Conflict if a watched key has changed, and the error of a command that the server
-        did not queue; nothing was done then.
+        The commands of ``then`` follow it in the same pipeline; their replies are ignored. Raises
+        Conflict if a watched key has changed, and the error of a command that the server did not
+        queue; nothing was done then.
         """
         from redis import RedisError
 
-        *queued, done = self.ask_all([("MULTI",), *commands, ("EXEC",)])
+        replies = self.ask_all([("MULTI",), *commands, ("EXEC",), *then])
+        *queued, done = replies[: len(commands) + 2]
         if done is None:
             raise Conflict(
                 "another client changed what this transaction has read: nothing was done, run it "
