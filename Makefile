@@ -94,7 +94,7 @@ cover: $(VENV)/.dev ## Run the tests and measure branch coverage
 	$(BIN)/coverage report
 
 crash: $(VENV)/.dev ## Kill, cut the power and damage files, many times (CRASH_ROUNDS=500)
-	KVSTREAM_CRASH_ROUNDS=$(CRASH_ROUNDS) $(BIN)/python -m pytest tests/crash $(PYTEST_ARGS)
+	KVSTREAM_CRASH_ROUNDS=$(CRASH_ROUNDS) $(BIN)/python -m pytest tests/crash tests/shared/test_takeover_crashes.py $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--quick --only add")
 	@$(BIN)/python -m bench $(BENCH_ARGS)

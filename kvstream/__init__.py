@@ -221,15 +221,20 @@ def open(
     read_only: bool = False,
     create: bool = True,
     clock: Clock | None = None,
+    shared: bool = False,
+    wait_s: float | None = None,
     **options: Any,
 ) -> Store:
     """Open the store at ``place``: in a directory, or on a server.
 
-    A path opens the directory, as ``Store.open`` does with the same arguments. The URL of a server
-    (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0 on, gives the same
-    classes over the network. There ``db`` None is the database that the URL names, and durability
-    is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing without redis-py; a
-    call that the server is too old for raises ServerTooOld. ::
+    A path opens the directory, as ``Store.open`` does with the same arguments. With ``shared``
+    many processes may open it so: one owns the store and serves the others, and when it ends,
+    another one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None.
+
+    The URL of a server (``redis://``, ``rediss://`` or ``unix://``), kvstream's or a Redis from 7.0
+    on, gives the same classes over the network. There ``db`` None is the database that the URL
+    names, and durability is the server's. Raises ServerUnavailable, AccessDenied, or ClientMissing
+    without redis-py; a call that the server is too old for raises ServerTooOld. ::
 
         with kvstream.open("redis://localhost:6379") as store:
             store.stream("orders").add({"sku": "a1"})
@@ -241,6 +246,13 @@ def open(
     url = server_url(place)
     if url is None:
         level = Durability.EVERYSEC if durability is None else durability
+        if shared:
+            from kvstream.shared.engine import open_shared  # with redis-py, too
+
+            settings = {"durability": level, "read_only": read_only, "create": create, **options}
+            return Store(open_shared(place, settings, clock, wait_s), db or 0)
+        if wait_s is not None:
+            raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
         return Store.open(
             place,
             durability=level,
@@ -250,7 +262,14 @@ def open(
             clock=clock,
             **options,
         )
-    given = {"durability": durability, "read_only": read_only or None, "clock": clock, **options}
+    given = {
+        "durability": durability,
+        "read_only": read_only or None,
+        "clock": clock,
+        "shared": shared or None,
+        "wait_s": wait_s,
+        **options,
+    }
     for name, value in given.items():
         if value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")

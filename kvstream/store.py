@@ -56,12 +56,12 @@ class Store:
 
     @property
     def engine(self) -> Engine:
-        """The engine of a store in a directory. Raises InvalidArgument for one on a server."""
+        """The engine of a store that this process alone has; InvalidArgument for any other."""
         engine = self._engine
         if not isinstance(engine, Engine):
             raise InvalidArgument(
-                f"this call works on the files of a store, which the server at {engine.place} does "
-                "not give out: open its directory once the server has stopped"
+                "this call works on the files of a store: open its directory with Store.open, once "
+                f"no server and no shared store has it open (this one is {engine.place})"
             )
         return engine
 

@@ -13,6 +13,7 @@ again leaves a gap in the orders.
 """
 
 from collections.abc import Iterator
+from itertools import islice
 from struct import Struct
 from struct import error as StructError
 from typing import Any
@@ -34,6 +35,8 @@ DURATION_MAX_S = 86_400
 MAXSIZE_MAX = 10_000
 COUNT_MAX = (1 << 63) - 1
 """The greatest count accepted from a source: RESP has no greater integer."""
+SWEPT = 4
+"""Other producers whose old IDs a new one forgets."""
 ORDERS_MAX = 1 << 20
 """More orders than any producer has, gaps included: far above Redis's greatest maxsize."""
 
@@ -89,6 +92,7 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
     oldest, following = _producer(txn, stream, pid)
     if following == oldest:
         stream.pids += 1
+        _expire_others(txn, stream, pid)
     _put(txn, stream, pid, iid, eid, txn.now_ms, following)
     following += 1
     txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
@@ -129,6 +133,23 @@ def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
         if value is not None and _unpacked(U64, row, value[: U64.size])[0] > bound:
             return
         oldest = _drop_oldest(txn, stream, pid, oldest, following)
+
+
+def _expire_others(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
+    """Forget old IDs of the producers that follow a new one: producers that ended never come back.
+
+    A new producer looks at SWEPT others, so they do not become more and more.
+    """
+    prefix = tree_prefix(stream.idmp_tree) + b"P"
+    start = prefix + pid + b"\0"
+    after = islice(txn.batch.scan(_TREES, start, successor(prefix)), SWEPT)
+    others = [key[len(prefix) :] for key, _ in after]
+    if len(others) < SWEPT:  # go on at the first one
+        first = islice(txn.batch.scan(_TREES, prefix, start), SWEPT - len(others))
+        others += [key[len(prefix) :] for key, _ in first]
+    for other in others:
+        if other != pid:
+            expire(txn, stream, other)
 
 
 def _drop_oldest(txn: Txn, stream: StreamMeta, pid: bytes, oldest: int, following: int) -> int:

@@ -8,6 +8,7 @@ import os
 import re
 import select
 import ssl
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -42,6 +43,10 @@ if TYPE_CHECKING:
 
 class ConnectionLost(ServerUnavailable):
     """A connection ended before the reply came; another one may be made."""
+
+
+class NotSent(ConnectionLost):
+    """The command did not reach a server: nothing was done."""
 
 
 _BY_CODE: dict[str, type[KVStreamError]] = {
@@ -98,7 +103,9 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
         refused = _UNREACHED.fullmatch(said)
         if refused is not None:
-            return ServerUnavailable(f"no connection to {refused[1]}: {refused[2]}")
+            return NotSent(f"no connection to {refused[1]}: {refused[2]}")
+        if getattr(error, "is_unsent", False):
+            return NotSent(f"the server does not answer: {said}")
         if writing:
             return UnknownOutcome(f"the server may or may not have done it: {said}")
         lost = not isinstance(error, exceptions.TimeoutError)
@@ -213,36 +220,69 @@ def _check(url: str) -> None:
         raise ValueError("the database is not a number")
 
 
+_links: "weakref.WeakSet[Link]" = weakref.WeakSet()
+"""The open links of this process."""
+
+
+def _end_in_child() -> None:
+    """Close the parent's connections in a forked child, so that they end with the parent."""
+    links = list(_links)
+    _links.clear()
+    for link in links:
+        link.close()
+
+
+os.register_at_fork(after_in_child=_end_in_child)
+
+
+def _mark_unsent(error: Exception) -> None:
+    """Mark an error of connecting or sending: the server never got the whole request."""
+    error.is_unsent = True  # type: ignore[attr-defined]
+
+
 class Link:
     """One connection to a server. Errors of the connection are those of redis-py."""
 
-    __slots__ = ("_connection", "_ended")
+    __slots__ = ("__weakref__", "_connection", "_ended")
 
     def __init__(self, client: "redis.Redis") -> None:
         self._connection = socket_connection(client)
-        self._connection.connect()
+        try:
+            self._connection.connect()
+        except Exception as error:
+            _mark_unsent(error)
+            raise
         self._ended = select.poll()
         self._ended.register(self._connection._sock.fileno(), select.POLLIN)
+        _links.add(self)
 
     def is_open(self) -> bool:
         """Return False if the server has ended it, or it is that of the process before a fork."""
         return self._connection.pid == os.getpid() and not self._ended.poll(0)
 
     def close(self) -> None:
+        _links.discard(self)
         self._connection.disconnect()
 
     def ask(self, words: Words) -> Any:
         """Return the reply to a command; an error reply is raised."""
-        self._connection.send_command(*words)
+        try:
+            self._connection.send_command(*words)
+        except Exception as error:
+            _mark_unsent(error)
+            raise
         return self._connection.read_response()
 
     def ask_all(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands together; return their replies, errors among them."""
+        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        return self._replies(len(commands))
+
+    def _replies(self, count: int) -> list[Any]:
         from redis import ResponseError
 
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
         replies: list[Any] = []
-        for _ in commands:
+        for _ in range(count):
             try:
                 replies.append(self._connection.read_response())
             except ResponseError as error:
@@ -258,8 +298,14 @@ class Link:
         """
         from redis import RedisError
 
-        replies = self.ask_all([("MULTI",), *commands, ("EXEC",), *then])
-        *queued, done = replies[: len(commands) + 2]
+        whole = [("MULTI",), *commands, ("EXEC",), *then]
+        try:
+            self._connection.send_packed_command(self._connection.pack_commands(whole))
+        except Exception as error:
+            if not then:  # else EXEC may have reached the server
+                _mark_unsent(error)
+            raise
+        *queued, done = self._replies(len(whole))[: len(commands) + 2]
         if done is None:
             raise Conflict(
                 "another client changed what this transaction has read: nothing was done, run it "

@@ -47,6 +47,7 @@ from kvstream.remote.connection import (
     Connection,
     ConnectionLost,
     Link,
+    NotSent,
     Words,
     checked,
     connect,
@@ -430,6 +431,8 @@ class Transaction:
         with translated(writing=writing):
             if self._link is None:
                 self._link = connection.take()
+            elif not self._link.is_open():
+                raise NotSent("the connection of the transaction has ended")
             try:
                 replies = send(self._link)
             except RequestError:  # the server's own: nothing was done

@@ -93,6 +93,20 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     return Ending(undurable, idle)
 
 
+async def hand_over(executor: Executor, seconds: float) -> None:
+    """Run what the clients of Unix sockets have sent, and disconnect them, within a time.
+
+    A client that sends later gets an error of writing, so it knows that nothing was done: its next
+    connection may repeat the request.
+    """
+    for client in list(executor.clients.values()):
+        if client.descriptor >= 0:
+            with suppress(OSError), socket.socket(fileno=os.dup(client.descriptor)) as end:
+                end.shutdown(socket.SHUT_RD)
+    await _until(lambda: not executor.clients, asyncio.get_running_loop().time() + seconds)
+    await drain(executor, seconds)
+
+
 def _has_work(executor: Executor) -> bool:
     """Run and write what is possible now; return whether more is left."""
     paging = executor.paging

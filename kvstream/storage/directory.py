@@ -72,6 +72,11 @@ class Gone:
 
 FORKED = "the store was opened before a fork: the child must open a store of its own"
 
+forked_after_opening = False
+"""This process was forked by one that had opened a store. RocksDB's threads are missing here, so a
+store that this process opened would hang at its first flush."""
+_has_opened = False
+
 _open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
 
 
@@ -94,6 +99,8 @@ def leak(handle: object) -> None:
 
 
 def _refuse_in_child() -> None:
+    global forked_after_opening
+    forked_after_opening = _has_opened
     parts = list(_open_parts)
     for part in parts:
         part.refuse_after_fork()
@@ -225,9 +232,9 @@ last_resorts: list[Callable[[Path], None]] = []
 this process holds it and nothing refers to it any more."""
 
 
-def _locked(path: Path, status: os.stat_result) -> str:
+def _locked(path: Path, descriptor: int) -> str:
     """Return the message of StoreLocked, which names the processes that hold the lock."""
-    holders = _holders(status)
+    holders = holders_of(descriptor)
     if os.getpid() in holders:
         return (
             f"this process (PID {os.getpid()}) has the store in {path} open already: share that "
@@ -235,13 +242,15 @@ def _locked(path: Path, status: os.stat_result) -> str:
         )
     by = f"process {', '.join(map(str, holders))}" if holders else "another process"
     return (
-        f"{by} holds the store in {path}: stop it, or share the store by 'kvstream serve --dir "
-        f'{path}\' and kvstream.open("redis://...")'
+        f"{by} holds the store in {path}: stop it, or share the store: open it with "
+        f"kvstream.open(..., shared=True) in every process, or run 'kvstream serve --dir {path}' "
+        'and use kvstream.open("redis://...")'
     )
 
 
-def _holders(status: os.stat_result) -> list[int]:
-    """Return the processes that hold a flock on a file, as far as Linux tells."""
+def holders_of(descriptor: int) -> list[int]:
+    """Return the processes that hold a flock on an open file, as far as Linux tells."""
+    status = os.fstat(descriptor)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
@@ -288,6 +297,8 @@ class Directory:
         except BaseException:
             self.discard()
             raise
+        global _has_opened
+        _has_opened = True
         return self
 
     def release(self) -> None:
@@ -399,11 +410,11 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(_locked(self.path, os.fstat(self._descriptor))) from None
+            raise StoreLocked(_locked(self.path, self._descriptor)) from None
 
     def _check_owner(self) -> None:
         status = os.fstat(self._descriptor)
-        _refuse_foreign(self.path, status)
+        refuse_foreign(self.path, status)
         with suppress(FileNotFoundError):  # the opener that created it has just discarded it
             if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
                 return
@@ -422,7 +433,7 @@ class Directory:
                             "store has a regular file: see who made it, and remove it"
                         )
                     if entry.name not in _NOT_OURS_YET_HARMLESS:
-                        _refuse_foreign(Path(entry.path), status)
+                        refuse_foreign(Path(entry.path), status)
 
     def _check_layout(self, create: bool) -> None:
         try:
@@ -525,7 +536,8 @@ def _open_directory(path: Path) -> int:
         raise UnsafeDirectory(f"cannot open {path}: {error.strerror}") from None
 
 
-def _refuse_foreign(path: Path, status: os.stat_result) -> None:
+def refuse_foreign(path: Path, status: os.stat_result) -> None:
+    """Raise UnsafeDirectory if another user owns a file or folder, or can write to it."""
     if status.st_uid != os.geteuid():
         raise UnsafeDirectory(f"{path} belongs to user {status.st_uid}, not to us")
     if status.st_mode & _FOREIGN_WRITERS:

@@ -256,8 +256,9 @@ def test_a_locked_store_names_its_holder_and_how_to_share_it(tmp_path: Path) -> 
         holder.communicate(b"\n")
     who = f"process {holder.pid}" if sys.platform == "linux" else "another process"
     assert str(locked.value) == (
-        f"{who} holds the store in {place}: stop it, or share the store by 'kvstream serve --dir "
-        f'{place}\' and kvstream.open("redis://...")'
+        f"{who} holds the store in {place}: stop it, or share the store: open it with "
+        f"kvstream.open(..., shared=True) in every process, or run 'kvstream serve --dir {place}' "
+        'and use kvstream.open("redis://...")'
     )
 
 

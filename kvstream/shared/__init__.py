@@ -1,0 +1,1 @@
+"""One directory for many processes: one owns the store, the others are its clients."""

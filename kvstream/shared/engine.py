@@ -1,0 +1,541 @@
+"""The engine of a store that many processes share: the owner's, or a client's of the owner.
+
+The first process to come opens the store and serves it on a socket (``kvstream.shared.owner``), the
+others send their calls there. When the owner ends, each client tries to become the owner, and
+connects to the one that did. A call that was under way is repeated if that is safe:
+
+- a call that did not reach the owner, and a read;
+- an add: it has an idempotent ID, of a producer that has one add under way at a time;
+- an acknowledgement or a deletion by IDs: what is done twice is the same, but the number returned
+  leaves out what the first call has done;
+- a read of new entries for a group: entries that the lost call delivered to the consumer are
+  returned by the repeated one.
+
+Any other write raises UnknownOutcome. A transaction raises Conflict unless its end was sent.
+
+Transactions of all processes, the owner's too, go through the socket: they follow the same rules
+everywhere, and none keeps the others out while its block runs.
+"""
+
+import atexit
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from itertools import count
+from pathlib import Path
+from time import monotonic
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.engine.coerce import AnyPath, path_of, store_options, wait_of
+from kvstream.engine.engine import Engine
+from kvstream.engine.interface import AnyEngine
+from kvstream.errors import (
+    Conflict,
+    InvalidArgument,
+    KVStreamError,
+    ServerUnavailable,
+    StoreClosed,
+    StoreLocked,
+    UnknownOutcome,
+)
+from kvstream.meta.txn import Txn
+from kvstream.operations import ack, append, claim, delete, read, readgroup
+from kvstream.operations import range as ranges
+from kvstream.operations.append import Idempotency
+from kvstream.operations.read import Reply
+from kvstream.operations.reply_limits import Budget
+from kvstream.remote.connection import CONNECT_S, ConnectionLost
+from kvstream.remote.engine import RemoteEngine, open_server
+from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
+from kvstream.storage import directory as directories
+from kvstream.types.clock import Clock, SystemClock
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import StoreOptions
+from kvstream.types.records import DeletedEntry, Entry, KeyInfo
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WAIT_S = 15.0
+"""Seconds to wait for an owner: opening a store after a crash reads its log again."""
+PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
+"""The first and the longest pause between two tries."""
+PIECE_S = 5.0
+"""Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
+_PENDING_PAGE = 1000
+_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, delete.delete})
+_ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
+
+
+def open_shared(
+    place: AnyPath, settings: Mapping[str, Any], clock: Clock | None, wait_s: float | None
+) -> "SharedEngine":
+    """Open the shared store in a directory: as its owner, or as a client of the owner.
+
+    Raises what opening a store does, StoreLocked if the process that has it does not share it, and
+    ClientMissing if redis-py is not installed.
+    """
+    if clock is not None:
+        raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
+    directory, options = path_of(place), store_options(settings)
+    wait_s = WAIT_S if wait_s is None else wait_of(wait_s)
+    return SharedEngine(directory, options, WAIT_S if wait_s is None else wait_s)
+
+
+class _Local(threading.local):
+    server: RemoteEngine | None = None
+    """The server of the transaction that this thread has open."""
+
+
+class _Producer:
+    """A producer of idempotent IDs, which has one add under way at a time."""
+
+    def __init__(self) -> None:
+        self._pid = b"kvstream-" + os.urandom(8).hex().encode()
+        self._numbers = count(1)
+
+    def next(self) -> Idempotency:
+        return Idempotency(self._pid, b"%d" % next(self._numbers))
+
+
+_open: "set[SharedEngine]" = set()
+"""Those that are not closed: the thread of an owner works without any reference of the program."""
+
+
+@atexit.register
+def _close_all() -> None:
+    """Close the stores that the program has left open, so that no client loses a call."""
+    for engine in list(_open):
+        with suppress(KVStreamError):
+            engine.close()
+
+
+class SharedEngine:
+    """A shared store, as the library sees it. Every method may be called from any thread."""
+
+    def __init__(self, directory: Path, options: StoreOptions, wait_s: float = WAIT_S) -> None:
+        """Open the store, or connect to its owner; see ``kvstream.open`` for the errors."""
+        if options.read_only:
+            raise InvalidArgument("read_only is for a store of one's own: a shared one is written")
+        self._directory, self._wait_s = Path(directory), wait_s
+        self.options = options
+        self.clock: Clock = SystemClock()
+        self.place = str(directory)
+        self._closed = False
+        self._reset()
+        self._elected(None)
+
+    def _reset(self) -> None:
+        self._place = Place(self._directory)
+        self._lock = threading.RLock()
+        self._owner: Owner | None = None
+        self._current: Engine | RemoteEngine | None = None
+        self._to_itself: RemoteEngine | None = None
+        """The owner's connections to its own socket."""
+        self._started: OwnerProcess | None = None
+        self._local = _Local()
+        self._producers: list[_Producer] = []
+        """Those that have no add under way."""
+        self._reads: dict[tuple[bytes, bytes], list[set[tuple[bytes, StreamID]]]] = {}
+        """For each group and consumer, the entries that other reads got while a read was under
+        way."""
+        directories.register(self)
+        _open.add(self)
+
+    def refuse_after_fork(self) -> None:
+        """Begin as a new client in a forked child, which uses nothing of its parent."""
+        if self._closed:
+            return
+        directories.leak((self._owner, self._current, self._to_itself))
+        self._reset()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Open the shared store anew where it is unpickled, such as in a spawned process."""
+        return SharedEngine, (self._directory, self.options, self._wait_s)
+
+    # --- the owner ------------------------------------------------------------------------------
+
+    def _elected(self, deadline: float | None) -> Engine | RemoteEngine:
+        """Return the present engine; without one, connect to the owner or become it."""
+        found = self._current
+        if found is not None:
+            return found
+        with self._lock:
+            if self._closed:
+                raise StoreClosed
+            if self._current is None:
+                self._current = self._elect(deadline)
+            return self._current
+
+    def _elect(self, deadline: float | None) -> Engine | RemoteEngine:
+        begun, pause = monotonic(), PAUSE_S
+        until = begun + self._wait_s if deadline is None else deadline
+        alone = begun + GRACE_S
+        """When a lock without a socket is taken for that of a store that is not shared."""
+        while True:
+            found = self._connected()
+            if found is not None:
+                self._started = None
+                return found
+            try:
+                if directories.forked_after_opening:
+                    self._start_owner()
+                    alone = until
+                else:
+                    self._owner = Owner(self._place, self.options)
+                    return self._owner.engine
+            except StoreLocked as error:
+                now = monotonic()
+                if now >= until:
+                    raise StoreLocked(
+                        f"no process serves the shared store after {self._wait_s:g} s: {error}"
+                    ) from None
+                if isinstance(error, OwnerBusy):
+                    alone = now + GRACE_S
+                elif now >= alone:
+                    raise
+            if monotonic() >= until:
+                raise ServerUnavailable(f"no process owns the shared store in {self.place}")
+            time.sleep(pause)
+            pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _start_owner(self) -> None:
+        """Start a process that owns the store in place of this one, which cannot."""
+        if self._started is None or self._started.is_over():
+            self._started = OwnerProcess(self._directory, self.options)
+
+    @property
+    def clients(self) -> int | None:
+        """The number of connections to this owner; None if this process is not the owner."""
+        return None if self._owner is None else self._owner.clients
+
+    def _connected(self) -> RemoteEngine | None:
+        """Return a connection to the owner; None if nobody serves the store."""
+        if not os.path.exists(self._place.directory / SOCKET):
+            return None
+        self._place.check()
+        try:
+            server = open_server(self._place.url)
+            about = server.connection().info("persistence")
+        except ConnectionLost:
+            return None
+        level = about.get("kvstream_durability")
+        if level != str(self.options.durability):
+            server.close()
+            raise InvalidArgument(
+                f"the shared store is open with durability {level}, not "
+                f"{self.options.durability}: open it alike in every process"
+            )
+        return server
+
+    def _lost(self, engine: AnyEngine) -> None:
+        """Forget an engine whose owner has ended."""
+        with self._lock:
+            if self._current is engine and self._owner is None:
+                self._current = None
+        if isinstance(engine, RemoteEngine):
+            engine.close()
+
+    def _repeat(self, call: Callable[[Engine | RemoteEngine], T], again: bool = False) -> T:
+        """Call with the present engine until an owner has answered.
+
+        ``again``: the call may be repeated if its outcome is unknown.
+        """
+        deadline: float | None = None
+        while True:
+            engine = self._elected(deadline)
+            try:
+                return call(engine)
+            except ConnectionLost:
+                pass
+            except StoreClosed:  # another thread has noticed the end of the owner
+                if self._closed or self._current is engine:
+                    raise
+            except UnknownOutcome:
+                if not again or (engine is self._current and self._owner is not None):
+                    raise
+            self._lost(engine)
+            now = monotonic()
+            deadline = now + self._wait_s if deadline is None else deadline
+            if now >= deadline:
+                raise ServerUnavailable(
+                    f"no process has kept the shared store in {self.place} for as long as a call "
+                    f"takes, in {self._wait_s:g} s"
+                )
+
+    def _server(self) -> RemoteEngine:
+        """Return the socket of the owner, which may be this process."""
+        engine = self._elected(None)
+        if isinstance(engine, RemoteEngine):
+            return engine
+        with self._lock:
+            if self._to_itself is None:
+                self._to_itself = RemoteEngine(self._place.url, None, CONNECT_S)
+            return self._to_itself
+
+    def close(self, discard: bool = False) -> None:
+        """Let another process own the store once all requests are done, or disconnect."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+            owner, current, server = self._owner, self._current, self._to_itself
+        for each in (server, current):
+            if isinstance(each, RemoteEngine):
+                each.close()
+        try:
+            if owner is not None:
+                owner.close()
+        finally:
+            directories.unregister(self)
+            _open.discard(self)
+            self._place.close()
+
+    # --- operations -----------------------------------------------------------------------------
+
+    def run(
+        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
+    ) -> T:
+        """Run an operation once, or repeat it where that is safe."""
+        server, engine = self._local.server, self._current
+        if server is not None:
+            return server.run(operation, *args, **kwargs)
+        if type(engine) is Engine:
+            return engine.run(operation, *args, **kwargs)
+        if operation is append.add:
+            return self._add(**dict(zip(_ADD, args, strict=False)), **kwargs)  # type: ignore[arg-type,return-value]
+        if isinstance(operation, GroupRead):
+            return self._read_group(operation, 0)  # type: ignore[return-value]
+        if operation is readgroup.read_new:
+            return self._read_new(*args, **kwargs)  # type: ignore[arg-type,return-value]
+        again = operation in _SAME_TWICE
+        return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
+
+    def _add(
+        self, name: bytes, eid: Any = None, once: Idempotency | None = None, **others: Any
+    ) -> StreamID | None:
+        """Add an entry, once: one that has no ID of its own gets an idempotent ID."""
+        if once is not None or eid is not None:
+            return self._repeat(
+                lambda engine: engine.run(append.add, name, eid=eid, once=once, **others),
+                again=once is not None,
+            )
+        try:
+            producer = self._producers.pop()
+        except IndexError:
+            producer = _Producer()
+        once = producer.next()
+        try:
+            return self._repeat(
+                lambda engine: engine.run(append.add, name, once=once, **others), again=True
+            )
+        finally:
+            self._producers.append(producer)
+
+    def _read_new(
+        self,
+        name: bytes,
+        group: bytes,
+        consumer: bytes,
+        count: int | None = None,
+        noack: bool = False,
+        claim_ms: int | None = None,
+        budget: Budget | None = None,
+    ) -> Sequence[Entry | DeletedEntry]:
+        wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
+        attempt = GroupRead(group, consumer, wanted, count, noack, claim_ms, lambda: budget)
+        return [entry for _, entries in self._read_group(attempt, 0) or () for entry in entries]
+
+    # --- blocking -------------------------------------------------------------------------------
+
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Wait for a read's reply, across changes of the owner; None after ``timeout_s``."""
+        engine = self._local.server or self._current
+        if type(engine) is Engine or self._local.server is not None:
+            assert engine is not None
+            return engine.wait_for(names, attempt, timeout_s, retry_at)
+        if isinstance(attempt, GroupRead):
+            return self._read_group(attempt, timeout_s)  # type: ignore[return-value]
+        assert isinstance(attempt, PlainRead)
+        attempt.wanted = [(name, self.run(read.resolve, name, at)) for name, at in attempt.wanted]
+        rest = _rest(timeout_s)
+        return self._repeat(
+            lambda engine: engine.wait_for(names, attempt, rest(), retry_at)  # type: ignore[return-value]
+        )
+
+    def _read_group(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
+        """Read as a consumer; 0 seconds: once."""
+        rest = _rest(timeout_s)
+        while True:
+            left = rest()
+            if type(self._current) is not Engine:
+                left = PIECE_S if left is None else min(left, PIECE_S)
+            reply = self._read_piece(attempt, left)
+            if reply or rest() == 0:
+                return reply
+
+    def _read_piece(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
+        """Wait for a short time; what a lost read has delivered is returned by the next one."""
+        key = (attempt.group, attempt.consumer)
+        seen: set[tuple[bytes, StreamID]] = set()
+        names = [name for name, _ in attempt.wanted]
+        retry_at = None if attempt.claim_ms is None else attempt.retry_at
+        begun, lost = time.time(), False
+        rest = _rest(timeout_s)
+
+        def once(engine: Engine | RemoteEngine) -> Reply | None:
+            nonlocal lost
+            if lost:
+                reply = self._delivered(engine, attempt, begun, seen)
+                if reply:
+                    return reply
+            lost = True
+            left = rest()
+            if left == 0:
+                return engine.run(attempt)
+            return engine.wait_for(names, attempt, left, retry_at)
+
+        with self._lock:
+            self._reads.setdefault(key, []).append(seen)
+        try:
+            reply = self._repeat(once, again=True)
+        finally:
+            with self._lock:
+                others = self._reads[key]
+                others[:] = [other for other in others if other is not seen]
+                if not others:
+                    del self._reads[key]
+        self._note(key, reply)
+        return reply
+
+    def _note(self, key: tuple[bytes, bytes], reply: Reply | None) -> None:
+        """Note which entries this process has got, for the reads of the same consumer."""
+        with self._lock:
+            for other in self._reads.get(key, ()):
+                for name, entries in reply or ():
+                    other.update((name, entry.id) for entry in entries)
+
+    def _delivered(
+        self,
+        engine: Engine | RemoteEngine,
+        attempt: GroupRead,
+        begun: float,
+        seen: set[tuple[bytes, StreamID]],
+    ) -> Reply:
+        """Return entries that were delivered to a consumer since a time, and have not come here."""
+        if attempt.noack:
+            return []
+        with self._lock:
+            reply: Reply = []
+            for name, after in attempt.wanted:
+                if after is not readgroup.NEW:
+                    continue
+                ids = _pending_since(engine, name, attempt, begun)
+                entries: list[Entry] = []
+                for eid in ids:
+                    found = (
+                        engine.run(ranges.scan, name, eid, eid) if (name, eid) not in seen else None
+                    )
+                    entries += found.entries() if found else []
+                if entries:
+                    reply.append((name, entries))
+            self._note((attempt.group, attempt.consumer), reply)
+            return reply
+
+    # --- transactions ---------------------------------------------------------------------------
+
+    @contextmanager
+    def transaction(self) -> Iterator[None]:
+        """Send the writes of this thread as one MULTI when the block ends."""
+        if self._local.server is not None:
+            raise InvalidArgument("a transaction is open in this thread already")
+        self._repeat(lambda engine: engine.clock.now_ms())  # the owner is there
+        server = self._local.server = self._server()
+        try:
+            with server.transaction():
+                yield
+        except (ConnectionLost, StoreClosed):
+            if self._closed:
+                raise
+            self._lost(server)
+            raise Conflict(
+                "the process that had the store has ended: nothing of the transaction was done, "
+                "run it again"
+            ) from None
+        finally:
+            self._local.server = None
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
+        """Yield the keys of a database, each once."""
+        return self._each(lambda engine: engine.keys(db, pattern), lambda key: key)
+
+    def key_infos(self, db: int, pattern: bytes | None, usage: bool) -> Iterator[KeyInfo]:
+        """Yield the keys as ``keys`` does, with type, counters and expiry."""
+        return self._each(
+            lambda engine: engine.key_infos(db, pattern, usage), lambda info: info.key
+        )
+
+    def _each(
+        self, look: Callable[[AnyEngine], Iterator[T]], key_of: Callable[[T], bytes]
+    ) -> Iterator[T]:
+        """Yield what an engine yields; after a change of the owner, what has not come yet."""
+        seen: set[bytes] = set()
+        found = None
+        while True:
+            engine = self._local.server or self._elected(None)
+            found = look(engine)
+            try:
+                for each in found:
+                    if key_of(each) not in seen:
+                        seen.add(key_of(each))
+                        yield each
+                return
+            except (ConnectionLost, StoreClosed):
+                if self._closed or self._local.server is not None:
+                    raise
+                self._lost(engine)
+
+    def page_size(self, last: Sequence[Entry], most: int) -> int:
+        return self._elected(None).page_size(last, most)
+
+    def statistics(self) -> dict[str, Any]:
+        """Return the sections of INFO, as of a server."""
+        return self._repeat(lambda engine: self._server().statistics())
+
+    def compact(self) -> None:
+        self._repeat(lambda engine: engine.compact(), again=True)
+
+
+def _rest(timeout_s: float | None) -> Callable[[], float | None]:
+    """Return a function of the seconds that are left."""
+    if timeout_s is None:
+        return lambda: None
+    deadline = monotonic() + timeout_s
+    return lambda: max(0.0, deadline - monotonic())
+
+
+def _pending_since(
+    engine: Engine | RemoteEngine, name: bytes, attempt: GroupRead, begun: float
+) -> list[StreamID]:
+    """Return the entries that were delivered to a consumer since a Unix time."""
+    found: list[StreamID] = []
+    start: StreamID | None = MIN_ID
+    while start is not None:
+        page = engine.run(
+            claim.pending_range, name, attempt.group, start, MAX_ID, _PENDING_PAGE, attempt.consumer
+        )
+        now = time.time()
+        found += [row.id for row in page if row.idle_ms <= (now - begun) * 1000 + 1]
+        start = page[-1].id.next() if len(page) == _PENDING_PAGE else None
+    return found

@@ -1,0 +1,310 @@
+"""The owner of a shared store: the engine, and the Unix socket by which others use it.
+
+::
+
+    <store>/shared.sock      the socket, mode 0600; a killed owner leaves it behind
+
+Whoever opens the store holds a lock on its layout file from before the opening until after the
+close. So the lock tells a shared store whose owner is about to come, or to go, from a store that
+has no socket. The requests of the socket run in a thread with an event loop of its own.
+"""
+
+import asyncio
+import fcntl
+import os
+import pickle
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from time import monotonic
+from urllib.parse import quote
+
+from kvstream.engine.engine import Engine
+from kvstream.errors import KVStreamError, StoreError, StoreLocked
+from kvstream.inprocess.host import COMMANDS, OPTIONS
+from kvstream.server.net.asyncio_server import BACKLOG, Connection, Listener
+from kvstream.server.runtime.executor import Executor
+from kvstream.server.serving import hand_over
+from kvstream.storage import directory as directories
+from kvstream.storage.directory import LAYOUT_FILE
+from kvstream.storage.files import FILE_MODE
+from kvstream.types.options import StoreOptions
+
+SOCKET = "shared.sock"
+GRACE_S = 1.0
+"""Seconds to wait for the lock of a store that nobody seems to share: the locks of a killed process
+end one after another."""
+IDLE_S = 5.0
+"""Seconds without a client after which a process that owns a store for others ends."""
+_LOOK_S = 0.5
+HAND_OVER_S = 10.0
+"""Seconds for clients to take their last replies when the owner closes."""
+_PATH_MAX = 100
+"""Bytes of a socket's path that every system takes; Linux takes 108."""
+_DESCRIPTORS = Path("/proc/self/fd")
+
+
+class Place:
+    """The directory of a shared store, and the path of its socket."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = Path(os.path.realpath(directory))
+        self._descriptor: int | None = None
+
+    @property
+    def address(self) -> str:
+        """A path of the socket that is short enough; StoreError if there is none.
+
+        A long one leads through a descriptor of the directory, which stays open.
+        """
+        path = self.directory / SOCKET
+        if len(os.fsencode(path)) <= _PATH_MAX:
+            return str(path)
+        if not _DESCRIPTORS.is_dir():
+            raise StoreError(
+                f"the path {path} is longer than the {_PATH_MAX} bytes of a socket's: open the "
+                "store by a shorter path, such as a link"
+            )
+        if self._descriptor is None:
+            self._descriptor = os.open(self.directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        return str(_DESCRIPTORS / str(self._descriptor) / SOCKET)
+
+    @property
+    def url(self) -> str:
+        return f"unix://{quote(self.address)}"
+
+    def listen(self) -> socket.socket:
+        """Return a new socket in place of one that a killed owner has left."""
+        path = self.address
+        made = socket.socket(socket.AF_UNIX)
+        try:
+            with suppress(FileNotFoundError):
+                os.unlink(path)
+            made.bind(path)
+            os.chmod(path, FILE_MODE)  # before listen: until then nobody gets in
+            made.listen(BACKLOG)
+        except OSError as error:
+            made.close()
+            raise StoreError(f"no socket can be made in {self.directory}: {error}") from None
+        return made
+
+    def check(self) -> None:
+        """Raise UnsafeDirectory if directory or socket belong to another user."""
+        for path in (self.directory, self.directory / SOCKET):
+            with suppress(FileNotFoundError):
+                directories.refuse_foreign(path, os.stat(path, follow_symlinks=False))
+
+    def remove_socket(self) -> None:
+        with suppress(OSError):
+            os.unlink(self.address)
+
+    def close(self) -> None:
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+class OwnerBusy(StoreLocked):
+    """Another process opens or closes the shared store."""
+
+
+class Claim:
+    """The lock on the layout file of a shared store."""
+
+    def __init__(self, directory: Path) -> None:
+        """Take the lock; raise StoreLocked if another process has it.
+
+        A directory that holds no store yet has no lock: its first openers meet at the store's own.
+        """
+        self._descriptor = -1
+        self._path = directory / LAYOUT_FILE
+        self.take()
+        directories.register(self)
+
+    def take(self) -> None:
+        if self._descriptor >= 0:
+            return
+        with suppress(OSError):  # the opening tells what is wrong
+            descriptor = os.open(self._path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                holders = directories.holders_of(descriptor)
+                os.close(descriptor)
+                raise OwnerBusy(
+                    f"process {', '.join(map(str, holders)) or '?'} is opening or closing the shared store in "
+                    f"{self._path.parent}"
+                ) from None
+            self._descriptor = descriptor
+
+    def release(self) -> None:
+        directories.unregister(self)
+        self.refuse_after_fork()
+
+    def refuse_after_fork(self) -> None:
+        """Close the descriptor: in a child, the lock then ends with the parent."""
+        descriptor, self._descriptor = self._descriptor, -1
+        if descriptor >= 0:
+            os.close(descriptor)
+
+
+class Owner:
+    """The open store of this process, served to the others."""
+
+    def __init__(self, place: Place, options: StoreOptions) -> None:
+        """Open the store; raise StoreLocked if another process has it, by whatever means."""
+        self._place = place
+        self._claim = Claim(place.directory)
+        try:
+            self.engine = Engine(place.directory, options)
+            try:
+                self._claim.take()  # of a store that was made just now
+                self._server = SocketServer(self.engine, place.listen())
+            except BaseException:
+                self.engine.close()
+                raise
+        except BaseException:
+            self._claim.release()
+            raise
+
+    @property
+    def clients(self) -> int:
+        """The number of connections."""
+        return self._server.clients
+
+    def close(self) -> None:
+        """Finish the requests that have come, close the store, and let another process have it."""
+        self._place.remove_socket()
+        try:
+            self._server.stop()
+        finally:
+            try:
+                self.engine.close()
+            finally:
+                self._claim.release()
+
+
+class OwnerProcess:
+    """A process that owns a store for processes that cannot.
+
+    A process that was forked after its parent had opened a store has not the threads of RocksDB, so
+    it cannot open one itself.
+    """
+
+    def __init__(self, directory: Path, options: StoreOptions) -> None:
+        settings = pickle.dumps((directory, options)).hex()
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "kvstream.shared.owner", settings],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the program
+        )
+
+    def is_over(self) -> bool:
+        """Return whether it has ended, as another owns the store; StoreError if it has failed."""
+        code = self._process.poll()
+        if code:
+            said = self._process.communicate()[1].decode(errors="replace").strip()
+            raise StoreError(f"no process can own the shared store: {said}")
+        return code is not None
+
+
+class SocketServer:
+    """A thread that serves a store on a Unix socket."""
+
+    def __init__(self, engine: Engine, listening: socket.socket) -> None:
+        self._engine, self._socket = engine, listening
+        self._executor: Executor | None = None
+        self._ready, self._stopping = threading.Event(), asyncio.Event()
+        self._error: BaseException | None = None
+        self._loop = asyncio.new_event_loop()
+        directories.register(self)
+        self._thread = threading.Thread(target=self._run, name="kvstream-shared", daemon=True)
+        self._thread.start()
+        self._ready.wait()
+        if self._error is not None:
+            directories.unregister(self)
+            raise StoreError(f"the shared store cannot be served: {self._error}") from self._error
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        try:
+            self._loop.run_until_complete(self._serve())
+        except Exception as error:
+            self._error = error
+            raise
+        finally:
+            self._ready.set()
+            self._loop.close()
+
+    async def _serve(self) -> None:
+        executor = self._executor = Executor(self._engine, COMMANDS, options=OPTIONS)
+        listener = Listener(executor)
+        server = await self._loop.create_unix_server(
+            partial(Connection, listener), sock=self._socket, backlog=BACKLOG
+        )
+        self._ready.set()
+        await self._stopping.wait()
+        listener.stopping = True
+        server.close()
+        await hand_over(executor, HAND_OVER_S)
+
+    @property
+    def clients(self) -> int:
+        return 0 if self._executor is None else len(self._executor.clients)
+
+    def stop(self) -> None:
+        """Take no more connections, finish the requests of the present ones, and end the thread."""
+        with suppress(RuntimeError):  # the thread has failed, and closed its loop
+            self._loop.call_soon_threadsafe(self._stopping.set)
+        self._thread.join()
+        directories.unregister(self)
+
+    def refuse_after_fork(self) -> None:
+        """Detach the child from the parent's sockets, so that they end with the parent.
+
+        Their numbers stay taken: the child must not close others under the same numbers.
+        """
+        directories.leak(self)
+        clients = () if self._executor is None else self._executor.clients.values()
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        for descriptor in (self._socket.fileno(), *(client.descriptor for client in clients)):
+            if descriptor >= 0:
+                os.dup2(null, descriptor, inheritable=False)
+        os.close(null)
+
+
+def main(settings: str) -> int:
+    """Own a store, unless another process does, until it has had no client for a while."""
+    directory, options = pickle.loads(bytes.fromhex(settings))
+    until = monotonic() + GRACE_S
+    owner = None
+    while owner is None:
+        try:
+            owner = Owner(Place(directory), options)
+        except OwnerBusy:
+            return 0
+        except KVStreamError as error:
+            if not isinstance(error, StoreLocked) or monotonic() >= until:
+                print(error, file=sys.stderr)
+                return 1
+            time.sleep(_LOOK_S / 10)
+    null = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(null, sys.stderr.fileno())  # nobody reads it any more
+    idle_at = monotonic() + IDLE_S
+    while monotonic() < idle_at:
+        if owner.clients:
+            idle_at = monotonic() + IDLE_S
+        time.sleep(_LOOK_S)
+    owner.close()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1]))
