@@ -25,6 +25,7 @@ from bench.server import SERVER_ROWS, ServerRow, run_server
 from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
 from bench.spark_limits import SPARK_LIMITS
+from bench.tasks import tasks_beside_redis
 from bench.wakeups import wakeups
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
@@ -38,6 +39,7 @@ LIMITS = {
     **SERVER_LIMITS,
     "open-loop": ("XADD at fixed rates", open_loop),
     "wakeups": ("blocked clients", wakeups),
+    "async-tasks": ("tasks of an event loop", tasks_beside_redis),
     **SPARK_LIMITS,
 }
 COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {

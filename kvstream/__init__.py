@@ -12,8 +12,8 @@
             workers.ack(job)
 
 ``open("redis://...")`` gives the same classes on a server. A ``Store`` has ``Stream``s, a stream
-has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. ``connect`` and
-``connect_async`` return redis-py clients on a store.
+has ``Group``s, a group has ``Consumer``s. Every error is a ``KVStreamError``. ``aio.open`` is for
+asyncio. ``connect`` and ``connect_async`` return redis-py clients on a store.
 """
 
 from __future__ import annotations
@@ -63,6 +63,7 @@ from kvstream.errors import (
 from kvstream.version import VERSION as __version__
 
 if TYPE_CHECKING:
+    from kvstream import aio as aio
     from kvstream.engine.coerce import AnyPath, Level
     from kvstream.group import Consumer, Group
     from kvstream.inprocess import connect, connect_async
@@ -203,6 +204,8 @@ _MODULES = {name: module for module, names in _LAZY.items() for name in names}
 def __getattr__(name: str) -> Any:
     """Import a name when it is first used, so that a small program starts fast."""
     module = _MODULES.get(name)
+    if name == "aio":
+        return import_module(f"{__name__}.aio")
     if module is None:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     value = globals()[name] = getattr(import_module(f"{__name__}.{module}"), name)

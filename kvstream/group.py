@@ -1,7 +1,7 @@
 """A consumer group of a stream, and its consumers."""
 
-from collections.abc import Iterator
-from typing import Any, Literal, cast, overload
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, Protocol, cast, overload
 
 from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
 from kvstream.engine.coerce import (
@@ -41,6 +41,16 @@ from kvstream.types.records import (
     PendingEntry,
     PendingSummary,
 )
+
+
+class Stop(Protocol):
+    """A ``threading.Event`` or an ``asyncio.Event``."""
+
+    def is_set(self) -> bool: ...
+
+
+def _never() -> bool:
+    return False
 
 
 class Group:
@@ -395,25 +405,45 @@ class Consumer:
         return reply[0][1] if reply else []
 
     def listen(
-        self, count: int = 100, *, poll: Seconds = 1.0, claim_min_idle: Seconds | None = None
+        self,
+        count: int = 100,
+        *,
+        poll: Seconds = 1.0,
+        claim_min_idle: Seconds | None = None,
+        stop: Stop | None = None,
     ) -> Iterator[Entry]:
         """Yield entries for ever: first those pending with this consumer, then new ones.
 
-        Acknowledge each when it is done. One wait lasts ``poll`` seconds at most.
+        Acknowledge each when it is done. One wait lasts ``poll`` seconds at most. Ends when the
+        event ``stop`` is set, before the next entry or after the wait; entries that were read and
+        not yielded stay pending, and the next ``listen`` begins with them.
         """
         count = whole(count, "count")
         if count < 1:
             raise InvalidArgument(f"count must be at least 1, not {count}")
         wait_of(poll, "poll")
-        return self._heard(count, poll, claim_min_idle)
+        return self._heard(count, poll, claim_min_idle, _never if stop is None else stop.is_set)
 
-    def _heard(self, count: int, poll: Seconds, claim_min_idle: Seconds | None) -> Iterator[Entry]:
+    def _heard(
+        self,
+        count: int,
+        poll: Seconds,
+        claim_min_idle: Seconds | None,
+        stopped: Callable[[], bool],
+    ) -> Iterator[Entry]:
         after: IDLike = "0-0"
         while pending := self.history(after, count):
-            yield from (entry for entry in pending if not isinstance(entry, DeletedEntry))
+            for entry in pending:
+                if stopped():
+                    return
+                if not isinstance(entry, DeletedEntry):
+                    yield entry
             after = pending[-1].id
-        while True:
-            yield from self.read(count, poll, claim_min_idle=claim_min_idle)
+        while not stopped():
+            for new in self.read(count, poll, claim_min_idle=claim_min_idle):
+                if stopped():
+                    return
+                yield new
 
     def ack(self, *ids: IDs) -> int:
         """Acknowledge entries, and return how many were pending in the group."""

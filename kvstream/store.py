@@ -47,6 +47,8 @@ class Store:
     damaged rows.
     """
 
+    _engine_type: type[Engine] = Engine
+
     def __init__(self, engine: AnyEngine, db: int = 0) -> None:
         """Wrap an open engine; use ``kvstream.open`` instead."""
         if isinstance(engine, str | bytes | PathLike):
@@ -94,7 +96,7 @@ class Store:
             {"durability": durability, "read_only": read_only, "create": create, **options}
         )
         _checked_db(db, settings)
-        engine = Engine(directory, settings, clock)
+        engine = cls._engine_type(directory, settings, clock)
         try:
             return cls(engine, db)
         except BaseException:  # an interrupt: the caller has no store to close

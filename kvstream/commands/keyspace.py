@@ -1,4 +1,4 @@
-"""Commands of any key: DEL, EXISTS, RENAME, SCAN, expiry, and whole databases."""
+"""Commands of any key: DEL, EXISTS, RENAME, SCAN, expiry; whole databases; PING and ECHO."""
 
 import re
 
@@ -8,9 +8,11 @@ from kvstream.commands.args import (
     Args,
     Argv,
     c_int,
+    database,
     integer,
     syntax_error,
     text,
+    wrong_arity,
 )
 from kvstream.commands.command import (
     EVERY,
@@ -24,6 +26,7 @@ from kvstream.commands.command import (
     Answer,
     Family,
     Session,
+    flags,
 )
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Gradual, Paged, Reply, Simple
@@ -37,6 +40,8 @@ from kvstream.types.glob import matcher
 from kvstream.types.ids import U64_MAX
 
 COMMANDS = Family("generic")
+CONNECTION = Family("connection")
+PONG = Simple("PONG")
 SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
 SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
@@ -355,4 +360,32 @@ def swapdb(txn: Txn, session: Session, argv: Argv) -> Reply:
     if not (0 <= one < session.databases and 0 <= other < session.databases):
         raise InvalidArgument("DB index is out of range")
     keyspace.swap(txn, one, other)
+    return OK
+
+
+# --- connections ----------------------------------------------------------------------------------
+
+
+@CONNECTION.command("echo", "message", flags("loading stale fast"), since="1.0.0")
+def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return the message."""
+    return argv[1]
+
+
+@CONNECTION.command(
+    *("ping", "[message]", flags("fast")),
+    since="1.0.0",
+    tips="request_policy:all_shards response_policy:all_succeeded",
+)
+def ping(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return PONG, or the message."""
+    if len(argv) > 2:
+        raise wrong_arity("ping")
+    return argv[1] if len(argv) == 2 else PONG
+
+
+@CONNECTION.command("select", "index", flags("loading stale fast"), since="1.0.0")
+def select(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Select one of the numbered databases for the commands that follow."""
+    session.select(database(argv[1], session.databases))
     return OK

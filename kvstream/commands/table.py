@@ -10,7 +10,6 @@ from kvstream.commands import (
     append,
     claim,
     config,
-    connection,
     copy,
     delete,
     dump,
@@ -44,7 +43,7 @@ SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
     "Keys": (copy.COMMANDS, dump.COMMANDS, keyspace.COMMANDS),
     "Plain strings": (strings.COMMANDS,),
-    "Connections": (connection.COMMANDS,),
+    "Connections": (keyspace.CONNECTION,),
     "Operation": (config.COMMANDS,),
 }
 """The families by the sections of docs/commands.md."""

@@ -111,6 +111,11 @@ class GroupRead:
         )
         return reply or None
 
+    @property
+    def shares(self) -> bytes | None:
+        """The group: if one of its readers finds nothing new, the others find nothing either."""
+        return self.group if self.claim_ms is None else None  # each claims after a time of its own
+
     def retry_at(self, txn: Txn) -> int | None:
         """Return the Unix time in milliseconds at which an entry can be claimed, if any can."""
         idle = self.claim_ms or 0

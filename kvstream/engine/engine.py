@@ -70,6 +70,7 @@ class Engine:
         """It had the lock before."""
         directories.register(self)
         self.waiters = Waiters()
+        self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
         """Called under the lock with the seconds of each write to RocksDB; must not raise."""
@@ -351,7 +352,7 @@ class Engine:
         """
         if self.is_open_here():
             return self.run(attempt), None
-        waiter = Waiter(names, attempt, deliver)
+        waiter = Waiter.of(names, attempt, deliver)
         try:
             reply = self.run(self._attempt_or_queue, waiter)
         except BaseException:  # the caller will not wait
@@ -381,7 +382,7 @@ class Engine:
         retry_at: Callable[[Txn], int | None] | None = None,
     ) -> T | None:
         """Run ``attempt`` until it replies, as ``AnyEngine.wait_for`` says."""
-        arrived = Signal()
+        arrived = self.signal()
         outcomes: list[Outcome] = []
 
         def deliver(outcome: Outcome) -> None:

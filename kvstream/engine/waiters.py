@@ -12,7 +12,7 @@ call into an asyncio loop. It is called twice if that thread was interrupted in 
 import threading
 from collections.abc import Callable, Container, Hashable
 from contextlib import suppress
-from typing import Any
+from typing import Any, Self
 
 RETRY_PAUSE_MS_MIN, RETRY_PAUSE_MS_GONE, RETRY_PAUSE_MS_MAX = 10, 50, 1000
 """Pauses between the tries of a blocked CLAIM; the least keeps it from using a whole core."""
@@ -95,6 +95,14 @@ class Waiter:
         """The group that it reads for, or None."""
         self.before_fsync = before_fsync
         """Deliver before the fsync: the receiver holds the outcome back until it is durable."""
+
+    @classmethod
+    def of(
+        cls, names: list[bytes], attempt: Callable[[Any], Any], deliver: Callable[[Outcome], None]
+    ) -> Self:
+        """Return the waiter of a read of the library, which has ``shares`` and ``group`` or not."""
+        shares, group = getattr(attempt, "shares", None), getattr(attempt, "group", None)
+        return cls(names, attempt, deliver, shares, group=group)
 
 
 class Queue(dict[Waiter, None]):

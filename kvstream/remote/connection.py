@@ -235,7 +235,7 @@ def _end_in_child() -> None:
 os.register_at_fork(after_in_child=_end_in_child)
 
 
-def _mark_unsent(error: Exception) -> None:
+def mark_unsent(error: BaseException) -> None:
     """Mark an error of connecting or sending: the server never got the whole request."""
     error.is_unsent = True  # type: ignore[attr-defined]
 
@@ -250,7 +250,7 @@ class Link:
         try:
             self._connection.connect()
         except Exception as error:
-            _mark_unsent(error)
+            mark_unsent(error)
             raise
         self._ended = select.poll()
         self._ended.register(self._connection._sock.fileno(), select.POLLIN)
@@ -264,18 +264,24 @@ class Link:
         _links.discard(self)
         self._connection.disconnect()
 
+    def _write(self, data: Sequence[bytes]) -> None:
+        self._connection.send_packed_command(data)
+
+    def _read(self) -> Any:
+        return self._connection.read_response()
+
     def ask(self, words: Words) -> Any:
         """Return the reply to a command; an error reply is raised."""
         try:
-            self._connection.send_command(*words)
+            self._write(self._connection.pack_command(*words))
         except Exception as error:
-            _mark_unsent(error)
+            mark_unsent(error)
             raise
-        return self._connection.read_response()
+        return self._read()
 
     def ask_all(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands together; return their replies, errors among them."""
-        self._connection.send_packed_command(self._connection.pack_commands(commands))
+        self._write(self._connection.pack_commands(commands))
         return self._replies(len(commands))
 
     def _replies(self, count: int) -> list[Any]:
@@ -284,7 +290,7 @@ class Link:
         replies: list[Any] = []
         for _ in range(count):
             try:
-                replies.append(self._connection.read_response())
+                replies.append(self._read())
             except ResponseError as error:
                 replies.append(error_of(error))
         return replies
@@ -300,10 +306,10 @@ class Link:
 
         whole = [("MULTI",), *commands, ("EXEC",), *then]
         try:
-            self._connection.send_packed_command(self._connection.pack_commands(whole))
+            self._write(self._connection.pack_commands(whole))
         except Exception as error:
             if not then:  # else EXEC may have reached the server
-                _mark_unsent(error)
+                mark_unsent(error)
             raise
         *queued, done = self._replies(len(whole))[: len(commands) + 2]
         if done is None:
@@ -318,6 +324,9 @@ class Link:
 
 class Connection:
     """Sends commands to one database of a server; errors are kvstream's."""
+
+    _link = Link
+    """What it sends them over."""
 
     def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
         """``db`` None: the database that the URL names."""
@@ -348,7 +357,7 @@ class Connection:
                 if link.is_open():
                     return link
                 link.close()
-        return Link(self.client)
+        return self._link(self.client)
 
     def give_back(self, link: Link) -> None:
         """Keep a connection for the next command."""

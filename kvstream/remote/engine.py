@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import warn_of_block
@@ -73,14 +73,7 @@ def open_server(url: str, db: int | None = None, connect_s: float = CONNECT_S) -
     Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing if
     redis-py is not installed.
     """
-    # The first connection has the shorter timeout: a port that accepts and then stays silent, as a
-    # TLS port does to a client without TLS, is no server.
-    first = Connection(connect(url, connect_s, connect_s), db)
-    try:
-        first.greet()
-    finally:
-        first.close()
-    return RemoteEngine(url, db, connect_s)
+    return RemoteEngine.open(url, db, connect_s)
 
 
 class _Local(threading.local):
@@ -90,6 +83,9 @@ class _Local(threading.local):
 
 class RemoteEngine:
     """A server, as the library sees it. Every method may be called from any thread."""
+
+    connection_type = Connection
+    _sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
         self._url, self._connect_s = url, connect_s
@@ -106,8 +102,20 @@ class RemoteEngine:
         host, port = settings.get("host", "localhost"), settings.get("port", 6379)
         self.place: str = settings.get("path") or f"{host}:{port}"
 
+    @classmethod
+    def open(cls, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> Self:
+        """Return the engine of the server at a URL; see ``open_server``."""
+        # The first connection has the shorter timeout: a port that accepts and then stays silent,
+        # as a TLS port does to a client without TLS, is no server.
+        first = cls.connection_type(connect(url, connect_s, connect_s), db)
+        try:
+            first.greet()
+        finally:
+            first.close()
+        return cls(url, db, connect_s)
+
     def _connected(self, db: int | None) -> Connection:
-        return Connection(connect(self._url, self._connect_s, REPLY_S), db)
+        return self.connection_type(connect(self._url, self._connect_s, REPLY_S), db)
 
     def connection(self, db: int | None = None) -> Connection:
         """Return the connections to a database; None: the one that was opened."""
@@ -281,7 +289,7 @@ class RemoteEngine:
 
     def _await_job(self, running: str, status: str, job: str) -> None:
         while (about := self.connection().info("persistence")).get(running):
-            time.sleep(_JOB_PAUSE_S)
+            self._sleep(_JOB_PAUSE_S)
         if about.get(status, "ok") != "ok":
             raise RequestError(f"the {job} has failed: see the log of the server")
 
@@ -464,13 +472,15 @@ class Transaction:
         """Give the connection back, without watches."""
         if self._link is None or self._connection is None:
             return
-        if self._watched and not self._failed:
-            with suppress(KVStreamError):
-                self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
-        if self._failed:
-            self._link.close()
-        else:
-            self._connection.give_back(self._link)
+        try:
+            if self._watched and not self._failed:
+                with suppress(KVStreamError):
+                    self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
+        finally:
+            if self._failed:
+                self._link.close()
+            else:
+                self._connection.give_back(self._link)
 
 
 # --- operations of several round trips ------------------------------------------------------------

@@ -81,7 +81,7 @@ def open_shared(
     if clock is not None:
         raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
     directory, options = path_of(place), store_options(settings)
-    wait_s = WAIT_S if wait_s is None else wait_of(wait_s)
+    wait_s = WAIT_S if wait_s is None else wait_of(wait_s, "wait_s")
     return SharedEngine(directory, options, WAIT_S if wait_s is None else wait_s)
 
 
@@ -535,7 +535,7 @@ def _pending_since(
         page = engine.run(
             claim.pending_range, name, attempt.group, start, MAX_ID, _PENDING_PAGE, attempt.consumer
         )
-        now = time.time()
-        found += [row.id for row in page if row.idle_ms <= (now - begun) * 1000 + 1]
+        idle_max = (time.time() - begun) * 1000 + 1
+        found += [row.id for row in page if row.idle_ms is not None and row.idle_ms <= idle_max]
         start = page[-1].id.next() if len(page) == _PENDING_PAGE else None
     return found

@@ -134,10 +134,10 @@ class Claim:
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                holders = directories.holders_of(descriptor)
+                holders = ", ".join(map(str, directories.holders_of(descriptor)))
                 os.close(descriptor)
                 raise OwnerBusy(
-                    f"process {', '.join(map(str, holders)) or '?'} is opening or closing the shared store in "
+                    f"process {holders or '?'} is opening or closing the shared store in "
                     f"{self._path.parent}"
                 ) from None
             self._descriptor = descriptor

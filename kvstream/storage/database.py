@@ -9,7 +9,7 @@ store is still read, and no longer written.
 import logging
 import os
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -55,6 +55,8 @@ class Database:
         self._scans, self._ingesting = reads.Scans(), threading.Lock()
         self.pause_s = 0.0
         """How long the last writer must pause, without any lock, so that compaction keeps up."""
+        self.sleep: Callable[[float], None] = sleep
+        """How ``rest`` pauses."""
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
@@ -188,7 +190,7 @@ class Database:
     def rest(self) -> None:
         """Pause as the last write requires; the caller holds no lock."""
         pause_s, self.pause_s = self.pause_s, 0.0
-        sleep(pause_s)
+        self.sleep(pause_s)
 
     def _write_row(self, batch: Batch, frees: bool) -> int:
         """Write a batch of one row and return its bytes; a WriteBatch would take 1 us more."""

@@ -7,7 +7,6 @@ import pytest
 
 from kvstream import Store
 from kvstream.engine.engine import Turn
-from kvstream.storage import database as databases
 from kvstream.storage.batch import Family
 from kvstream.storage.stalls import LEVEL0_FREE
 from tests.patience import PATIENCE_S
@@ -47,7 +46,7 @@ def test_others_read_while_a_writer_pauses(
         reader.start()
         reader.join(PATIENCE_S)
 
-    monkeypatch.setattr(databases, "sleep", pause)
+    monkeypatch.setattr(store.engine.database, "sleep", pause)
     write(store)
     assert found == [len(ENTRIES)]
     messages.set_options({"disable_auto_compactions": "false"})

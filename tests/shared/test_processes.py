@@ -37,7 +37,7 @@ with kvstream.Store.open(sys.argv[1]):
         try:
             kvstream.open(sys.argv[1], shared=True)
         except kvstream.StoreError as error:
-            os._exit(0 if "another opener holds the store" in str(error) else 2)
+            os._exit(0 if "holds the store in" in str(error) else 2)
         os._exit(1)
     sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
 """

@@ -1,0 +1,520 @@
+"""Engines whose blocking calls suspend the task that makes them, not the thread of its event loop.
+
+The classes of ``kvstream.aio`` run the methods of Store, Stream, Group and Consumer unchanged, each
+call in a greenlet. Wherever such a method would block the thread, in a blocked read, an fsync or a
+reply of a server, ``wait`` switches back to the task's coroutine, which awaits the event instead.
+Everything else runs inline in the thread of the loop.
+
+``LoopEngine`` is the engine of a directory. Tasks share the thread, which owns the engine's lock,
+so a ``Gate`` keeps the other tasks out of a transaction. ``LoopRemoteEngine`` is that of a server:
+a task that waits for a reply has a connection of its own.
+"""
+
+import asyncio
+import select
+import threading
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager, suppress
+from contextvars import ContextVar
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+from kvstream.engine.engine import Engine
+from kvstream.engine.interface import AnyEngine
+from kvstream.engine.waiters import Signal, Waiter
+from kvstream.errors import InvalidArgument, ServerUnavailable, StoreClosed, UnknownOutcome
+from kvstream.meta.txn import Txn
+from kvstream.remote.connection import CONNECT_S, Connection, Link, mark_unsent
+from kvstream.remote.engine import RemoteEngine, Transaction
+from kvstream.types.clock import Clock
+from kvstream.types.options import StoreOptions
+
+if TYPE_CHECKING:
+    import redis
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+IDLE_MAX = 64
+"""Greenlets kept for later calls: a new one costs ten times as much as a call."""
+TURN_CALLS = 50
+"""Calls without a wait, about a millisecond, after which other tasks of the loop get their turn."""
+_LONGEST_S = 365 * 86_400.0
+"""Longest wait of a timer: event loops refuse those of centuries."""
+
+
+# --- calls in greenlets ---------------------------------------------------------------------------
+
+
+class _Worker(greenlet):
+    """A greenlet that runs one call after another."""
+
+    call: Callable[[], Any] | None = None
+    """None once it has ended."""
+    result: Any = None
+    failure: BaseException | None = None
+
+    def run(self) -> None:
+        while True:
+            assert self.call is not None
+            assert self.parent is not None
+            try:
+                self.result = self.call()
+            except GreenletExit:  # nobody has a reference to it
+                raise
+            except BaseException as error:
+                self.failure = error
+            self.call = None
+            self.parent.switch(None)
+
+
+class _Idle(threading.local):
+    """The greenlets of a thread that run no call."""
+
+    def __init__(self) -> None:
+        self.workers: list[_Worker] = []
+
+
+_idle = _Idle()
+
+
+async def in_greenlet(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """Run a function that may call ``wait``; return its result."""
+    idle = _idle.workers
+    worker = idle.pop() if idle else _Worker()
+    here = getcurrent()
+    if worker.parent is not here:
+        worker.parent = here
+    worker.gr_context = here.gr_context
+    worker.call = partial(function, *args, **kwargs)
+    wanted = worker.switch()
+    while worker.call is not None:
+        try:
+            value = await wanted
+        except BaseException as error:  # CancelledError among them: the function cleans up
+            wanted = worker.throw(error)
+        else:
+            wanted = worker.switch(value)
+    result, error, worker.result, worker.failure = worker.result, worker.failure, None, None
+    if len(idle) < IDLE_MAX:
+        idle.append(worker)
+    if error is not None:
+        try:
+            raise error
+        finally:
+            del error
+    return result
+
+
+def suspends() -> bool:
+    """Return whether this code runs in a call of ``in_greenlet``."""
+    return isinstance(getcurrent(), _Worker)
+
+
+def wait(event: Awaitable[T]) -> T:
+    """Suspend the calling task until ``event`` is done; return its result."""
+    current = getcurrent()
+    assert isinstance(current, _Worker)
+    assert current.parent is not None
+    return current.parent.switch(event)  # type: ignore[no-any-return]
+
+
+def _pause(seconds: float) -> None:
+    if suspends():
+        wait(asyncio.sleep(seconds))
+    else:
+        time.sleep(seconds)
+
+
+async def in_thread(function: Callable[[], T], after: Callable[[], object] = lambda: None) -> T:
+    """Run a function in a thread. If the task is cancelled, it ends all the same, then ``after``.
+
+    ``after`` runs in the loop.
+    """
+    running = asyncio.get_running_loop().run_in_executor(None, function)
+
+    def done(future: "asyncio.Future[T]") -> None:
+        after()
+        if not future.cancelled():
+            future.exception()  # the task may have been cancelled: it is not "never retrieved"
+
+    running.add_done_callback(done)
+    return await asyncio.shield(running)
+
+
+class LoopSignal(Signal):
+    """Wakes a waiting task."""
+
+    def __init__(self, gate: "Gate") -> None:
+        self._gate = gate
+        self._loop = asyncio.get_running_loop()
+        self._thread = threading.get_ident()
+        self._future: asyncio.Future[bool] | None = None
+        self._is_set = False
+
+    def set(self) -> None:
+        """Wake the task; called in any thread."""
+        if threading.get_ident() == self._thread:
+            self._fire(True)
+        else:
+            with suppress(RuntimeError):  # the loop is closed, and the task gone
+                self._loop.call_soon_threadsafe(self._fire, True)
+
+    def _fire(self, arrived: bool) -> None:
+        self._is_set = self._is_set or arrived
+        if self._future is not None and not self._future.done():
+            self._future.set_result(arrived)
+
+    def wait(self, seconds: float | None) -> bool:
+        """Suspend the task; return once no other one has a transaction open."""
+        if not self._is_set:
+            self._future, timer = self._loop.create_future(), None
+            if seconds is not None:
+                timer = self._loop.call_later(min(seconds, _LONGEST_S), self._fire, False)
+            try:
+                wait(self._future)
+            finally:
+                self._future = None
+                if timer is not None:
+                    timer.cancel()
+        if self._gate.is_shut:
+            wait(self._gate.passed())
+        return self._is_set
+
+
+# --- whose turn it is -----------------------------------------------------------------------------
+
+_inside: ContextVar[object] = ContextVar("inside", default=None)
+"""The task whose transaction the code is in; tasks that it starts inherit this."""
+
+
+def _refuse_child(owner: object) -> None:
+    if owner is not None and _inside.get() is owner and asyncio.current_task() is not owner:
+        raise InvalidArgument(
+            "a transaction is of one task: await its calls in the task that opened it, or start "
+            "other tasks before it"
+        )
+
+
+class Gate:
+    """Lets one task alone use an engine during its transaction, and all tasks at other times."""
+
+    def __init__(self) -> None:
+        self._turn = asyncio.Lock()
+        self._open = asyncio.Event()
+        self._open.set()
+        self.owner: object = None
+        """The task or thread that alone uses the engine."""
+
+    @property
+    def is_shut(self) -> bool:
+        """Whether the calling task must wait in ``passed``."""
+        return self.owner is not None and self.owner is not asyncio.current_task()
+
+    async def passed(self) -> None:
+        """Wait until the calling task may use the engine."""
+        while self.is_shut:
+            _refuse_child(self.owner)
+            await self._open.wait()
+
+    async def take(self, owner: object) -> None:
+        """Keep other tasks out, as soon as no task does so; first come, first served."""
+        if self.owner is asyncio.current_task():
+            raise InvalidArgument("a transaction is open in this task already")
+        _refuse_child(self.owner)
+        await self._turn.acquire()
+        self.owner = owner
+        self._open.clear()
+
+    def release(self, owner: object) -> None:
+        """Let other tasks in, unless that was done before."""
+        if self.owner is owner:
+            self.owner = None
+            self._open.set()  # tasks that only pass come before the next owner
+            self._turn.release()
+
+
+# --- engines --------------------------------------------------------------------------------------
+
+
+class AsyncEngine(AnyEngine, Protocol):
+    """An engine for the tasks of one event loop."""
+
+    async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run a method of the library; suspend the task where it would block the thread."""
+        ...
+
+    async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
+        """Run a method that takes long; ``alone``: it has the engine's lock all the time."""
+        ...
+
+    def transaction_of_task(self) -> Any:
+        """Return a context, inside which the task may open a transaction."""
+        ...
+
+
+class LoopEngine(Engine):
+    """An open store, for the tasks of one event loop and for other threads."""
+
+    def __init__(
+        self, directory: Path, options: StoreOptions | None = None, clock: Clock | None = None
+    ) -> None:
+        super().__init__(directory, options, clock)
+        self.gate = Gate()
+        self.signal = self._loop_signal
+        self.database.sleep = _pause
+        self._calls = 0
+        """Calls since one last gave way to other tasks."""
+        self._committed: tuple[int, dict[bytes, None]] | None = None
+        """The sequence number and changed keys of a transaction that has just been committed."""
+        self._cancelled: list[Waiter] = []
+        """Waiters of tasks that were cancelled while a thread had the lock."""
+
+    async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._calls += 1
+        if self._calls >= TURN_CALLS:
+            self._calls = 0
+            await asyncio.sleep(0)
+        if self.gate.owner is not None:
+            await self.gate.passed()
+        return await in_greenlet(function, *args, **kwargs)
+
+    async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
+        """Run a function in a thread, or inside this task's transaction in the loop's own."""
+        if self.gate.owner is not None and not self.gate.is_shut:
+            return await in_greenlet(function)
+        if not alone:
+            await self.gate.passed()
+            return await in_thread(function)
+        thread = object()
+        await self.gate.take(thread)
+        return await in_thread(function, lambda: self._end_thread(thread))
+
+    def _end_thread(self, thread: object) -> None:
+        self.gate.release(thread)
+        while self._cancelled:
+            super().cancel(self._cancelled.pop())
+
+    @asynccontextmanager
+    async def transaction_of_task(self) -> AsyncIterator[None]:
+        """Keep other tasks out of the transaction that this task opens inside.
+
+        They go on while it waits for the fsync.
+        """
+        task = asyncio.current_task()
+        await self.gate.take(task)
+        _inside.set(task)
+        try:
+            yield
+        finally:
+            committed, self._committed = self._committed, None
+            _inside.set(None)
+            self.gate.release(task)
+        if committed is not None:
+            try:
+                await self.task_call(self._wait_durable, *committed)
+            except BaseException:
+                self._unserved |= committed[1]
+                raise
+
+    # --- where a thread would block -------------------------------------------------------------
+
+    def _loop_signal(self) -> Signal:
+        return LoopSignal(self.gate) if suspends() else Signal()
+
+    def cancel(self, waiter: Waiter) -> bool:
+        """Take a waiter out of the queue; later, if a thread has the lock for long."""
+        if suspends() and type(self.gate.owner) is object:
+            self._cancelled.append(waiter)
+            return False
+        return super().cancel(waiter)
+
+    def _wait_durable(self, sequence: int, signals: dict[bytes, None]) -> None:
+        if not suspends():
+            return super()._wait_durable(sequence, signals)
+        if self.gate.owner is asyncio.current_task():  # ``transaction_of_task`` waits
+            self._committed = sequence, signals
+            return
+        awaited = sequence or self.seen_sequence
+        if self.committer.delays(awaited):
+            wait(self._durable(awaited))
+        if signals:
+            if self.gate.is_shut:
+                wait(self.gate.passed())
+            self.serve(signals)
+
+    async def _durable(self, sequence: int) -> None:
+        """Wait until a write is durable."""
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+
+        def end(error: UnknownOutcome | None = None) -> None:
+            if future.done():  # the task was cancelled
+                return
+            if error is None:
+                future.set_result(None)
+            else:
+                future.set_exception(error)
+
+        def tell(error: UnknownOutcome | None = None) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(end, error)
+
+        self.committer.after(sequence, tell, tell)
+        await future
+
+
+# --- servers --------------------------------------------------------------------------------------
+
+
+class LoopLink(Link):
+    """One connection to a server, whose replies a task awaits; redis.asyncio connects and frames.
+
+    A task that is cancelled before the reply closes it: the next command would get that reply.
+    """
+
+    __slots__ = ("_reply_s", "_writer")
+
+    def __init__(self, client: "redis.Redis") -> None:
+        from redis.asyncio import connection
+        from redis.asyncio.retry import Retry
+        from redis.backoff import NoBackoff
+
+        pool = client.connection_pool
+        settings = pool.connection_kwargs | {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
+        self._reply_s = settings.pop("socket_timeout", None)  # redis.asyncio's own costs a task
+        self._connection = getattr(connection, pool.connection_class.__name__)(**settings)
+        try:
+            wait(self._replied(self._connection.connect()))
+        except BaseException as error:
+            self._connection._close()
+            mark_unsent(error)
+            raise
+        self._writer = self._connection._writer
+        self._ended = select.poll()
+        self._ended.register(self._writer.get_extra_info("socket").fileno(), select.POLLIN)
+
+    def is_open(self) -> bool:
+        """Return False if the server has ended it."""
+        return not self._writer.is_closing() and not self._ended.poll(0)
+
+    def close(self) -> None:
+        """Close it at once: a task that is being cancelled does not wait."""
+        self._connection._close()
+
+    def _write(self, data: Sequence[bytes]) -> None:
+        self._writer.writelines(data)
+        wait(self._replied(self._writer.drain()))
+
+    def _read(self) -> Any:
+        return wait(self._replied(self._connection.read_response()))
+
+    async def _replied(self, event: Awaitable[T]) -> T:
+        from redis import exceptions
+
+        try:
+            async with asyncio.timeout(self._reply_s):
+                return await event
+        except TimeoutError:
+            raise exceptions.TimeoutError("Timeout reading from socket") from None
+        except OSError as error:
+            raise exceptions.ConnectionError(str(error)) from None
+
+
+class LoopConnection(Connection):
+    """Sends the commands of the tasks of an event loop to one database of a server."""
+
+    _link = LoopLink
+
+    def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
+        super().__init__(client, db)
+        self._used: set[Link] = set()
+
+    def take(self) -> Link:
+        if self._closed:
+            raise StoreClosed
+        link = super().take()
+        self._used.add(link)
+        return link
+
+    def give_back(self, link: Link) -> None:
+        self._used.discard(link)
+        super().give_back(link)
+
+    def close(self) -> None:
+        """Close all connections; reads that wait on them end."""
+        super().close()
+        while self._used:
+            self._used.pop().close()
+
+
+class _OfTask:
+    """The transaction that the running task has open."""
+
+    def __init__(self) -> None:
+        self._open: dict[object, Transaction] = {}
+
+    @property
+    def transaction(self) -> Transaction | None:
+        if self._open:
+            task = asyncio.current_task()
+            if task in self._open:
+                return self._open[task]
+            owner = _inside.get()
+            _refuse_child(owner if owner in self._open else None)
+        return None
+
+    @transaction.setter
+    def transaction(self, transaction: Transaction | None) -> None:
+        task = asyncio.current_task()
+        if transaction is None:
+            self._open.pop(task, None)
+        else:
+            self._open[task] = transaction
+
+
+class LoopRemoteEngine(RemoteEngine):
+    """A server, for the tasks of one event loop."""
+
+    connection_type = LoopConnection
+    _sleep = staticmethod(_pause)
+
+    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
+        super().__init__(url, db, connect_s)
+        self._local: Any = _OfTask()
+
+    async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await in_greenlet(function, *args, **kwargs)
+
+    async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
+        """Run a function as any other: the server does the work."""
+        return await in_greenlet(function)
+
+    @asynccontextmanager
+    async def transaction_of_task(self) -> AsyncIterator[None]:
+        """Refuse calls of tasks that this task starts inside."""
+        outer = _inside.get()
+        _inside.set(asyncio.current_task())
+        try:
+            yield
+        finally:
+            _inside.set(outer)
+
+    def wait_for(
+        self,
+        names: list[bytes],
+        attempt: Callable[[Txn], T | None],
+        timeout_s: float | None,
+        retry_at: Callable[[Txn], int | None] | None = None,
+    ) -> T | None:
+        """Send a read until it replies; raise StoreClosed if the store is closed meanwhile."""
+        try:
+            return super().wait_for(names, attempt, timeout_s, retry_at)
+        except (ServerUnavailable, UnknownOutcome):
+            if self._closed:
+                raise StoreClosed from None
+            raise

@@ -1,0 +1,280 @@
+"""The program of tests/remote for asyncio: a directory, kvstream's server, Redis and Valkey."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import (
+    BadPayload,
+    BusyGroup,
+    DeletedEntry,
+    IDTooSmall,
+    InvalidArgument,
+    InvalidID,
+    KeyExists,
+    NoGroup,
+    NoSuchKey,
+    RequestError,
+    ServerTooOld,
+    StoreClosed,
+    StreamID,
+)
+from kvstream.aio import AsyncStore
+from tests.aio.loops import patient, until
+from tests.patience import PATIENCE_S
+
+TASKS = 40
+
+Program = Callable[[AsyncStore], Awaitable[None]]
+
+
+def run(place: str, program: Program, **options: Any) -> None:
+    async def main() -> None:
+        async with kvstream.aio.open(place, **options) as store:
+            await program(store)
+
+    asyncio.run(main())
+
+
+async def work(store: AsyncStore, name: str) -> None:
+    """Take tasks, and move the results in transactions."""
+    group = store.stream("tasks").group("workers")
+    worker, done = group.consumer(name), store.stream("done")
+    while True:
+        for entry in await worker.read(3, block=PATIENCE_S):
+            if entry.fields[b"n"] == b"stop":
+                await group.ack(entry)
+                return
+            async with store.transaction():
+                await done.add({"n": entry.fields[b"n"], "by": name})
+                await group.ack(entry)
+
+
+def test_a_producer_and_two_workers(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        tasks, done = store.stream("tasks"), store.stream("done")
+        await tasks.create_group("workers", "0", exist_ok=True)
+        workers = [asyncio.create_task(work(store, name)) for name in ("ann", "bob")]
+        for n in range(TASKS):
+            await tasks.add({"n": n})
+        async with asyncio.timeout(PATIENCE_S):
+            while await done.length() < TASKS:
+                await done.read("+", block=0.1)
+        while not all(worker.done() for worker in workers):
+            await tasks.add({"n": "stop"})
+            await asyncio.wait(workers, timeout=0.1)
+        await asyncio.gather(*workers)
+        assert sorted([int(entry.fields[b"n"]) async for entry in done]) == list(range(TASKS))
+
+    run(place, program)
+
+
+def test_what_a_dead_worker_left_is_claimed(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        jobs = store.stream("jobs")
+        ids = await jobs.add_many({"n": n} for n in range(5))
+        group = await jobs.create_group("g", "0")
+        dead, live = group.consumer("dead"), group.consumer("live")
+        assert [entry.id for entry in await dead.read(3)] == ids[:3]
+        assert await jobs.delete(ids[0]) == 1
+        assert isinstance((await dead.history())[0], DeletedEntry)
+        assert [entry.id for entry in await live.claim(ids[1], force=True)] == [ids[1]]
+        assert [entry.id for entry in await group.claim("live", ids[1], idle=0)] == [ids[1]]
+        taken = await live.autoclaim(count=10)
+        assert [entry.id for entry in taken.entries] == ids[1:3]
+        assert (taken.cursor, taken.deleted) == (StreamID(0, 0), [ids[0]])
+        summary = await group.pending()
+        assert (summary.count, summary.min_id, summary.consumers) == (2, ids[1], {b"live": 2})
+        assert (await live.pending())[0].id == ids[1]
+        assert await group.ack(ids[1], ids[2], ids[2]) == 2
+        assert await group.backlog() == 2
+
+    run(place, program)
+
+
+def test_blocked_reads_are_woken(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        group = await stream.create_group("g")
+        reads: list[Any] = [
+            asyncio.create_task(stream.read(block=0)),
+            asyncio.create_task(group.consumer("c").read(block=0)),
+            asyncio.create_task(store.read({"s": "$", "t": "$"}, block=0)),
+        ]
+        async with asyncio.timeout(PATIENCE_S):
+            while not all(read.done() for read in reads):
+                await stream.add({"a": 1})
+                await asyncio.wait(reads, timeout=0.05)
+        got = [await reads[0], await reads[1], (await reads[2])[b"s"]]
+        assert [entries[0].fields for entries in got] == [{b"a": b"1"}] * 3
+        assert await stream.read(block=0.01) == []
+        await stream.add({"a": 2})
+        (new,) = (await store.read_group("g", "c", {"s": ">"}))[b"s"][-1:]
+        assert new.fields == {b"a": b"2"}
+
+    run(place, program)
+
+
+def test_keys_and_their_times(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        for key in ("a", "b", "c"):
+            await store.stream(key).add({"k": key}, id="5-1")
+        assert sorted(await store.keys()) == [b"a", b"b", b"c"]
+        assert sorted([key async for key in store.scan_keys("[ab]*")]) == [b"a", b"b"]
+        assert (await store.size(), await store.exists("a"), await store.type("a")) == (
+            *(3, True),
+            "stream",
+        )
+        assert (store.db, await store.select(3).size()) == (2, 0)
+        assert await store.expire("a", 100)
+        assert 90 < (await store.ttl("a") or 0) <= 100
+        assert await store.persist("a")
+        assert await store.rename("a", "z")
+        with pytest.raises(NoSuchKey):
+            await store.rename("none", "z")
+        infos = {each.key: each async for each in store.key_infos()}
+        assert infos[b"z"][1:5] == ("stream", 1, 0, StreamID(5, 1))
+        assert await store.delete("z", "b", "none") == 2
+        assert await store.flush() == 1
+
+    run(place, program, db=2)
+
+
+def test_iterators_go_on_with_what_comes(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        first = await stream.add({"n": 1})
+        worker = (await stream.create_group("g", "0")).consumer("c")
+        await worker.read()
+        tail, heard = stream.tail("0"), worker.listen(poll=PATIENCE_S)
+        assert (await anext(tail)).id == (await anext(heard)).id == first
+        waiting: list[Any] = [asyncio.ensure_future(anext(each)) for each in (tail, heard)]
+        second = await stream.add({"n": 2})
+        assert [entry.id for entry in await patient(asyncio.gather(*waiting))] == [second] * 2
+        assert [entry.id async for entry in stream.scan(page=1)] == [first, second]
+
+    run(place, program)
+
+
+def test_listening_ends_at_an_event(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream, stop = store.stream("s"), asyncio.Event()
+        ids = await stream.add_many({"n": n} for n in range(3))
+        group = await stream.create_group("g", "0")
+        heard = []
+        async for entry in group.consumer("c").listen(stop=stop, poll=0.01):
+            heard.append(entry.id)
+            stop.set()
+        assert heard == ids[:1]
+        stop.clear()
+        async for entry in group.consumer("c").listen(stop=stop, poll=0.01):
+            heard.append(entry.id)
+            await group.ack(entry)
+            if entry.id == ids[-1]:
+                asyncio.get_running_loop().call_later(0.02, stop.set)
+        assert heard == [ids[0], *ids]
+
+    run(place, program)
+
+
+@pytest.mark.parametrize(
+    ("error", "call"),
+    [
+        (IDTooSmall, lambda store: store.stream("s").add({"a": 1}, id="1-0")),
+        (InvalidID, lambda store: store.stream("s").range("x")),
+        (InvalidArgument, lambda store: store.stream("s").add({"a": None})),
+        (InvalidArgument, lambda store: store.stream("s").read(block=-1)),
+        (InvalidArgument, lambda store: anext(store.stream("s").scan(page=0))),
+        (NoSuchKey, lambda store: store.stream("none").info()),
+        (NoGroup, lambda store: store.stream("s").group("none").consumer("c").read(block=0)),
+        (BusyGroup, lambda store: store.stream("s").create_group("g")),
+        (BadPayload, lambda store: store.restore("t", b"nonsense")),
+        (RequestError, lambda store: store.stream("none").create_group("g", mkstream=False)),
+    ],
+)
+def test_errors_are_of_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
+    async def program(store: AsyncStore) -> None:
+        await store.stream("s").add({"a": 1}, id="5-0")
+        await store.stream("s").create_group("g")
+        with pytest.raises(error):
+            await call(store)
+        with pytest.raises(KeyExists):
+            await store.restore("s", await store.dump("s") or b"")
+        await store.close()
+        with pytest.raises(StoreClosed):
+            await store.size()
+
+    run(place, program)
+
+
+def test_new_features_work_or_name_the_version(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        ids = await stream.add_many({"n": n} for n in range(3))
+        group = await stream.create_group("g", "0")
+        await group.consumer("c").read(2)
+        about = (await store.stats()).get("server", {})
+        if not about or "kvstream_version" in about:
+            assert await group.nack(ids[0]) == 1
+        else:
+            with pytest.raises(ServerTooOld, match=r"needs Redis 8\.8 or kvstream"):
+                await group.nack(ids[0])
+
+    run(place, program)
+
+
+def test_closing_ends_blocked_reads(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        group = await stream.create_group("g")
+        reads = [
+            asyncio.create_task(stream.read(block=0)),
+            asyncio.create_task(group.consumer("c").read(block=0)),
+        ]
+        await until(lambda: all(task.get_coro().cr_await for task in reads))  # type: ignore[union-attr]
+        await asyncio.sleep(0.05)
+        await store.close()
+        ends = await patient(asyncio.gather(*reads, return_exceptions=True))
+        assert [type(each) for each in ends] == [StoreClosed] * 2
+
+    run(place, program)
+
+
+async def _add_and_fail(store: AsyncStore) -> None:
+    async with store.transaction():
+        await store.stream("s").add({"n": 1})
+        raise KeyError
+
+
+def test_a_transaction_is_all_or_nothing(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        with pytest.raises(KeyError):
+            await _add_and_fail(store)
+        assert await stream.length() == 0
+        async with store.transaction():
+            await stream.add({"n": 1})
+            await store.stream("t").add({"n": 2})
+        assert (await stream.length(), await store.stream("t").length()) == (1, 1)
+        with pytest.raises(InvalidArgument, match="open in this t"):
+            async with store.transaction(), store.transaction():
+                pass
+
+    run(place, program)
+
+
+def test_a_task_started_in_a_transaction_is_refused(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        async with store.transaction():
+            with pytest.raises(InvalidArgument, match="is of one task"):
+                await asyncio.create_task(stream.add({"n": 1}))
+            late = asyncio.create_task(asyncio.sleep(0, stream))
+        assert await (await late).length() == 0
+        await asyncio.create_task(stream.add({"n": 1}))
+        assert await stream.length() == 1
+
+    run(place, program)

@@ -1,0 +1,73 @@
+"""The classes for asyncio have every method of the library's, with its arguments."""
+
+import asyncio
+import inspect
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import aio
+
+TWINS = [
+    (kvstream.Store, aio.AsyncStore),
+    (kvstream.Stream, aio.AsyncStream),
+    (kvstream.Group, aio.AsyncGroup),
+    (kvstream.Consumer, aio.AsyncConsumer),
+]
+BLOCKING = {"engine", "image", "loader", "open"}
+"""What only ``AsyncStore.blocking`` has: it reads or writes piece by piece, or opens."""
+ADDED = {"blocking", "db", "length"}
+
+
+def public(kind: type) -> set[str]:
+    return {name for name in dir(kind) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_the_names_are_the_same(sync: type, twin: type) -> None:
+    assert public(twin) - ADDED == public(sync) - BLOCKING
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_the_arguments_are_the_same(sync: type, twin: type) -> None:
+    for name in public(twin) - ADDED:
+        mine, theirs = inspect.getattr_static(twin, name), inspect.getattr_static(sync, name)
+        if isinstance(theirs, property):
+            assert isinstance(mine, property), name
+            continue
+        ours, wanted = inspect.signature(getattr(twin, name)), inspect.signature(theirs)
+        assert list(ours.parameters.values()) == list(wanted.parameters.values()), name
+        assert mine.__doc__ or not theirs.__doc__, name
+
+
+HANDLES = {"select", "stream", "group", "consumer", "transaction"}
+
+
+@pytest.mark.parametrize(("sync", "twin"), TWINS)
+def test_methods_are_awaited_or_iterated(sync: type, twin: type) -> None:
+    for name in public(twin) - HANDLES:
+        mine = inspect.getattr_static(twin, name)
+        if isinstance(mine, property):
+            continue
+        returned = inspect.signature(getattr(sync, name, mine)).return_annotation
+        if "Iterator" in str(returned):
+            assert inspect.isasyncgenfunction(mine), name
+        else:
+            assert inspect.iscoroutinefunction(mine), name
+
+
+def test_the_module_is_there_without_an_import_of_its_own(tmp_path: Any) -> None:
+    async def run() -> AsyncIterator[object]:
+        store = await kvstream.aio.open(tmp_path / "s")
+        async with store:
+            assert repr(store) == f"<AsyncStore {str(tmp_path / 's')!r}, db 0>"
+            yield await store.size()
+
+    async def main() -> list[object]:
+        return [each async for each in run()]
+
+    assert asyncio.run(main()) == [0]
+    with pytest.raises(AttributeError):
+        kvstream.nothing  # noqa: B018
