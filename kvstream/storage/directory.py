@@ -70,11 +70,16 @@ class Gone:
         raise StoreClosed(self._reason)
 
 
-FORKED = "the store was opened before a fork: the child must open a store of its own"
+_REMEDY = (
+    "start the child with spawn, open stores in children only, or share the store: "
+    "kvstream.open(..., shared=True)"
+)
+FORKED = f"the store was opened before a fork, and only the parent can use it: {_REMEDY}"
 
 forked_after_opening = False
 """This process was forked by one that had opened a store. RocksDB's threads are missing here, so a
-store that this process opened would hang at its first flush."""
+store that this process opened for writing would hang at its first flush. They live as long as the
+parent, even if it has closed the store or opened it read-only."""
 _has_opened = False
 
 _open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -105,7 +110,7 @@ def _refuse_in_child() -> None:
     for part in parts:
         part.refuse_after_fork()
     _open_parts.clear()
-    if parts:
+    if parts or _has_opened:
         _skip_exit_handlers()
 
 
@@ -278,7 +283,7 @@ class Directory:
 
         Readers share the lock, a writer has it alone; without ``locks`` another process may write
         meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout or NoSuchStore, with nothing
-        written.
+        written, and StoreError in a forked child that would hang.
         """
         path = _real(directory)
         makes = create and not read_only and not os.path.lexists(path)
@@ -288,6 +293,11 @@ class Directory:
         try:
             if locks:
                 self._lock()
+            if forked_after_opening and not read_only:
+                raise StoreError(
+                    "this process was forked by one that had opened a store, whose threads it "
+                    f"lacks: {_REMEDY}"
+                )
             self._check_owner()
             self._check_files()
             self._check_layout(create and not read_only)
