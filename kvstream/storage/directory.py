@@ -323,7 +323,7 @@ class Directory:
 
         So a command that fails before its first write leaves nothing. RocksDB must be closed.
         """
-        if self._descriptor >= 0 and self._made and not self.holds_rows():
+        if self._made and self.is_in_place() and not self.holds_rows():
             shutil.rmtree(self.path, ignore_errors=True)
             with suppress(OSError):  # of somebody else by now, or not empty
                 for path in reversed(self._made[:-1]):
@@ -335,6 +335,13 @@ class Directory:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def is_in_place(self) -> bool:
+        """Return whether the directory is locked, and nobody has removed or replaced it since."""
+        with suppress(OSError):
+            found = os.stat(self.path, follow_symlinks=False)
+            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), found)
+        return False
 
     def free_bytes(self) -> int:
         """Return the free space of the file system that an ordinary process may use."""
@@ -423,12 +430,9 @@ class Directory:
             raise StoreLocked(_locked(self.path, self._descriptor)) from None
 
     def _check_owner(self) -> None:
-        status = os.fstat(self._descriptor)
-        refuse_foreign(self.path, status)
-        with suppress(FileNotFoundError):  # the opener that created it has just discarded it
-            if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
-                return
-        raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
+        refuse_foreign(self.path, os.fstat(self._descriptor))
+        if not self.is_in_place():  # the opener that created it may have just discarded it
+            raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
 
     def _check_files(self) -> None:
         with os.scandir(self.path) as entries:
