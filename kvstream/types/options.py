@@ -65,22 +65,22 @@ def machine_memory() -> int:
 
 
 def block_cache_size() -> int:
-    """Return a 64th of the memory, of 64 to 512 MB."""
-    return min(max(machine_memory() >> 6, 64 * MEGABYTE), 512 * MEGABYTE)
+    """Return a 256th of the memory, of 64 to 128 MB: the system caches files, too."""
+    return min(max(machine_memory() >> 8, 64 * MEGABYTE), 128 * MEGABYTE)
 
 
 def write_buffer_size() -> int:
-    """Return a 128th of the memory, of 16 to 64 MB.
+    """Return a 256th of the memory, of 16 to 32 MB.
 
-    With 64 MB a bulk load into many streams writes two thirds of the bytes that it writes with 16,
-    and takes three quarters of the processor time.
+    A load of 6,000,000 entries into 5,000 streams writes 2.3 GB with 16 MB and 1.7 GB with 32, and
+    takes three quarters of the processor time. With 64 MB it writes 1.5 GB.
     """
-    return min(max(machine_memory() >> 7, 16 * MEGABYTE), 64 * MEGABYTE)
+    return min(max(machine_memory() >> 8, 16 * MEGABYTE), 32 * MEGABYTE)
 
 
 def log_size() -> int:
-    """Return twice the write buffer: a smaller log would have buffers flushed before their time."""
-    return max(64 * MEGABYTE, 2 * write_buffer_size())
+    """Return the size of the log: with a smaller one write buffers are flushed half full."""
+    return max(64 * MEGABYTE, 3 * write_buffer_size())
 
 
 def free_space_reserve() -> int:

@@ -27,7 +27,9 @@ from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, stalled, stops_at, value_of
 
-DEFAULTS = StoreOptions(free_space_reserve=0)
+DEFAULTS = StoreOptions(
+    free_space_reserve=0, write_buffer_bytes=16 * MEGABYTE, wal_bytes_max=64 * MEGABYTE
+)
 
 
 def test_a_stalled_write_waits_without_holding_up_other_threads(database: Database) -> None:

@@ -104,9 +104,9 @@ def test_an_option_of_one_family_outdoes_that_of_all_in_any_order() -> None:
     ("memory", "buffer", "log", "reserve"),
     [
         (GIGABYTE // 2, 16, 64, 128),
-        (4 * GIGABYTE, 32, 64, 160),
-        (8 * GIGABYTE, 64, 128, 288),
-        (512 * GIGABYTE, 64, 128, 288),
+        (6 * GIGABYTE, 24, 72, 152),
+        (8 * GIGABYTE, 32, 96, 192),
+        (512 * GIGABYTE, 32, 96, 192),
     ],
 )
 def test_buffers_are_sized_by_the_memory(
