@@ -22,6 +22,7 @@ from kvstream.operations.trim import (
     limit_without_strategy,
     two_strategies,
 )
+from kvstream.storage.tuning import Tuning
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
@@ -51,6 +52,7 @@ class _Settings(TypedDict, total=False):
     tree_write_buffer_bytes: int
     wal_bytes_max: int
     free_space_reserve: int
+    rocksdb: Mapping[str, object]
     stall_seconds_max: float
     stream_node_max_entries: int
     stream_node_max_bytes: int
@@ -339,4 +341,10 @@ def _option(name: str, kind: object, value: Any) -> Any:
         value = whole(value, name)
         if value < 0:
             raise InvalidArgument(f"{name} must not be negative: {value}")
+    elif name == "rocksdb":
+        if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+            raise InvalidArgument(
+                f"rocksdb must map names of options to values, not {shown(value)}"
+            )
+        Tuning(value)
     return value

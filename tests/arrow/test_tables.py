@@ -102,7 +102,7 @@ def test_times_have_every_unit_and_are_null_beyond_its_range(orders: Stream, uni
 
 def test_fields_with_reserved_names_are_kept_apart_by_a_prefix(orders: Stream) -> None:
     orders.add({"id": "mine", "stream": "s"}, id="5-1")
-    with pytest.raises(InvalidArgument, match="a field 'id', which is also .* give meta_prefix"):
+    with pytest.raises(InvalidArgument, match=r"a field 'id', which is also .* give meta_prefix"):
         orders.to_arrow()
     (row,) = orders.to_arrow(meta_prefix="_").to_pylist()
     assert (row["_id"], row["id"], row["stream"]) == ("5-1", "mine", "s")
@@ -174,8 +174,12 @@ def test_batches_are_bounded_by_entries_and_bytes(orders: Stream) -> None:
 
 @pytest.mark.parametrize(
     ("call", "package", "install"),
-    [("to_arrow", "pyarrow", "'kvstream[arrow]'"), ("to_pandas", "pandas", "pandas")]
-    + [("to_polars", "polars", "polars"), ("iter_batches", "pyarrow", "'kvstream[arrow]'")],
+    [
+        ("to_arrow", "pyarrow", "'kvstream[arrow]'"),
+        ("iter_batches", "pyarrow", "'kvstream[arrow]'"),
+        ("to_pandas", "pandas", "pandas"),
+        ("to_polars", "polars", "polars"),
+    ],
 )
 def test_a_missing_package_is_named(
     orders: Stream, monkeypatch: pytest.MonkeyPatch, call: str, package: str, install: str

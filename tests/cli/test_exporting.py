@@ -1,13 +1,16 @@
-"""Export: JSON Lines and CSV, ranges, and files that are gone on with."""
+"""Export: JSON Lines, CSV and tables, ranges, and files that are gone on with."""
 
 import csv
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from kvstream import Store
 from kvstream.cli import file_formats
@@ -185,3 +188,78 @@ def test_an_unwritable_file_is_one_clear_line(orders: Program, tmp_path: Path) -
     path = tmp_path / "missing" / "out.jsonl"
     shown = orders("export", "orders", str(path), code=5).stderr
     assert shown == f"Error: {path}: No such file or directory\n"
+
+
+# --- tables -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def table_of(path: Path) -> Any:
+    if path.suffix == ".parquet":
+        return parquet.read_table(path)
+    return pa.ipc.open_file(path).read_all()
+
+
+@pytest.mark.parametrize("name", ["orders.parquet", "orders.arrow", "orders.feather"])
+@pytest.mark.places("store", "server", "redis")
+@pytest.mark.usefixtures("here")
+def test_a_table_has_a_column_for_each_field(orders: Program, name: str) -> None:
+    result = orders("export", "orders", name, "--start", SECOND, "--count", "2")
+    assert result.stderr.splitlines()[-1] == "2 entries written"
+    table = table_of(Path(name))
+    assert table.column_names == ["id", "timestamp", "sku", "qty"]
+    assert table["id"].to_pylist()[0] == SECOND
+    assert table["sku"].to_pylist() == ["a1", "a2"]
+
+
+@pytest.mark.usefixtures("here")
+def test_the_columns_and_the_format_of_a_table_can_be_chosen(orders: Program) -> None:
+    orders("add", "orders", "id=mine", "--id", "1700000009000-0")
+    words = ("export", "orders", "table", "--format", "arrow", "--meta-prefix", "_")
+    orders(*words, "--fields", "qty,id")
+    table = table_of(Path("table"))
+    assert table.column_names == ["_id", "_timestamp", "qty", "id"]
+    assert table["id"].to_pylist()[-2:] == [None, "mine"]
+    orders(*words, "--overwrite", "--start", "2100-01-01")
+    assert (table_of(Path("table")).num_rows, sorted(Path().glob(".table*"))) == (0, [])
+
+
+@pytest.mark.usefixtures("here")
+def test_row_groups_are_large_and_bounded(orders: Program, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("kvstream.cli.export.GROUP_ROWS", 3)
+    monkeypatch.setattr("kvstream.arrow.read.PAGE_MIN", 1)
+    monkeypatch.setattr("kvstream.arrow.read.PAGE_GROWTH", 1)
+    orders("export", "orders", "orders.parquet", "--quiet")
+    groups = parquet.ParquetFile("orders.parquet").metadata
+    assert [groups.row_group(at).num_rows for at in range(groups.num_row_groups)] == [3, 2]
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "message"),
+    [
+        (2, ["--format", "parquet"], "parquet needs a FILE: it is not written to stdout"),
+        (2, ["x.parquet", "--resume"], "--resume is for jsonl and csv, not for parquet"),
+        (2, ["x.arrow", "--delimiter", ";"], "--delimiter is for jsonl and csv, not for arrow"),
+        (2, ["x.jsonl", "--meta-prefix", "_"], "--meta-prefix is for parquet and arrow"),
+        (1, ["there.parquet"], "there.parquet exists: replace it with --overwrite"),
+    ],
+)
+@pytest.mark.usefixtures("here")
+def test_what_a_table_cannot_do_is_refused(
+    orders: Program, code: int, words: list[str], message: str
+) -> None:
+    Path("there.parquet").write_bytes(b"")
+    result = orders("export", "orders", *words, code=code)
+    assert message in result.stderr
+
+
+@pytest.mark.usefixtures("here")
+def test_a_table_that_fails_leaves_no_file(orders: Program) -> None:
+    orders("add", "orders", "id=mine")
+    result = orders("export", "orders", "orders.parquet", code=2)
+    assert "the entries have a field 'id', which is also the column" in result.stderr
+    assert not list(Path().glob("*orders.parquet*"))
