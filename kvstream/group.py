@@ -109,9 +109,9 @@ class Group:
     ) -> int:
         """Give pending entries back to the group, as XNACK does, and return how many.
 
-        "SILENT": they were not tried; "FAIL": they failed; "FATAL": they must not be tried again.
-        ``retrycount`` sets the delivery count. The next read with ``claim_min_idle`` returns them
-        first.
+        "SILENT": they were not tried; "FAIL": they failed. The next ``read`` of any consumer
+        returns them, before new entries. "FATAL": they must not be tried again; only a claim or a
+        read with ``claim_min_idle`` returns them. ``retrycount`` sets the delivery count.
         """
         return self._engine.run(
             ack.negative_acknowledge,
@@ -354,11 +354,13 @@ class Consumer:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> list[Entry]:
-        """Read entries that the group has not delivered yet, as XREADGROUP with ``>`` does.
+        """Read the entries that were given back to the group, then those not delivered yet.
 
-        Each stays pending with this consumer until it is acknowledged, unless ``noack``. With
-        ``claim_min_idle`` (seconds), entries pending for that long with any consumer come first,
-        and every entry has ``idle_ms`` and ``deliveries``. Waits up to ``block`` seconds; 0: for
+        Each stays pending with this consumer until it is acknowledged. Those that were given back
+        (``nack``) come in that order and tell their ``deliveries``. With ``noack`` only new entries
+        are read, as acknowledged. With ``claim_min_idle`` (seconds), as XREADGROUP with CLAIM,
+        entries pending for that long with any consumer come first, and every entry has ``idle_ms``
+        and ``deliveries``. Waits up to ``block`` seconds; 0: for
         ever; None: not at all. [] if there are none.
         """
         if block is None:

@@ -33,10 +33,13 @@ from kvstream.errors import (
     UnknownOutcome,
     WrongType,
 )
+from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, read
+from kvstream.operations import ack, info, read, readgroup
 from kvstream.operations import range as ranges
+from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
+from kvstream.operations.reply_limits import Budget
 from kvstream.remote import commands
 from kvstream.remote.commands import CALLS, REQUIRED, SINCE, Call
 from kvstream.remote.connection import (
@@ -54,11 +57,12 @@ from kvstream.remote.connection import (
     next_page,
     translated,
 )
+from kvstream.remote.given_back import GivenBack
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
-from kvstream.types.records import Entry, KeyInfo
+from kvstream.types.records import Entry, HistoryEntry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -96,6 +100,7 @@ class RemoteEngine:
         self._lock = threading.Lock()
         self._local = _Local()
         self._closed = False
+        self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
         settings = first.client.connection_pool.connection_kwargs
@@ -205,6 +210,8 @@ class RemoteEngine:
         """Send a read until it replies; 0 seconds: once."""
         if not attempt.wanted:
             return None
+        if isinstance(attempt, GroupRead) and attempt.given_back:
+            return self._read_next(attempt, timeout_s)
         call_of = self._call_of(attempt)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -214,6 +221,29 @@ class RemoteEngine:
             reply: Reply = self.call(call_of(block))
             if reply or not waits:
                 return reply or None
+
+    def _read_next(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
+        """Send a read that returns entries which were given back, too; see ``GivenBack``."""
+        connection = self.connection(database_of(attempt.wanted[0][0]))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        looked = False
+        while True:
+            rest = None if deadline is None else deadline - time.monotonic()
+            waits = rest is None or rest > 0
+            due_s = self.given_back.due_in(attempt)
+            if looked and not waits:
+                return None
+            if due_s > 0:
+                block = connection.block_words(due_s if rest is None else min(due_s, rest))
+                reply: Reply = self.call(commands.group_read(attempt, block if waits else ()))
+                if reply:
+                    return reply
+                if waits:
+                    continue
+            found = self.given_back.look(attempt, connection, rest, waits)
+            if found:
+                return found
+            looked = found is not None
 
     def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[commands.Words], Call]:
         """Return the function that makes the call of a read from its words of BLOCK."""
@@ -511,9 +541,34 @@ def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
     return _count_after(engine, name, found.last_delivered_id)
 
 
+def _read_new(
+    engine: RemoteEngine,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+) -> list[HistoryEntry]:
+    """Deliver new entries of one stream, after those that were given back."""
+    wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
+    attempt = GroupRead(group, consumer, wanted, count, noack, claim_min_idle_ms, lambda: budget)
+    return [entry for _, entries in engine.run(attempt) or () for entry in entries]
+
+
+def _nack(
+    engine: RemoteEngine, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
+) -> int:
+    """Give entries back to their group."""
+    return engine.given_back.nack(engine.connection(database_of(name)), name, group, ids, nack)
+
+
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
+    ack.negative_acknowledge: _nack,
+    readgroup.read_new: _read_new,
 }
 
 

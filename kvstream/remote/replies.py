@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from kvstream.errors import ServerTooOld
+from kvstream.rdb.versions import NACKED_CONSUMER
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import (
     BareEntry,
@@ -27,6 +28,8 @@ from kvstream.types.records import (
 )
 
 NEVER_MS = -1
+NOBODY = NACKED_CONSUMER
+"""The consumer of entries that were given back, on a server without XNACK."""
 
 new_entry = partial(tuple.__new__, Entry)
 """Return an Entry without running Python code."""
@@ -146,13 +149,15 @@ def consumer_info_of(raw: list[Any]) -> ConsumerInfo:
 
 def pending_of(raw: list[Any]) -> PendingSummary:
     count, least, greatest, consumers = raw
-    owners = {name: int(number) for name, number in consumers or ()}
+    owners = {name: int(number) for name, number in consumers or () if name != NOBODY}
     return PendingSummary(count, id_or_none(least), id_or_none(greatest), owners)
 
 
 def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
     return [
-        PendingEntry(StreamID.parse(eid), consumer, None if idle < 0 else idle, deliveries)
+        PendingEntry(StreamID.parse(eid), b"", None, deliveries)
+        if consumer == NOBODY or idle < 0
+        else PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
         for eid, consumer, idle, deliveries in raw
     ]
 

@@ -18,7 +18,6 @@ from kvstream import (
     NoGroup,
     NoSuchKey,
     RequestError,
-    ServerTooOld,
     StoreClosed,
     StreamID,
 )
@@ -216,12 +215,13 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
         ids = await stream.add_many({"n": n} for n in range(3))
         group = await stream.create_group("g", "0")
         await group.consumer("c").read(2)
-        about = (await store.stats()).get("server", {})
-        if not about or "kvstream_version" in about:
-            assert await group.nack(ids[0]) == 1
-        else:
-            with pytest.raises(ServerTooOld, match=r"needs Redis 8\.8 or kvstream"):
-                await group.nack(ids[0])
+        read = asyncio.create_task(group.consumer("d").read(1, block=PATIENCE_S))
+        assert (await read)[0].id == ids[2]
+        read = asyncio.create_task(group.consumer("d").read(1, block=PATIENCE_S))
+        await asyncio.sleep(0.05)
+        assert await group.nack(ids[0]) == 1
+        assert [(each.id, each.deliveries) for each in await read] == [(ids[0], 1)]
+        assert await group.consumer("d").read() == []
 
     run(place, program)
 
