@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
@@ -25,6 +25,7 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, ServerUnavailable, StoreClosed, UnknownOutcome
 from kvstream.meta.txn import Txn
@@ -257,6 +258,33 @@ class AsyncEngine(AnyEngine, Protocol):
         ...
 
 
+_background: "set[asyncio.Task[None]]" = set()
+"""Tasks that nobody awaits: an event loop keeps no reference."""
+
+
+def every_in_task(
+    engine: AsyncEngine, seconds: float, call: Callable[[], object]
+) -> Callable[[], None]:
+    """Call a function every ``seconds``, in a task if this is one; see ``AnyEngine.every``."""
+    if not suspends():
+        return every_in_thread(seconds, call)
+    stopped = asyncio.Event()
+
+    async def run() -> None:
+        while not stopped.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    await stopped.wait()
+            except TimeoutError:
+                await engine.task_call(call)
+
+    # With a context of its own: it is not part of a transaction in which it begins.
+    task = asyncio.get_running_loop().create_task(run(), context=Context())
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+    return stopped.set
+
+
 class LoopEngine(Engine):
     """An open store, for the tasks of one event loop and for other threads."""
 
@@ -320,6 +348,9 @@ class LoopEngine(Engine):
             except BaseException:
                 self._unserved |= committed[1]
                 raise
+
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        return every_in_task(self, seconds, call)
 
     # --- where a thread would block -------------------------------------------------------------
 
@@ -489,6 +520,9 @@ class LoopRemoteEngine(RemoteEngine):
 
     async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await in_greenlet(function, *args, **kwargs)
+
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        return every_in_task(self, seconds, call)
 
     async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
         """Run a function as any other: the server does the work."""

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import warn_of_block
+from kvstream.engine.listening import every_in_thread
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -35,7 +36,7 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, info, read, readgroup
+from kvstream.operations import ack, claim, info, read, readgroup
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
@@ -67,6 +68,7 @@ from kvstream.types.records import Entry, HistoryEntry, KeyInfo
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PENDING_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
 
@@ -251,6 +253,8 @@ class RemoteEngine:
             return lambda block: commands.group_read(attempt, block)
         wanted = [(name, self.run(read.resolve, name, after)) for name, after in attempt.wanted]
         return lambda block: commands.plain_read(wanted, attempt.count, attempt.budget(), block)
+
+    every = staticmethod(every_in_thread)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -564,10 +568,28 @@ def _nack(
     return engine.given_back.nack(engine.connection(database_of(name)), name, group, ids, nack)
 
 
+def _renew(
+    engine: RemoteEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
+) -> list[StreamID]:
+    """Reset the idle time of entries that are pending with a consumer, in two round trips."""
+    mine: set[StreamID] = set()
+    start, end = min(ids), max(ids)
+    while start <= end:
+        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
+        mine.update(row.id for row in page)
+        if len(page) < PENDING_PAGE:
+            break
+        start = page[-1].id.next()
+    kept = [eid for eid in ids if eid in mine]
+    engine.run(claim.claim, name, group, consumer, 0, kept, justid=True)
+    return kept
+
+
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
     ack.negative_acknowledge: _nack,
+    claim.renew: _renew,
     readgroup.read_new: _read_new,
 }
 

@@ -25,7 +25,7 @@ from kvstream.operations.read import Reply
 from kvstream.remote import commands
 from kvstream.remote.commands import Call, Words
 from kvstream.remote.connection import Connection
-from kvstream.remote.replies import NOBODY
+from kvstream.remote.replies import NOBODY, pending_entry_of
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.records import PendingEntry
 
@@ -126,7 +126,7 @@ class GivenBack:
         )
         rows = self._call(replace(asked, result=lambda replies: replies[0]))
         rows.sort(key=lambda row: row[2], reverse=True)
-        return {StreamID.parse(eid): deliveries for eid, _, _, deliveries in rows[:count]}
+        return {row.id: row.deliveries for row in map(pending_entry_of, rows[:count])}
 
     # --- giving back ----------------------------------------------------------------------------
 

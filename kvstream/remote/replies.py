@@ -6,6 +6,7 @@ from functools import partial
 from typing import Any
 
 from kvstream.errors import ServerTooOld
+from kvstream.meta.pel import COUNT_MAX
 from kvstream.rdb.versions import NACKED_CONSUMER
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import (
@@ -154,12 +155,17 @@ def pending_of(raw: list[Any]) -> PendingSummary:
 
 
 def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
-    return [
-        PendingEntry(StreamID.parse(eid), b"", None, deliveries)
-        if consumer == NOBODY or idle < 0
-        else PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
-        for eid, consumer, idle, deliveries in raw
-    ]
+    return [pending_entry_of(row) for row in raw]
+
+
+def pending_entry_of(row: list[Any]) -> PendingEntry:
+    """Return one row of XPENDING; one without a consumer was given back."""
+    eid, consumer, idle, deliveries = row
+    if deliveries < 0:  # Redis before 8.8 counts on from the greatest number
+        deliveries = COUNT_MAX
+    if consumer == NOBODY or idle < 0:
+        return PendingEntry(StreamID.parse(eid), b"", None, deliveries)
+    return PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
 
 
 def group_detail_of(raw: list[Any]) -> GroupDetail:

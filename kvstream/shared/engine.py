@@ -32,6 +32,7 @@ from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import AnyPath, path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import every_in_thread
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -66,7 +67,7 @@ PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
-_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, delete.delete})
+_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, claim.renew, delete.delete})
 _ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
 
 
@@ -450,6 +451,8 @@ class SharedEngine:
                     reply.append((name, entries))
             self._note((attempt.group, attempt.consumer), reply)
             return reply
+
+    every = staticmethod(every_in_thread)
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -23,6 +23,7 @@ from kvstream import (
     StoreClosed,
     StreamID,
 )
+from kvstream.engine import listening
 from tests.patience import PATIENCE_S, until
 
 TASKS = 40
@@ -326,6 +327,61 @@ def test_what_must_not_be_tried_again_is_not_read(place: str) -> None:
         assert [each.id for each in group.claim("bob", ids[0])] == [ids[0]]
         with pytest.raises(NoGroup):
             jobs.group("none").nack(ids[0])
+
+
+def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "RENEW_S", 0.05)
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(5)])
+        group = jobs.create_group("g", "0")
+        heard = group.consumer("ann").listen(poll=PATIENCE_S)
+        assert next(heard).id == ids[0]
+
+        def renewed(*wanted: StreamID) -> None:
+            """Return once the idle time of the entries was set back from now on."""
+            begun = time.monotonic()
+
+            def is_renewed() -> bool:
+                rows = {row.id: row.idle_ms or 0 for row in group.pending_range()}
+                return max(rows[eid] for eid in wanted) < (time.monotonic() - begun - 0.1) * 1000
+
+            until(is_renewed)
+
+        renewed(*ids)  # the one in work, and those read ahead
+        assert {row.deliveries for row in group.pending_range()} == {1}
+        assert next(heard).id == ids[1]
+        group.ack(ids[1])
+        assert [entry.id for entry in group.claim("bob", ids[3])] == [ids[3]]
+        renewed(ids[2], ids[4])
+        idle = {row.id: row.idle_ms or 0 for row in group.pending_range()}
+        assert idle[ids[0]] > idle[ids[2]]  # done with, and not acknowledged
+        assert group.pending().consumers == {b"ann": 3, b"bob": 1}
+        assert [next(heard).id, next(heard).id] == [ids[2], ids[4]]
+        last = jobs.add({"n": 5})
+        assert next(heard).id == last
+        heard.close()  # type: ignore[attr-defined]
+        until(lambda: "kvstream-lease" not in {each.name for each in threading.enumerate()})
+
+
+def test_listen_leaves_out_what_must_not_be_tried_again(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(4)])
+        group = jobs.create_group("g", "0")
+        worker = group.consumer("ann")
+        stop = threading.Event()
+        for entry in worker.listen(stop=stop):
+            if entry.id == ids[1]:
+                worker.nack(entry, mode="FATAL")
+            elif entry.id == ids[2] and entry.deliveries is None:
+                worker.nack(entry)
+            elif entry.id == ids[2]:
+                stop.set()
+        assert [row.id for row in worker.pending()] == [ids[0], ids[1], ids[2], ids[3]]
+        jobs.delete(ids[0])
+        heard = worker.listen()
+        assert [next(heard).id, next(heard).id] == [ids[2], ids[3]]
 
 
 def test_a_blocked_read_is_woken_by_what_is_given_back(place: str) -> None:
