@@ -83,7 +83,7 @@ def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
     with Store.open(data) as store:
         assert numbers(store) == [*range(4, 60)]
         fill(store, 60, 3)
-    third = archive(spark, place(str(data)), lake, pattern="orders", trim=False)
+    third = archive(spark, place(str(data)), lake, match="orders", trim=False)
     assert (third.run, third.read, third.written) == (2, 3, 3)
     folders = sorted(each.name for each in (tmp_path / "lake" / "stream=orders").iterdir())
     assert folders == ["day=2024-10-04", "day=2024-10-05", "day=2024-10-06"]
@@ -144,7 +144,7 @@ def test_files_go_out_and_come_back_once(spark: SparkSession, tmp_path: Path, da
     for kind in ("parquet", "csv"):
         folder = str(tmp_path / f"out.{kind}")
         out = export_files(
-            spark, place(str(data)), folder, kind=kind, pattern="other:*", fields=["n"]
+            spark, place(str(data)), folder, kind=kind, match="other:*", fields=["n"]
         )
         assert (out.read, out.written) == (5, 5)
         target = place(str(tmp_path / kind))
@@ -152,7 +152,7 @@ def test_files_go_out_and_come_back_once(spark: SparkSession, tmp_path: Path, da
         for written in (5, 0):
             done = import_files(spark, folder, target, kind=kind, columns=columns)
             assert (done.read, done.written) == (5, written)
-        same = verify(spark, place(str(data)), target, pattern="other:*")
+        same = verify(spark, place(str(data)), target, match="other:*")
         assert same == Verified(1, 1, 5, 5, ())
 
 
@@ -183,7 +183,7 @@ def test_entries_of_any_fields_go_out_and_come_back(
         if kind == "avro":
             store.stream("other:1").add([("z", "1"), ("a", "2"), ("z", "3")])
         entries = [*store.stream("other:1")]
-    out = export_files(spark, place(str(data)), files, kind=kind, pattern="other:*")
+    out = export_files(spark, place(str(data)), files, kind=kind, match="other:*")
     assert out.read == out.written == len(entries)
     assert {each.suffix for each in (tmp_path / "out").glob("part-*")} == {f".{kind}"}
     with pytest.raises(RequestError, match="--overwrite"):
@@ -211,9 +211,9 @@ def test_a_job_on_nothing_fails_unless_it_is_told_to_go_on(
     with Store.open(tmp_path / "to"):
         pass
     for job in (
-        lambda: export_files(spark, source, folder, kind="csv", pattern="n*"),
-        lambda: archive(spark, source, folder, pattern="n*"),
-        lambda: report(spark, source, pattern="n*"),
+        lambda: export_files(spark, source, folder, kind="csv", match="n*"),
+        lambda: archive(spark, source, folder, match="n*"),
+        lambda: report(spark, source, match="n*"),
         lambda: verify(spark, source, to, streams=["orders", "n*"]),
     ):
         with pytest.raises(NoSuchKey, match=r"'n\*'.* in .*data.*--ignore-missing"):

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from kvstream.spark.jobs.places import Say, chosen, require, shown, table
+from kvstream.spark.jobs.places import Say, accepts_pattern, chosen, require, shown, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -65,20 +65,21 @@ class Report:
         return "\n".join(parts)
 
 
+@accepts_pattern
 def report(
     spark: "SparkSession",
     source: Mapping[str, str],
     *,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     start: str = "-",
     end: str = "+",
     say: Say = print,
 ) -> Report:
     """Report on streams, by default all; ``start`` and ``end`` bound the entries counted."""
-    options = chosen(source, streams, pattern)
+    options = chosen(source, streams, match)
     say(f"report on {shown(source)}")
-    require(spark, [source], (), pattern)
+    require(spark, [source], (), match)
     ids = spark.read.format("kvstream").schema(_ID).options(**options, start=start, end=end).load()
     ids = ids.cache()
     try:
