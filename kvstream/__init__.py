@@ -67,7 +67,8 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kvstream import aio as aio
-    from kvstream.engine.coerce import AnyPath, Level, SharedSettings
+    from kvstream.engine.coerce import AnyPath, Level, PlaceSettings
+    from kvstream.engine.listening import stop_on_signals
     from kvstream.group import Consumer, Group
     from kvstream.inprocess import connect, connect_async
     from kvstream.operations.ack import NackMode
@@ -169,9 +170,11 @@ __all__ = [
     "connect",
     "connect_async",
     "open",
+    "stop_on_signals",
 ]
 
 _LAZY = {
+    "engine.listening": ("stop_on_signals",),
     "group": ("Consumer", "Group"),
     "inprocess": ("connect", "connect_async"),
     "operations.ack": ("NackMode",),
@@ -222,15 +225,15 @@ def __dir__() -> list[str]:
 
 @overload
 def open(
-    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[SharedSettings]
+    place: AnyPath, *, decode: Literal[False] = ..., **options: Unpack[PlaceSettings]
 ) -> Store[bytes]: ...
 @overload
 def open(
-    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[SharedSettings]
+    place: AnyPath, *, decode: Literal[True], errors: str = ..., **options: Unpack[PlaceSettings]
 ) -> Store[str]: ...
 @overload
 def open(
-    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[SharedSettings]
+    place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
 ) -> Store[bytes] | Store[str]: ...
 def open(
     place: AnyPath,

@@ -275,7 +275,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
         await self._close(discard=False)
 
     async def _close(self, discard: bool) -> None:
-        await self._engine.task_call_long(partial(self._engine.close, discard), alone=True)
+        await self._engine.task_close(discard)
 
     async def __aenter__(self) -> Self:
         return self
@@ -370,6 +370,8 @@ def open(
     read_only: bool = False,
     create: bool = True,
     clock: Clock | None = None,
+    shared: bool = False,
+    wait_s: float | None = None,
     decode: bool = False,
     errors: str = "strict",
     **options: Any,
@@ -380,10 +382,16 @@ def open(
     """
     url, decoder = server_url(place), decoder_of(decode, errors)
     if url is None:
+        level = Durability.EVERYSEC if durability is None else durability
+        if shared:
+            settings = {"durability": level, "read_only": read_only, "create": create, **options}
+            return Opening(lambda: _open_shared(place, db or 0, decoder, settings, clock, wait_s))
+        if wait_s is not None:
+            raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
         opening = partial(
             _LoopStore.open,
             place,
-            durability=Durability.EVERYSEC if durability is None else durability,
+            durability=level,
             db=db or 0,
             read_only=read_only,
             create=create,
@@ -393,7 +401,14 @@ def open(
             **options,
         )
         return Opening(lambda: _open_directory(opening))
-    refuse_on_server(durability=durability, read_only=read_only or None, clock=clock, **options)
+    refuse_on_server(
+        durability=durability,
+        read_only=read_only or None,
+        clock=clock,
+        shared=shared or None,
+        wait_s=wait_s,
+        **options,
+    )
     return Opening(lambda: _open_server(url, db, decoder))
 
 
@@ -420,8 +435,26 @@ async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:
     return AsyncStore(engine, store)
 
 
-async def _open_server(url: str, db: int | None, decoder: Decoder[S]) -> AsyncStore[S]:
+async def _import_redis() -> None:
     with suppress(ModuleNotFoundError):  # connecting names the package
         await in_thread(partial(import_module, "redis.asyncio"))  # takes long
+
+
+async def _open_shared(
+    place: AnyPath,
+    db: int,
+    decoder: Decoder[S],
+    settings: dict[str, Any],
+    clock: Clock | None,
+    wait_s: float | None,
+) -> AsyncStore[S]:
+    await _import_redis()
+    shared = await in_thread(partial(import_module, "kvstream.aio.shared"))
+    engine = await in_greenlet(shared.open_loop_shared, place, settings, clock, wait_s)
+    return AsyncStore(engine, Store(engine, db, decoder))
+
+
+async def _open_server(url: str, db: int | None, decoder: Decoder[S]) -> AsyncStore[S]:
+    await _import_redis()
     engine = await in_greenlet(LoopRemoteEngine.open, url, db)
     return AsyncStore(engine, Store(engine, engine.db, decoder))

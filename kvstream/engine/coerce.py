@@ -70,15 +70,10 @@ class StoreSettings(_Settings, total=False):
 
 
 class PlaceSettings(_Settings, total=False):
-    """The options of ``kvstream.aio.open``: None leaves one to the place."""
+    """The options of ``kvstream.open`` and ``kvstream.aio.open``: None leaves one to the place."""
 
     durability: Level | None
     db: int | None
-
-
-class SharedSettings(PlaceSettings, total=False):
-    """The options of ``kvstream.open``."""
-
     shared: bool
     wait_s: float | None
 

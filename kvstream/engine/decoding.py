@@ -10,7 +10,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Generic, Literal, cast, overload
 
-from kvstream.errors import InvalidArgument, NotText, shown
+from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
 from kvstream.types.records import (
     ConsumerDetail,
@@ -107,11 +107,11 @@ class Decoder(Generic[S]):
                 if not self._is_text(name):
                     which = f"the field name {shown(name)} is not UTF-8"
                 elif not self._is_text(value):
-                    which = f"the value of field {_readable(name)} is not UTF-8: {shown(value)}"
+                    which = f"the value of field {quoted(name)} is not UTF-8: {shown(value)}"
                 else:
                     continue
                 return NotText(
-                    f"entry {entry.id} of stream {_readable(key_of(key))}: {which}; open the store "
+                    f"entry {entry.id} of stream {quoted(key_of(key))}: {which}; open the store "
                     'with errors="replace" or without decode'
                 )
         raise AssertionError("every field is text")
@@ -175,14 +175,6 @@ class Decoder(Generic[S]):
 
     def _pending_details(self, found: list[Any]) -> list[Any]:
         return [each._replace(consumer=self.name(each.consumer)) for each in found]
-
-
-def _readable(name: bytes) -> str:
-    """Return a name for an error message: as text if it is UTF-8."""
-    try:
-        return shown(name.decode())
-    except UnicodeDecodeError:
-        return shown(name)
 
 
 BYTES: Decoder[bytes] = Decoder(None)

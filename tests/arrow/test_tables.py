@@ -113,7 +113,7 @@ def test_fields_with_reserved_names_are_kept_apart_by_a_prefix(orders: Stream) -
 
 def test_a_value_of_another_type_is_named(orders: Stream) -> None:
     eid = orders.add({"qty": "many"})
-    message = rf"^entry {eid} of stream b'orders': the field qty is not a valid int64: b'many'$"
+    message = rf"^entry {eid} of stream 'orders': the field qty is not a valid int64: 'many'$"
     for read in (orders.to_arrow, lambda **how: list(orders.iter_batches(**how))):
         with pytest.raises(DataError, match=message):
             read(schema={"qty": "int64"})

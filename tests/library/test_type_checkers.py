@@ -12,7 +12,7 @@ from typing import get_type_hints
 
 import pytest
 
-from kvstream.engine.coerce import PlaceSettings, SharedSettings, StoreSettings
+from kvstream.engine.coerce import PlaceSettings, StoreSettings
 from kvstream.types.options import StoreOptions
 
 FOLDER = Path(__file__).parent
@@ -99,7 +99,6 @@ def test_a_program_has_no_error_and_each_mistake_is_found(
 def test_type_checkers_know_every_option_of_a_store() -> None:
     known = {each.name for each in fields(StoreOptions)} | {"clock", "db"}
     assert set(StoreSettings.__annotations__) == known
-    assert set(PlaceSettings.__annotations__) == known
-    assert set(SharedSettings.__annotations__) == known | {"shared", "wait_s"}
+    assert set(PlaceSettings.__annotations__) == known | {"shared", "wait_s"}
     options, settings = get_type_hints(StoreOptions), get_type_hints(StoreSettings)
     assert all(settings[name] == kind for name, kind in options.items() if name != "durability")
