@@ -2,7 +2,7 @@
 
 import gc
 
-from kvstream.spark.arrow import freeze_modules, without_gc
+from kvstream.spark.gc_settings import freeze_modules, without_gc
 
 
 def test_imported_modules_are_frozen_once() -> None:

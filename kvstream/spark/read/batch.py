@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from kvstream.spark.arrow import freeze_modules, without_gc
+from kvstream.spark.gc_settings import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, flag, number, places
 from kvstream.spark.read.partitions import (
     Piece,

@@ -23,7 +23,7 @@ from kvstream.bulkload.parts import BulkTicket
 from kvstream.engine import server_address
 from kvstream.errors import AccessDenied, InvalidArgument, RequestError, StoreError, StoreLocked
 from kvstream.remote.connection import Connection
-from kvstream.spark.arrow import freeze_modules, without_gc
+from kvstream.spark.gc_settings import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write import upload as uploading
