@@ -44,6 +44,8 @@ IDLE_S = 5.0
 _LOOK_S = 0.5
 HAND_OVER_S = 10.0
 """Seconds for clients to take their last replies when the owner closes."""
+_SETTLE_STEPS = 3
+"""Iterations of the event loop until an accepted connection is a client, or a closed one gone."""
 _PATH_MAX = 100
 """Bytes of a socket's path that every system takes; Linux takes 108."""
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -114,6 +116,11 @@ class Place:
             os.close(descriptor)
 
 
+async def _settled() -> None:
+    for _ in range(_SETTLE_STEPS):
+        await asyncio.sleep(0)
+
+
 class OwnerBusy(StoreLocked):
     """Another process opens or closes the shared store."""
 
@@ -161,12 +168,14 @@ class Claim:
 class Owner:
     """The open store of this process, served to the others."""
 
-    def __init__(self, place: Place, options: StoreOptions) -> None:
+    def __init__(
+        self, place: Place, options: StoreOptions, engine_type: type[Engine] = Engine
+    ) -> None:
         """Open the store; raise StoreLocked if another process has it, by whatever means."""
         self._place = place
         self._claim = Claim(place.directory)
         try:
-            self.engine = Engine(place.directory, options)
+            self.engine = engine_type(place.directory, options)
             try:
                 self._claim.take()  # of a store that was made just now
                 self._server = SocketServer(self.engine, place.listen())
@@ -258,7 +267,9 @@ class SocketServer:
         await self._stopping.wait()
         listener.stopping = True
         server.close()
+        await _settled()
         await hand_over(executor, HAND_OVER_S)
+        await _settled()
 
     @property
     def clients(self) -> int:
