@@ -57,6 +57,8 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = Path(os.path.realpath(directory))
         self._descriptor: int | None = None
+        self._made: os.stat_result | None = None
+        """The socket that this process has made."""
 
     @property
     def address(self) -> str:
@@ -89,6 +91,7 @@ class Place:
                 os.unlink(path)
             made.bind(path)
             os.chmod(path, FILE_MODE)  # before listen: until then nobody gets in
+            self._made = os.stat(path)
             made.listen(BACKLOG)
         except OSError as error:
             made.close()
@@ -102,8 +105,10 @@ class Place:
                 directories.refuse_foreign(path, os.stat(path, follow_symlinks=False))
 
     def remove_socket(self) -> None:
+        """Remove the socket that this process has made, unless another owner has replaced it."""
         with suppress(OSError):
-            os.unlink(self.address)
+            if self._made and os.path.samestat(self._made, os.stat(self.address)):
+                os.unlink(self.address)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
