@@ -53,6 +53,10 @@ def _order_prefix(stream: StreamMeta, pid: bytes) -> bytes:
     return tree_prefix(stream.idmp_tree) + b"O" + _LENGTH.pack(len(pid)) + pid
 
 
+def _order_row(stream: StreamMeta, pid: bytes, order: int) -> bytes:
+    return _order_prefix(stream, pid) + U64.pack(order)
+
+
 def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
     """Return the numbers of a row; raise Corruption if it is damaged."""
     try:
@@ -87,29 +91,24 @@ def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID
     """Record the entry that a producer created with a new idempotent ID."""
     if not stream.idmp_tree:
         stream.idmp_tree = txn.allocate()
-    expire(txn, stream, pid)
-    _replace(txn, stream, pid, iid)
-    oldest, following = _producer(txn, stream, pid)
+    oldest, following = expire(txn, stream, pid)
+    row = _iid_row(stream, pid, iid)
+    value = txn.batch.get(_TREES, row)
+    if value is not None:  # it expired behind a younger one, after the clock stepped back
+        order = _unpacked(_IID, row, value)[2]
+        txn.batch.delete(_TREES, _order_row(stream, pid, order))
+        stream.iids -= 1
     if following == oldest:
+        oldest = following = 0
         stream.pids += 1
         _expire_others(txn, stream, pid)
     _put(txn, stream, pid, iid, eid, txn.now_ms, following)
     following += 1
-    txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
     stream.iids += 1
     while following - oldest > maxsize(txn, stream):
-        oldest = _drop_oldest(txn, stream, pid, oldest, following)
+        oldest = _drop(txn, stream, pid, oldest)
+    txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
     txn.reshaped(stream)
-
-
-def _replace(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> None:
-    """Delete the order of an ID that expired behind a younger one, after the clock stepped back."""
-    row = _iid_row(stream, pid, iid)
-    value = txn.batch.get(_TREES, row)
-    if value is not None:
-        order = _unpacked(_IID, row, value)[2]
-        txn.batch.delete(_TREES, _order_prefix(stream, pid) + U64.pack(order))
-        stream.iids -= 1
 
 
 def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
@@ -123,16 +122,29 @@ def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
     return oldest, following
 
 
-def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
-    """Forget a producer's IDs that are older than the stream's duration."""
-    oldest, following = _producer(txn, stream, pid)
+def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
+    """Forget a producer's IDs that are older than the stream's duration; return what is left.
+
+    That is the order of the oldest ID, and of the next one.
+    """
+    first, following = _producer(txn, stream, pid)
     bound = txn.now_ms - duration_ms(txn, stream)
+    oldest = first
     while oldest < following:
-        row = _order_prefix(stream, pid) + U64.pack(oldest)
+        row = _order_row(stream, pid, oldest)
         value = txn.batch.get(_TREES, row)
         if value is not None and _unpacked(U64, row, value[: U64.size])[0] > bound:
-            return
-        oldest = _drop_oldest(txn, stream, pid, oldest, following)
+            break
+        oldest = _drop(txn, stream, pid, oldest)
+    if oldest > first:
+        row = _producer_row(stream, pid)
+        if oldest == following:
+            stream.pids -= 1
+            txn.batch.delete(_TREES, row)
+        else:
+            txn.batch.put(_TREES, row, _PRODUCER.pack(oldest, following))
+        txn.reshaped(stream)
+    return oldest, following
 
 
 def _expire_others(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
@@ -152,22 +164,15 @@ def _expire_others(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
             expire(txn, stream, other)
 
 
-def _drop_oldest(txn: Txn, stream: StreamMeta, pid: bytes, oldest: int, following: int) -> int:
-    batch = txn.batch
-    order = _order_prefix(stream, pid) + U64.pack(oldest)
-    value = batch.get(_TREES, order)
+def _drop(txn: Txn, stream: StreamMeta, pid: bytes, order: int) -> int:
+    """Forget the oldest ID of a producer, and return the next order."""
+    row = _order_row(stream, pid, order)
+    value = txn.batch.get(_TREES, row)
     if value is not None:
-        batch.delete(_TREES, order)
-        batch.delete(_TREES, _iid_row(stream, pid, value[U64.size :]))
+        txn.batch.delete(_TREES, row)
+        txn.batch.delete(_TREES, _iid_row(stream, pid, value[U64.size :]))
         stream.iids -= 1
-    oldest += 1
-    if oldest == following:
-        stream.pids -= 1
-        batch.delete(_TREES, _producer_row(stream, pid))
-    else:
-        batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
-    txn.reshaped(stream)
-    return oldest
+    return order + 1
 
 
 def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
@@ -226,8 +231,7 @@ def _put(
 ) -> None:
     """Write the two rows of an idempotent ID."""
     txn.batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, order))
-    place = _order_prefix(stream, pid) + U64.pack(order)
-    txn.batch.put(_TREES, place, U64.pack(stamp) + iid)
+    txn.batch.put(_TREES, _order_row(stream, pid, order), U64.pack(stamp) + iid)
 
 
 def forget_all(txn: Txn, stream: StreamMeta) -> None:

@@ -118,7 +118,7 @@ class GroupRead:
         return (
             self.claim_ms is None
             and not self.noack
-            and any(after is readgroup.NEW for _, after in self.wanted)
+            and all(after is readgroup.NEW for _, after in self.wanted)
         )
 
     @property

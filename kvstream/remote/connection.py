@@ -37,6 +37,10 @@ from kvstream.errors import (
 )
 from kvstream.remote.replies import sections_of
 
+_pack: Callable[[Any], bytes] | None = None
+with suppress(ModuleNotFoundError):  # optional, as redis-py is
+    from hiredis import pack_command as _pack
+
 if TYPE_CHECKING:
     import redis
 
@@ -270,10 +274,16 @@ class Link:
     def _read(self) -> Any:
         return self._connection.read_response()
 
+    def _packed(self, words: Words) -> Sequence[bytes]:
+        """Return a command as bytes. redis-py does the same in three times as long."""
+        if _pack is None:
+            return self._connection.pack_command(*words)  # type: ignore[no-any-return]
+        return (_pack(tuple(words)),)
+
     def ask(self, words: Words) -> Any:
         """Return the reply to a command; an error reply is raised."""
         try:
-            self._write(self._connection.pack_command(*words))
+            self._write(self._packed(words))
         except Exception as error:
             mark_unsent(error)
             raise

@@ -101,9 +101,7 @@ class GivenBack:
         """Claim the entries of NOBODY; return whether there were any."""
         reply: Reply = []
         any_found = False
-        for name, after in attempt.wanted:
-            if after is not readgroup.NEW:
-                continue
+        for name, _ in attempt.wanted:
             rows = self._nobodys(name, attempt.group, attempt.count)
             any_found = any_found or bool(rows)
             tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]

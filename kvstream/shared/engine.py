@@ -42,6 +42,7 @@ from kvstream.errors import (
     StoreLocked,
     UnknownOutcome,
 )
+from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack, append, claim, delete, read, readgroup
 from kvstream.operations import range as ranges
@@ -557,6 +558,10 @@ def _pending_since(
             claim.pending_range, name, attempt.group, start, MAX_ID, _PENDING_PAGE, attempt.consumer
         )
         idle_max = (time.time() - begun) * 1000 + 1
-        found += [row.id for row in page if row.idle_ms is not None and row.idle_ms <= idle_max]
+        found += [
+            row.id
+            for row in page
+            if row.idle_ms is not None and row.idle_ms <= idle_max and row.deliveries != COUNT_MAX
+        ]
         start = page[-1].id.next() if len(page) == _PENDING_PAGE else None
     return found

@@ -50,6 +50,8 @@ def produce(store: Store, killed: bool) -> None:
 
 def main(directory: str, method: str, killed: bool) -> None:
     context: Any = multiprocessing.get_context(method)
+    if method == "forkserver":  # each child would import redis-py, perhaps without bytecode
+        context.set_forkserver_preload(["__main__", "kvstream.shared.engine", "redis"])
     with kvstream.open(directory, shared=True, durability="no", wait_s=60) as store:
         store.stream("tasks").create_group("workers", "0")
         names = [f"worker-{n}" for n in range(CHILDREN)]
