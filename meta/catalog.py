@@ -13,7 +13,7 @@ stream in steps sees the first two in the stream's record; ``Deletions`` reports
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
-from weakref import WeakSet
+from weakref import ref
 
 from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import (
@@ -67,21 +67,20 @@ class Deletions:
     """Report deleted entries to the watches of their streams."""
 
     def __init__(self) -> None:
-        self._watches: WeakSet[DeletionWatch] = WeakSet()
+        self._watches: set[ref[DeletionWatch]] = set()
 
     def watch(self, stream: StreamMeta) -> DeletionWatch:
         """Record deletions from a stream for as long as the caller keeps the watch."""
         watch = DeletionWatch(stream)
-        self._watches.add(watch)
+        self._watches.add(ref(watch, self._watches.discard))
         return watch
 
     def note(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
         stream.deletions += 1
-        if self._watches:
-            for watch in self._watches:
-                if watch.stream is stream:
-                    watch.note(ids)
+        for each in list(self._watches):
+            if (watch := each()) is not None and watch.stream is stream:
+                watch.note(ids)
 
 
 def note_activity(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
@@ -125,15 +124,20 @@ class Allocator:
         self._first_free = 1
         """Above every number allocated since the store was opened, used or not."""
 
-    def take(self, txn: Txn, count: int = 1) -> range:
+    def take(self, txn: Txn, count: int) -> range:
         """Return ``count`` consecutive numbers."""
-        if not self._next:
-            value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
-            self._next = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
-        first = self._next
-        self._next = self._first_free = first + count
-        txn.batch.put(_METADATA, ALLOCATOR_KEY, U64.pack(self._next))
+        first = self.reserve(txn, count)
         return range(first, first + count)
+
+    def reserve(self, txn: Txn, count: int = 1) -> int:
+        """Return the first of ``count`` consecutive numbers."""
+        first = self._next
+        if not first:
+            value = txn.batch.get(_METADATA, ALLOCATOR_KEY)
+            first = max(self._first_free, decode_number(ALLOCATOR_KEY, value, missing=1))
+        self._next = self._first_free = first + count
+        txn.batch.puts[_METADATA][ALLOCATOR_KEY] = U64.pack(first + count)
+        return first
 
     def forget(self) -> None:
         """Read the row again at the next call."""
@@ -287,7 +291,8 @@ class Catalog:
 
     def rewrite(self, txn: Txn, string: StringMeta) -> None:
         """Write a string with a new value; a long one is not kept in memory."""
-        self.index.note(string)
+        if self.index.watches:
+            self.index.note(string)
         txn.batch.puts[_METADATA][string.row] = string.encode()
         if len(string.value) > STRING_BYTES_MAX:
             self.strings.pop(self.databases.shown_name(txn, string.name), None)
@@ -426,7 +431,9 @@ class Catalog:
     def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
         """Delete the rows that a deleted key left under a stored name; with ``swept`` all of
         them."""
-        gone = self.unlinked.known(txn) or self.flushed.of(txn, database_of(name)).bound
+        gone = self.unlinked.known(txn) or (
+            self.flushed.unswept(txn) and self.flushed.of(txn, database_of(name)).bound
+        )
         record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
         if record is None:
             return

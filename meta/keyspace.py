@@ -236,25 +236,21 @@ class KeyIndex:
         self._expiries: dict[int, Expiries] = {}
         """By the stored number of each database, of the expiry rows below ``_counted_to``."""
         self._counted_to = EXPIRY_TAG
-        self._watches: set[ref[KeyWatch]] = set()
-        """A set, since the truth of a WeakSet takes 0.2 us and is asked at each change."""
+        self.watches: set[ref[KeyWatch]] = set()
+        """A set, since the truth of a WeakSet takes 0.2 us and is asked at each change; callers
+        look before they report a change."""
         self.usage = Usage()
 
     def add(self, txn: Txn, key: Key) -> None:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
         txn.frees = False
-        if self._watches:
+        if self.watches:
             self.note(key)
         db = database_of(key.name)
         txn.batch.puts[_METADATA][scan_row(db, key.generation)] = key_of(key.name)
         if key.expire_at:
             self._note_expiry(txn, key.expire_at, key.name)
         self._count(txn, db, 1)
-
-    @property
-    def is_watched(self) -> bool:
-        """Return whether any watch exists."""
-        return bool(self._watches)
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys whose rows are written already, by their stored names."""
@@ -428,18 +424,17 @@ class KeyIndex:
     def watch(self, only: set[bytes] | None = None) -> KeyWatch:
         """Record every change of keys for as long as the caller keeps the watch."""
         watch = KeyWatch(only)
-        self._watches.add(ref(watch, self._watches.discard))
+        self.watches.add(ref(watch, self.watches.discard))
         return watch
 
     def _kept(self) -> list[KeyWatch]:
         """Return the watches that their callers still keep."""
-        return [watch for each in list(self._watches) if (watch := each()) is not None]
+        return [watch for each in list(self.watches) if (watch := each()) is not None]
 
     def note(self, key: Key) -> None:
         """Report a change of a key to the watches."""
-        if self._watches:
-            for watch in self._kept():
-                watch.note(key.name)
+        for watch in self._kept():
+            watch.note(key.name)
 
     def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
         """Report the watched keys of swapped databases that exist.

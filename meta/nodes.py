@@ -42,6 +42,7 @@ from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
 from kvstream.types.records import Fields, RepeatedFields
 
+_MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 _NEAR_VALUE = 128
 """Values below this length take at most one byte more in a listpack than in msgpack."""
 _FEW = 16
@@ -93,7 +94,7 @@ def data_size(value: bytes) -> int:
 def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]:
     lower = max(stream.open_first, stream.measured.next())
     upper = stream.prefix + stream.open_last.packed + b"\x00"
-    rows = batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
+    rows = batch.page(_MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
     decode_checked([value for _, value in rows])
     return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
 
@@ -154,7 +155,6 @@ _NODES_PAGE = 5000
 HELD_MAX = 64
 """Closed nodes of a stream that are kept in memory: 20 KB."""
 _first_of_node = attrgetter("first")
-_TREES: int = Family.TREES
 
 
 def open_node(stream: StreamMeta) -> Node:
@@ -248,7 +248,7 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
     if reverse:
-        for key, value in txn.batch.scan(Family.TREES, lower, upper, reverse):
+        for key, value in txn.batch.scan(_TREES, lower, upper, reverse):
             yield Node.decode(StreamID.unpack(key[8:]), value)
         return
     for page in _pages(txn, stream, start):
@@ -327,7 +327,7 @@ def _pages(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[list[Row]]
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
     limit = FIRST_PAGE
-    while page := txn.batch.page(Family.TREES, lower, upper, limit):
+    while page := txn.batch.page(_TREES, lower, upper, limit):
         yield page
         if len(page) < limit:
             return
@@ -358,7 +358,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
         return True
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + last.packed + b"\x00"
-    found = txn.batch.page(Family.TREES, lower, upper, most + 1)
+    found = txn.batch.page(_TREES, lower, upper, most + 1)
     return len(found) > most or any(_is_large(row) for row in found)
 
 
@@ -370,7 +370,7 @@ def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
         eid = stream.open_first
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    found = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    found = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
     return bool(found) and _is_large(found[0])
 
 
@@ -405,9 +405,6 @@ class Part(NamedTuple):
 
 def parts_of(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[Part]:
     """Divide live entries, in ascending order, among the nodes that hold them."""
-    if len(ids) == 1:
-        holder = node_of(txn, stream, ids[0])
-        return [Part(holder, ids, holder.live == 1, False)]
     parts: list[Part] = []
     ahead: Iterator[Node] = iter(())
     at = 0
@@ -490,7 +487,7 @@ def live_counts(
     first = next(closed_before(txn, stream, low), stream.head)
     lower, upper = prefix + first.packed, prefix + high.packed + b"\x00"
     while True:
-        page = txn.batch.page(Family.TREES, lower, upper, _NODES_PAGE)
+        page = txn.batch.page(_TREES, lower, upper, _NODES_PAGE)
         lives = lives_in([value for _, value in page])
         yield from zip([key[8:] for key, _ in page], lives, strict=True)
         if len(page) < _NODES_PAGE:
@@ -504,7 +501,7 @@ def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[Strea
     """Yield the first IDs of the closed nodes that begin at or below ``eid``, the last first."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    for key, _ in txn.batch.scan(Family.TREES, lower, upper, reverse=True):
+    for key, _ in txn.batch.scan(_TREES, lower, upper, reverse=True):
         yield StreamID.unpack(key[8:])
 
 
@@ -533,7 +530,7 @@ def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
 def _rows_between(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID) -> int:
     lower = max(stream.first, new_id(above).next())
     upper = stream.prefix + last.packed + b"\x00"
-    rows = txn.batch.page(Family.MESSAGES, stream.prefix + lower.packed, upper, WHOLE_NODE)
+    rows = txn.batch.page(_MESSAGES, stream.prefix + lower.packed, upper, WHOLE_NODE)
     return len(rows)
 
 
@@ -570,7 +567,7 @@ def _node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
     """Return the last closed node that begins at or before an ID."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    page = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    page = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
     return Node.decode(StreamID.unpack(page[0][0][8:]), page[0][1]) if page else None
 
 
@@ -578,7 +575,7 @@ def _rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
     if start > end:
         return 0
     lower, upper = stream.prefix + start.packed, stream.prefix + end.packed + b"\x00"
-    return len(txn.batch.page(Family.MESSAGES, lower, upper, WHOLE_NODE))
+    return len(txn.batch.page(_MESSAGES, lower, upper, WHOLE_NODE))
 
 
 def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
@@ -587,7 +584,7 @@ def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID)
     lower, upper = prefix + above.packed + b"\x00", prefix + below.packed
     if lower >= upper:
         return iter(())
-    return map(live_of, txn.batch.snapshot(Family.TREES, lower, upper))
+    return map(live_of, txn.batch.snapshot(_TREES, lower, upper))
 
 
 def live_of(page: list[Row]) -> int:

@@ -212,7 +212,7 @@ def _append(
 ) -> None:
     """Write ``ids`` as runs of their own."""
     if len(ids) <= RUN_IDS_MAX:
-        pel_index.add(txn, group, Run(ids[0], ids, owner, time_ms, count, rank))
+        pel_index.add(txn, group, new_run((ids[0], ids, owner, time_ms, count, rank)))
         return
     pel_index.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank)))
 

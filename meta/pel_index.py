@@ -36,6 +36,7 @@ from kvstream.storage.batch import Family
 
 CACHED_IDS = 1 << 18
 """IDs of a group whose runs are kept in memory: 15 MB."""
+_TREES = Family.TREES
 _EVERYTHING = Run(b"", [b"\xff" * ID_BYTES], b"", 0, 0)
 """A run that overlaps all IDs."""
 _FEW = 8
@@ -354,18 +355,18 @@ def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> N
         or size + count * HEAD_BYTES + ids * ID_BYTES > trees.CACHED_BYTES
     )
     for run in runs():
-        txn.batch.put(Family.TREES, group.runs.prefix + run.anchor, run.encode())
+        txn.batch.put(_TREES, group.runs.prefix + run.anchor, run.encode())
         if group.indexed:
             _lay_down_indexed(txn, group, run)
 
 
 def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
     count = len(run.ids)
-    txn.batch.put(Family.TREES, group.times.prefix + run.times_suffix, b"")
+    txn.batch.put(_TREES, group.times.prefix + run.times_suffix, b"")
     group.pending += count
     if run.owned:
         consumer = group.consumers[run.owner]
-        txn.batch.put(Family.TREES, consumer.runs.prefix + run.anchor, b"")
+        txn.batch.put(_TREES, consumer.runs.prefix + run.anchor, b"")
         consumer.pending += count
     else:
         group.nacked += count

@@ -151,17 +151,19 @@ class Node:
 def encode_node(
     last: StreamID, appended: int, live: int, size: int, names: tuple[bytes, ...]
 ) -> bytes:
-    """Return the bytes of a node's row.
+    """Return the bytes of a node's row."""
+    return _NODE.pack(*last, appended, live, size) + _encode_names(names)
 
-    Most nodes have the names of the one before, as the very same object.
-    """
+
+def _encode_names(names: tuple[bytes, ...]) -> bytes:
+    """Return field names in msgpack; most are those of the call before, as the very same object."""
     global _names_before
-    before, tail = _names_before
+    before, packed = _names_before
     if before is not names:
-        tail = _pack_names(names)
-        if len(tail) <= _KEPT_MAX:
-            _names_before = names, tail
-    return _NODE.pack(*last, appended, live, size) + tail
+        packed = _pack_names(names)
+        if len(packed) <= _KEPT_MAX:
+            _names_before = names, packed
+    return packed
 
 
 def live_in(value: bytes) -> int:
@@ -295,7 +297,7 @@ class StreamMeta:
             [] if self.measured == self.open_last else None
         )
         """The open node's entries above ``measured``, not in open_bytes; None if to be read
-        back."""
+        back. All of them are live, and no live entry is missing behind the first."""
         self.slack = 0 if self.unmeasured == [] else UNREAD
         """An upper bound of the bytes of the unmeasured entries."""
         self.groups: dict[bytes, GroupMeta] = {}
@@ -389,8 +391,7 @@ class StreamMeta:
             self.iids_duplicates,
             len(self.prefix),
         )
-        names: bytes = msgpack.packb(self.names, use_bin_type=False)
-        return fixed + self.prefix + names
+        return fixed + self.prefix + _encode_names(self.names)
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StreamMeta":

@@ -18,6 +18,8 @@ from kvstream.types.ids import StreamID
 if TYPE_CHECKING:  # a circle: the catalog loads what a transaction asks it for
     from kvstream.meta.catalog import Catalog
 
+_METADATA, _TREES = Family.METADATA, Family.TREES
+
 
 class Txn:
     """The state of one transaction."""
@@ -118,7 +120,7 @@ class Txn:
 
     def allocate(self) -> int:
         """Allocate a number for a tree or a generation."""
-        return self.catalog.numbers.take(self).start
+        return self.catalog.numbers.reserve(self)
 
     def changed(self, stream: StreamMeta) -> None:
         """Write the part of the stream's record that changes often."""
@@ -185,7 +187,7 @@ class Txn:
         """Put the changed records into the batch and return it, or None if nothing was changed."""
         batch = self.batch
         if self._streams:
-            puts = batch.puts[Family.METADATA]
+            puts = batch.puts[_METADATA]
             for row, stream in self._streams.items():
                 try:
                     puts[row] = stream.encode()
@@ -200,7 +202,7 @@ class Txn:
             self._members.update(seen)
             seen.clear()
         if self._members:
-            puts = batch.puts[Family.TREES]
+            puts = batch.puts[_TREES]
             for row, member in self._members.items():
                 try:
                     puts[row] = member.encode()

@@ -162,12 +162,13 @@ class StreamsKeys(Keys):
     """The first argument that may be STREAMS."""
 
     def of(self, argv: Argv) -> list[bytes]:
-        at = 1
-        while at < len(argv):
-            word = argv[at].upper()
-            if word == b"STREAMS":
-                return list(argv[at + 1 : at + 1 + (len(argv) - at - 1) // 2])
-            at += 3 if word == b"GROUP" else 1  # a group or consumer may be called "streams"
+        at, words = 1, len(argv)
+        while at < words:
+            word = argv[at]
+            if len(word) == len(b"STREAMS") and word.upper() == b"STREAMS":
+                return list(argv[at + 1 : at + 1 + (words - at - 1) // 2])
+            is_group = len(word) == len(b"GROUP") and word.upper() == b"GROUP"
+            at += 3 if is_group else 1  # a group or consumer may be called "streams"
         return []
 
 

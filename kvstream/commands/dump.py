@@ -16,9 +16,10 @@ from kvstream.commands.incremental import behind_steps, in_steps
 from kvstream.commands.replies import OK, Bulk, Paged, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
+from kvstream.layout.listpack import canonical_integer
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import dump, info, keyspace, strings, thresholds
+from kvstream.operations import dump, info, keyspace, thresholds
 from kvstream.operations.load import refuse_existing
 
 COMMANDS = Family("generic")
@@ -147,7 +148,7 @@ def encoding_of(txn: Txn, key: Key | None) -> str | None:
         return None if key is None else "stream"
     if key.in_parts or key.length > EMBEDDED_BYTES_MAX:
         return "raw"
-    if strings.is_integer(key.read(txn.batch)):
+    if canonical_integer(key.read(txn.batch)) is not None:
         return "int"
     return "raw" if len(key_of(key.name)) + key.length > EMBEDDED_BYTES_MAX else "embstr"
 

@@ -273,7 +273,7 @@ class Engine:
 
         0 once the log has failed: reads then show what is in memory, and wait for no fsync.
         """
-        return self.database.sequence if self.database.failure is None else 0
+        return self.database.sequence if self._gate.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
 

@@ -33,6 +33,7 @@ bulk load creates share a number of that load in place of a generation, with the
 their keys tell them apart.
 """
 
+from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
 
@@ -126,6 +127,7 @@ def stream_row(name: bytes) -> bytes:
     return STREAM_TAG + name
 
 
+@lru_cache(maxsize=16)
 def key_count_row(db: int) -> bytes:
     return KEY_COUNT_TAG + U16.pack(db)
 

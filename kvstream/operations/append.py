@@ -16,6 +16,7 @@ import xxhash
 
 from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, quoted
 from kvstream.layout.keys import U64, is_shared, key_of
+from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes, unfinished_loads
@@ -414,9 +415,10 @@ def is_done(txn: Txn, mark: Mark | None) -> bool:
     value = None if mark is None else strings.get(txn, mark[0])
     if value is None or mark is None:
         return False
-    if not strings.is_integer(value):
+    number = canonical_integer(value)
+    if number is None:
         raise InvalidArgument(f"the mark {quoted(key_of(mark[0]))} holds no number of a batch")
-    return int(value) >= mark[1]
+    return number >= mark[1]
 
 
 def put_mark(txn: Txn, mark: Mark | None) -> None:

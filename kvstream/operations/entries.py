@@ -1,5 +1,6 @@
 """Reads of the message rows of one stream, for every other operation."""
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 
 from kvstream.layout.keys import ID_BYTES
@@ -51,11 +52,24 @@ def rows(
     if start > end:
         return []
     prefix = stream.prefix
-    lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
     most = _ALL if count is None else count
+    in_memory = recent(stream, start, most)
+    if in_memory is not None:
+        upper = prefix + PACKED(*end)
+        return [row for row in in_memory if row[0] <= upper]
+    lower, upper = prefix + start.packed, prefix + end.packed + b"\x00"
     if txn.unwritten and start > txn.unwritten.get(prefix, MAX_ID):
         return txn.batch.added(_MESSAGES, lower, upper, most)
     return txn.batch.page(_MESSAGES, lower, upper, most)
+
+
+def recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
+    """Return the first rows from ``start`` on; None if they are not all in memory."""
+    entries = stream.unmeasured
+    if not entries or start < entries[0][0]:
+        return None
+    at, prefix = bisect_left(entries, (start, b"")), stream.prefix
+    return [(prefix + PACKED(*eid), value) for eid, value in entries[at : at + count]]
 
 
 def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int) -> Rows:

@@ -271,7 +271,7 @@ def give(
 
 
 def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
-    """Return the next ``count`` new entries through the group's readahead.
+    """Return the next ``count`` new entries: recent ones, or through the group's readahead.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
     until one of its entries is deleted, and skipped if the group's last ID was moved.
@@ -284,8 +284,11 @@ def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> R
     if ahead.after != following:
         queue.clear()
     if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
-        most = max(count, ahead.pace)
-        found = entries.rows(txn, stream, following.next(), MAX_ID, most)
+        start, most = following.next(), max(count, ahead.pace)
+        in_memory = entries.recent(stream, start, count)
+        if in_memory is not None:
+            return Rows(in_memory, len(prefix))
+        found = entries.rows(txn, stream, start, MAX_ID, most)
         ahead.rows = queue = deque(found)
         ahead.pace = ahead.next_pace(found)
     taken = [queue.popleft() for _ in range(min(count, len(queue)))]

@@ -21,6 +21,7 @@ import xxhash
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
+from kvstream.layout.listpack import canonical_integer
 from kvstream.meta import many_strings
 from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pel import runs_from
@@ -34,7 +35,6 @@ from kvstream.types.options import ENTRY_BYTES_MAX
 STRING_BYTES_MAX = ENTRY_BYTES_MAX
 """Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
-_INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _NUMBER = re.compile(
     rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?|[+-]?inf", re.IGNORECASE
 )
@@ -80,21 +80,20 @@ def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
 
 
 def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None) -> None:
-    """Set a name that stands for ``key`` to a string."""
-    if expire_at is None:
-        expire_at = 0 if key is None else key.expire_at
+    """Set a name that stands for ``key`` to a string; ``put`` has the meaning of the expiry."""
     if expire_at and expire_at <= txn.expiry_ms:
         keyspace.delete(txn, name)
     elif isinstance(key, StringMeta):
         key.put(txn, value)
-        if expire_at or key.expire_at:
+        if expire_at is not None and (expire_at or key.expire_at):
             txn.catalog.set_expiry(txn, key, expire_at)
         else:
             txn.catalog.rewrite(txn, key)
     else:
         if key is not None:
+            expire_at = key.expire_at if expire_at is None else expire_at
             keyspace.make_room(txn, name)
-        txn.catalog.create_string(txn, name, value, expire_at)
+        txn.catalog.create_string(txn, name, value, expire_at or 0)
         txn.signal(name)
 
 
@@ -117,25 +116,15 @@ def add(txn: Txn, name: bytes, number: int) -> int:
     total = number if string is None else _integer(string.read(txn.batch)) + number
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    if string is None:
-        put(txn, name, b"%d" % total)
-    else:
-        string.put(txn, b"%d" % total)
-        txn.catalog.rewrite(txn, string)
+    _put_over(txn, name, string, b"%d" % total, None)
     return total
 
 
 def _integer(value: bytes) -> int:
-    if _INTEGER.fullmatch(value) is not None:
-        number = int(value)
-        if I64_MIN <= number <= I64_MAX:
-            return number
-    raise InvalidArgument("value is not an integer or out of range")
-
-
-def is_integer(value: bytes) -> bool:
-    """Return whether a value is a signed 64-bit integer as Redis writes it."""
-    return _INTEGER.fullmatch(value) is not None and I64_MIN <= int(value) <= I64_MAX
+    number = canonical_integer(value)
+    if number is None:
+        raise InvalidArgument("value is not an integer or out of range")
+    return number
 
 
 def append(txn: Txn, name: bytes, more: bytes) -> int:
@@ -303,10 +292,10 @@ def _is_over(txn: Txn, key: Key) -> bool:
 
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
     """Set keys of a database, of any kind, to strings."""
-    for value in values.values():
-        refuse_longer(len(value))
+    refuse_longer(max(map(len, values.values()), default=0))
+    find = txn.catalog.key
     for name, value in values.items():
-        put(txn, name, value)
+        _put_over(txn, name, find(txn, name), value, 0)
 
 
 class LongGet(keyspace.LongKeys[list[bytes | None]]):

@@ -366,19 +366,26 @@ def _entries_to_delete(
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Delete live entries of one stream, in ascending order, and update its counters."""
-    parts = nodes.parts_of(txn, stream, ids)
-    nodes.lose_parts(txn, stream, parts)
-    _delete_rows(txn, stream, parts)
-    if txn.catalog.hot.memory:
-        txn.catalog.hot.deleted(stream.prefix, ids[0].packed, ids[-1].packed)
-    txn.catalog.deletions.note(stream, ids)
+    first, last, catalog = ids[0], ids[-1], txn.catalog
+    if first == last:
+        nodes.lose(txn, stream, nodes.node_of(txn, stream, first), 1)
+        txn.batch.puts[_MESSAGES][stream.prefix + PACKED(*first)] = None
+    else:
+        parts = nodes.parts_of(txn, stream, ids)
+        nodes.lose_parts(txn, stream, parts)
+        _delete_rows(txn, stream, parts)
+    if catalog.hot.memory:
+        catalog.hot.deleted(stream.prefix, PACKED(*first), PACKED(*last))
+    catalog.deletions.note(stream, ids)
     stream.shrinks += 1
-    stream.deleted_to = max(stream.deleted_to, ids[-1])
+    if last > stream.deleted_to:
+        stream.deleted_to = last
     stream.length -= len(ids)
-    _leave_out(stream, ids)
+    if stream.ahead:
+        _leave_out(stream, ids)
     if stream.length == 0:
         stream.first = MIN_ID
-    elif stream.first == ids[0]:
+    elif stream.first == first:
         stream.first = _first_live(txn, stream)
     txn.changed(stream)
 
@@ -386,7 +393,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
 def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:
     """Remove deleted entries from those that were looked up ahead."""
     ahead = stream.ahead
-    if not ahead or ids[0] > ahead[-1]:
+    if ids[0] > ahead[-1]:
         return
     if len(ids) == 1 and ids[0] in ahead:
         ahead.remove(ids[0])

@@ -36,12 +36,8 @@ class Durations:
 
     def add(self, seconds: float, calls: int = 1) -> None:
         """Note calls that took ``seconds`` each."""
-        recent = self.recent
-        if calls == 1:
-            recent.append(seconds)
-        else:
-            recent += [seconds] * calls
-        if len(recent) >= RECENT:
+        self.recent += [seconds] * calls
+        if len(self.recent) >= RECENT:
             self.count()
 
     def count(self) -> None:
@@ -120,7 +116,10 @@ class CommandStatistics:
         """Count a call."""
         self.calls += 1
         self.seconds += seconds
-        self.durations.add(seconds)
+        recent = self.durations.recent
+        recent.append(seconds)
+        if len(recent) >= RECENT:
+            self.durations.count()
 
 
 class Statistics:

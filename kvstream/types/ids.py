@@ -86,7 +86,7 @@ class StreamID(NamedTuple):
     def next(self) -> "StreamID":
         """Return the ID right above; raise IDsExhausted at the greatest."""
         if self.seq < U64_MAX:
-            return StreamID(self.ms, self.seq + 1)
+            return new_id((self.ms, self.seq + 1))
         if self.ms < U64_MAX:
             return StreamID(self.ms + 1, 0)
         raise IDsExhausted("The stream has exhausted the last possible ID")

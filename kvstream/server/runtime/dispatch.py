@@ -57,13 +57,17 @@ class Lookups:
         """Note the keys of a finished call."""
         uses, counts, has_one_key = self._by_command[command.name]
         missing, statistics = txn.missing, self._statistics
-        if has_one_key and not missing and not client.no_touch:  # most calls
-            if counts:
-                statistics.keyspace_hits += 1
-            if uses:
-                self._usage.note_one(client.prefix + argv[1], txn.now_ms)
-            return
         prefix = client.prefix
+        if has_one_key and not client.no_touch:  # most calls
+            name = prefix + argv[1]
+            if counts:
+                is_miss = name in missing
+                statistics.keyspace_misses += is_miss
+                statistics.keyspace_hits += not is_miss
+            if uses:
+                self._usage.note_one(name, txn.now_ms)
+            missing.clear()
+            return
         names = [prefix + key for key in command.keys_of(argv)]
         if counts:
             counted = names if len(names) <= counts else names[:counts]

@@ -57,7 +57,7 @@ class Plain(NamedTuple):
     key_at: int
     """The place of its only key; 0: it may have several, or none."""
     counts: bool
-    """Its key counts as a hit or miss."""
+    """Its keys count as hits or misses."""
     uses: bool
     """It uses its key, for OBJECT IDLETIME."""
 
@@ -179,8 +179,7 @@ class Pipelines:
                 self._record_calls()
                 self._last = last = found
             argvs.append(requests.popleft())
-            if found.grows:
-                turn.grows = True
+            turn.grows |= found.grows
             try:
                 reply = found.run(txn, client, argv)
             except RequestError as error:
@@ -195,14 +194,20 @@ class Pipelines:
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
-            if found.key_at and not txn.missing:
-                self._hits += found.counts
+            if found.key_at:
+                name = prefix + argv[found.key_at]
                 if found.uses:
-                    names.append(prefix + argv[found.key_at])
+                    names.append(name)
+                self._hits += found.counts and name not in txn.missing
+                self._misses += found.counts and name in txn.missing
             elif found.has_keys:
                 self._note_keys(client, found, argv, txn)
+            txn.missing.clear()
             if found.writes:
-                self._note_write(found, reply, txn)
+                self._changed = self._changed or txn.dirty
+                shows_none = txn.noted or (found.shows_change and not reply)
+                self._idle += (shows_none or not self._changed) and kind is not ErrorReply
+                txn.noted = False
             if ended - began >= noted_s:
                 calls.note_slow(client, found.command, argv, ended - began)
             if txn.signals:
@@ -218,16 +223,8 @@ class Pipelines:
             slots.pop()
         return len(argvs) + (held is not None), held
 
-    def _note_write(self, found: Plain, reply: Answer, txn: Txn) -> None:
-        """Count a write that has changed nothing."""
-        self._changed = changed = self._changed or txn.dirty
-        shows_none = found.shows_change and not reply
-        if type(reply) is not ErrorReply and (not changed or txn.noted or shows_none):
-            self._idle += 1
-        txn.noted = False
-
     def _note_keys(self, client: Client, found: Plain, argv: Argv, txn: Txn) -> None:
-        """Note the keys of a call that may have several, or has missed some."""
+        """Note the keys of a call that may have several."""
         keys = found.command.keys_of(argv)
         if len(keys) > 1:
             self._calls.lookups.note(client, found.command, argv, txn)
@@ -240,8 +237,6 @@ class Pipelines:
                 is_miss = name in txn.missing
                 self._hits += not is_miss
                 self._misses += is_miss
-        if txn.missing:
-            txn.missing.clear()
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""

@@ -1,0 +1,60 @@
+"""Recent entries are read from memory: the same as their rows, whatever happens to the stream."""
+
+import random
+
+import pytest
+
+from kvstream.layout.values import encode_fields
+from kvstream.operations import append, delete, entries, trim
+from kvstream.operations.trim import Strategy, Trim
+from kvstream.storage.batch import Family
+from kvstream.storage.database import Database
+from kvstream.types.ids import MAX_ID, StreamID
+from kvstream.types.options import StoreOptions
+from tests.meta.rows import Metadata, fresh_name
+
+OPTIONS = StoreOptions(stream_node_max_entries=8, stream_node_max_bytes=600)
+SPAN = 60
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_recent_entries_are_those_of_their_rows(database: Database, seed: int) -> None:
+    draw = random.Random(seed)
+    metadata, name, seen = Metadata(database, OPTIONS), fresh_name(), 0
+    for ms in range(1, SPAN):
+        value = "v" * draw.choice([1, 1, 1, 1, 200, 5000])
+        append.add(metadata.txn, name, *encode_fields({"f": value}), StreamID(ms, 0))
+        stream = metadata.stream(name)
+        if draw.random() < 0.2:
+            delete.delete(metadata.txn, name, [StreamID(draw.randint(max(1, ms - 5), ms), 0)])
+        if draw.random() < 0.1:
+            exact = Trim(Strategy.MAXLEN, draw.choice([0, 1, 5, 20]))
+            trim.trim(metadata.txn, name, exact)
+        if draw.random() < 0.3:
+            metadata.commit()
+        for after in range(max(0, ms - 9), ms + 1):
+            start = StreamID(after, 1)
+            found = entries.recent(stream, start, 3) if stream.length else None
+            if found is not None:
+                lower, upper = (
+                    stream.prefix + max(start, stream.first).packed,
+                    stream.prefix + MAX_ID.packed,
+                )
+                assert found == metadata.txn.batch.page(Family.MESSAGES, lower, upper, 3)
+                seen += bool(found)
+    assert seen
+
+
+def test_the_next_entry_of_a_queue_is_read_without_rocksdb(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    metadata, name = Metadata(database), fresh_name()
+    for ms in (1, 2, 3):
+        append.add(metadata.txn, name, *encode_fields({"n": str(ms)}), StreamID(ms, 0))
+        metadata.commit()
+    stream = metadata.stream(name)
+    monkeypatch.setattr(Database, "page", None)
+    found = entries.between(metadata.txn, stream, StreamID(2, 1), MAX_ID, 10)
+    assert [entry.id for entry in found] == [(3, 0)]
+    between = entries.between(metadata.txn, stream, StreamID(1, 1), StreamID(2, 5), 10)
+    assert [entry.id for entry in between] == [(2, 0)]
