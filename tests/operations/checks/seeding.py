@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
-from kvstream import Fault, ManualClock, Store, StreamID
+from kvstream import Entry, Fault, Group, ManualClock, Store, StreamID
 from kvstream.layout.keys import qualified, stream_row, successor, tree_prefix
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import StringMeta
+from kvstream.operations import readgroup
 from kvstream.storage.batch import Batch, Family, Row
 
 Reopen = Callable[..., Store]
@@ -53,6 +54,16 @@ def fill(store: Store, clock: ManualClock) -> None:
     store.stream("brief").add_many([repeated, repeated, {"a": "b"}])
     store.expire("brief", 3600)
     store.select(1).stream("elsewhere").add({"a": "b"})
+
+
+def read_new(group: Group, consumer: str) -> Entry:
+    """Deliver one new entry, and leave those alone that were given back, as XREADGROUP does."""
+    wanted = [(group._key, readgroup.NEW)]
+    ((_, (entry,)),) = group._engine.run(
+        readgroup.read_group, group._name, consumer.encode(), wanted, 1
+    )
+    assert isinstance(entry, Entry)
+    return entry
 
 
 def use(store: Store) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import Group, Store
-from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, small_trees
+from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, read_new, small_trees
 
 ROWS = 8
 GROUP = b"billing"
@@ -28,7 +28,7 @@ def group(store: Store) -> Group:
 def read_singly(group: Group, count: int) -> None:
     """Deliver so many runs of one ID each, to two consumers in turn."""
     for number in range(count):
-        group.consumer(("ann", "bob")[number % 2]).read(count=1)
+        read_new(group, ("ann", "bob")[number % 2])
 
 
 def index_rows(store: Store) -> int:
@@ -104,11 +104,11 @@ def test_an_indexed_group_answers_as_one_that_is_not(
         group = store.stream(KEY).group(GROUP)
         assert answers(group) == before
         with suppress(_Undo), store.transaction():
-            group.consumer("ann").read(count=1)
+            read_new(group, "ann")
             raise _Undo
         assert answers(group) == before
         assert not Rows(store).group.indexed
-        (last,) = group.consumer("ann").read(count=1)
+        last = read_new(group, "ann")
         assert Rows(store).group.indexed
         group.ack(last)
         assert Rows(store).group.indexed

@@ -10,7 +10,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.operations import keyspace
 from kvstream.types.ids import MIN_ID
-from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, told, use
+from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, read_new, told, use
 
 pytestmark = pytest.mark.unmeasured
 
@@ -89,7 +89,7 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
     stream = store.stream(KEY)
     stream.trim(maxlen=len(stream) - 1)
     for name in ("bob", "ann"):  # one run each
-        stream.group(GROUP).consumer(name).read(count=1)
+        read_new(stream.group(GROUP), name)
     stream.info_full()
     assert store.check() == []
     loaded = store.engine.catalog.streams[qualified(0, KEY)]
