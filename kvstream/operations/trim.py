@@ -315,6 +315,15 @@ def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
     stream.swept, stream.unswept = min(bound, head), 0
 
 
+def sweep_streams(txn: Txn) -> None:
+    """Delete the rows of trimmed entries of all streams in memory, however few wait."""
+    for name in [name for name, stream in txn.catalog.streams.items() if stream.unswept]:
+        if stream := txn.stream(name):
+            txn.frees = True
+            sweep(txn, stream, 1)
+            txn.changed(stream)
+
+
 def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
     """Delete all rows of an empty stream, so that its IDs may be used again."""
     tree = tree_prefix(stream.nodes_tree)

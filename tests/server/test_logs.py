@@ -224,7 +224,13 @@ def test_no_value_and_no_password_is_logged(
     assert "SECRET" not in log
     ran = "XADD SET MSET APPEND INCR GETSET RESTORE ACL AUTH HELLO CONFIG".split()
     assert {f"ms: {name} " for name in ran} <= set(re.findall(r"ms: [A-Z]+ ", log))
-    for text in ("wrong name or password", "has no right", "failed inside", "over HTTP", "is gone"):
+    for text in (
+        "wrong name or password",
+        "has no right",
+        "failed inside",
+        "sends HTTP",
+        "is gone",
+    ):
         assert text in log, text
 
 
@@ -274,9 +280,19 @@ def test_a_full_disk_and_its_end_are_told_once(faulty_disk: FaultyDisk, tmp_path
         faulty_disk.fail("write", errno.EIO, ".log")
         assert isinstance(asker.ask("SET k x"), Failure)
         assert isinstance(asker.ask("SET k x"), Failure)
-    assert len(logged.with_("WARNING storage.write_guard: the disk is full, writes are refused until it is not")) == 1
+    assert (
+        len(
+            logged.with_(
+                "WARNING storage.write_guard: the disk is full, writes are refused until it is not"
+            )
+        )
+        == 1
+    )
     assert len(logged.with_("WARNING storage.write_guard: the disk has space again")) == 1
-    assert len(logged.with_("ERROR storage.write_guard: the disk failed, so the store is read-only")) == 1
+    assert (
+        len(logged.with_("ERROR storage.write_guard: the disk failed, so the store is read-only"))
+        == 1
+    )
     logged.server.process.kill()
     logged.server.process.communicate()
 
@@ -312,7 +328,10 @@ def test_a_traceback_has_its_causes_but_no_values() -> None:
             fail()
         except ValueError as error:
             raise RuntimeError("SECRET") from error.__context__
-    for raised, names in (hidden, ["ValueError"]), (chained, ["OSError", "KeyError", "RuntimeError"]):
+    for raised, names in (
+        (hidden, ["ValueError"]),
+        (chained, ["OSError", "KeyError", "RuntimeError"]),
+    ):
         given = (raised.type, raised.value, raised.tb)
         text = TextFormatter().formatException(given)
         assert "SECRET" not in text.replace('("SECRET")', "")  # a line of the source
