@@ -1,8 +1,8 @@
 """Logging: Redis's levels, text and JSON formats, and a limit on repeated lines.
 
-No line has a password or a value; names of keys and users may appear. Every module logs to a logger of its
-own name, below ``kvstream``. The library configures no handler: the program does. ``kvstream
-serve`` is such a program, and calls ``logging_to``.
+No line has a password or a value; names of keys and users may appear. Every module logs to a logger
+of its own name, below ``kvstream``. The library configures no handler: the program does.
+``kvstream serve`` is such a program, and calls ``logging_to``.
 """
 
 import json
@@ -84,7 +84,7 @@ class Throttle:
 class _Formatter(logging.Formatter):
     """Formats an exception without the values that its text may quote."""
 
-    def formatException(self, ei: Any) -> str:  # noqa: N802
+    def formatException(self, ei: Any) -> str:
         """Return the traceback of an exception, after those of its causes.
 
         The text of an exception is shown only if it comes from the system or RocksDB: that of

@@ -95,8 +95,8 @@ class RangeDeletes:
     def take_large(self, any_size: bool = False) -> list[Range]:
         """Return the deleted ranges of MESSAGES that have large tables of their own, in slices.
 
-        With ``any_size``: all deleted ranges. They are returned once. RocksDB would leave the tables until a compaction happens to come to
-        them; the compaction of a slice drops them.
+        With ``any_size``: all deleted ranges. They are returned once. RocksDB would leave the
+        tables until a compaction happens to come to them; the compaction of a slice drops them.
         """
         if not self._deleted:
             return []
