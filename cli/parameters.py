@@ -77,12 +77,15 @@ class StreamName(Name):
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from kvstream.cli.session import complete_names
+        from kvstream.cli.session import complete_names, place_of
 
         given = [ctx.params.get(name) for name in self.inside]
         if None in given:
             return []
-        names = complete_names(ctx.find_root().params, *given)
+        try:
+            names = complete_names(place_of(ctx.find_root()), *given)
+        except click.UsageError:
+            return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 

@@ -262,7 +262,7 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["check"], "open its directory once the server has stopped"),
+        (["check"], "open its directory with Store.open"),
         (["recover"], "--store DIR, not --url"),
         (["serve"], "--store DIR, not --url"),
         (["checkpoint", "there"], "leave NEW_DIRECTORY out"),
