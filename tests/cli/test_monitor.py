@@ -59,7 +59,7 @@ def test_json_has_every_byte(kvstream: RemoteProgram, client: "redis.Redis") -> 
 
 
 def test_a_client_may_be_chosen(kvstream: RemoteProgram, client: "redis.Redis") -> None:
-    own = client.client_info()["addr"]
+    own = str(client.client_info()["addr"])
     words = ["--client", own, "--command", "xlen", "-n", "1"]
     with watch(kvstream, client, *words) as process:
         kvstream("get", "nosuch", "1-1", code=1)  # from another address
