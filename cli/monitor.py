@@ -13,7 +13,6 @@ from kvstream.cli.output import Output, summary_options
 from kvstream.cli.parameters import Name, example
 from kvstream.cli.session import Session
 from kvstream.cli.tables import printable, shortened, time_of
-from kvstream.resp.requests import split_words
 from kvstream.types.glob import matcher
 
 _LINE = re.compile(rb"(\d+)\.(\d{3})\d* \[(\d+) (.*?)\] (\".*)", re.DOTALL)
@@ -33,6 +32,8 @@ class Request:
 
 def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
     """Yield the requests that lines of MONITOR show."""
+    from kvstream.resp.requests import split_words  # not for a help text
+
     for line in lines:
         found = _LINE.fullmatch(line)
         if found is not None and (words := split_words(found[5])):

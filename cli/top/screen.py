@@ -95,10 +95,10 @@ class Screen:
             self.help = False
         elif key in ("?", "h"):
             self.help = True
-        elif key == "/":
+        elif key == "/" and self.group is None:
             self.typing, self.filter = True, ""
             self._to_top()
-        elif key in ("s", "S"):
+        elif key in ("s", "S") and self.group is None:
             step = 1 if key == "s" else -1
             self.sort = SORTS[(SORTS.index(self.sort) + step) % len(SORTS)]
             self._to_top()
