@@ -63,7 +63,7 @@ def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
     """Run a query that follows one store and writes into another."""
     with bench_session("local[2]") as spark:
         reader = spark.readStream.format("kvstream").option("path", str(source))
-        rows = reader.option("pattern", "in").load().select("fields")
+        rows = reader.option("match", "in").load().select("fields")
         writer = rows.writeStream.format("kvstream").option("path", str(target))
         query = writer.option("stream", "out").option("checkpointLocation", str(state)).start()
         try:

@@ -277,7 +277,7 @@ def pending(
     """Show the pending entries of a group.
 
     They are counted by consumer, or listed with --list; an option that selects entries implies
-    --list. An entry that `nack` returned has no consumer until it is claimed.
+    --list. An entry that `nack` returned has no consumer until it is read again.
     """
     with session.reading() as store:
         found = existing_group(store, stream, group)

@@ -24,6 +24,7 @@ from kvstream.cli.parameters import (
     OldestID,
     Position,
     RangeBound,
+    Type,
     example,
     ids_argument,
     ids_given,
@@ -218,7 +219,7 @@ def backwards(stream: Stream, end: str, start: str) -> Iterator[Entry]:
 Test = Callable[[Entry], bool]
 
 
-class Condition(click.ParamType):  # type: ignore[type-arg]
+class Condition(Type):
     """A condition on the fields of an entry: ``NAME=PATTERN``, ``NAME!=PATTERN`` or ``NAME``."""
 
     name = "condition"

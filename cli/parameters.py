@@ -47,14 +47,14 @@ def examples_of(command: click.Command) -> list[str]:
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
-    _Type = click.ParamType[Any]
+    Type = click.ParamType[Any]
 else:
-    _Type = click.ParamType  # cannot be subscripted before click 8.4
+    Type = click.ParamType  # cannot be subscripted before click 8.4
 
 TIME_HELP = "a time such as 2026-01-31T12:00 (UTC) or now-15m"
 
 
-class Name(_Type):
+class Name(Type):
     """The name of a stream, group or consumer, as bytes."""
 
     name = "name"
@@ -103,7 +103,7 @@ class ConsumerName(StreamName):
     inside = ("stream", "group")
 
 
-class ID(_Type):
+class ID(Type):
     """An ID, with or without its sequence."""
 
     name = "id"
@@ -119,7 +119,7 @@ class ID(_Type):
             self.fail(f"{value!r} is not an ID (ms-seq, such as 1700000000000-0).", param, ctx)
 
 
-class OldestID(_Type):
+class OldestID(Type):
     """The smallest ID to keep: an ID, or the first ID of a time."""
 
     name = "id|time"
@@ -135,7 +135,7 @@ class OldestID(_Type):
             self.fail(f"{value!r} is not an ID or {TIME_HELP}.", param, ctx)
 
 
-class AddID(_Type):
+class AddID(Type):
     """The ID of a new entry: ``*``, ``ms-*`` or ``ms-seq``."""
 
     name = "id"
@@ -148,7 +148,7 @@ class AddID(_Type):
         return str(value)
 
 
-class RangeBound(_Type):
+class RangeBound(Type):
     """A bound of a range: ``-``, ``+``, an ID or a time; ``(`` excludes it."""
 
     name = "id|time"
@@ -172,7 +172,7 @@ class RangeBound(_Type):
             self.fail(f"{value!r} is not an ID, -, + or {TIME_HELP}.", param, ctx)
 
 
-class Position(_Type):
+class Position(Type):
     """Where reading starts: after an ID, at a time, or at one of ``symbols``."""
 
     name = "id|time"
@@ -192,7 +192,7 @@ class Position(_Type):
             self.fail(f"{value!r} is not an ID{known} or {TIME_HELP}.", param, ctx)
 
 
-class Duration(_Type):
+class Duration(Type):
     """A duration, in seconds."""
 
     name = "duration"
@@ -206,7 +206,7 @@ class Duration(_Type):
         return ms / 1000
 
 
-class Moment(_Type):
+class Moment(Type):
     """A time, in Unix milliseconds."""
 
     name = "time"
@@ -218,7 +218,7 @@ class Moment(_Type):
         return ms
 
 
-class Field(_Type):
+class Field(Type):
     """A field and its value: ``name=value``."""
 
     name = "field=value"

@@ -17,14 +17,11 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
+from kvstream.cli.parameters import Type
 from kvstream.errors import nearest
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
-
-    _Type = click.ParamType[Any]
-else:
-    _Type = click.ParamType  # cannot be subscripted before click 8.4
 
 TABLE = "profiles"
 PLACES = ("store", "url")
@@ -42,7 +39,7 @@ def config_path() -> Path:
     return Path(folder).expanduser() / "kvstream" / "config.toml"
 
 
-class ProfileName(_Type):
+class ProfileName(Type):
     """The name of a profile; the shell completes it."""
 
     name = "profile"

@@ -50,7 +50,7 @@ see arguments. Options of redis-py may follow a `?`, as in `rediss://host?ssl_ca
 - `checkpoint` runs BGSAVE, `compact` runs BGREWRITEAOF, `stats` shows INFO, and `bench` uses two
   streams `kvstream:bench:...`, which it deletes. `check`, `recover` and `serve` work on files
   and need `--store`. Durability was chosen when the server was started.
-- An older server refuses what it does not know: `nack` before Redis 8.8, `read --claim` before
+- An older server refuses what it does not know: `read --claim` before Redis
   8.4, `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not report when a
   consumer was last active: `consumer ls` shows unknown, `info --full` never (-1).
 - The backlog of a group is its lag, if the server knows it; otherwise up to 10,000 entries are

@@ -8,10 +8,10 @@ from typing import Any, TypeVar
 import click
 
 from kvstream import __version__
-from kvstream.cli.parameters import PathOnly, example
+from kvstream.cli.parameters import PathOnly, Type, example
 from kvstream.cli.session import Session, wait_for_store
 from kvstream.commands.config import SETTINGS
-from kvstream.errors import nearest
+from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.server.options import (
     MAXCLIENTS,
@@ -25,6 +25,7 @@ from kvstream.server.options import (
 )
 from kvstream.server.serving import Places, run
 from kvstream.server.settings import SERVER_SETTINGS, parsed
+from kvstream.storage.tuning import Tuning
 from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE, Durability, StoreOptions
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -92,6 +93,28 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
 def _setting_text(value: object) -> str:
     """Return a value of TOML as an argument of CONFIG SET."""
     return ("no", "yes")[value] if isinstance(value, bool) else str(value)
+
+
+class RocksDBOptions(Type):
+    """RocksDB's options as it writes them itself: ``name=value;name=value``."""
+
+    name = "options"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, object]:
+        if isinstance(value, dict):
+            return value
+        words = [word.strip() for word in str(value).split(";") if word.strip()]
+        if wrong := [word for word in words if "=" not in word]:
+            self.fail(f"{wrong[0]}: must be NAME=VALUE", param, ctx)
+        pairs = (word.partition("=") for word in words)
+        given: dict[str, object] = {name.strip(): text.strip() for name, _, text in pairs}
+        try:
+            Tuning(given)
+        except InvalidArgument as error:
+            self.fail(str(error), param, ctx)
+        return given
 
 
 def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
@@ -175,6 +198,14 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     default=Durability.EVERYSEC.value,
     show_default=True,
     help="When writes are synced to disk, as for appendfsync of Redis.",
+)
+@_option(
+    "--rocksdb",
+    type=RocksDBOptions(),
+    default="",
+    metavar="NAME=VALUE;...",
+    help="Options of RocksDB in place of those for the size of the machine, such as "
+    "'block_cache=1G;messages.write_buffer_size=128M'.",
 )
 @_option(
     "--requirepass",
@@ -287,6 +318,7 @@ def serve(
     config: ConfigFile | None,
     dir: Path | None,
     durability: str,
+    rocksdb: dict[str, object],
     **settings: Any,
 ) -> None:
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
@@ -312,5 +344,5 @@ def serve(
             click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings, config_file=config)
-    store = StoreOptions(durability=level)
+    store = StoreOptions(durability=level, rocksdb=rocksdb)
     wait_for_store(directory, session.wait_s, lambda: run(directory, store, options, started))

@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json", "csv", "avro", "orc")
-SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
-TASKS_PER_CORE = 4
 Command = Callable[..., Any]
 
 
@@ -87,7 +85,7 @@ def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
             _place(ctx),
             folder,
             streams=options["streams"],
-            pattern=options["match"],
+            match=options["match"],
             trim=options["trim"],
             before=options["before"],
             say=say,
@@ -187,7 +185,7 @@ def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
             folder,
             kind=kind,
             streams=options["streams"],
-            pattern=options["match"],
+            match=options["match"],
             start=options["start"],
             end=options["end"],
             fields=options["fields"],
@@ -213,7 +211,7 @@ def report(ctx: click.Context, /, **options: Any) -> None:
             spark,
             _place(ctx),
             streams=options["streams"],
-            pattern=options["match"],
+            match=options["match"],
             start=options["start"],
             end=options["end"],
             say=say,
@@ -242,7 +240,7 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
             _place(ctx),
             place(other),
             streams=options["streams"],
-            pattern=options["match"],
+            match=options["match"],
             start=options["start"],
             end=options["end"],
             say=say,
@@ -306,8 +304,6 @@ def _session(
     config = {"spark.ui.showConsoleProgress": str(bar).lower(), **given}
     running = is_running()
     spark = session(f"kvstream {job}", master=options["master"], config=config)
-    if not running and SHUFFLE_PARTITIONS not in given:
-        _limit_shuffle_partitions(spark)
     lines: list[str] = []
 
     def say(line: str) -> None:
@@ -323,13 +319,6 @@ def _session(
             spark.stop()
     if options["quiet"] and lines:
         click.echo(printable(lines[-1]), err=True)
-
-
-def _limit_shuffle_partitions(spark: "SparkSession") -> None:
-    """Use fewer shuffle partitions than Spark's 200 if it runs on this machine only."""
-    context = spark.sparkContext
-    if (context.master or "").startswith("local["):
-        spark.conf.set(SHUFFLE_PARTITIONS, str(TASKS_PER_CORE * context.defaultParallelism))
 
 
 def _place(ctx: click.Context) -> dict[str, str]:

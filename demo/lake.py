@@ -88,13 +88,18 @@ def picture(sums: dict[Key, Sum]) -> str:
     """Return a plot of the mean temperature at each hour of the day, as SVG."""
     from kvstream.spark.jobs.plots import lines
 
-    series = []
-    for source in SOURCES:
-        hourly = list(_by_hour_of_day(sums, source.stream))
-        if source.column == "temp" and hourly:
-            series.append((source.title, hourly))
-    labels = [(hour, f"{hour:02}:00") for hour in (0, 6, 12, 18, 23)]
-    return lines("Mean temperature by hour of the day", series, labels)
+    series = [
+        (source.stream, list(_by_hour_of_day(sums, source.stream)))
+        for source in SOURCES
+        if source.column == "temp"
+    ]
+    return lines(
+        "Mean temperature by hour of the day",
+        [(name, points) for name, points in series if points],
+        x="hour of the day (local time, read as UTC)",
+        y="mean temperature (°F)",
+        legend="stream",
+    )
 
 
 def _by_hour_of_day(sums: dict[Key, Sum], stream: str) -> Iterator[tuple[float, float]]:

@@ -65,6 +65,7 @@ from kvstream.version import VERSION as __version__
 if TYPE_CHECKING:
     from kvstream import aio as aio
     from kvstream.engine.coerce import AnyPath, Level
+    from kvstream.engine.listening import stop_on_signals
     from kvstream.group import Consumer, Group
     from kvstream.inprocess import connect, connect_async
     from kvstream.operations.ack import NackMode
@@ -165,9 +166,11 @@ __all__ = [
     "connect",
     "connect_async",
     "open",
+    "stop_on_signals",
 ]
 
 _LAZY = {
+    "engine.listening": ("stop_on_signals",),
     "group": ("Consumer", "Group"),
     "inprocess": ("connect", "connect_async"),
     "operations.ack": ("NackMode",),

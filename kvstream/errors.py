@@ -65,6 +65,14 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
+def quoted(name: bytes) -> str:
+    """Return a key, group or value for an error message: as text if it is UTF-8, else as bytes."""
+    try:
+        return shown(name.decode())
+    except UnicodeDecodeError:
+        return shown(name)
+
+
 def nearest(wrong: str, known: Iterable[str]) -> str:
     """Return ``: did you mean 'x'?`` for the known name most like a wrong one, or ``""``."""
     from difflib import get_close_matches

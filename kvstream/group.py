@@ -1,7 +1,7 @@
 """A consumer group of a stream, and its consumers."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, Protocol, cast, overload
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, Literal, cast, overload
 
 from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
 from kvstream.engine.coerce import (
@@ -21,8 +21,10 @@ from kvstream.engine.coerce import (
     whole,
 )
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import Lease, Stop
 from kvstream.errors import InvalidArgument, NoGroup, advise
 from kvstream.layout.keys import key_of
+from kvstream.meta.pel import COUNT_MAX
 from kvstream.operations import ack, claim, groups, info, readgroup
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.claim import AUTOCLAIM_COUNT
@@ -41,12 +43,6 @@ from kvstream.types.records import (
     PendingEntry,
     PendingSummary,
 )
-
-
-class Stop(Protocol):
-    """A ``threading.Event`` or an ``asyncio.Event``."""
-
-    def is_set(self) -> bool: ...
 
 
 def _never() -> bool:
@@ -109,9 +105,9 @@ class Group:
     ) -> int:
         """Give pending entries back to the group, as XNACK does, and return how many.
 
-        "SILENT": they were not tried; "FAIL": they failed; "FATAL": they must not be tried again.
-        ``retrycount`` sets the delivery count. The next read with ``claim_min_idle`` returns them
-        first.
+        "SILENT": they were not tried; "FAIL": they failed. The next ``read`` of any consumer
+        returns them, before new entries. "FATAL": they must not be tried again; only a claim or a
+        read with ``claim_min_idle`` returns them. ``retrycount`` sets the delivery count.
         """
         return self._engine.run(
             ack.negative_acknowledge,
@@ -354,11 +350,13 @@ class Consumer:
         max_count: int | None = None,
         max_size: int | None = None,
     ) -> list[Entry]:
-        """Read entries that the group has not delivered yet, as XREADGROUP with ``>`` does.
+        """Read the entries that were given back to the group, then those not delivered yet.
 
-        Each stays pending with this consumer until it is acknowledged, unless ``noack``. With
-        ``claim_min_idle`` (seconds), entries pending for that long with any consumer come first,
-        and every entry has ``idle_ms`` and ``deliveries``. Waits up to ``block`` seconds; 0: for
+        Each stays pending with this consumer until it is acknowledged. Those that were given back
+        (``nack``) come in that order and tell their ``deliveries``. With ``noack`` only new entries
+        are read, as acknowledged. With ``claim_min_idle`` (seconds), as XREADGROUP with CLAIM,
+        entries pending for that long with any consumer come first, and every entry has ``idle_ms``
+        and ``deliveries``. Waits up to ``block`` seconds; 0: for
         ever; None: not at all. [] if there are none.
         """
         if block is None:
@@ -412,17 +410,27 @@ class Consumer:
         claim_min_idle: Seconds | None = None,
         stop: Stop | None = None,
     ) -> Iterator[Entry]:
-        """Yield entries for ever: first those pending with this consumer, then new ones.
+        """Yield entries for ever: those pending with this consumer, then what ``read`` returns.
 
-        Acknowledge each when it is done. One wait lasts ``poll`` seconds at most. Ends when the
-        event ``stop`` is set, before the next entry or after the wait; entries that were read and
-        not yielded stay pending, and the next ``listen`` begins with them.
+        Acknowledge each when it is done. The entry in work, and those of the ``count`` read ahead,
+        stay this consumer's: their idle time is set back every second (every third of a shorter
+        ``claim_min_idle``) until the next entry is asked for. One that another consumer claimed all
+        the same, and one given back as FATAL, is not yielded. One wait lasts ``poll`` seconds at
+        most. Ends when the event ``stop`` is set (see ``stop_on_signals``), before the next entry
+        or after the wait; entries that were read and not yielded stay pending, and the next
+        ``listen`` begins with them.
         """
         count = whole(count, "count")
         if count < 1:
             raise InvalidArgument(f"count must be at least 1, not {count}")
         wait_of(poll, "poll")
-        return self._heard(count, poll, claim_min_idle, _never if stop is None else stop.is_set)
+        idle_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
+        lease = Lease(
+            *(self._engine, self._key, self._group.name, self._name),
+            None if idle_ms is None else idle_ms / 1000,
+        )
+        stopped = _never if stop is None else stop.is_set
+        return self._heard(count, poll, claim_min_idle, stopped, lease)
 
     def _heard(
         self,
@@ -430,20 +438,45 @@ class Consumer:
         poll: Seconds,
         claim_min_idle: Seconds | None,
         stopped: Callable[[], bool],
+        lease: Lease,
     ) -> Iterator[Entry]:
-        after: IDLike = "0-0"
-        while pending := self.history(after, count):
-            for entry in pending:
+        try:
+            after: IDLike = "0-0"
+            while pending := self.history(after, count):
+                yield from self._worked_on(self._to_try(pending), stopped, lease)
+                after = pending[-1].id
                 if stopped():
                     return
-                if not isinstance(entry, DeletedEntry):
-                    yield entry
-            after = pending[-1].id
-        while not stopped():
-            for new in self.read(count, poll, claim_min_idle=claim_min_idle):
-                if stopped():
-                    return
-                yield new
+            while not stopped():
+                read = self.read(count, poll, claim_min_idle=claim_min_idle)
+                tried = [entry for entry in read if entry.deliveries != COUNT_MAX]
+                yield from self._worked_on(tried, stopped, lease)
+        finally:
+            lease.end()
+
+    def _to_try(self, pending: list[HistoryEntry]) -> list[Entry]:
+        """Return the entries that are not deleted, and not marked as FATAL."""
+        first, last = pending[0].id, pending[-1].id
+        rows = self._group.pending_range(first, last, len(pending), consumer=self._name)
+        marked = {row.id for row in rows if row.deliveries == COUNT_MAX}
+        return [
+            entry
+            for entry in pending
+            if not isinstance(entry, DeletedEntry) and entry.id not in marked
+        ]
+
+    @staticmethod
+    def _worked_on(
+        entries: Sequence[Entry], stopped: Callable[[], bool], lease: Lease
+    ) -> Iterator[Entry]:
+        """Yield entries, which stay the consumer's until the last is done with."""
+        lease.hold([entry.id for entry in entries])
+        for at, entry in enumerate(entries):
+            if stopped():
+                return
+            if lease.begin(at):
+                yield entry
+        lease.hold(())
 
     def ack(self, *ids: IDs) -> int:
         """Acknowledge entries, and return how many were pending in the group."""

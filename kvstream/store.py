@@ -194,9 +194,10 @@ class Store:
     ) -> dict[bytes, list[HistoryEntry]]:
         """Read several streams as a consumer of the group of that name in each, as XREADGROUP does.
 
-        ``">"`` returns entries that were not delivered before; an ID returns the consumer's own
-        pending entries after it, deleted ones as DeletedEntry. The other arguments are those of
-        ``read`` and ``Consumer.read``. Raises NoGroup if a key or its group does not exist.
+        ``">"`` returns entries that were given back, then those not delivered before; an ID returns
+        the consumer's own pending entries after it, deleted ones as DeletedEntry. The other
+        arguments are those of ``read`` and ``Consumer.read``. Raises NoGroup if a key or its group
+        does not exist.
         """
         wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(

@@ -10,12 +10,15 @@ The IDs of rows are given in the row, in a column, by a time, or new. A server r
 all rows of a commit were sent, so ``StreamEnd`` works out beforehand whether a row can have its ID.
 """
 
+import signal
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime
 from decimal import Decimal, InvalidOperation
 from enum import Enum, auto
 from functools import partial
+from types import FrameType
 
 import xxhash
 
@@ -352,6 +355,29 @@ class SourceChanged(RequestError):
     """The source has changed in the part that was imported."""
 
 
+@contextmanager
+def interrupt_deferred() -> Iterator[None]:
+    """Raise KeyboardInterrupt for Ctrl-C after the block; a second Ctrl-C raises it at once."""
+    if signal.getsignal(signal.SIGINT) is not signal.default_int_handler:  # such as under nohup
+        yield
+        return
+    interrupted = False
+
+    def note(_number: int, _frame: FrameType | None) -> None:
+        nonlocal interrupted
+        if interrupted:
+            raise KeyboardInterrupt
+        interrupted = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if interrupted:
+        raise KeyboardInterrupt
+
+
 @dataclass(slots=True)
 class _Commit:
     """The result of one commit."""
@@ -377,6 +403,8 @@ class Import:
     ) -> None:
         """``on_bad_row`` gets bad rows, which are skipped; None: the first one stops the run."""
         self.totals = Totals()
+        self.in_doubt = False
+        """Whether a commit has ended without a result; ``totals`` and ``line`` do not count it."""
         self.resumed: SavedProgress | None = None
         """The progress of an earlier run, if ``resume`` found one."""
         self._store = store
@@ -440,9 +468,12 @@ class Import:
             # What is read in the transaction must not change until its end.
             depends = any(map(self._row_ids.depends_on_stream, batch))
             end = None if depends else StreamEnd.of(self._store, self._target)
-            done = atomically(self._store, partial(self._add, batch, end))
-            self._position = done.position
-            self.totals.count(done.totals)
+            with interrupt_deferred():
+                self.in_doubt = True
+                done = atomically(self._store, partial(self._add, batch, end))
+                self._position = done.position
+                self.totals.count(done.totals)
+                self.in_doubt = False
             for bad in done.bad:
                 if self._on_bad_row is None:
                     return bad

@@ -166,9 +166,12 @@ def _spool_while_locked(session: DirectorySession, source: Source, file: BinaryI
 
 def _kept(run: Import, source: Source) -> str:
     """Return what an interrupted import leaves, and how to go on."""
+    kept = f"{'at least ' if run.in_doubt else ''}{_summary(run)} and kept"
     if source.identity is None:
-        return f"{_summary(run)} and kept; an import from a pipe is resumed only with --source"
-    return f"{_summary(run)} and kept; the same command resumes at line {run.line + 1:,}"
+        return f"{kept}; an import from a pipe is resumed only with --source"
+    if run.in_doubt:
+        return f"{kept}; the same command resumes after the last line that was added"
+    return f"{kept}; the same command resumes at line {run.line + 1:,}"
 
 
 def _row_ids(options: dict[str, Any]) -> RowIDs:

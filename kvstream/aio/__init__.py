@@ -259,7 +259,7 @@ class AsyncStore(_Face[Store]):
         await self._close(discard=False)
 
     async def _close(self, discard: bool) -> None:
-        await self._engine.task_call_long(partial(self._engine.close, discard), alone=True)
+        await self._engine.task_close(discard)
 
     async def __aenter__(self) -> Self:
         return self
@@ -342,6 +342,8 @@ def open(
     read_only: bool = False,
     create: bool = True,
     clock: Clock | None = None,
+    shared: bool = False,
+    wait_s: float | None = None,
     **options: Any,
 ) -> Opening:
     """Open the store at ``place``, in a directory or on a server, as ``kvstream.open`` does.
@@ -350,10 +352,16 @@ def open(
     """
     url = server_url(place)
     if url is None:
+        level = Durability.EVERYSEC if durability is None else durability
+        if shared:
+            settings = {"durability": level, "read_only": read_only, "create": create, **options}
+            return Opening(lambda: _open_shared(place, db or 0, settings, clock, wait_s))
+        if wait_s is not None:
+            raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
         opening = partial(
             _LoopStore.open,
             place,
-            durability=Durability.EVERYSEC if durability is None else durability,
+            durability=level,
             db=db or 0,
             read_only=read_only,
             create=create,
@@ -361,7 +369,14 @@ def open(
             **options,
         )
         return Opening(lambda: _open_directory(opening))
-    given = {"durability": durability, "read_only": read_only or None, "clock": clock, **options}
+    given = {
+        "durability": durability,
+        "read_only": read_only or None,
+        "clock": clock,
+        "shared": shared or None,
+        "wait_s": wait_s,
+        **options,
+    }
     for name, value in given.items():
         if value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
@@ -391,8 +406,25 @@ async def _open_directory(opening: Callable[[], Store]) -> AsyncStore:
     return AsyncStore(engine, store)
 
 
-async def _open_server(url: str, db: int | None) -> AsyncStore:
+async def _import_redis() -> None:
     with suppress(ModuleNotFoundError):  # connecting names the package
         await in_thread(partial(import_module, "redis.asyncio"))  # takes long
+
+
+async def _open_shared(
+    place: AnyPath,
+    db: int,
+    settings: dict[str, Any],
+    clock: Clock | None,
+    wait_s: float | None,
+) -> AsyncStore:
+    await _import_redis()
+    shared = await in_thread(partial(import_module, "kvstream.aio.shared"))
+    engine = await in_greenlet(shared.open_loop_shared, place, settings, clock, wait_s)
+    return AsyncStore(engine, Store(engine, db))
+
+
+async def _open_server(url: str, db: int | None) -> AsyncStore:
+    await _import_redis()
     engine = await in_greenlet(LoopRemoteEngine.open, url, db)
     return AsyncStore(engine, Store(engine, engine.db))

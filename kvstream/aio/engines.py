@@ -16,20 +16,21 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager, suppress
-from contextvars import ContextVar
+from contextvars import Context, ContextVar
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar, cast
 
 from greenlet import GreenletExit, getcurrent, greenlet
 
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, ServerUnavailable, StoreClosed, UnknownOutcome
 from kvstream.meta.txn import Txn
 from kvstream.remote.connection import CONNECT_S, Connection, Link, mark_unsent
-from kvstream.remote.engine import RemoteEngine, Transaction
+from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock
 from kvstream.types.options import StoreOptions
 
@@ -123,7 +124,8 @@ def wait(event: Awaitable[T]) -> T:
     return current.parent.switch(event)  # type: ignore[no-any-return]
 
 
-def _pause(seconds: float) -> None:
+def pause(seconds: float) -> None:
+    """Sleep; in a call of ``in_greenlet`` the task sleeps."""
     if suspends():
         wait(asyncio.sleep(seconds))
     else:
@@ -252,9 +254,40 @@ class AsyncEngine(AnyEngine, Protocol):
         """Run a method that takes long; ``alone``: it has the engine's lock all the time."""
         ...
 
+    async def task_close(self, discard: bool) -> None:
+        """Close the store."""
+        ...
+
     def transaction_of_task(self) -> Any:
         """Return a context, inside which the task may open a transaction."""
         ...
+
+
+_background: "set[asyncio.Task[None]]" = set()
+"""Tasks that nobody awaits: an event loop keeps no reference."""
+
+
+def every_in_task(
+    task_call: Callable[..., Awaitable[object]], seconds: float, call: Callable[[], object]
+) -> Callable[[], None]:
+    """Call a function every ``seconds``, in a task if this is one; see ``AnyEngine.every``."""
+    if not suspends():
+        return every_in_thread(seconds, call)
+    stopped = asyncio.Event()
+
+    async def run() -> None:
+        while not stopped.is_set():
+            try:
+                async with asyncio.timeout(seconds):
+                    await stopped.wait()
+            except TimeoutError:
+                await task_call(call)
+
+    # With a context of its own: it is not part of a transaction in which it begins.
+    task = asyncio.get_running_loop().create_task(run(), context=Context())
+    _background.add(task)
+    task.add_done_callback(_background.discard)
+    return stopped.set
 
 
 class LoopEngine(Engine):
@@ -266,7 +299,7 @@ class LoopEngine(Engine):
         super().__init__(directory, options, clock)
         self.gate = Gate()
         self.signal = self._loop_signal
-        self.database.sleep = _pause
+        self.database.sleep = pause
         self._calls = 0
         """Calls since one last gave way to other tasks."""
         self._committed: tuple[int, dict[bytes, None]] | None = None
@@ -294,6 +327,9 @@ class LoopEngine(Engine):
         await self.gate.take(thread)
         return await in_thread(function, lambda: self._end_thread(thread))
 
+    async def task_close(self, discard: bool) -> None:
+        await self.task_call_long(partial(self.close, discard), alone=True)
+
     def _end_thread(self, thread: object) -> None:
         self.gate.release(thread)
         while self._cancelled:
@@ -320,6 +356,9 @@ class LoopEngine(Engine):
             except BaseException:
                 self._unserved |= committed[1]
                 raise
+
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        return every_in_task(self.task_call, seconds, call)
 
     # --- where a thread would block -------------------------------------------------------------
 
@@ -452,40 +491,42 @@ class LoopConnection(Connection):
             self._used.pop().close()
 
 
-class _OfTask:
-    """The transaction that the running task has open."""
+class OfTask:
+    """What the running task has open: a transaction, and in a shared store its server."""
 
     def __init__(self) -> None:
-        self._open: dict[object, Transaction] = {}
+        self._open: dict[object, Any] = {}
 
-    @property
-    def transaction(self) -> Transaction | None:
+    def _get(self) -> Any:
         if self._open:
-            task = asyncio.current_task()
+            task = _running_task()
             if task in self._open:
                 return self._open[task]
             owner = _inside.get()
             _refuse_child(owner if owner in self._open else None)
         return None
 
-    @transaction.setter
-    def transaction(self, transaction: Transaction | None) -> None:
+    def _set(self, value: Any) -> None:
         task = asyncio.current_task()
-        if transaction is None:
+        if value is None:
             self._open.pop(task, None)
         else:
-            self._open[task] = transaction
+            self._open[task] = value
+
+    transaction = property(_get, _set)
+    server = property(_get, _set)
 
 
-class LoopRemoteEngine(RemoteEngine):
-    """A server, for the tasks of one event loop."""
+def _running_task() -> object:
+    """Return the running task; None in a thread without a loop."""
+    try:
+        return asyncio.current_task()
+    except RuntimeError:
+        return None
 
-    connection_type = LoopConnection
-    _sleep = staticmethod(_pause)
 
-    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
-        super().__init__(url, db, connect_s)
-        self._local: Any = _OfTask()
+class RemoteCalls:
+    """How the tasks of an event loop call an engine whose calls go to another process."""
 
     async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await in_greenlet(function, *args, **kwargs)
@@ -493,6 +534,12 @@ class LoopRemoteEngine(RemoteEngine):
     async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
         """Run a function as any other: the server does the work."""
         return await in_greenlet(function)
+
+    async def task_close(self, discard: bool) -> None:
+        await in_greenlet(cast(AnyEngine, self).close, discard)
+
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        return every_in_task(self.task_call, seconds, call)
 
     @asynccontextmanager
     async def transaction_of_task(self) -> AsyncIterator[None]:
@@ -503,6 +550,17 @@ class LoopRemoteEngine(RemoteEngine):
             yield
         finally:
             _inside.set(outer)
+
+
+class LoopRemoteEngine(RemoteCalls, RemoteEngine):
+    """A server, for the tasks of one event loop."""
+
+    connection_type = LoopConnection
+    _sleep = staticmethod(pause)
+
+    def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
+        super().__init__(url, db, connect_s)
+        self._local: Any = OfTask()
 
     def wait_for(
         self,

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from kvstream.bulkload.parts import BulkTicket, Part, Piece, PieceMaker, pieces_of
 from kvstream.engine.engine import Engine
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, quoted
 from kvstream.layout.keys import (
     ID_BYTES,
     SHARED,
@@ -313,7 +313,7 @@ class _Load:
                 pages = with_ids(pages, last, now_ms)
             piece = maker.make(key, prefix, above(pages, last, self._name(key)), table)
             if piece.stream.length > expected:
-                raise Corruption(f"stream {key!r} has more entries than its parts say")
+                raise Corruption(f"stream {quoted(key)} has more entries than its parts say")
             if piece.stream.length < expected:  # the same ID twice
                 raise too_small(self._name(key))
             last = piece.last
@@ -330,7 +330,7 @@ class _Load:
         lower, upper, width = prefix, successor(prefix), len(prefix) + ID_BYTES
         while page := rows.page(lower, upper, _PAGE_ROWS):
             if any(len(row) != width for row, _ in page):
-                raise Corruption(f"stream {key!r} has rows without an ID")
+                raise Corruption(f"stream {quoted(key)} has rows without an ID")
             lower = page[-1][0] + b"\0"
             yield [row[-ID_BYTES:] for row, _ in page], [value for _, value in page]
 

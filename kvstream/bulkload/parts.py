@@ -30,7 +30,7 @@ from uuid import uuid4
 import msgpack
 import xxhash
 
-from kvstream.errors import Corruption, InvalidArgument
+from kvstream.errors import Corruption, InvalidArgument, quoted
 from kvstream.layout.keys import ID_BYTES, U64, message_prefix, qualified, tree_prefix
 from kvstream.meta.bulk_fill import append_page
 from kvstream.meta.catalog import Catalog
@@ -333,7 +333,9 @@ def _sorted(key: bytes, each: _Gathered) -> tuple[list[PackedID], list[bytes]]:
     ids, values = [ids[at] for at in order], [values[at] for at in order]
     for one, other in pairwise(ids):
         if one == other:
-            raise InvalidArgument(f"stream {key!r} was given entry {StreamID.unpack(one)} twice")
+            raise InvalidArgument(
+                f"stream {quoted(key)} was given entry {StreamID.unpack(one)} twice"
+            )
     return ids, values
 
 

@@ -101,8 +101,10 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
         )
 
     idle = options.claim_min_idle_ms
-    retry_at = None if idle is None else partial(_claimable_at, names, group, idle)
-    shares = group if idle is None else None  # with CLAIM each client waits for another idle time
+    shares = readgroup.shares(group, idle)
+    retry_at = None
+    if idle is not None and shares is None:
+        retry_at = partial(_claimable_at, names, group, idle)
     timeout_ms = options.timeout_ms or None
 
     def nothing() -> Answer:

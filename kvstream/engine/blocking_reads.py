@@ -4,7 +4,7 @@ A read is an object that an engine tries until it replies. An engine of this pro
 of a server sends it as a command.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import cast
@@ -108,13 +108,23 @@ class GroupRead:
             self.noack,
             self.claim_ms,
             self.budget(),
+            given_back=self.given_back,
         )
         return reply or None
 
     @property
-    def shares(self) -> bytes | None:
-        """The group: if one of its readers finds nothing new, the others find nothing either."""
-        return self.group if self.claim_ms is None else None  # each claims after a time of its own
+    def given_back(self) -> bool:
+        """Whether it returns entries that were given back, before new ones."""
+        return (
+            self.claim_ms is None
+            and not self.noack
+            and any(after is readgroup.NEW for _, after in self.wanted)
+        )
+
+    @property
+    def shares(self) -> Hashable | None:
+        """What it has in common with readers that find nothing if it finds nothing."""
+        return readgroup.shares(self.group, self.claim_ms, self.given_back)
 
     def retry_at(self, txn: Txn) -> int | None:
         """Return the Unix time in milliseconds at which an entry can be claimed, if any can."""

@@ -22,6 +22,7 @@ from kvstream.operations.trim import (
     limit_without_strategy,
     two_strategies,
 )
+from kvstream.storage.tuning import Tuning
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
@@ -286,4 +287,10 @@ def _option(name: str, kind: object, value: Any) -> Any:
         value = whole(value, name)
         if value < 0:
             raise InvalidArgument(f"{name} must not be negative: {value}")
+    elif name == "rocksdb":
+        if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+            raise InvalidArgument(
+                f"rocksdb must map names of options to values, not {shown(value)}"
+            )
+        Tuning(value)
     return value

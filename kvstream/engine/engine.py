@@ -22,6 +22,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.expiry import Expiry
+from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
@@ -472,6 +473,8 @@ class Engine:
             waiter.found[0], partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
         )
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
+
+    every = staticmethod(every_in_thread)
 
     # --- looking --------------------------------------------------------------------------------
 

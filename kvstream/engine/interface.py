@@ -51,6 +51,10 @@ class AnyEngine(Protocol):
         """
         ...
 
+    def every(self, seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+        """Call a function every ``seconds`` in the background; return the function that ends it."""
+        ...
+
     def transaction(self) -> AbstractContextManager[Any]:
         """Run everything that this thread does inside as one commit; an exception undoes it."""
         ...

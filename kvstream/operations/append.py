@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import xxhash
 
-from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey
+from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, quoted
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
@@ -415,7 +415,7 @@ def is_done(txn: Txn, mark: Mark | None) -> bool:
     if value is None or mark is None:
         return False
     if not strings.is_integer(value):
-        raise InvalidArgument(f"the mark {key_of(mark[0])!r} holds no number of a batch")
+        raise InvalidArgument(f"the mark {quoted(key_of(mark[0]))} holds no number of a batch")
     return int(value) >= mark[1]
 
 
@@ -469,8 +469,8 @@ def _next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
 def too_small(name: bytes) -> IDTooSmall:
     """Return the error of IDs that are not ascending above the last one of their stream."""
     return IDTooSmall(
-        f"stream {key_of(name)!r}: an ID is equal or smaller than the stream's top item, or is "
-        "given twice"
+        f"stream {quoted(key_of(name))}: an ID is equal or smaller than the stream's top item, or "
+        "is given twice"
     )
 
 

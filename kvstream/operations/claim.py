@@ -254,6 +254,26 @@ def claim(
     return _entries(rule, rows)
 
 
+def renew(
+    txn: Txn, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
+) -> list[StreamID]:
+    """Set the idle time of entries that are pending with a consumer to 0, and return these."""
+    _, found = group_of_key(txn, name, group)
+    kept: list[PackedID] = []
+
+    def decide(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+        if run is None or not run.owned or run.owner != consumer:
+            return {}
+        kept.extend(ids)
+        return dict.fromkeys(ids, (consumer, txn.now_ms, run.deliveries, 0))
+
+    packed = ascending_packed([PACKED(*eid) for eid in ids])
+    plan(found, stretches(txn, found, packed), decide).apply(txn, found)
+    if kept:
+        txn.member_changed(found)
+    return [*map(StreamID.unpack, kept)]
+
+
 def _reader(txn: Txn, rule: Claim, asked: list[tuple[Run | None, Sequence[PackedID]]]) -> Read:
     """Return a reader of message rows, which reads those of several short runs together."""
     ids = [some for run, some in asked if run is not None or rule.force] if asked[1:] else []

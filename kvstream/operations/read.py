@@ -11,7 +11,7 @@ from enum import Enum
 from functools import partial
 from typing import TypeAlias
 
-from kvstream.errors import Corruption, InvalidArgument, WrongType
+from kvstream.errors import Corruption, InvalidArgument, WrongType, quoted
 from kvstream.layout.keys import ID_BYTES, key_of
 from kvstream.layout.rows import Rows
 from kvstream.meta.records import StreamMeta
@@ -157,7 +157,7 @@ def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int 
     if rows is None:
         return _many(seeks, part, count)
     if not rows.page:
-        raise Corruption(f"the stream {key_of(part[0])!r} has lost its first entry")
+        raise Corruption(f"the stream {quoted(key_of(part[0]))} has lost its first entry")
     return rows
 
 

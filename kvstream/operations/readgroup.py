@@ -1,13 +1,14 @@
 """XREADGROUP: deliver new entries to a consumer, or show its pending ones again.
 
-``LongDelivery`` delivers very many entries in steps, between which other commands run. Steps read
-rows and change nothing. The last step leaves out what others have read, trimmed or deleted
-meanwhile, and delivers the rest in one commit.
+The library's reads of new entries begin with those that were given back (XNACK), which XREADGROUP
+returns only with CLAIM. ``LongDelivery`` delivers very many entries in steps, between which other
+commands run. Steps read rows and change nothing. The last step leaves out what others have read,
+trimmed or deleted meanwhile, and delivers the rest in one commit.
 """
 
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
@@ -17,6 +18,7 @@ from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
     deliver,
+    drop,
     ids_between,
     oldest_time,
     place,
@@ -24,6 +26,7 @@ from kvstream.meta.pel import (
     runs_of,
     take,
 )
+from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
@@ -35,7 +38,7 @@ from kvstream.operations.groups import advance_over, consumer_of, group_of_key, 
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Row
-from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
 
 WHERE = " in XREADGROUP with GROUP option"
@@ -47,6 +50,11 @@ SMALL_READ = 16
 
 NEW = None
 """In place of an ID: entries that the group has not delivered yet (``>``)."""
+
+GIVEN_BACK_MS = 50 * 365 * 86_400_000
+"""An idle time that CLAIM finds only in entries that were given back: their time is 1970."""
+_NO_TIME = -1
+"""Before every delivery: only entries that were given back are claimed at any time."""
 
 
 def refuse_min_idle(min_idle_ms: int | None) -> None:
@@ -74,12 +82,14 @@ def read_group(
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
     shown: bool = False,
+    given_back: bool = False,
 ) -> Reply:
     """Deliver new entries (NEW), or show the consumer's pending entries after an ID.
 
     With ``claim_min_idle_ms``, pending entries idle for that long come first, and every entry has
-    its idle time and deliveries. A read of pending entries is in the reply even if it is empty; the
-    reply is empty if there is nothing new. ``shown``: new entries may be Written.
+    its idle time and deliveries. ``given_back``: those that were given back come first. A read of
+    pending entries is in the reply even if it is empty; the reply is empty if there is nothing new.
+    ``shown``: new entries may be Written.
     """
     groups = [group_of_key(txn, name, group, WHERE) for name, _ in wanted]
     refuse_min_idle(claim_min_idle_ms)
@@ -95,7 +105,10 @@ def read_group(
         given: Sequence[HistoryEntry]
         if after is None:
             idle = claim_min_idle_ms
-            given = _new(txn, stream, found, member, count, noack, idle, budget, room.left, shown)
+            given = _new(
+                txn,
+                *(stream, found, member, count, noack, idle, budget, room.left, shown, given_back),
+            )
             txn.noted = False
         else:
             given = _history(txn, stream, found, member, after, count, budget or Budget())
@@ -119,11 +132,17 @@ def read_new(
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
 ) -> Sequence[Entry]:
-    """Deliver new entries of one stream, after idle ones that may be claimed."""
+    """Deliver new entries of one stream, as the library does.
+
+    Entries that were given back come before them, or all that are idle for ``claim_min_idle_ms``.
+    """
     refuse_min_idle(claim_min_idle_ms)
     stream, found = group_of_key(txn, name, group, WHERE)
     member = consumer_of(txn, found, consumer)
-    return _new(txn, stream, found, member, count, noack, claim_min_idle_ms, budget)
+    again = claim_min_idle_ms is None and not noack
+    return _new(
+        txn, stream, found, member, count, noack, claim_min_idle_ms, budget, given_back=again
+    )
 
 
 def _new(
@@ -137,18 +156,22 @@ def _new(
     budget: Budget | None = None,
     room: int = 0,
     shown: bool = False,
+    given_back: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries, after idle ones that may be claimed.
+    """Deliver new entries, after idle ones or those that were given back.
 
     ``room`` is the memory that new entries may take; 0: no limit.
     """
-    if claim_min_idle_ms is None and budget is None:
+    again = given_back and found.nack_rank and nacked_in(txn, found)
+    if claim_min_idle_ms is None and budget is None and not again:
         return _deliver_new(txn, stream, found, member, count, noack, None, False, room, shown)
     budget = budget or Budget()
     most = budget.most(count)
     given: list[Entry] = []
     if claim_min_idle_ms is not None:
         given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
+    elif again:
+        given = _take_given_back(txn, stream, found, member, most, budget)
     rest = budget.most(None if count is None else count - len(given))
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
@@ -349,6 +372,76 @@ def _claim_idle(
         consumer.active_ms = txn.now_ms
         txn.member_changed(consumer)
     return claimed
+
+
+def _take_given_back(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    count: int | None,
+    budget: Budget,
+) -> list[Entry]:
+    """Take over entries that were given back, in that order; each tells its deliveries.
+
+    Those not to be tried again (XNACK FATAL) are taken over and not returned, those whose message
+    was deleted are acknowledged: later reads do not come across them.
+    """
+    taken: list[Entry] = []
+    moves: list[tuple[Run, list[PackedID]]] = []
+    gone: list[PackedID] = []
+    for run in runs_by_time(txn, group, _NO_TIME):
+        rest = None if count is None else count - len(taken)
+        if (rest is not None and rest <= 0) or budget.exhausted:
+            break
+        if run.deliveries == COUNT_MAX:
+            moves.append((run, [*run.ids]))
+            continue
+        found = entries.get_packed(txn, stream, [*run.ids])
+        gone += [eid for eid, entry in zip(run.ids, found, strict=True) if entry is None]
+        live = [entry._replace(deliveries=run.deliveries) for entry in found if entry][:rest]
+        live = live[: budget.take(live)]
+        taken += live
+        moves.append((run, [entry.id.packed for entry in live]))
+    for run, ids in moves:
+        _touch(txn, group, run, ids, consumer.name)
+    if gone:
+        drop(txn, group, ascending_packed(gone))
+    if taken:
+        consumer.active_ms = txn.now_ms
+    txn.member_changed(consumer)
+    return taken
+
+
+def plain(reply: Reply) -> tuple[Reply, bool]:
+    """Return a reply to CLAIM of GIVEN_BACK_MS as that of a read of the library.
+
+    And whether it had entries that were given back.
+    """
+    found: Reply = []
+    again = False
+    for name, given in reply:
+        kept: list[HistoryEntry] = []
+        for entry in given:
+            if not entry.idle_ms:  # a new one
+                kept.append(entry._replace(idle_ms=None, deliveries=None))
+                continue
+            again = True
+            if entry.deliveries != COUNT_MAX:
+                kept.append(entry._replace(idle_ms=None))
+        if kept:
+            found.append((name, kept))
+    return found, again
+
+
+def shares(group: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable | None:
+    """Return what blocked reads have in common of which each finds what the others find.
+
+    None: with CLAIM each waits for another idle time.
+    """
+    if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
+        return group, GIVEN_BACK_MS
+    return group if claim_ms is None else None
 
 
 class LongDelivery:

@@ -7,7 +7,6 @@ number of its database and the key.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any
 
 from kvstream.engine.blocking_reads import GroupRead
@@ -25,7 +24,6 @@ from kvstream.operations import (
     info,
     keyspace,
     read,
-    readgroup,
     trim,
 )
 from kvstream.operations import range as ranges
@@ -319,19 +317,20 @@ def plain_read(
     return Call(db, keys, (words,), lambda reply: _reply_of(db, reply[0]), needs=needs)
 
 
-def group_read(attempt: GroupRead, block: Words = ()) -> Call:
-    """Return the call of an XREADGROUP."""
+def group_read(attempt: GroupRead, block: Words = (), claim_ms: int | None = None) -> Call:
+    """Return the call of an XREADGROUP; ``claim_ms``: with CLAIM although the read has none."""
+    claim_ms = attempt.claim_ms if claim_ms is None else claim_ms
     db = database_of(attempt.wanted[0][0])
     keys = tuple(key_of(name) for name, _ in attempt.wanted)
     limits, needs = _limits(attempt.budget())
-    if attempt.claim_ms is not None:
+    if claim_ms is not None:
         needs = ("XREADGROUP CLAIM", *needs)
     words: Words = (
         *("XREADGROUP", "GROUP", attempt.group, attempt.consumer),
         *_option("COUNT", attempt.count),
         *limits,
         *block,
-        *_option("CLAIM", attempt.claim_ms),
+        *_option("CLAIM", claim_ms),
         *_flag("NOACK", attempt.noack),
         "STREAMS",
         *keys,
@@ -345,23 +344,6 @@ def group_read(attempt: GroupRead, block: Words = ()) -> Call:
         writes=True,
         immediate=True,
         needs=needs,
-    )
-
-
-def _read_new(
-    name: bytes,
-    group: bytes,
-    consumer: bytes,
-    count: int | None = None,
-    noack: bool = False,
-    claim_min_idle_ms: int | None = None,
-    budget: Budget | None = None,
-) -> Call:
-    wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
-    attempt = GroupRead(group, consumer, wanted, count, noack, claim_min_idle_ms, lambda: budget)
-    call = group_read(attempt)
-    return replace(
-        call, result=lambda reply: [*chain.from_iterable(replies.streams_of(reply[0]).values())]
     )
 
 
@@ -440,7 +422,8 @@ def _acknowledge_and_delete(
     return _do(name, *words, result=_outcomes, needs=("XACKDEL",))
 
 
-def _negative_acknowledge(name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack) -> Call:
+def negative_acknowledge(name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack) -> Call:
+    """Return the call of an XNACK."""
     if not ids:
         return _known(0)
     options = (*_option("RETRYCOUNT", nack.retrycount), *_flag("FORCE", nack.force))
@@ -572,7 +555,6 @@ def _restore(name: bytes, payload: bytes, replace: bool = False, expire_at_ms: i
 CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     ack.acknowledge: _acknowledge,
     ack.acknowledge_and_delete: _acknowledge_and_delete,
-    ack.negative_acknowledge: _negative_acknowledge,
     append.add: _add,
     append.add_many: _add_many,
     append.configure: _configure,
@@ -609,7 +591,6 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     ranges.length: lambda name: _ask(name, "XLEN", key_of(name)),
     ranges.scan: _scan,
     read.resolve: _resolve,
-    readgroup.read_new: _read_new,
     trim.trim: _trim,
 }
 """The call of each operation, except those that take several round trips."""

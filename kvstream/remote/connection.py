@@ -301,21 +301,23 @@ class Link:
                 replies.append(error_of(error))
         return replies
 
-    def transaction(self, commands: Sequence[Words]) -> list[Any]:
+    def transaction(self, commands: Sequence[Words], then: Sequence[Words] = ()) -> list[Any]:
         """Run commands in one transaction; return their replies, errors among them.
 
-        Raises Conflict if a watched key has changed, and the error of a command that the server
-        did not queue; nothing was done then.
+        The commands of ``then`` follow it in the same pipeline; their replies are ignored. Raises
+        Conflict if a watched key has changed, and the error of a command that the server did not
+        queue; nothing was done then.
         """
         from redis import RedisError
 
-        whole = [("MULTI",), *commands, ("EXEC",)]
+        whole = [("MULTI",), *commands, ("EXEC",), *then]
         try:
             self._write(self._connection.pack_commands(whole))
         except Exception as error:
-            mark_unsent(error)
+            if not then:  # else EXEC may have reached the server
+                mark_unsent(error)
             raise
-        *queued, done = self._replies(len(whole))
+        *queued, done = self._replies(len(whole))[: len(commands) + 2]
         if done is None:
             raise Conflict(
                 "another client changed what this transaction has read: nothing was done, run it "

@@ -21,6 +21,7 @@ from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import warn_of_block
+from kvstream.engine.listening import every_in_thread
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -33,10 +34,13 @@ from kvstream.errors import (
     UnknownOutcome,
     WrongType,
 )
+from kvstream.layout.keys import database_of
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, read
+from kvstream.operations import ack, claim, info, read, readgroup
 from kvstream.operations import range as ranges
+from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
+from kvstream.operations.reply_limits import Budget
 from kvstream.remote import commands
 from kvstream.remote.commands import CALLS, REQUIRED, SINCE, Call
 from kvstream.remote.connection import (
@@ -54,15 +58,17 @@ from kvstream.remote.connection import (
     next_page,
     translated,
 )
+from kvstream.remote.given_back import GivenBack
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
-from kvstream.types.records import Entry, KeyInfo
+from kvstream.types.records import Entry, HistoryEntry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
+PENDING_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
 
@@ -96,6 +102,7 @@ class RemoteEngine:
         self._lock = threading.Lock()
         self._local = _Local()
         self._closed = False
+        self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
         settings = first.client.connection_pool.connection_kwargs
@@ -205,6 +212,8 @@ class RemoteEngine:
         """Send a read until it replies; 0 seconds: once."""
         if not attempt.wanted:
             return None
+        if isinstance(attempt, GroupRead) and attempt.given_back:
+            return self._read_next(attempt, timeout_s)
         call_of = self._call_of(attempt)
         deadline = None if timeout_s is None else time.monotonic() + timeout_s
         while True:
@@ -215,12 +224,37 @@ class RemoteEngine:
             if reply or not waits:
                 return reply or None
 
+    def _read_next(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
+        """Send a read that returns entries which were given back, too; see ``GivenBack``."""
+        connection = self.connection(database_of(attempt.wanted[0][0]))
+        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        looked = False
+        while True:
+            rest = None if deadline is None else deadline - time.monotonic()
+            waits = rest is None or rest > 0
+            due_s = self.given_back.due_in(attempt)
+            if looked and not waits:
+                return None
+            if due_s > 0:
+                block = connection.block_words(due_s if rest is None else min(due_s, rest))
+                reply: Reply = self.call(commands.group_read(attempt, block if waits else ()))
+                if reply:
+                    return reply
+                if waits:
+                    continue
+            found = self.given_back.look(attempt, connection, rest, waits)
+            if found:
+                return found
+            looked = found is not None
+
     def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[commands.Words], Call]:
         """Return the function that makes the call of a read from its words of BLOCK."""
         if isinstance(attempt, GroupRead):
             return lambda block: commands.group_read(attempt, block)
         wanted = [(name, self.run(read.resolve, name, after)) for name, after in attempt.wanted]
         return lambda block: commands.plain_read(wanted, attempt.count, attempt.budget(), block)
+
+    every = staticmethod(every_in_thread)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -511,9 +545,52 @@ def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
     return _count_after(engine, name, found.last_delivered_id)
 
 
+def _read_new(
+    engine: RemoteEngine,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    count: int | None = None,
+    noack: bool = False,
+    claim_min_idle_ms: int | None = None,
+    budget: Budget | None = None,
+) -> list[HistoryEntry]:
+    """Deliver new entries of one stream, after those that were given back."""
+    wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
+    attempt = GroupRead(group, consumer, wanted, count, noack, claim_min_idle_ms, lambda: budget)
+    return [entry for _, entries in engine.run(attempt) or () for entry in entries]
+
+
+def _nack(
+    engine: RemoteEngine, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
+) -> int:
+    """Give entries back to their group."""
+    return engine.given_back.nack(engine.connection(database_of(name)), name, group, ids, nack)
+
+
+def _renew(
+    engine: RemoteEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
+) -> list[StreamID]:
+    """Reset the idle time of entries that are pending with a consumer, in two round trips."""
+    mine: set[StreamID] = set()
+    start, end = min(ids), max(ids)
+    while start <= end:
+        page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
+        mine.update(row.id for row in page)
+        if len(page) < PENDING_PAGE:
+            break
+        start = page[-1].id.next()
+    kept = [eid for eid in ids if eid in mine]
+    engine.run(claim.claim, name, group, consumer, 0, kept, justid=True)
+    return kept
+
+
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.backlog: _backlog,
     info.count_after: _count_after,
+    ack.negative_acknowledge: _nack,
+    claim.renew: _renew,
+    readgroup.read_new: _read_new,
 }
 
 

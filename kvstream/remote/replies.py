@@ -6,6 +6,8 @@ from functools import partial
 from typing import Any
 
 from kvstream.errors import ServerTooOld
+from kvstream.meta.pel import COUNT_MAX
+from kvstream.rdb.versions import NACKED_CONSUMER
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import (
     BareEntry,
@@ -27,6 +29,8 @@ from kvstream.types.records import (
 )
 
 NEVER_MS = -1
+NOBODY = NACKED_CONSUMER
+"""The consumer of entries that were given back, on a server without XNACK."""
 
 new_entry = partial(tuple.__new__, Entry)
 """Return an Entry without running Python code."""
@@ -146,15 +150,22 @@ def consumer_info_of(raw: list[Any]) -> ConsumerInfo:
 
 def pending_of(raw: list[Any]) -> PendingSummary:
     count, least, greatest, consumers = raw
-    owners = {name: int(number) for name, number in consumers or ()}
+    owners = {name: int(number) for name, number in consumers or () if name != NOBODY}
     return PendingSummary(count, id_or_none(least), id_or_none(greatest), owners)
 
 
 def pending_entries_of(raw: list[Any]) -> list[PendingEntry]:
-    return [
-        PendingEntry(StreamID.parse(eid), consumer, None if idle < 0 else idle, deliveries)
-        for eid, consumer, idle, deliveries in raw
-    ]
+    return [pending_entry_of(row) for row in raw]
+
+
+def pending_entry_of(row: list[Any]) -> PendingEntry:
+    """Return one row of XPENDING; one without a consumer was given back."""
+    eid, consumer, idle, deliveries = row
+    if deliveries < 0:  # Redis before 8.8 counts on from the greatest number
+        deliveries = COUNT_MAX
+    if consumer == NOBODY or idle < 0:
+        return PendingEntry(StreamID.parse(eid), b"", None, deliveries)
+    return PendingEntry(StreamID.parse(eid), consumer, idle, deliveries)
 
 
 def group_detail_of(raw: list[Any]) -> GroupDetail:

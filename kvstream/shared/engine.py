@@ -32,6 +32,7 @@ from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import AnyPath, path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import every_in_thread
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -47,8 +48,8 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget
-from kvstream.remote.connection import CONNECT_S, ConnectionLost
-from kvstream.remote.engine import RemoteEngine, open_server
+from kvstream.remote.connection import ConnectionLost
+from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
@@ -66,12 +67,16 @@ PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
-_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, delete.delete})
+_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, claim.renew, delete.delete})
 _ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
 
 
 def open_shared(
-    place: AnyPath, settings: Mapping[str, Any], clock: Clock | None, wait_s: float | None
+    place: AnyPath,
+    settings: Mapping[str, Any],
+    clock: Clock | None,
+    wait_s: float | None,
+    kind: "type[SharedEngine] | None" = None,
 ) -> "SharedEngine":
     """Open the shared store in a directory: as its owner, or as a client of the owner.
 
@@ -82,7 +87,7 @@ def open_shared(
         raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
     directory, options = path_of(place), store_options(settings)
     wait_s = WAIT_S if wait_s is None else wait_of(wait_s, "wait_s")
-    return SharedEngine(directory, options, WAIT_S if wait_s is None else wait_s)
+    return (kind or SharedEngine)(directory, options, WAIT_S if wait_s is None else wait_s)
 
 
 class _Local(threading.local):
@@ -109,12 +114,18 @@ _open: "set[SharedEngine]" = set()
 def _close_all() -> None:
     """Close the stores that the program has left open, so that no client loses a call."""
     for engine in list(_open):
-        with suppress(KVStreamError):
+        with suppress(KVStreamError, RuntimeError):  # the event loop has ended
             engine.close()
 
 
 class SharedEngine:
     """A shared store, as the library sees it. Every method may be called from any thread."""
+
+    engine_type: type[Engine] = Engine
+    server_type: type[RemoteEngine] = RemoteEngine
+    _sleep: Callable[[float], None] = staticmethod(time.sleep)
+    _new_lock: Callable[[], Any] = threading.RLock
+    _new_local: Callable[[], Any] = _Local
 
     def __init__(self, directory: Path, options: StoreOptions, wait_s: float = WAIT_S) -> None:
         """Open the store, or connect to its owner; see ``kvstream.open`` for the errors."""
@@ -130,13 +141,13 @@ class SharedEngine:
 
     def _reset(self) -> None:
         self._place = Place(self._directory)
-        self._lock = threading.RLock()
+        self._lock = self._new_lock()
         self._owner: Owner | None = None
         self._current: Engine | RemoteEngine | None = None
         self._to_itself: RemoteEngine | None = None
         """The owner's connections to its own socket."""
         self._started: OwnerProcess | None = None
-        self._local = _Local()
+        self._local: _Local = self._new_local()
         self._producers: list[_Producer] = []
         """Those that have no add under way."""
         self._reads: dict[tuple[bytes, bytes], list[set[tuple[bytes, StreamID]]]] = {}
@@ -185,7 +196,7 @@ class SharedEngine:
                     self._start_owner()
                     alone = until
                 else:
-                    self._owner = Owner(self._place, self.options)
+                    self._owner = self._own()
                     return self._owner.engine
             except StoreLocked as error:
                 now = monotonic()
@@ -199,8 +210,16 @@ class SharedEngine:
                     raise
             if monotonic() >= until:
                 raise ServerUnavailable(f"no process owns the shared store in {self.place}")
-            time.sleep(pause)
+            self._sleep(pause)
             pause = min(2 * pause, PAUSE_MAX_S)
+
+    def _own(self) -> Owner:
+        """Open the store, as its owner."""
+        return Owner(self._place, self.options, self.engine_type)
+
+    def _disown(self, owner: Owner) -> None:
+        """Let another process own the store."""
+        owner.close()
 
     def _start_owner(self) -> None:
         """Start a process that owns the store in place of this one, which cannot."""
@@ -218,7 +237,7 @@ class SharedEngine:
             return None
         self._place.check()
         try:
-            server = open_server(self._place.url)
+            server = self.server_type.open(self._place.url)
             about = server.connection().info("persistence")
         except ConnectionLost:
             return None
@@ -273,7 +292,7 @@ class SharedEngine:
             return engine
         with self._lock:
             if self._to_itself is None:
-                self._to_itself = RemoteEngine(self._place.url, None, CONNECT_S)
+                self._to_itself = self.server_type(self._place.url)
             return self._to_itself
 
     def close(self, discard: bool = False) -> None:
@@ -288,7 +307,7 @@ class SharedEngine:
                 each.close()
         try:
             if owner is not None:
-                owner.close()
+                self._disown(owner)
         finally:
             directories.unregister(self)
             _open.discard(self)
@@ -303,7 +322,7 @@ class SharedEngine:
         server, engine = self._local.server, self._current
         if server is not None:
             return server.run(operation, *args, **kwargs)
-        if type(engine) is Engine:
+        if isinstance(engine, Engine):
             return engine.run(operation, *args, **kwargs)
         if operation is append.add:
             return self._add(**dict(zip(_ADD, args, strict=False)), **kwargs)  # type: ignore[arg-type,return-value]
@@ -360,7 +379,7 @@ class SharedEngine:
     ) -> T | None:
         """Wait for a read's reply, across changes of the owner; None after ``timeout_s``."""
         engine = self._local.server or self._current
-        if type(engine) is Engine or self._local.server is not None:
+        if isinstance(engine, Engine) or self._local.server is not None:
             assert engine is not None
             return engine.wait_for(names, attempt, timeout_s, retry_at)
         if isinstance(attempt, GroupRead):
@@ -377,7 +396,7 @@ class SharedEngine:
         rest = _rest(timeout_s)
         while True:
             left = rest()
-            if type(self._current) is not Engine:
+            if not isinstance(self._current, Engine):
                 left = PIECE_S if left is None else min(left, PIECE_S)
             reply = self._read_piece(attempt, left)
             if reply or rest() == 0:
@@ -450,6 +469,8 @@ class SharedEngine:
                     reply.append((name, entries))
             self._note((attempt.group, attempt.consumer), reply)
             return reply
+
+    every = staticmethod(every_in_thread)
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -44,6 +44,8 @@ IDLE_S = 5.0
 _LOOK_S = 0.5
 HAND_OVER_S = 10.0
 """Seconds for clients to take their last replies when the owner closes."""
+_SETTLE_STEPS = 3
+"""Iterations of the event loop until an accepted connection is a client, or a closed one gone."""
 _PATH_MAX = 100
 """Bytes of a socket's path that every system takes; Linux takes 108."""
 _DESCRIPTORS = Path("/proc/self/fd")
@@ -55,6 +57,8 @@ class Place:
     def __init__(self, directory: Path) -> None:
         self.directory = Path(os.path.realpath(directory))
         self._descriptor: int | None = None
+        self._made: os.stat_result | None = None
+        """The socket that this process has made."""
 
     @property
     def address(self) -> str:
@@ -87,6 +91,7 @@ class Place:
                 os.unlink(path)
             made.bind(path)
             os.chmod(path, FILE_MODE)  # before listen: until then nobody gets in
+            self._made = os.stat(path)
             made.listen(BACKLOG)
         except OSError as error:
             made.close()
@@ -100,13 +105,20 @@ class Place:
                 directories.refuse_foreign(path, os.stat(path, follow_symlinks=False))
 
     def remove_socket(self) -> None:
+        """Remove the socket that this process has made, unless another owner has replaced it."""
         with suppress(OSError):
-            os.unlink(self.address)
+            if self._made and os.path.samestat(self._made, os.stat(self.address)):
+                os.unlink(self.address)
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, None
         if descriptor is not None:
             os.close(descriptor)
+
+
+async def _settled() -> None:
+    for _ in range(_SETTLE_STEPS):
+        await asyncio.sleep(0)
 
 
 class OwnerBusy(StoreLocked):
@@ -156,12 +168,14 @@ class Claim:
 class Owner:
     """The open store of this process, served to the others."""
 
-    def __init__(self, place: Place, options: StoreOptions) -> None:
+    def __init__(
+        self, place: Place, options: StoreOptions, engine_type: type[Engine] = Engine
+    ) -> None:
         """Open the store; raise StoreLocked if another process has it, by whatever means."""
         self._place = place
         self._claim = Claim(place.directory)
         try:
-            self.engine = Engine(place.directory, options)
+            self.engine = engine_type(place.directory, options)
             try:
                 self._claim.take()  # of a store that was made just now
                 self._server = SocketServer(self.engine, place.listen())
@@ -253,7 +267,9 @@ class SocketServer:
         await self._stopping.wait()
         listener.stopping = True
         server.close()
+        await _settled()
         await hand_over(executor, HAND_OVER_S)
+        await _settled()
 
     @property
     def clients(self) -> int:

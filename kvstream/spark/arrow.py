@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from kvstream.errors import DataError, InvalidArgument, shown
+from kvstream.errors import DataError, InvalidArgument, quoted
 from kvstream.layout.columns import Columns
 from kvstream.spark.schema import Column, Mode, ReadSchema, Role
 from kvstream.types.ids import StreamID
@@ -233,8 +233,8 @@ class Batches:
         at = int(np.flatnonzero(bad)[0])
         value = page.field(column.name.encode())[at].as_py()
         return MalformedEntry(
-            f"entry {page.id(at)} of stream {shown(page.stream)}: the field {column.name} is not a "
-            f"valid {column.type.simpleString()}: {shown(value)}"
+            f"entry {page.id(at)} of stream {quoted(page.stream)}: the field {column.name} is not "
+            f"a valid {column.type.simpleString()}: {quoted(value)}"
         )
 
     def _corrupt(self, page: Page) -> pa.Array:
@@ -266,7 +266,7 @@ def _part(page: Page, which: int, kind: pa.DataType) -> pa.Array:
         return pa.array(numbers).cast(kind)
     if len(numbers) and numbers.max() >= _SIGNED:
         raise InvalidArgument(
-            f"the ID {page.id(int(numbers.argmax()))} of stream {shown(page.stream)} does not fit "
+            f"the ID {page.id(int(numbers.argmax()))} of stream {quoted(page.stream)} does not fit "
             "bigint: read the column as string, binary or struct<ms:decimal(20,0),"
             "seq:decimal(20,0)>"
         )
@@ -293,7 +293,7 @@ def _text(value: bytes, what: str) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
-        raise _not_text(f"{what} {shown(value)}") from None
+        raise _not_text(f"{what} {quoted(value)}") from None
 
 
 def _not_text(what: str) -> InvalidArgument:
@@ -329,7 +329,7 @@ def _text_or_binary(array: pa.Array, kind: pa.DataType, what: str, page: Page) -
     try:
         return array.cast(kind)
     except pa.ArrowInvalid:
-        raise _not_text(f"a field's {what} in stream {shown(page.stream)}") from None
+        raise _not_text(f"a field's {what} in stream {quoted(page.stream)}") from None
 
 
 def _once_each(page: Page) -> tuple[pa.Array, pa.Array, "np.ndarray[Any, np.dtype[np.int32]]"]:

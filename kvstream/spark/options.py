@@ -11,6 +11,7 @@ Java. ``error_of`` finds the last kvstream error in such a text.
 import json
 import os
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -20,16 +21,86 @@ from urllib.parse import urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, shown
-from kvstream.types.ids import MIN_ID, StreamID, position, range_end, range_start
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, nearest, shown
+from kvstream.types.ids import MIN_ID, StreamID, duration_ms, position, range_end, range_start
 
 Options = Mapping[str, str]
 
 PASSWORD_VARIABLE = "KVSTREAM_PASSWORD"
 """The variable read if neither the option nor the URL has a password: plans do not show it."""
+PATTERN_RENAMED = "pattern is now called match; the old name will go in a later version"
 MISSING_HINT = "the option ignoreMissing (--ignore-missing) treats it as empty"
+OPTIONS = (
+    *("path", "paths", "url", "user", "password", "db", "ignoreMissing", "metaPrefix"),
+    *("stream", "match", "pattern", "table"),
+    *("start", "end", "asof", "partitions", "mode", "columnNameOfCorruptRecord", "failOnDataLoss"),
+    *("startingId", "maxEntriesPerTrigger", "minEntriesPerTrigger", "maxTriggerDelay", "group"),
+    *("txnAppId", "txnVersion", "skipExisting", "wait", "stagingPath", "delivery"),
+)
+"""Every option; one that an operation does not need is accepted there, so one dict fits several."""
+_OF_SPARK = frozenset(
+    {"checkpointlocation", "queryname"}  # of a query
+    | {"collation", "comment", "external", "is_managed_location", "location", "owner", "provider"}
+)
+"""Names under which Spark passes its own settings and the properties of tables, in lower case."""
+_OF_KAFKA = {
+    "kafka.bootstrap.servers": "url (a server) or path (the directory of a store)",
+    "kafka.group.id": "group",
+    "groupIdPrefix": "group",
+    "subscribe": "stream",
+    "assign": "stream",
+    "topic": "stream",
+    "subscribePattern": "match (a pattern as KEYS takes it, not a regular expression)",
+    "startingOffsets": "startingId in a streaming read, start in a batch read",
+    "startingTimestamp": "startingId in a streaming read, start in a batch read",
+    "startingOffsetsByTimestamp": "startingId in a streaming read, start in a batch read",
+    "endingOffsets": "end",
+    "endingTimestamp": "end",
+    "endingOffsetsByTimestamp": "end",
+    "maxOffsetsPerTrigger": "maxEntriesPerTrigger",
+    "minOffsetsPerTrigger": "minEntriesPerTrigger",
+    "minPartitions": "partitions",
+    "maxRecordsPerPartition": "partitions",
+}
+"""The options of Spark's source for Kafka, and ours for the same purpose."""
+_WITHOUT_EQUAL = ("includeheaders", "startingoffsetsbytimestampstrategy")
+_KAFKA_PREFIXES = ("kafka.", "kafkaconsumer.", "fetchoffset.")
+_ONLY_BATCH = {
+    "start": "a streaming read begins at startingId",
+    "end": "a streaming read has no end",
+    "asof": "a streaming read has no end",
+}
 _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def check_names(options: Options) -> None:
+    """Raise InvalidArgument for an option that does not exist; warn about a renamed one."""
+    known = {name.lower() for name in OPTIONS} | _OF_SPARK
+    of_kafka = {name.lower(): (name, ours) for name, ours in _OF_KAFKA.items()}
+    for name in map(str.lower, options):
+        if name in known or name.startswith("option."):  # Spark repeats those of a table so
+            continue
+        if name in of_kafka:
+            theirs, ours = of_kafka[name]
+            raise InvalidArgument(f"the option {theirs} is of Spark's Kafka source: use {ours}")
+        if name in _WITHOUT_EQUAL or name.startswith(_KAFKA_PREFIXES):
+            raise InvalidArgument(
+                f"the option {name} is of Spark's Kafka source, and has no equal here: leave it out"
+            )
+        raise InvalidArgument(
+            f"there is no option {shown(name)}"
+            + (nearest(name, OPTIONS) or ": docs/spark.md lists all")
+        )
+    if "pattern" in options:
+        warnings.warn(PATTERN_RENAMED, FutureWarning, stacklevel=2)
+
+
+def refuse_bounds(options: Options) -> None:
+    """Raise InvalidArgument for an option that would be without effect in a streaming read."""
+    for name, instead in _ONLY_BATCH.items():
+        if name in options:
+            raise InvalidArgument(f"the option {name} is for batch reads: {instead}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +151,25 @@ def listed(options: Options, name: str) -> list[str]:
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InvalidArgument(f"the option {name} is not a JSON array of strings")
     return values
+
+
+def patterns(options: Options) -> list[str]:
+    """Return the values of the option ``match``, or of its old name ``pattern``."""
+    return listed(options, "match") or listed(options, "pattern")
+
+
+def duration_s(options: Options, name: str, missing: str) -> float:
+    """Return a duration such as ``500ms``, ``10s``, ``15m``, ``15min`` or ``1h`` in seconds.
+
+    A number without a unit is refused: Spark would take milliseconds, kvstream seconds.
+    """
+    text = options.get(name.lower(), "").strip() or missing
+    ms = None if text[-1:].isdigit() else duration_ms(re.sub("min$", "m", text))
+    if ms is None:
+        raise InvalidArgument(
+            f"the option {name} must be a number with ms, s, m, h or d, not {shown(text)}"
+        )
+    return ms / 1000
 
 
 def number(options: Options, name: str, missing: int | None, least: int = 0) -> int | None:

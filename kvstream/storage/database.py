@@ -412,9 +412,15 @@ class Database:
 
         Unfinished scans raise StoreClosed at their next use. If the last flush fails, the log has
         what was durable. After an interrupt the next call continues. ``discard`` removes the
-        directory if this opening created it and nothing was ever written.
+        directory if this opening created it and nothing was ever written. If the directory was
+        removed or replaced, nothing is written: RocksDB would write to the store that has its path.
         """
         if self._closed:
+            return
+        if not self._options.read_only and not self._opened.directory.is_in_place():
+            _log.warning("%s was removed or replaced while it was open", self.directory)
+            self._abandon(_CLOSED)
+            self._opened.release()
             return
         sound = False
         with suppress(StoreError):  # then the next opening recovers the log
@@ -459,12 +465,16 @@ class Database:
 
     def refuse_after_fork(self) -> None:
         """Make every use in this process, a forked child, raise StoreClosed."""
+        self._abandon(directory.FORKED)
+
+    def _abandon(self, why: str) -> None:
+        """Make every use raise StoreClosed, and leave RocksDB as it is."""
         used = self._root, *self._families, *self._handles
         for handle in (*used, *self._ending, *self._scans.live()):
             directory.leak(handle)
         self._closed = True
-        self.gate.shut(StoreClosed(directory.FORKED))
-        gone = self._latest_sequence = directory.Gone(directory.FORKED)
+        self.gate.shut(StoreClosed(why))
+        gone = self._latest_sequence = directory.Gone(why)
         self._replace_handles(gone)
 
 

@@ -70,11 +70,16 @@ class Gone:
         raise StoreClosed(self._reason)
 
 
-FORKED = "the store was opened before a fork: the child must open a store of its own"
+_REMEDY = (
+    "start the child with spawn, open stores in children only, or share the store: "
+    "kvstream.open(..., shared=True)"
+)
+FORKED = f"the store was opened before a fork, and only the parent can use it: {_REMEDY}"
 
 forked_after_opening = False
 """This process was forked by one that had opened a store. RocksDB's threads are missing here, so a
-store that this process opened would hang at its first flush."""
+store that this process opened for writing would hang at its first flush. They live as long as the
+parent, even if it has closed the store or opened it read-only."""
 _has_opened = False
 
 _open_parts: "weakref.WeakSet[Any]" = weakref.WeakSet()
@@ -105,7 +110,7 @@ def _refuse_in_child() -> None:
     for part in parts:
         part.refuse_after_fork()
     _open_parts.clear()
-    if parts:
+    if parts or _has_opened:
         _skip_exit_handlers()
 
 
@@ -278,7 +283,7 @@ class Directory:
 
         Readers share the lock, a writer has it alone; without ``locks`` another process may write
         meanwhile. Raises StoreLocked, UnsafeDirectory, UnknownLayout or NoSuchStore, with nothing
-        written.
+        written, and StoreError in a forked child that would hang.
         """
         path = _real(directory)
         makes = create and not read_only and not os.path.lexists(path)
@@ -288,6 +293,11 @@ class Directory:
         try:
             if locks:
                 self._lock()
+            if forked_after_opening and not read_only:
+                raise StoreError(
+                    "this process was forked by one that had opened a store, whose threads it "
+                    f"lacks: {_REMEDY}"
+                )
             self._check_owner()
             self._check_files()
             self._check_layout(create and not read_only)
@@ -313,7 +323,7 @@ class Directory:
 
         So a command that fails before its first write leaves nothing. RocksDB must be closed.
         """
-        if self._descriptor >= 0 and self._made and not self.holds_rows():
+        if self._made and self.is_in_place() and not self.holds_rows():
             shutil.rmtree(self.path, ignore_errors=True)
             with suppress(OSError):  # of somebody else by now, or not empty
                 for path in reversed(self._made[:-1]):
@@ -325,6 +335,13 @@ class Directory:
         if self._descriptor >= 0:
             os.close(self._descriptor)
             self._descriptor = -1
+
+    def is_in_place(self) -> bool:
+        """Return whether the directory is locked, and nobody has removed or replaced it since."""
+        with suppress(OSError):
+            found = os.stat(self.path, follow_symlinks=False)
+            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), found)
+        return False
 
     def free_bytes(self) -> int:
         """Return the free space of the file system that an ordinary process may use."""
@@ -413,12 +430,9 @@ class Directory:
             raise StoreLocked(_locked(self.path, self._descriptor)) from None
 
     def _check_owner(self) -> None:
-        status = os.fstat(self._descriptor)
-        refuse_foreign(self.path, status)
-        with suppress(FileNotFoundError):  # the opener that created it has just discarded it
-            if os.path.samestat(status, os.stat(self.path, follow_symlinks=False)):
-                return
-        raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
+        refuse_foreign(self.path, os.fstat(self._descriptor))
+        if not self.is_in_place():  # the opener that created it may have just discarded it
+            raise UnsafeDirectory(f"{self.path} was replaced while it was being opened")
 
     def _check_files(self) -> None:
         with os.scandir(self.path) as entries:

@@ -6,7 +6,7 @@ import ``rocksdict``. Whether a store may be opened is decided in ``opening``.
 """
 
 import resource
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -22,10 +22,9 @@ from rocksdict import (
 from kvstream.errors import Corruption
 from kvstream.storage.batch import Family
 from kvstream.storage.opening import Access
+from kvstream.storage.tuning import Settings, Tuning
 from kvstream.storage.write_guard import classified_at_open
-from kvstream.types.options import MEGABYTE, StoreOptions
-
-Settings = dict[str, tuple[object, ...]]
+from kvstream.types.options import MEGABYTE, StoreOptions, background_jobs
 
 KILOBYTE = 1 << 10
 OPEN_FILES_MAX = 512
@@ -58,11 +57,14 @@ def open_files_max() -> int:
 
 
 _Target = TypeVar("_Target")
+_COMPRESSION = {"set_compression_type", "set_bottommost_compression_type"}
 
 
 def applied(target: _Target, settings: Settings) -> _Target:
     """Call the setters on ``target`` and return it."""
     for setter, arguments in settings.items():
+        if setter in _COMPRESSION:
+            arguments = tuple(getattr(DBCompressionType, str(name))() for name in arguments)
         getattr(target, setter)(*arguments)
     return target
 
@@ -80,8 +82,7 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
         # One family that is hardly written to would else keep the whole log alive.
         "set_max_total_wal_size": (options.wal_bytes_max,),
         "set_max_open_files": (open_files_max(),),
-        # One flush and two compactions at a time: level 0 does not wait for lower levels.
-        "set_max_background_jobs": (3,),
+        "set_max_background_jobs": (background_jobs(),),
         # Spread the writing of tables, so that the fsync of the log does not queue behind it.
         "set_bytes_per_sync": (MEGABYTE,),
         # The information log of RocksDB: four files of 4 MB, not a thousand without bound.
@@ -90,18 +91,21 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
         "set_max_manifest_file_size": (64 * MEGABYTE,),
         "set_stats_dump_period_sec": (0,),
         "set_stats_persist_period_sec": (0,),
+        **Tuning(options.rocksdb).database,
     }
 
 
 def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
     """Return the settings of every family, in the order of ``Family``."""
-    return tuple(_SETTINGS[family](options) for family in Family)
+    given = Tuning(options.rocksdb).families
+    usual = [_SETTINGS[family](options) for family in Family]
+    return tuple(replace(each, options=each.options | given[each.name]) for each in usual)
 
 
 def buffer_sizes(options: StoreOptions) -> list[int]:
     """Return the size of one write buffer of every family, in the order of ``Family``."""
-    trees = options.tree_write_buffer_bytes
-    return [options.write_buffer_bytes, trees, trees]
+    sizes = [each.options["set_write_buffer_size"][0] for each in family_settings(options)]
+    return [size for size in sizes if isinstance(size, int)]
 
 
 def _messages(options: StoreOptions) -> FamilySettings:
@@ -111,10 +115,10 @@ def _messages(options: StoreOptions) -> FamilySettings:
         {
             "set_write_buffer_size": (options.write_buffer_bytes,),
             # Each table at level 0 has rows of all streams, so its range overlaps most tables of
-            # the level below, and merging it rewrites that level: it is to be small. Small tables
-            # overlap few others. Their size doubles from level to level: it is 64 MB at the last
-            # one of a store of some gigabytes.
-            "set_max_bytes_for_level_base": (32 * MEGABYTE,),
+            # the level below, and merging it rewrites that level: it is as large as the tables
+            # that are merged at a time. Small tables overlap few others. Their size doubles from
+            # level to level: it is 64 MB at the last one of a store of some gigabytes.
+            "set_max_bytes_for_level_base": (4 * options.write_buffer_bytes,),
             "set_target_file_size_base": (16 * MEGABYTE,),
             "set_target_file_size_multiplier": (2,),
             **_STALLS,
@@ -198,7 +202,8 @@ class Opener:
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
-        self._cache = Cache(options.block_cache_bytes)
+        given = Tuning(options.rocksdb).block_cache
+        self._cache = Cache(options.block_cache_bytes if given is None else given)
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
@@ -247,8 +252,9 @@ def _check_large_values(rows: Rdict, path: Path) -> None:
 
 
 def _family_options(settings: FamilySettings, template: Options) -> Options:
-    options = applied(template, settings.options)
-    options.set_compression_type(DBCompressionType.lz4())
-    options.set_bottommost_compression_type(DBCompressionType.zstd())
-    options.set_blob_compression_type(DBCompressionType.zstd())
-    return options
+    usual: Settings = {
+        "set_compression_type": ("lz4",),
+        "set_bottommost_compression_type": ("zstd",),
+    }
+    template.set_blob_compression_type(DBCompressionType.zstd())
+    return applied(template, usual | settings.options)

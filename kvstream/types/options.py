@@ -1,7 +1,11 @@
 """Limits and defaults with their reasons, and the options of a store."""
 
-from dataclasses import dataclass
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from functools import cache
+from pathlib import Path
 
 from kvstream.errors import InvalidArgument
 
@@ -37,9 +41,62 @@ DUMP_TARGET_AUTO = "auto"
 SWEEP_ENTRIES = 1000
 """Trimmed entries that share one ``delete_range``: range tombstones slow down reads."""
 
-FREE_SPACE_RESERVE = 128 * MEGABYTE
-"""Free space below which writes that grow the store are refused, so that trims still work: twice
-the write buffers, and the log."""
+TREE_WRITE_BUFFER_SIZE = 4 * MEGABYTE
+"""Small, so that deleted pending rows leave the memtable soon."""
+
+
+_CGROUP_LIMITS = (
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+"""The memory of a container: of control groups of version 2, and of version 1."""
+
+
+@cache
+def machine_memory() -> int:
+    """Return the bytes of memory that the process may use: the machine's, or the container's."""
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    for limit in _CGROUP_LIMITS:
+        try:
+            return min(memory, int(limit.read_text()))
+        except (OSError, ValueError):  # the file says "max" if there is no limit
+            continue
+    return memory
+
+
+def block_cache_size() -> int:
+    """Return a 256th of the memory, of 64 to 128 MB: the system caches files, too."""
+    return min(max(machine_memory() >> 8, 64 * MEGABYTE), 128 * MEGABYTE)
+
+
+def write_buffer_size() -> int:
+    """Return a 256th of the memory, of 16 to 32 MB.
+
+    A load of 6,000,000 entries into 5,000 streams writes 2.3 GB with 16 MB and 1.7 GB with 32, and
+    takes three quarters of the processor time. With 64 MB it writes 1.5 GB.
+    """
+    return min(max(machine_memory() >> 8, 16 * MEGABYTE), 32 * MEGABYTE)
+
+
+def log_size() -> int:
+    """Return the size of the log: with a smaller one write buffers are flushed half full."""
+    return max(64 * MEGABYTE, 3 * write_buffer_size())
+
+
+def free_space_reserve() -> int:
+    """Return the free space below which writes that grow the store are refused.
+
+    It holds twice the write buffers, and the log, so that trims still work.
+    """
+    return 2 * (write_buffer_size() + 2 * TREE_WRITE_BUFFER_SIZE) + log_size() + 16 * MEGABYTE
+
+
+def background_jobs() -> int:
+    """Return the flushes and compactions that may run at a time: one more than processors.
+
+    With three at least, level 0 does not wait for lower levels.
+    """
+    return min(max(3, len(os.sched_getaffinity(0)) + 1), 8)
 
 
 class Durability(StrEnum):
@@ -67,13 +124,15 @@ class StoreOptions:
     accept_loss: bool = False
     """Open although acknowledged writes are missing; only for ``kvstream recover``."""
     databases: int = DATABASES
-    block_cache_bytes: int = 64 * MEGABYTE
-    write_buffer_bytes: int = 16 * MEGABYTE
+    block_cache_bytes: int = field(default_factory=block_cache_size)
+    write_buffer_bytes: int = field(default_factory=write_buffer_size)
     """Size of each of three buffers for entries; at most two wait for their flush."""
-    tree_write_buffer_bytes: int = 4 * MEGABYTE
-    """Small, so that deleted pending rows leave the memtable soon."""
-    wal_bytes_max: int = 64 * MEGABYTE
-    free_space_reserve: int = FREE_SPACE_RESERVE
+    tree_write_buffer_bytes: int = TREE_WRITE_BUFFER_SIZE
+    wal_bytes_max: int = field(default_factory=log_size)
+    free_space_reserve: int = field(default_factory=free_space_reserve)
+    rocksdb: Mapping[str, object] = field(default_factory=dict, hash=False)
+    """RocksDB's own options by their names, which outdo these: {"max_background_jobs": 4,
+    "messages.write_buffer_size": "128M"}; ``storage.tuning`` lists them."""
     stall_seconds_max: float = 10.0
     """How long a write waits for flushes and compaction that make no progress, before it fails with
     WriteStalled."""

@@ -1,6 +1,8 @@
 """The program of tests/remote for asyncio: a directory, kvstream's server, Redis and Valkey."""
 
 import asyncio
+import threading
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -18,11 +20,11 @@ from kvstream import (
     NoGroup,
     NoSuchKey,
     RequestError,
-    ServerTooOld,
     StoreClosed,
     StreamID,
 )
 from kvstream.aio import AsyncStore
+from kvstream.engine import listening
 from tests.aio.loops import patient, until
 from tests.patience import PATIENCE_S
 
@@ -216,12 +218,42 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
         ids = await stream.add_many({"n": n} for n in range(3))
         group = await stream.create_group("g", "0")
         await group.consumer("c").read(2)
-        about = (await store.stats()).get("server", {})
-        if not about or "kvstream_version" in about:
-            assert await group.nack(ids[0]) == 1
-        else:
-            with pytest.raises(ServerTooOld, match=r"needs Redis 8\.8 or kvstream"):
-                await group.nack(ids[0])
+        read = asyncio.create_task(group.consumer("d").read(1, block=PATIENCE_S))
+        assert (await read)[0].id == ids[2]
+        read = asyncio.create_task(group.consumer("d").read(1, block=PATIENCE_S))
+        await asyncio.sleep(0.05)
+        assert await group.nack(ids[0]) == 1
+        assert [(each.id, each.deliveries) for each in await read] == [(ids[0], 1)]
+        assert await group.consumer("d").read() == []
+
+    run(place, program)
+
+
+def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "RENEW_S", 0.05)
+
+    async def program(store: AsyncStore) -> None:
+        stream = store.stream("s")
+        ids = await stream.add_many({"n": n} for n in range(3))
+        group = await stream.create_group("g", "0")
+        before, threads = asyncio.all_tasks(), threading.active_count()
+        heard = group.consumer("c").listen()
+        async with asyncio.timeout(PATIENCE_S):
+            assert (await anext(heard)).id == ids[0]
+            begun = time.monotonic()
+            while True:
+                idle = max(row.idle_ms or 0 for row in await group.pending_range())
+                if idle < (time.monotonic() - begun - 0.1) * 1000:
+                    break
+                await asyncio.sleep(0.01)
+            assert len(await group.claim("d", ids[1], ids[2])) == 2
+            await asyncio.sleep(0.2)  # a renewal; a late one is made before the next entry
+            last = await stream.add({"n": 4})
+            assert (await anext(heard)).id == last
+            assert threading.active_count() == threads
+            await heard.aclose()  # type: ignore[attr-defined]
+            while asyncio.all_tasks() != before:
+                await asyncio.sleep(0.01)
 
     run(place, program)
 

@@ -212,7 +212,7 @@ def test_ids_that_cannot_be_change_nothing(
     rows += [{b"s": ([7], [7]), b"u": ([1], [1])}]
     ticket = store.bulk_ticket(named)
     parts = parts_of(place, ticket, rows)
-    with pytest.raises(IDTooSmall, match="stream b's'"):
+    with pytest.raises(IDTooSmall, match="stream 's'"):
         store.bulk_load(ticket, parts)
     assert kept(store, "s") == before
     assert not store.exists("u")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.serve import serve
@@ -67,8 +68,8 @@ def test_the_container_starts_the_program_as_it_takes_its_options() -> None:
 
 
 def test_the_settings_shown_are_settings() -> None:
-    (shown,) = re.findall(r"```toml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
-    settings = tomllib.loads(shown)
+    shown = re.findall(r"```toml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
+    settings = tomllib.loads("\n".join(shown))
     assert {"--" + name for name in settings} <= OPTIONS
 
 
@@ -76,3 +77,28 @@ def test_the_exit_codes_shown_are_all_that_serve_ends_with() -> None:
     shown = re.findall(r"^\| (\d) \|", (DEPLOY / "README.md").read_text(), re.M)
     ends = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.LOCKED}
     assert {int(code) for code in shown} == ends | {ExitCode.DAMAGED, ExitCode.UNAVAILABLE}
+
+
+def test_options_of_rocksdb_are_checked_before_anything_is_opened(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    for words, message in (
+        ("block_cache", "block_cache: must be NAME=VALUE"),
+        ("max_background_jobs=1", "max_background_jobs must be a whole number of 2 to 64"),
+        ("trees.compresion=lz4", "did you mean 'trees.compression'?"),
+    ):
+        config.write_text(f'rocksdb = "{words}"\n')
+        for arguments in (["--rocksdb", words], ["--config", str(config)]):
+            result = CliRunner().invoke(serve, [*arguments, "--dir", str(tmp_path / "store")])
+            assert result.exit_code == 2
+            assert message in " ".join(result.output.split())
+    assert not (tmp_path / "store").exists()
+
+
+def test_options_of_rocksdb_reach_the_store_from_a_file(tmp_path: Path) -> None:
+    config = tmp_path / "kvstream.toml"
+    config.write_text('rocksdb = "max_background_jobs=5; messages.write_buffer_size=9M;"\n')
+    with serve.make_context("serve", ["--config", str(config)]) as context:
+        assert context.params["rocksdb"] == {
+            "max_background_jobs": "5",
+            "messages.write_buffer_size": "9M",
+        }

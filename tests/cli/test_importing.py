@@ -1,12 +1,15 @@
 """Import: every kind of row, bad lines, IDs, and going on where an earlier run has stopped."""
 
 import json
+import signal
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from kvstream import Store
+from kvstream.cli import session
 from kvstream.cli.importing import batches, command
 from kvstream.cli.session import IMPORT_PREFIX
 from tests.cli.program import Program
@@ -358,3 +361,29 @@ def test_large_batches_are_bounded_in_bytes(
     monkeypatch.setattr(batches.Import, "_commit", counted)
     kvstream("import", "s", str(path))
     assert commits == [1] * 5
+
+
+@pytest.mark.parametrize("presses", [1, 2])
+def test_ctrl_c_in_a_commit_states_only_what_is_known(
+    kvstream: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, presses: int
+) -> None:
+    def atomically(store: Store, work: Callable[[], Any]) -> Any:
+        done = session.atomically(store, work)
+        for _ in range(presses):
+            signal.raise_signal(signal.SIGINT)
+        return done
+
+    path = tmp_path / "rows.jsonl"
+    path.write_text(lines(1, 2))
+    monkeypatch.setattr(batches, "atomically", atomically)
+    (told,) = kvstream("import", "s", str(path), "--quiet", code=130).stderr.splitlines()
+    kept = {
+        1: "2 entries added and kept; the same command resumes at line 3",
+        2: "at least 0 entries added and kept; the same command resumes after the last line that "
+        "was added",
+    }
+    assert told == f"rows.jsonl: interrupted; {kept[presses]}"
+    monkeypatch.undo()
+    done = kvstream.one("import", "s", str(path))
+    assert (done["added"], done["resumed_after_line"]) == (0, 2)
+    assert fields_of(kvstream) == [{"n": "1"}, {"n": "2"}]

@@ -285,7 +285,6 @@ def test_the_durability_is_that_of_the_server(orders: Program) -> None:
 @pytest.mark.parametrize(
     ("words", "needs"),
     [
-        (["nack", "orders", "billing", FIRST], "XNACK needs Redis 8.8"),
         (["del", "orders", FIRST, "--ref-policy", "acked"], "XDELEX needs Redis 8.2"),
         (["ack", "orders", "billing", FIRST, "--delete"], "XACKDEL needs Redis 8.2"),
     ],

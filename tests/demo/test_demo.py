@@ -44,8 +44,9 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
     assert "entries by XRANGE from kvstream serve" in result.output
     assert "the sums in Parquet, those in the stream, and the files'" in result.output
     picture = ElementTree.parse(tmp_path / "store-hours.svg").getroot()
-    lines = picture.findall("{http://www.w3.org/2000/svg}polyline")
-    assert [len(line.attrib["points"].split()) for line in lines] == [24, 24]
+    texts = {each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")}
+    assert {"Mean temperature by hour of the day", "stream", "0", "18"} <= texts
+    assert {source.stream for source in SOURCES if source.column == "temp"} <= texts
 
 
 @pytest.mark.unmeasured

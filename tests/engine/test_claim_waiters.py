@@ -6,6 +6,11 @@ from itertools import count
 import pytest
 
 from kvstream import ManualClock, Store, SystemClock
+from kvstream.engine.waiters import Outcome, Waiter
+from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
+from kvstream.operations import readgroup
+from kvstream.operations.read import Reply
 from kvstream.operations.readgroup import claimable_at
 from tests.engine.waiting import Call, add, blocked, ms_of, waiting
 from tests.patience import retried, until
@@ -90,14 +95,47 @@ def test_an_entry_given_back_wakes_the_first_waiter_at_once(store: Store) -> Non
     assert ms_of(second.result()) == [1]
 
 
-def test_a_waiter_without_a_claim_is_not_woken_by_what_is_given_back(store: Store) -> None:
+def test_a_waiter_without_acknowledgements_is_not_woken_by_what_is_given_back(
+    store: Store,
+) -> None:
     group = store.stream("s").create_group("g")
     deliver_to(store, "dead", "1-0")
-    call = blocked(store, lambda: group.consumer("a").read(block=60))
+    call = blocked(store, lambda: group.consumer("a").read(block=60, noack=True))
     group.nack("1-0")
     assert waiting(store) == 1
     add(store, b"s", "2-0")
     assert ms_of(call.result()) == [2]
+
+
+def xreadgroup(store: Store) -> list[int]:
+    """Queue a client's XREADGROUP without CLAIM; return the list for the entries that it gets."""
+    name, got = qualified(0, b"s"), list[int]()
+
+    def attempt(txn: Txn) -> Reply | None:
+        return readgroup.read_group(txn, b"g", b"wire", [(name, readgroup.NEW)]) or None
+
+    def deliver(outcome: Outcome) -> None:
+        got.extend(entry.id.ms for entry in outcome.get()[0][1])
+
+    waiter = Waiter([name], attempt, deliver, readgroup.shares(b"g", None), group=b"g")
+    store.engine.run(lambda txn: store.engine.waiters.add(waiter))
+    return got
+
+
+def test_what_is_given_back_wakes_one_plain_waiter(store: Store) -> None:
+    group = store.stream("s").create_group("g")
+    deliver_to(store, "dead", "1-0")
+    wire = xreadgroup(store)
+    first = blocked(store, lambda: group.consumer("a").read(block=60))
+    second = blocked(store, lambda: group.consumer("b").read(block=60))
+    group.nack("1-0")
+    assert ms_of(first.result()) == [1]
+    assert waiting(store) == 2
+    add(store, b"s", "2-0")
+    assert wire == [2]
+    assert not second.ended
+    add(store, b"s", "3-0")
+    assert ms_of(second.result()) == [3]
 
 
 def test_new_entries_wake_a_claiming_waiter_too(store: Store) -> None:

@@ -85,6 +85,30 @@ def test_a_read_that_does_not_claim_tells_neither(consumer: Consumer) -> None:
     assert {(entry.idle_ms, entry.deliveries) for entry in consumer.read()} == {(None, None)}
 
 
+def test_a_read_returns_what_was_given_back_within_its_limits(
+    consumer: Consumer, five: Stream
+) -> None:
+    group = five.group("g")
+    group.consumer("dead").read(4)
+    group.nack("3-0", "1-0", "2-0")
+    assert [e.id.ms for e in consumer.read(max_count=2)] == [3, 1]
+    assert [e.id.ms for e in consumer.read(2, max_size=1)] == [2]
+    assert [e.id.ms for e in consumer.read(2)] == [5]
+
+
+def test_what_was_given_back_and_deleted_is_acknowledged_by_a_read(
+    consumer: Consumer, five: Stream
+) -> None:
+    group = five.group("g")
+    consumer.read(3)
+    group.nack("1-0", "2-0", "3-0")
+    five.delete("1-0", "3-0")
+    assert [(e.id.ms, e.deliveries, e.idle_ms) for e in consumer.read(1)] == [(2, 1, None)]
+    assert group.pending().count == 1
+    assert [e.id.ms for e in consumer.read()] == [4, 5]
+    assert [row.id.ms for row in consumer.pending()] == [2, 4, 5]
+
+
 def test_history_shows_again_what_is_pending(consumer: Consumer, five: Stream) -> None:
     consumer.read(count=4)
     five.delete("2-0")

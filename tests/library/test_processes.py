@@ -34,7 +34,7 @@ if child == 0:
         try:
             use()
         except StoreClosed as error:
-            assert "must open a store of its own" in str(error)
+            assert "only the parent can use it" in str(error)
         else:
             os._exit(1)
     store.close()
@@ -56,6 +56,78 @@ def test_a_child_forked_while_a_thread_held_the_store_is_refused_at_once(
     command = [sys.executable, "-W", "ignore", "-c", FORKING, str(tmp_path / "data"), durability]
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+MAIN = """
+import multiprocessing, os, signal, sys
+import kvstream
+from kvstream import Store
+
+here, mine, how, before = sys.argv[1:]
+Store.open(here).close()
+
+def child():
+    signal.alarm(60)
+    for opening in (lambda: Store.open(mine), lambda: kvstream.open(mine)):
+        try:
+            opening()
+        except kvstream.StoreError as error:
+            assert type(error) is kvstream.StoreError, error
+            for word in ("forked", "spawn", "in children only", "shared=True"):
+                assert word in str(error), error
+        else:
+            os._exit(1)
+    assert not os.path.exists(mine)
+    if before != "open":
+        with Store.open(here, read_only=True) as store:
+            assert store.keys() == []
+
+if before == "open":
+    store = Store.open(here)
+elif before == "read":
+    with Store.open(here, read_only=True) as store:
+        store.keys()
+if how == "fork":
+    pid = os.fork()
+    if pid == 0:
+        child()
+        sys.exit(42)
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+else:
+    process = multiprocessing.get_context("fork").Process(target=child)
+    process.start()
+    process.join()
+    code = 42 + process.exitcode
+print(code, flush=True)
+"""
+
+
+@pytest.mark.parametrize("how", ["fork", "multiprocessing"])
+@pytest.mark.parametrize("before", ["open", "closed", "read"])
+def test_a_child_forked_after_a_store_was_open_is_told_that_it_cannot_open_one(
+    tmp_path: Path, how: str, before: str
+) -> None:
+    words = [str(tmp_path / "data"), str(tmp_path / "other"), how, before]
+    command = [sys.executable, "-W", "ignore", "-c", MAIN, *words]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
+
+
+def test_a_child_forked_before_any_store_was_open_opens_one(tmp_path: Path) -> None:
+    code = """
+import os, sys
+import kvstream
+pid = os.fork()
+if pid == 0:
+    with kvstream.open(sys.argv[1]) as store:
+        store.stream("s").add({"a": 1})
+        store.compact()
+    sys.exit(42)
+print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+"""
+    command = [sys.executable, "-c", code, str(tmp_path / "data")]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 
 
 def test_what_is_open_cannot_be_pickled_and_the_reason_is_told(store: Store) -> None:

@@ -1,5 +1,6 @@
-"""A way to a server that breaks: a proxy on a port of its own."""
+"""Ways to a server that break: proxies on ports of their own."""
 
+import select
 import socket
 import threading
 from contextlib import suppress
@@ -56,4 +57,51 @@ class Proxy:
     def close(self) -> None:
         with suppress(OSError):
             self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+class LateProxy:
+    """Passes bytes on both ways, and can deliver one request after its connection was lost."""
+
+    def __init__(self, port: int) -> None:
+        self._to = port
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.port: int = self._listener.getsockname()[1]
+        self.holds = False
+        """Keep back the next request, and close its connection."""
+        self._held: list[tuple[socket.socket, bytes]] = []
+        threading.Thread(target=self._accept, daemon=True).start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, _ = self._listener.accept()
+                server = socket.create_connection(("127.0.0.1", self._to))
+                threading.Thread(target=self._pass_on, args=(client, server), daemon=True).start()
+
+    def _pass_on(self, client: socket.socket, server: socket.socket) -> None:
+        with client:
+            while True:
+                for source in select.select([client, server], [], [])[0]:
+                    data = source.recv(1 << 20)
+                    if source is client and data and self.holds:
+                        self.holds = False
+                        self._held.append((server, data))
+                        return
+                    if not data:
+                        server.close()
+                        return
+                    (server if source is client else client).sendall(data)
+
+    def deliver(self) -> None:
+        """Send what was kept back to the server, and wait until the server has done it."""
+        server, data = self._held.pop()
+        with server:
+            server.sendall(data + b"PING\r\n")
+            replies = b""
+            while not replies.endswith(b"+PONG\r\n"):
+                replies += server.recv(1 << 20)
+
+    def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
         self._listener.close()

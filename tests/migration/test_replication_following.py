@@ -1,7 +1,6 @@
 """A source is followed through whatever happens to the link, to us and to the source."""
 
 import os
-import signal
 import subprocess
 import sys
 import threading
@@ -211,13 +210,16 @@ def test_a_follower_that_is_killed_at_any_moment_loses_and_doubles_nothing(
         fill(source, 300)
         producer = threading.Thread(target=produce)
         producer.start()
-        for _ in range(5):
-            follower = subprocess.Popen(
-                [*command, str(tmp_path / "store"), str(source.port)], env=environment
-            )
-            time.sleep(random.uniform(0.8, 2.5))
-            follower.send_signal(signal.SIGKILL)
-            follower.wait()
+        for _ in range(6):
+            with subprocess.Popen(
+                [*command, str(tmp_path / "store"), str(source.port)],
+                env=environment,
+                stdout=subprocess.PIPE,
+            ) as follower:
+                assert follower.stdout is not None
+                assert follower.stdout.readline()  # of a snapshot, or of where it follows on
+                time.sleep(random.uniform(0, 0.5))
+                follower.kill()
         over.set()
         producer.join()
         followed = Followed(tmp_path / "store", source)

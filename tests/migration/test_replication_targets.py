@@ -3,15 +3,23 @@
 import signal
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 import trustme
 
-from kvstream.errors import AccessDenied, ServerUnavailable
+from kvstream.errors import AccessDenied, ServerUnavailable, UnknownOutcome
 from kvstream.migration import follow
+from kvstream.migration.items import Selection
 from kvstream.migration.journal import Phase, followers
+from kvstream.migration.places import parse_place
+from kvstream.migration.replication.following import Lag
+from kvstream.migration.replication.protocol import Position, Received
+from kvstream.migration.replication.targets import FollowingServer
+from kvstream.migration.server import Server
+from tests.migration.dropping import LateProxy
 from tests.migration.sources import Source, needs_redis
 from tests.migration.states import state_of, without
 from tests.patience import PATIENCE_S, until
@@ -164,6 +172,80 @@ def test_a_target_that_is_killed_or_stopped_is_followed_on(source: Source, tmp_p
         following.stop()
         target.process.end()
     assert following.error is None
+
+
+SOURCE = "redis://127.0.0.1:1"
+REPLID = b"7" * 40
+
+
+def increment(offset: int) -> tuple[list[Received], Position]:
+    """Return the arguments of a commit of one command that must not run twice."""
+    return [Received([b"INCR", b"n"], offset)], Position(REPLID, offset)
+
+
+@pytest.fixture
+def late(tmp_path: Path) -> Iterator[LateProxy]:
+    process = ServerProcess(tmp_path / "store")
+    proxy = LateProxy(process.port)
+    yield proxy
+    proxy.close()
+    process.end()
+
+
+@pytest.fixture
+def server(late: LateProxy) -> Iterator[Server]:
+    with closing(Server(parse_place(f"redis://127.0.0.1:{late.port}"))) as server:
+        yield server
+
+
+@pytest.fixture
+def target(server: Server) -> Iterator[FollowingServer]:
+    with closing(FollowingServer(server, SOURCE, Selection())) as target:
+        target.begin()
+        target.loaded(Position(REPLID, 0), 0)
+        target.commit(*increment(10))
+        yield target
+
+
+def test_a_position_is_reached_once_its_commands_are_done(
+    late: LateProxy, target: FollowingServer
+) -> None:
+    late.holds = True
+    with pytest.raises(UnknownOutcome):
+        target.commit(*increment(20))
+    assert target.journal.position.offset == 10
+    late.deliver()
+    target.recover()
+    assert target.journal.position.offset == 20
+
+
+@pytest.mark.parametrize("when", ["before the next commit", "after it"])
+def test_a_transaction_that_arrives_late_is_not_done_twice(
+    late: LateProxy, server: Server, target: FollowingServer, when: str
+) -> None:
+    late.holds = True
+    with pytest.raises(UnknownOutcome):
+        target.commit(*increment(20))
+    target.recover()
+    if when == "after it":
+        target.commit(*increment(20))
+        late.deliver()
+    else:
+        late.deliver()
+        with pytest.raises(ServerUnavailable, match="arrived late"):
+            target.commit(*increment(20))
+    target.recover()
+    assert target.journal.position.offset == 20
+    target.commit(*increment(30))
+    assert server.connection(0).ask("GET", "n") == b"3"
+
+
+def test_a_new_history_of_a_source_begins_a_new_lag() -> None:
+    lag = Lag()
+    lag.note(1000, 1.0)
+    lag.note(10, 2.0)
+    assert lag.behind(4, 5.0) == (6, 3.0)
+    assert lag.behind(10, 5.0) == (0, 0.0)
 
 
 def test_a_target_killed_while_it_loads_a_snapshot_is_loaded_anew(

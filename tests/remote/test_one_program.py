@@ -1,6 +1,7 @@
 """One program, unchanged, on a directory, kvstream's server, Redis 7.0 and 8.2, and Valkey."""
 
 import threading
+import time
 from typing import Any
 
 import pytest
@@ -22,6 +23,7 @@ from kvstream import (
     StoreClosed,
     StreamID,
 )
+from kvstream.engine import listening
 from tests.patience import PATIENCE_S, until
 
 TASKS = 40
@@ -262,7 +264,6 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
             "8.4": lambda: group.consumer("d").read(1, claim_min_idle=0),
             "8.6": lambda: stream.add({"n": 6}, idmp=("p", "i")),
             " 8.6": lambda: stream.configure(idmp_maxsize=10),
-            "8.8": lambda: group.nack(ids[2]),
             "8.10": lambda: stream.read("0", max_count=1),
         }
         lacking, told = set(), [True]
@@ -279,6 +280,131 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
             "redis-8.2": {each for each in tries if "8.2" not in each},
         }
         assert lacking == wanted.get(_kind(store), set())
+
+
+def test_what_is_given_back_is_read_again(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(6)])
+        group = jobs.create_group("g", "0")
+        ann, bob = group.consumer("ann"), group.consumer("bob")
+        assert [entry.deliveries for entry in ann.read(4)] == [None] * 4
+        assert group.nack(ids[2]) == 1
+        assert ann.nack(ids[0], ids[1]) == 2
+        (row, *_) = group.pending_range(ids[2], ids[2])
+        assert (row.consumer, row.idle_ms, row.deliveries) == (b"", None, 1)
+        assert group.pending().consumers == {b"ann": 1}
+        first = bob.read(1)
+        assert [(each.id, each.deliveries, each.idle_ms) for each in first] == [(ids[2], 1, None)]
+        assert [each.id for each in bob.read(2)] == [*ids[:2]]
+        assert [each.id for each in bob.read(10, block=0)] == ids[4:]
+        assert bob.read(1) == []
+        assert [row.deliveries for row in bob.pending()] == [2, 2, 2, 1, 1]
+        assert group.nack(ids[2], mode="SILENT") == 1
+        assert group.nack(ids[1], retrycount=7) == 1
+        reply = store.read_group("g", "ann", {"jobs": ">"}, count=10)
+        assert [(each.id, each.deliveries) for each in reply[b"jobs"]] == [(ids[2], 1), (ids[1], 7)]
+        assert group.nack("1-1") == 0
+        assert group.nack() == 0
+        assert store.read_group("g", "ann", {"jobs": ids[0]})[b"jobs"][0].id == ids[1]
+
+
+def test_what_must_not_be_tried_again_is_not_read(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(4)])
+        group = jobs.create_group("g", "0")
+        worker = group.consumer("ann")
+        worker.read(3)
+        assert group.nack(ids[0], mode="FATAL") == 1
+        assert group.nack(ids[1], ids[2]) == 2
+        jobs.delete(ids[1])
+        assert worker.read(noack=True)[0].id == ids[3]
+        assert [each.id for each in worker.read(1)] == [ids[2]]
+        assert worker.read(5) == []
+        assert worker.read(5, block=0.01) == []
+        assert group.pending_range(ids[0], ids[0])[0].deliveries == 2**63 - 1
+        assert [each.id for each in group.claim("bob", ids[0])] == [ids[0]]
+        with pytest.raises(NoGroup):
+            jobs.group("none").nack(ids[0])
+
+
+def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(listening, "RENEW_S", 0.05)
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(5)])
+        group = jobs.create_group("g", "0")
+        heard = group.consumer("ann").listen(poll=PATIENCE_S)
+        assert next(heard).id == ids[0]
+
+        def renewed(*wanted: StreamID) -> None:
+            """Return once the idle time of the entries was set back from now on."""
+            begun = time.monotonic()
+
+            def is_renewed() -> bool:
+                rows = {row.id: row.idle_ms or 0 for row in group.pending_range()}
+                return max(rows[eid] for eid in wanted) < (time.monotonic() - begun - 0.1) * 1000
+
+            until(is_renewed)
+
+        renewed(*ids)  # the one in work, and those read ahead
+        assert {row.deliveries for row in group.pending_range()} == {1}
+        assert next(heard).id == ids[1]
+        group.ack(ids[1])
+        assert [entry.id for entry in group.claim("bob", ids[3])] == [ids[3]]
+        renewed(ids[2], ids[4])
+        idle = {row.id: row.idle_ms or 0 for row in group.pending_range()}
+        assert idle[ids[0]] > idle[ids[2]]  # done with, and not acknowledged
+        assert group.pending().consumers == {b"ann": 3, b"bob": 1}
+        assert [next(heard).id, next(heard).id] == [ids[2], ids[4]]
+        last = jobs.add({"n": 5})
+        assert next(heard).id == last
+        heard.close()  # type: ignore[attr-defined]
+        until(lambda: "kvstream-lease" not in {each.name for each in threading.enumerate()})
+
+
+def test_listen_leaves_out_what_must_not_be_tried_again(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(4)])
+        group = jobs.create_group("g", "0")
+        worker = group.consumer("ann")
+        stop = threading.Event()
+        for entry in worker.listen(stop=stop):
+            if entry.id == ids[1]:
+                worker.nack(entry, mode="FATAL")
+            elif entry.id == ids[2] and entry.deliveries is None:
+                worker.nack(entry)
+            elif entry.id == ids[2]:
+                stop.set()
+        assert [row.id for row in worker.pending()] == [ids[0], ids[1], ids[2], ids[3]]
+        jobs.delete(ids[0])
+        heard = worker.listen()
+        assert [next(heard).id, next(heard).id] == [ids[2], ids[3]]
+
+
+def test_a_blocked_read_is_woken_by_what_is_given_back(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        eid = jobs.add({"n": 1})
+        group = jobs.create_group("g", "0")
+        group.consumer("ann").read()
+        got: list[StreamID] = []
+
+        def read(name: str) -> None:
+            got.extend(entry.id for entry in group.consumer(name).read(block=PATIENCE_S))
+
+        threads = [threading.Thread(target=read, args=(name,), daemon=True) for name in "bc"]
+        for thread in threads:
+            thread.start()
+        time.sleep(0.05)  # the reads have begun, or begin with what was given back
+        assert group.nack(eid) == 1
+        until(lambda: got == [eid])
+        second = jobs.add({"n": 2})
+        until(lambda: got == [eid, second])
+        for thread in threads:
+            thread.join(PATIENCE_S)
 
 
 def _kind(store: Store) -> str:

@@ -71,7 +71,9 @@ def place(
     holder: Callable[[], Holder],
 ) -> str:
     """A shared store, which ``kvstream.open`` opens as its owner, or as a client of a process."""
-    monkeypatch.setattr(kvstream, "open", partial(kvstream.open, shared=True, durability="no"))
+    for module in (kvstream, kvstream.aio):
+        opening = partial(module.open, shared=True, durability="no")
+        monkeypatch.setattr(module, "open", opening)
     if request.param == "client":
         holder()
     return str(directory)

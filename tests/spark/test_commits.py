@@ -58,7 +58,7 @@ def test_rows_with_ids_are_sorted_by_them_and_stand_before_those_without(tmp_pat
 
 def test_an_id_that_does_not_rise_refuses_all_streams_of_the_commit(tmp_path: Path) -> None:
     commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
-    with pytest.raises(IDTooSmall, match="stream b'a'"):
+    with pytest.raises(IDTooSmall, match="stream 'a'"):
         commit(tmp_path / "s", share(rows(b"0", "new"), rows(b"a", "again", ids=["5-0"])))
     with Store.open(tmp_path / "s") as store:
         assert store.keys() == [b"a"]

@@ -7,13 +7,14 @@ import json
 import pickle
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from kvstream import Store
-from kvstream.errors import DataError
+from kvstream.errors import DataError, InvalidArgument
 from kvstream.spark.read import stores, watch
 from kvstream.spark.read.partitions import DataLoss
 from kvstream.spark.read.streaming import FollowingReader, key_text, text_key
@@ -159,7 +160,7 @@ def test_streams_that_a_pattern_fits_join_when_they_appear(place: Place) -> None
     options, run = place
     run("SET", "s:no", "a string")
     add(run, "s:1", "1-1")
-    query = Query(**options, pattern="s:*", startingId="latest").begin()
+    query = Query(**options, match="s:*", startingId="latest").begin()
     assert query.batch() == {}
     add(run, "s:2", "7-1")
     add(run, "other", "7-1")
@@ -172,8 +173,8 @@ def test_a_pattern_means_what_kvstream_notes_only_where_it_says_so(place: Place)
     options, run = place
     add(run, "s", "1-1")
     add(run, "kvstream:import:1", "2-1")
-    assert Query(**options, pattern="*").batch() == {"s": ["1-1"]}
-    assert Query(**options, pattern="kvstream:*").batch() == {"kvstream:import:1": ["2-1"]}
+    assert Query(**options, match="*").batch() == {"s": ["1-1"]}
+    assert Query(**options, match="kvstream:*").batch() == {"kvstream:import:1": ["2-1"]}
 
 
 def test_entries_trimmed_unread_fail_the_query(place: Place) -> None:
@@ -249,7 +250,7 @@ def test_a_stream_made_anew_fails_the_query_or_is_read_from_its_begin(place: Pla
 def test_what_comes_after_available_now_was_asked_for_waits(place: Place) -> None:
     options, run = place
     add(run, "s:1", "1-1", "2-1", "3-1")
-    query = Query(**options, pattern="s:*", maxEntriesPerTrigger=2).begin()
+    query = Query(**options, match="s:*", maxEntriesPerTrigger=2).begin()
     query.reader.prepareForTriggerAvailableNow()
     add(run, "s:1", "4-1")
     add(run, "s:2", "1-1")
@@ -260,8 +261,84 @@ def test_what_comes_after_available_now_was_asked_for_waits(place: Place) -> Non
     ]
     latest = query.reader.reportLatestOffset()
     assert latest is not None
-    (streams,) = latest.values()
+    (streams,) = (ends for place, ends in latest.items() if place not in ("source", "lag"))
     assert streams == {"s:1": ["4-1", 4], "s:2": ["1-1", 1]}
+    assert latest["lag"] == 2
+    assert latest["source"].startswith("kvstream: s:* in ")
+
+
+def test_a_progress_names_the_source_and_counts_what_is_not_read_yet(place: Place) -> None:
+    options, run = place
+    names = ["a", "b", "c", "d"]
+    for name in names:
+        add(run, name, *(f"{n}-1" for n in range(1, 11)))
+    query = Query(**options, stream=",".join(names), maxEntriesPerTrigger=25)
+    lags = []
+    for _ in range(3):
+        query.batch()
+        lags.append(query.reader.reportLatestOffset()["lag"])
+    assert lags == [15, 0, 0]
+    source = query.reader.reportLatestOffset()["source"]
+    assert source == f"kvstream: a, b, c and 1 more in {next(iter(query.offset or {}))}"
+
+
+def test_a_trigger_waits_for_enough_entries_or_long_enough(
+    place: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    now = [100.0]
+    clock = SimpleNamespace(monotonic=lambda: now[0])
+    monkeypatch.setattr("kvstream.spark.read.streaming.time", clock)
+    options, run = place
+    add(run, "s", "1-1")
+    waits = {"minEntriesPerTrigger": 3, "maxTriggerDelay": "2min", "maxEntriesPerTrigger": 4}
+    query = Query(**options, stream="s", **waits)
+    assert query.reader.getDefaultReadLimit() == ReadMinRows(3)
+    assert query.batch() == {"s": ["1-1"]}  # the first one waits for nothing
+    add(run, "s", "2-1", "3-1")
+    now[0] += 119
+    assert query.batch() == {}
+    assert query.reader.reportLatestOffset()["lag"] == 2
+    add(run, "s", "4-1", "5-1", "6-1")
+    assert query.batch() == {"s": ["2-1", "3-1", "4-1", "5-1"]}
+    assert query.batch() == {}
+    now[0] += 120
+    assert query.batch() == {"s": ["6-1"]}
+    now[0] += 500  # a long time without entries delays none
+    assert query.batch() == {}
+    add(run, "s", "7-1")
+    assert query.batch() == {"s": ["7-1"]}
+
+
+def test_a_query_that_is_to_end_waits_for_nothing(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1", "2-1", "3-1")
+    limits = {"minEntriesPerTrigger": 2, "maxEntriesPerTrigger": 2}
+    query = Query(**options, stream="s", **limits).begin()
+    query.reader.prepareForTriggerAvailableNow()
+    assert [query.batch() for _ in range(2)] == [{"s": ["1-1", "2-1"]}, {"s": ["3-1"]}]
+    query = Query(**options, stream="s", **limits)
+    assert query.batch() == {"s": ["1-1", "2-1"]}
+    assert query.batch() == {}
+    end = query.reader.latestOffset(query.offset or {}, ReadAllAvailable())  # Trigger.Once
+    assert query.read(query.offset or {}, end) == {"s": ["3-1"]}
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay needs minEntriesPerTrigger"),
+        ({"minEntriesPerTrigger": 5, "maxEntriesPerTrigger": 4}, "is above maxEntriesPerTrigger"),
+        ({"minEntriesPerTrigger": 5, "maxTriggerDelay": "900"}, "with ms, s, m, h or d, not '900'"),
+        ({"minEntriesPerTrigger": 0}, "must be an integer of at least 1"),
+        ({"start": "-"}, "the option start is for batch reads: .* begins at startingId"),
+        ({"end": "+"}, "the option end is for batch reads: a streaming read has no end"),
+    ],
+)
+def test_options_that_mean_nothing_in_a_query_are_refused(
+    tmp_path: Path, options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=message):
+        Query(path=tmp_path, stream="s", **options)
 
 
 def test_a_group_shows_how_far_the_query_is(redis_port: int) -> None:

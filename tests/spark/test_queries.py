@@ -69,7 +69,7 @@ def add(store: Store, key: str, numbers: range) -> None:
 def test_a_query_goes_on_where_it_was_and_sees_what_its_owner_writes(
     spark: "SparkSession", read: Read, tmp_path: Path
 ) -> None:
-    job = Job(spark, tmp_path, path=tmp_path / "data", pattern="s:*", maxEntriesPerTrigger=600)
+    job = Job(spark, tmp_path, path=tmp_path / "data", match="s:*", maxEntriesPerTrigger=600)
     with Store.open(tmp_path / "data") as store:
         add(store, "s:1", range(1000))
         query = job.run()
@@ -89,6 +89,20 @@ def test_a_query_goes_on_where_it_was_and_sees_what_its_owner_writes(
         assert job.found() == expected
     job.run()  # nobody holds the store now, and nothing is new
     assert job.found() == expected
+
+
+def test_the_progress_of_a_query_tells_its_source_and_its_lag(
+    spark: "SparkSession", tmp_path: Path
+) -> None:
+    limits = {"minEntriesPerTrigger": 5, "maxEntriesPerTrigger": 600}
+    job = Job(spark, tmp_path, path=tmp_path / "data", stream="orders", **limits)
+    with Store.open(tmp_path / "data") as store:
+        add(store, "orders", range(1000))
+    query = job.run()
+    latest = [json.loads(each.sources[0].latestOffset) for each in query.recentProgress]
+    assert [each["lag"] for each in latest][:2] == [400, 0]
+    assert latest[0]["source"] == f"kvstream: orders in {tmp_path / 'data'}"
+    assert len(job.found()) == 1000
 
 
 def test_a_trim_ahead_of_a_query_fails_it(spark: "SparkSession", tmp_path: Path) -> None:

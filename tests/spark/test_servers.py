@@ -53,7 +53,7 @@ def test_the_password_stands_in_no_plan(
     read: Read, served: tuple[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     url, _ = served
-    frame = read(url=url.replace("//", f"//:{PASSWORD.replace(' ', '%20')}@"), pattern="sku:*")
+    frame = read(url=url.replace("//", f"//:{PASSWORD.replace(' ', '%20')}@"), match="sku:*")
     assert frame.count() == 10
     frame.explain(extended=True)
     told = capfd.readouterr()
@@ -84,7 +84,7 @@ def test_a_real_redis_is_read(read: Read, redis_port: int, filled: Any, orders: 
     with Store.open(orders, read_only=True) as store:
         expected = entries_of(store, "orders")
     assert rows_of(read(url=url, stream="orders", partitions=3)) == expected
-    frame = read("stream string, qty int", url=url, pattern="*r*")
+    frame = read("stream string, qty int", url=url, match="*r*")
     found = frame.groupBy("stream").agg({"qty": "sum", "stream": "count"}).collect()
     assert sorted((row.stream, row["count(stream)"], row["sum(qty)"]) for row in found) == [
         ("large", 1, None),

@@ -6,13 +6,17 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from kvstream import Store
-from kvstream.spark import java_home, local_java, local_sockets, spark_session
+from kvstream.spark import java_home, local_java, local_sockets, session, spark_session
 from tests.spark.conftest import LONG, ROOT, fill
 from tests.spark.settings import JVM, SETTINGS
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 COUNT = """
 import sys
@@ -86,6 +90,21 @@ def test_python_is_reached_through_a_private_folder_by_a_java_of_these_options(s
     assert JVM.split() == wanted[-2:]
     assert len(wanted) == 8
     assert not set(wanted) - set(told[5:])
+
+
+def test_a_session_of_this_machine_has_a_shuffle_partition_for_each_core(
+    spark: "SparkSession",
+) -> None:
+    name = spark_session.SHUFFLE_PARTITIONS
+    given = spark.conf.get(name)
+    assert given is not None
+    try:
+        spark.conf.set(name, "7")
+        assert session().conf.get(name) == "7"
+        spark.conf.unset(name)
+        assert session().conf.get(name) == str(spark.sparkContext.defaultParallelism)
+    finally:
+        spark.conf.set(name, given)
 
 
 def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:

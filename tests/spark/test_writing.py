@@ -79,7 +79,7 @@ def test_streams_are_spread_over_servers_and_read_back_as_one(
         write = numbered(spark, 300, streams=30).write.format("kvstream").mode("append")
         write.option("url", ",".join(urls)).save()
         read = spark.read.format("kvstream").option("url", ",".join(urls))
-        rows = read.option("pattern", "*").load().groupBy("store", "stream").count().collect()
+        rows = read.option("match", "*").load().groupBy("store", "stream").count().collect()
         assert {(row.store, row.stream): row["count"] for row in rows} == {
             (urls[store_of(b"s%d" % at, 3)], f"s{at}"): 10 for at in range(30)
         }

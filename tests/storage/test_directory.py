@@ -475,3 +475,42 @@ def test_a_copy_by_links_and_its_original_are_open_together(
         for store in stores:
             store.close()
     assert refused_in_another_process(directory) == "None"
+
+
+OUTLIVED = """
+import logging, sys
+from pathlib import Path
+from kvstream.storage.database import Database
+from tests.storage.stores import SMALL, put_one_by_one
+logging.basicConfig()
+database = Database.open(Path(sys.argv[1]), SMALL)
+put_one_by_one(database, range(100, 200))
+print(flush=True)
+sys.stdin.readline()
+database.close()
+"""
+
+
+@pytest.mark.parametrize("again", [True, False])
+def test_a_store_whose_directory_was_replaced_is_closed_without_a_byte_in_the_new_one(
+    directory: Path, again: bool
+) -> None:
+    program = [sys.executable, "-c", OUTLIVED, str(directory)]
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    with subprocess.Popen(program, cwd=ROOT, text=True, **pipes) as process:  # type: ignore[call-overload]
+        process.stdout.readline()
+        shutil.rmtree(directory)
+        if again:
+            database = Database.open(directory, SMALL)
+            put_one_by_one(database, range(10))
+            database.close()
+            before = {each: each.stat().st_mtime_ns for each in directory.iterdir()}
+        _, told = process.communicate("\n", timeout=PATIENCE_S)
+    assert process.returncode == 0
+    assert f"{directory} was removed or replaced while it was open" in told
+    assert directory.exists() is again
+    if again:
+        assert {each: each.stat().st_mtime_ns for each in directory.iterdir()} == before
+        database = Database.open(directory, SMALL)
+        assert len(keys(database)) == 10
+        database.close()

@@ -18,16 +18,18 @@ from kvstream.storage.maintenance import RANGE_DELETES_IN_MEMTABLE
 from kvstream.storage.options import (
     WRITE_BUFFERS,
     FamilySettings,
-    Settings,
     database_settings,
     family_settings,
 )
 from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
+from kvstream.storage.tuning import Settings
 from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, stalled, stops_at, value_of
 
-DEFAULTS = StoreOptions(free_space_reserve=0)
+DEFAULTS = StoreOptions(
+    free_space_reserve=0, write_buffer_bytes=16 * MEGABYTE, wal_bytes_max=64 * MEGABYTE
+)
 
 
 def test_a_stalled_write_waits_without_holding_up_other_threads(database: Database) -> None:

@@ -16,7 +16,8 @@ import pytest
 
 from kvstream import Store, StreamID
 from kvstream.storage import options
-from kvstream.storage.options import Settings, database_settings
+from kvstream.storage.options import database_settings
+from kvstream.storage.tuning import Settings
 from kvstream.types.options import MEGABYTE
 from tests.patience import retried
 

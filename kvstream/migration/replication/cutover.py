@@ -401,9 +401,12 @@ class Pair:
         """Return the bytes and seconds that the target is behind; None if unknown."""
         if not self._follower.is_following:
             return None
+        ours = self._follower.offset
         try:
             theirs = source_offset(self._server.connection(0).ask)
         except KVStreamError:
+            return None
+        if ours > theirs:  # a source that has started again, whose link is not yet known as lost
             return None
         now_s = time.monotonic()
         self._lag.note(theirs, now_s)
@@ -456,6 +459,7 @@ def open_pair(
                     f"{end.about.shown} cannot follow: use a store or a kvstream server as target"
                 )
             following = FollowingServer(end, source, selection)
+            stack.callback(following.close)
             target = ServerCutoverTarget(server, end, selection)
             load = SnapshotLoader(ServerTarget(end), selection)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstream-follow-"))

@@ -407,6 +407,8 @@ class Lag:
 
     def note(self, source_offset: int, now_s: float) -> None:
         """Record the current offset of the source."""
+        if source_offset < self._source:  # the source has begun another history
+            self._seen.clear()
         if source_offset > self._source or not self._seen:
             self._source = source_offset
             self._seen.append((now_s, source_offset))

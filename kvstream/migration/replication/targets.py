@@ -1,7 +1,9 @@
 """The targets of a follower: an open store, or a kvstream server.
 
 The position in the source is a string key of the target, written in the transaction of each batch
-of commands. So neither kill -9 nor a lost connection makes a command run twice or not at all.
+of commands. So neither kill -9 nor a lost connection makes a command run twice or not at all. On a
+server each transaction runs only if the position is still the one before it: a lost connection may
+deliver a transaction late.
 
 ::
 
@@ -16,12 +18,13 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, Protocol
 
 from kvstream.engine.engine import Engine
 from kvstream.errors import (
+    Conflict,
     Corruption,
     KVStreamError,
     RequestError,
@@ -36,7 +39,7 @@ from kvstream.migration.replication.commands import Interpreter, Name, Run, Tran
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
-from kvstream.remote.connection import Words
+from kvstream.remote.connection import Link, Words, translated
 
 JOURNAL_PREFIX = b"kvstream:follow:"
 """Prefix of journal keys; no migration copies them."""
@@ -77,6 +80,13 @@ class Journal:
                 "refused": self.refused,
             }
         ).encode()
+
+    def at(self, position: Position, db: int) -> "Journal":
+        """Return the journal of a target that has everything up to a position.
+
+        The keys to copy again and the counts are shared with this one.
+        """
+        return replace(self, state=State.FOLLOWING, position=position, db=db)
 
     @classmethod
     def decode(cls, value: bytes) -> "Journal":
@@ -189,24 +199,25 @@ class FollowingStore:
             for db in range(self._engine.options.databases):
                 if self._selection.has_database(db):
                     clear(txn, db, self._selection)
-            self._write(txn)
+            self._write(txn, self.journal)
 
     def loaded(self, position: Position, db: int) -> None:
-        self.journal.state, self.journal.position = State.FOLLOWING, position
-        self.journal.db = self._applier.db = db
+        journal = self.journal.at(position, db)
         with self._engine.transaction() as txn:
-            self._write(txn)
+            self._write(txn, journal)
+        self.journal, self._applier.db = journal, db
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
         with self._engine.transaction() as txn:
             if any(command.argv[0].upper() == b"SWAPDB" for command in commands):
                 keyspace.delete(txn, self._key)  # else the journal would move with its database
             self._applier.apply_all(txn, [command.argv for command in commands])
-            self.journal.position, self.journal.db = position, self._applier.db
-            self._write(txn)
+            journal = self.journal.at(position, self._applier.db)
+            self._write(txn, journal)
+        self.journal = journal
 
-    def _write(self, txn: Txn) -> None:
-        strings.put(txn, self._key, self.journal.encode())
+    def _write(self, txn: Txn, journal: Journal) -> None:
+        strings.put(txn, self._key, journal.encode())
 
     def finish(self) -> None:
         self._engine.run(keyspace.delete, self._key)
@@ -227,7 +238,10 @@ class FollowingServer:
         self._source = source
         self._selection = selection
         self._key = journal_key(source, selection)
+        self._watch = ("WATCH", self._key)
         self._databases = self._count_databases()
+        self._link: Link | None = None
+        """The connection that watches the journal."""
         self.recover()
 
     def recover(self) -> None:
@@ -236,6 +250,8 @@ class FollowingServer:
         self.journal = Journal(self._source) if value is None else Journal.decode(value)
         if value is None:
             refuse_others(self._keys(db) for db in self._followed())
+        self._stored: bytes | None = value
+        """The journal as it was last read or written."""
         self._stream = self._new_stream(self.journal.db)
 
     def _count_databases(self) -> int:
@@ -257,7 +273,7 @@ class FollowingServer:
     def begin(self) -> None:
         self.journal = Journal(self.journal.source)
         self._stream = self._new_stream(0)
-        self._execute([])
+        self._execute([], self.journal)
         for db in self._followed():
             self._clear(db)
 
@@ -267,9 +283,8 @@ class FollowingServer:
             self._server.connection(db).do("UNLINK", *keys[at : at + _CLEARED])
 
     def loaded(self, position: Position, db: int) -> None:
-        self.journal.state, self.journal.position = State.FOLLOWING, position
-        self.journal.db = self._stream.db = db
-        self._execute([])
+        self._stream.db = db
+        self._execute([], self.journal.at(position, db))
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
         done: list[Translation] = []
@@ -280,8 +295,7 @@ class FollowingServer:
                 runs.append(Run(db, self._flush_words(db)))
             runs += translation.runs
             done.append(translation)
-        self.journal.position, self.journal.db = position, self._stream.db
-        self._execute(runs)
+        self._execute(runs, self.journal.at(position, self._stream.db))
         for translation in done:
             self._stream.note_done(translation)
 
@@ -291,7 +305,7 @@ class FollowingServer:
             return [b"FLUSHDB"]
         return [b"DEL", b"", *self._keys(db)]
 
-    def _execute(self, runs: list[Run]) -> None:
+    def _execute(self, runs: list[Run], journal: Journal) -> None:
         """Run commands and write the journal in one transaction."""
         words: list[Words] = []
         places: list[tuple[int, Run]] = []
@@ -306,8 +320,10 @@ class FollowingServer:
             words.append(run.argv)
         if db != JOURNAL_DB:
             words.append(("SELECT", JOURNAL_DB))
-        words.append(("SET", self._key, self.journal.encode()))
+        value = journal.encode()
+        words.append(("SET", self._key, value))
         replies = self._replies(words)
+        self.journal, self._stored = journal, value
         for at, run in places:
             if isinstance(replies[at], KVStreamError):
                 self._stream.note_refusal(run, replies[at])
@@ -315,11 +331,52 @@ class FollowingServer:
                 self._stream.note_run(run)
 
     def _replies(self, words: list[Words]) -> list[Any]:
-        """Return the replies to a transaction, errors among them; the last must not be one."""
-        replies = self._server.connection(JOURNAL_DB).try_all(words)
+        """Return the replies to a transaction, errors among them; the last must not be one.
+
+        Nothing is done if the journal is not the one that was last read or written.
+        """
+        link = self._watching_link()
+        self._link = None
+        try:
+            with translated(writing=True):
+                replies = link.transaction(words, then=[self._watch])
+        except Conflict:
+            link.close()
+            raise _journal_changed() from None
+        except BaseException:
+            link.close()
+            raise
+        self._link = link
         if isinstance(replies[-1], KVStreamError):
             raise RequestError(f"the target cannot record the position: {replies[-1]}")
         return replies
 
+    def _watching_link(self) -> Link:
+        """Return a connection that watches the journal since it was last read or written."""
+        if self._link is not None:
+            if self._link.is_open():
+                return self._link
+            self.close()
+        with translated():
+            link = self._server.connection(JOURNAL_DB).take()
+            try:
+                link.ask(self._watch)
+                if link.ask(("GET", self._key)) != self._stored:
+                    raise _journal_changed()
+            except BaseException:
+                link.close()
+                raise
+        self._link = link
+        return link
+
     def finish(self) -> None:
         self._server.connection(JOURNAL_DB).do("DEL", self._key)
+
+    def close(self) -> None:
+        if self._link is not None:
+            self._link.close()
+            self._link = None
+
+
+def _journal_changed() -> ServerUnavailable:
+    return ServerUnavailable("its position has changed: a transaction arrived late")

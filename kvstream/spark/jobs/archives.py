@@ -24,7 +24,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey, RequestError
 from kvstream.operations.trim import RefPolicy
-from kvstream.spark.jobs.places import TIMED, Say, chosen, entries, lengths, require, shown
+from kvstream.spark.jobs.places import (
+    TIMED,
+    Say,
+    accepts_pattern,
+    chosen,
+    entries,
+    lengths,
+    require,
+    shown,
+)
 from kvstream.spark.options import Place, first_id, last_id, places
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.stores import retry_while_locked
@@ -280,13 +289,14 @@ class Archived:
     streams: int
 
 
+@accepts_pattern
 def archive(
     spark: "SparkSession",
     source: Mapping[str, str],
     folder: str,
     *,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     trim: bool = True,
     before: str | None = None,
     say: Say = print,
@@ -301,12 +311,12 @@ def archive(
         raise InvalidArgument("archive takes one place")
     archive = Archive(Folder(spark, folder))
     archive.sweep()
-    options = chosen(source, streams, pattern) | ({"end": f"({before}"} if before else {})
+    options = chosen(source, streams, match) | ({"end": f"({before}"} if before else {})
     last = archive.last_ids()
     say(f"archive of {shown(source)} in {folder}: {len(archive.runs())} earlier runs")
     run, read = _add(spark, archive, options, last, shown(source))
     if run is None:
-        require(spark, [source], (), pattern)
+        require(spark, [source], (), match)
     else:
         say(f"run {run.number}: {run.entries:,} entries of {len(run.streams)} streams, read back")
         for name, portion in run.streams.items():
@@ -389,7 +399,7 @@ def _trim(
     say: Say,
 ) -> int:
     """Trim the archived streams that the job selects."""
-    matches = matcher(options["pattern"].encode()) if "pattern" in options else None
+    matches = matcher(options["match"].encode()) if "match" in options else None
     named = json.loads(options.get("stream", "[]"))
     total = 0
     with trimmer(source, WAIT_S) as place:
@@ -495,13 +505,14 @@ def _literal(eid: StreamID) -> "Column":
     return F.struct(F.lit(ms).cast("bigint").alias("ms"), F.lit(seq).cast("bigint").alias("seq"))
 
 
+@accepts_pattern
 def asof(
     spark: "SparkSession",
     folder: str,
     source: Mapping[str, str],
     *,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     start: str = "-",
     end: str = "+",
 ) -> "DataFrame":
@@ -513,9 +524,9 @@ def asof(
     last = Archive(Folder(spark, folder)).last_ids()
     require(spark, [source], [name for name in streams if name not in last], None)
     bounds = {"start": start, "end": end, "ignoreMissing": "true"}
-    live = _after(spark, entries(spark, chosen(source, streams, pattern) | bounds, TIMED), last)
+    live = _after(spark, entries(spark, chosen(source, streams, match) | bounds, TIMED), last)
     old = archived(spark, folder, streams=streams, start=start, end=end).drop("day")
-    if pattern is not None:
-        matches = matcher(pattern.encode())
+    if match is not None:
+        matches = matcher(match.encode())
         old = old.where(old.stream.isin([name for name in last if matches(name.encode())]))
     return old.select(live.columns).unionByName(live)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.spark.jobs.archives import Folder
-from kvstream.spark.jobs.places import Say, chosen, require, shown
+from kvstream.spark.jobs.places import Say, accepts_pattern, chosen, require, shown
 from kvstream.spark.write.stage import Transaction
 
 if TYPE_CHECKING:
@@ -130,6 +130,7 @@ def _is_done(spark: "SparkSession", target: Mapping[str, str], known: Transactio
     return all(known.is_done(mark_in(place, known)) for place in places(target))
 
 
+@accepts_pattern
 def export_files(
     spark: "SparkSession",
     source: Mapping[str, str],
@@ -137,7 +138,7 @@ def export_files(
     *,
     kind: str,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     start: str = "-",
     end: str = "+",
     fields: Sequence[str] = (),
@@ -159,12 +160,12 @@ def export_files(
     there = Folder(spark, folder)
     if not overwrite and not {_STAGED}.issuperset(there.names("")):
         raise RequestError(f"{folder} has files already: overwrite (--overwrite) replaces them")
-    require(spark, [source], streams, pattern)
+    require(spark, [source], streams, match)
     columns = [f"`{name.replace('`', '``')}` string" for name in fields] or [
         f"fields {_FIELDS.get(kind, _MAP)}"
     ]
     schema = ", ".join(["stream string", "id string", "timestamp timestamp", *columns])
-    wanted = chosen(source, streams, pattern) | {"start": start, "end": end}
+    wanted = chosen(source, streams, match) | {"start": start, "end": end}
     found = spark.read.format("kvstream").schema(schema).options(**wanted).load()
     if not fields and kind in _FLAT:
         found = found.withColumn("fields", F.to_json("fields"))

@@ -1,14 +1,18 @@
 """The places of a job's streams, as options of ``format("kvstream")``."""
 
+import warnings
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from functools import wraps
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kvstream.errors import InvalidArgument, NoSuchKey
-from kvstream.spark.options import MISSING_HINT, Options, flag, places
+from kvstream.spark.options import MISSING_HINT, PATTERN_RENAMED, Options, flag, places
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+P = ParamSpec("P")
+T = TypeVar("T")
 Say = Callable[[str], None]
 """Receives a job's log, line by line."""
 
@@ -26,15 +30,28 @@ def place(address: str, db: int | None = None) -> dict[str, str]:
     return {kind: address} | ({} if db is None else {"db": str(db)})
 
 
-def chosen(source: Options, streams: Sequence[str], pattern: str | None) -> dict[str, str]:
+def accepts_pattern(job: Callable[P, T]) -> Callable[P, T]:
+    """Let callers name the parameter ``match`` of a job ``pattern``, as it was called before."""
+
+    @wraps(job)
+    def run(*args: P.args, **kwargs: P.kwargs) -> T:
+        if "pattern" in kwargs:
+            warnings.warn(PATTERN_RENAMED, DeprecationWarning, stacklevel=2)
+            kwargs["match"] = kwargs.pop("pattern")
+        return job(*args, **kwargs)
+
+    return run
+
+
+def chosen(source: Options, streams: Sequence[str], match: str | None) -> dict[str, str]:
     """Return a place's options with those that select streams; by default all streams."""
     import json
 
-    if streams and pattern:
-        raise InvalidArgument("give stream names or a pattern, not both")
+    if streams and match:
+        raise InvalidArgument("give stream names or a pattern (match), not both")
     if streams:
         return {**source, "stream": json.dumps(list(streams))}
-    return {**source, "pattern": pattern or "*"}
+    return {**source, "match": match or "*"}
 
 
 def entries(spark: "SparkSession", options: Options, schema: str = ENTRIES) -> "DataFrame":
@@ -57,18 +74,18 @@ def require(
     spark: "SparkSession",
     sources: Sequence[Options],
     streams: Sequence[str],
-    pattern: str | None,
+    match: str | None,
 ) -> None:
     """Raise NoSuchKey for a stream that is in no place, or a pattern that matches none.
 
     A job of all streams, and a place with the option ``ignoreMissing``, pass.
     """
-    if not (streams or pattern) or any(map(_missing_is_empty, sources)):
+    if not (streams or match) or any(map(_missing_is_empty, sources)):
         return
-    found = {name for each in sources for name in lengths(spark, chosen(each, streams, pattern))}
+    found = {name for each in sources for name in lengths(spark, chosen(each, streams, match))}
     missing = [name for name in streams if name not in found]
     if missing or not found:
-        what = f"no stream {missing[0]!r}" if missing else f"no stream that matches {pattern!r}"
+        what = f"no stream {missing[0]!r}" if missing else f"no stream that matches {match!r}"
         where = " or ".join(map(shown, sources))
         raise NoSuchKey(f"there is {what} in {where}: {MISSING_HINT}")
 

@@ -1,184 +1,132 @@
-"""Plots as SVG text: lines over time, and bars."""
+"""Plots as SVG text, drawn by matplotlib: lines over a time or a number, and bars.
 
-import math
+Names of streams and consumers may be any text: they are drawn as they are, without mathematical
+markup, and shortened in the middle if they are long.
+"""
+
+import io
+import warnings
 from collections import Counter
-from collections.abc import Sequence
-from html import escape
-from unicodedata import east_asian_width
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from typing import Any
 
-WIDTH = 720
-_LEFT, _RIGHT, _BOTTOM = 64, 36, 34
-_TITLE_Y, _HEAD = 16, 38
-"""The vertical positions of the title and of the legend or plot."""
-_LINES_HEIGHT = 168
-_ROW = 22
-"""The height of a bar with its gap."""
-_LEGEND_ROW = 16
-_MARK = 13
-"""The width of a colour mark in the legend."""
-_LABEL_MAX = 300.0
-"""The width of a label in pixels, at most."""
+import matplotlib
+from cycler import cycler
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+WIDTH, HEIGHT = 8.0, 3.4
+"""The size of a plot of lines in inches; the height is without the names in its legend."""
+_ROW = 0.27
+"""The height of a bar or a row of the legend, in inches."""
+LABEL_MAX = 40
+"""The longest label, in characters."""
+_COLUMNS_MAX = 32
+"""The longest label, in characters, of a legend with two columns."""
+_MARKS = 24
+"""Marks of a line at most."""
 _COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#65a30d", "#dc2626")
-_TICKS = 4
-_FONT = "font-family='system-ui, sans-serif' font-size='11'"
-_NARROW, _BROAD = frozenset("fijlrt.,:;|!'()[]- "), frozenset("mwMW@%")
+_STYLE: Any = {
+    "axes.axisbelow": True,
+    "axes.formatter.useoffset": False,
+    "axes.grid": True,
+    "axes.prop_cycle": cycler(color=_COLOURS) + cycler(marker="os^DvPX*"),
+    "axes.spines.right": False,
+    "axes.spines.top": False,
+    "date.converter": "concise",
+    "figure.constrained_layout.use": True,
+    "figure.titlesize": 11,
+    "figure.titleweight": "bold",
+    "font.size": 9,
+    "grid.color": "#e5e7eb",
+    "lines.linewidth": 1.2,
+    "lines.markersize": 4.5,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "kvstream",  # the same plot is the same text
+    "text.parse_math": False,
+}
 
-Points = Sequence[tuple[float, float]]
+Points = Sequence[tuple[datetime | float, float]]
 
 
-def lines(
-    title: str, series: Sequence[tuple[str, Points]], labels: Sequence[tuple[float, str]] = ()
-) -> str:
-    """Return a line plot; ``labels`` are pairs of an x value and its text."""
-    points = [point for _, each in series for point in each]
-    if not points:
-        return _empty(title)
-    legend, head = _legend([name for name, _ in series])
-    bottom = head + _LINES_HEIGHT
-    low, high = min(x for x, _ in points), max(x for x, _ in points)
-    top = _nice(max(y for _, y in points))
-
-    def place(x: float, y: float) -> str:
-        across = _LEFT + (x - low) / (high - low or 1) * (WIDTH - _LEFT - _RIGHT)
-        return f"{across:.1f},{bottom - y / top * _LINES_HEIGHT:.1f}"
-
-    drawn = [legend]
-    for value in _ticks(top):
-        y = bottom - value / top * _LINES_HEIGHT
-        drawn.append(_rule(_LEFT, WIDTH - _RIGHT, y, y))
-        drawn.append(_text(_number(value), _LEFT - 6, y + 4, "end"))
-    for at, (_, each) in enumerate(series):
-        path = " ".join(place(x, y) for x, y in each)
-        colour = _COLOURS[at % len(_COLOURS)]
-        drawn.append(
-            f"<polyline fill='none' stroke='{colour}' stroke-width='1.5' points='{path}'/>"
+def lines(title: str, series: Sequence[tuple[str, Points]], *, x: str, y: str, legend: str) -> str:
+    """Return a plot of named lines; ``x`` and ``y`` name the axes, ``legend`` what a line is."""
+    names = _labels([name for name, _ in series])
+    columns = 2 if max(map(len, names)) <= _COLUMNS_MAX else 1
+    with _figure(title, HEIGHT + _ROW * -(-len(names) // columns)) as (figure, axes):
+        drawn = []
+        for _, points in series:
+            every = max(1, len(points) // _MARKS)
+            drawn += axes.plot(*zip(*points, strict=True), markevery=every)
+        axes.set(xlabel=x, ylabel=y)
+        axes.set_ylim(0, 1.05 * max(value for _, points in series for _, value in points) or 1)
+        axes.yaxis.set_major_formatter(_number)
+        if isinstance(series[0][1][0][0], datetime):
+            axes.xaxis.get_offset_text().set_visible(False)  # the label has the dates
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(8, steps=[1, 2, 3, 6, 10]))
+        shown = figure.legend(
+            drawn,
+            ["name"] * len(names),
+            loc="outside lower left",
+            title=legend,
+            ncols=columns,
+            alignment="left",
+            frameon=False,
         )
-    for x, label in labels:
-        drawn.append(_text(label, float(place(x, 0).partition(",")[0]), bottom + 20, "middle"))
-    return _framed(title, drawn, bottom + _BOTTOM)
+        for text, name in zip(shown.get_texts(), names, strict=True):
+            text.set_text(name)  # a label given before may be dropped for its first character
+        return _svg(figure)
 
 
-def bars(title: str, values: Sequence[tuple[str, float]]) -> str:
-    """Return a horizontal bar plot, each bar with its name and value."""
-    if not values:
-        return _empty(title)
-    names = _labels([name for name, _ in values])
-    left = max(_LEFT, 8 + max(map(_extent, names)))
-    top = _nice(max(value for _, value in values))
-    bottom = _HEAD + _ROW * len(values)
-    room = WIDTH - left - 8 - max(_extent(_exact(value)) for _, value in values)  # and the values
-    drawn = []
-    for value in _ticks(top):
-        x = left + value / top * room
-        drawn.append(_rule(x, x, _HEAD, bottom))
-        drawn.append(_text(_number(value), x, bottom + 16, "middle"))
-    for at, ((name, value), label) in enumerate(zip(values, names, strict=True)):
-        y = _HEAD + at * _ROW
-        length = value / top * room
-        drawn.append(
-            f"<rect x='{left:.1f}' y='{y + 4}' width='{length:.1f}' height='{_ROW - 8}' "
-            f"fill='{_COLOURS[0]}'><title>{_escaped(name)}: {_exact(value)}</title></rect>"
-        )
-        drawn.append(_text(label, left - 6, y + 15, "end"))
-        drawn.append(_text(_exact(value), left + length + 4, y + 15))
-    return _framed(title, drawn, bottom + _BOTTOM)
+def bars(title: str, values: Sequence[tuple[str, int]], *, x: str) -> str:
+    """Return a plot of horizontal bars, each with its name and value, the first on top."""
+    with _figure(title, 1.1 + _ROW * len(values)) as (figure, axes):
+        places = range(len(values))
+        drawn = axes.barh(places, [value for _, value in values], color=_COLOURS[0], height=0.7)
+        axes.bar_label(drawn, [f"{value:,}" for _, value in values], padding=4)
+        axes.set_yticks(places, _labels([name for name, _ in values]))
+        axes.set_xlabel(x)
+        axes.set_xlim(0, 1.2 * max(value for _, value in values) or 1)
+        axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))
+        axes.xaxis.set_major_formatter(_number)
+        axes.grid(axis="y", visible=False)
+        axes.invert_yaxis()
+        return _svg(figure)
 
 
-def _empty(title: str) -> str:
-    return _framed(title, [_text("nothing to show", _LEFT, _HEAD + 4)], _HEAD + _ROW)
+@contextmanager
+def _figure(title: str, height: float) -> Iterator[tuple[Figure, Axes]]:
+    with matplotlib.rc_context(_STYLE), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph ")  # the reader's browser has other fonts
+        figure = Figure((WIDTH, height))
+        figure.suptitle(title, x=0.005, horizontalalignment="left")
+        yield figure, figure.add_subplot()
 
 
-def _framed(title: str, drawn: Sequence[str], height: float) -> str:
-    return (
-        f"<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 {WIDTH} {height}' "
-        f"width='{WIDTH}' height='{height}' role='img'><title>{_escaped(title)}</title>"
-        f"<rect width='100%' height='100%' fill='white'/>"
-        f"<text x='{_LEFT}' y='{_TITLE_Y}' {_FONT} font-weight='600' fill='#111'>"
-        f"{_escaped(title)}</text>{''.join(drawn)}</svg>"
-    )
+def _svg(figure: Figure) -> str:
+    """Return a figure as an SVG element, without metadata and XML declaration."""
+    text = io.StringIO()
+    absent = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+    figure.savefig(text, format="svg", metadata=absent)
+    return text.getvalue().partition("<svg")[2].join(("<svg", ""))
 
 
-def _legend(names: Sequence[str]) -> tuple[str, int]:
-    """Return the legend, in rows below the title, and the vertical position of the plot."""
-    drawn = []
-    x, y = float(_LEFT), _HEAD
-    for at, name in enumerate(_labels(names)):
-        width = _MARK + _extent(name)
-        if x > _LEFT and x + width > WIDTH - _RIGHT:
-            x, y = float(_LEFT), y + _LEGEND_ROW
-        colour = _COLOURS[at % len(_COLOURS)]
-        drawn.append(
-            f"<rect x='{x:.1f}' y='{y - 9}' width='9' height='9' fill='{colour}'/>"
-            f"{_text(name, x + _MARK, y)}"
-        )
-        x += width + _LEGEND_ROW
-    return "".join(drawn), y + _LEGEND_ROW
-
-
-def _rule(x1: float, x2: float, y1: float, y2: float) -> str:
-    return f"<line x1='{x1:.1f}' x2='{x2:.1f}' y1='{y1:.1f}' y2='{y2:.1f}' stroke='#e5e7eb'/>"
-
-
-def _text(text: str, x: float, y: float, anchor: str = "start") -> str:
-    return (
-        f"<text x='{x:.1f}' y='{y:.1f}' text-anchor='{anchor}' {_FONT} fill='#444'>"
-        f"{_escaped(text)}</text>"
-    )
-
-
-def _escaped(text: str) -> str:
-    """Escape a text for XML, which allows no control characters."""
-    return escape("".join(char if char.isprintable() else "\ufffd" for char in text))
-
-
-def _exact(value: float) -> str:
-    return f"{int(value):,}" if value == int(value) else f"{value:,}"
-
-
-def _ticks(top: float) -> list[float]:
-    return [top * tick / _TICKS for tick in range(_TICKS + 1)]
-
-
-def _extent(text: str) -> float:
-    """Estimate the width of a text in pixels, rather too wide."""
-    return sum(map(_extent_of, text))
-
-
-def _extent_of(char: str) -> float:
-    if char in _NARROW:
-        return 4.5
-    if char in _BROAD or char.isupper():
-        return 9.5
-    return 11.5 if east_asian_width(char) in "WF" else 7.0
+def _number(value: float, _: object = None) -> str:
+    return f"{value:,.10g}"
 
 
 def _labels(names: Sequence[str]) -> list[str]:
-    """Shorten names to fit, and keep them distinct."""
+    """Shorten names in the middle, and keep them distinct."""
     labels = [_shortened(name) for name in names]
     counts = Counter(labels)
     return [f"{at}: {label}" if counts[label] > 1 else label for at, label in enumerate(labels, 1)]
 
 
 def _shortened(name: str) -> str:
-    """Cut the middle out of a long name: its ends are what distinguishes it."""
-    if _extent(name) <= _LABEL_MAX:
-        return name
-    half = len(name) // 2
-    while _extent(f"{name[:half]}…{name[-half:]}") > _LABEL_MAX:
-        half -= 1
-    return f"{name[:half]}…{name[-half:]}"
-
-
-def _nice(value: float) -> float:
-    """Return a round number of at least a value, whose quarters are round too."""
-    if value <= 0:
-        return 1
-    unit: float = 10 ** math.floor(math.log10(value))
-    return next(unit * step for step in (1, 2, 4, 6, 8, 10) if unit * step >= value)
-
-
-def _number(value: float) -> str:
-    for size, letter in ((1e15, "P"), (1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")):
-        if value >= size:
-            return f"{value / size:g}{letter}"
-    return f"{value:g}"
+    text = "".join(char if char.isprintable() else "\ufffd" for char in name)  # as XML requires
+    half = LABEL_MAX // 2
+    return text if len(text) <= LABEL_MAX else f"{text[: half - 1]}…{text[-half:]}"

@@ -1,19 +1,17 @@
 """``report``: the throughput of streams and the state of their groups, as text or an HTML page.
 
 Throughput by minute and the time between entries come from the entries' IDs. Lag, pending entries
-and redeliveries come from the metadata tables. The page embeds its plots as SVG.
+and redeliveries come from the metadata tables. The page is the template ``report.html``, with plots
+as SVG inside it.
 """
 
-import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from html import escape
 from typing import TYPE_CHECKING, Any
 
-from kvstream.spark.jobs.places import Say, chosen, require, shown, table
-from kvstream.spark.jobs.plots import bars, lines
+from kvstream.spark.jobs.places import Say, accepts_pattern, chosen, require, shown, table
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -37,9 +35,11 @@ class Minute:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """A titled table of text cells."""
+    """A titled table of text cells: columns of names, then columns of numbers."""
 
     title: str
+    names: int
+    """How many columns are names; the others are aligned to the right."""
     head: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
@@ -65,20 +65,21 @@ class Report:
         return "\n".join(parts)
 
 
+@accepts_pattern
 def report(
     spark: "SparkSession",
     source: Mapping[str, str],
     *,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     start: str = "-",
     end: str = "+",
     say: Say = print,
 ) -> Report:
     """Report on streams, by default all; ``start`` and ``end`` bound the entries counted."""
-    options = chosen(source, streams, pattern)
+    options = chosen(source, streams, match)
     say(f"report on {shown(source)}")
-    require(spark, [source], (), pattern)
+    require(spark, [source], (), match)
     ids = spark.read.format("kvstream").schema(_ID).options(**options, start=start, end=end).load()
     ids = ids.cache()
     try:
@@ -147,7 +148,7 @@ def _streams(ids: "DataFrame", minutes: Sequence[Minute]) -> Table:
             )
         )
     head = ("stream", "entries", "a minute", "peak", "gap p50", "p90", "p99", "longest")
-    return Table("Streams: entries a minute, and the time between them", head, tuple(rows))
+    return Table("Streams: entries a minute, and the time between them", 1, head, tuple(rows))
 
 
 def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, Table]:
@@ -195,8 +196,8 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
         if row["deliveries"]
     )
     columns = ("stream", "group", "entries", "most deliveries", "all deliveries")
-    return Table(title, head, groups_rows), Table(
-        "Redeliveries of pending entries", columns, redelivered
+    return Table(title, 2, head, groups_rows), Table(
+        "Redeliveries of pending entries", 2, columns, redelivered
     )
 
 
@@ -218,7 +219,7 @@ def _consumers(consumers: Sequence[Mapping[str, Any]]) -> Table:
         for row in sorted(consumers, key=lambda row: (row["stream"], row["group"], -row["pending"]))
     )
     head = ("stream", "group", "consumer", "pending", "share", "seen", "active")
-    return Table("Consumers: pending entries, and time since last seen and active", head, rows)
+    return Table("Consumers: pending entries, and time since last seen and active", 3, head, rows)
 
 
 def _collected(frame: "DataFrame") -> list[dict[str, Any]]:
@@ -248,85 +249,94 @@ def _aligned(table: Table) -> str:
     widths = [max(len(row[at]) for row in rows) for at in range(len(table.head))]
     lines = []
     for row in rows:
-        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=True)]
-        lines.append("  " + "  ".join(cells).rstrip())
+        names = map(str.ljust, row[: table.names], widths)
+        numbers = map(str.rjust, row[table.names :], widths[table.names :])
+        lines.append("  " + "  ".join((*names, *numbers)).rstrip())
     return "\n".join(lines)
 
 
 POINTS_MAX = 400
 """Points of a line at most: more minutes are combined."""
 LINES_MAX = 8
-DAY_MS = 24 * 3600 * 1000
-_FORMS = ((1, "%H:%M"), (10, "%m-%d %H:%M"), (120, "%m-%d"), (math.inf, "%Y-%m"))
-"""The time format of an axis shorter than a number of days."""
 BARS_MAX = 24
-_STYLE = (
-    "body{font:14px/1.5 system-ui,sans-serif;margin:2rem auto;padding:0 1rem;max-width:60rem;"
-    "color:#111}"
-    "table{border-collapse:collapse;margin:.5rem 0 1.5rem}th,td{padding:.2rem .8rem .2rem 0;"
-    "text-align:left}th{border-bottom:1px solid #999}td{border-bottom:1px solid #eee}"
-    "svg{max-width:100%;height:auto}"
-)
+_TIMES_END = datetime(9999, 12, 30, tzinfo=UTC).timestamp() * 1000
+"""IDs from here on, in milliseconds, are no times that a calendar has."""
 
 
 def page(report: Report) -> str:
     """Return a report as one self-contained HTML page."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    pages = Environment(
+        loader=PackageLoader("kvstream.spark.jobs", "."),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
     made = datetime.fromtimestamp(report.made_ms / 1000, UTC)
-    parts = [
-        "<!doctype html><html lang='en'><head><meta charset='utf-8'>",
-        f"<title>kvstream: {escape(report.source)}</title><style>{_STYLE}</style></head><body>",
-        f"<h1>{escape(report.source)}</h1>",
-        f"<p>{report.entries:,} entries; {made:%Y-%m-%d %H:%M:%S} UTC</p>",
-        throughput(report.minutes),
-        bars("Pending entries by consumer", report.shares[:BARS_MAX]),
-        *map(_table, report.tables),
-        "</body></html>",
-    ]
-    return "\n".join(parts)
+    plots = [throughput(report.minutes), _pending(report.shares)]
+    return pages.get_template("report.html").render(
+        report=report, made=made, plots=[plot for plot in plots if plot]
+    )
 
 
 def throughput(minutes: Sequence[Minute]) -> str:
-    """Return the plot of entries per minute, with a line for each of the largest streams."""
+    """Return a plot of entries a minute, with a line for each of the largest streams, as SVG.
+
+    Empty if there is no minute.
+    """
+    from kvstream.spark.jobs.plots import lines
+
     if not minutes:
-        return lines("Entries a minute", ())
+        return ""
     low, high = min(each.ms for each in minutes), max(each.ms for each in minutes)
     step = MINUTE_MS * max(1, -(-(high - low + MINUTE_MS) // (MINUTE_MS * POINTS_MAX)))
     totals: dict[str, int] = {}
     for each in minutes:
         totals[each.stream] = totals.get(each.stream, 0) + each.entries
     largest = sorted(totals, key=lambda stream: -totals[stream])[:LINES_MAX]
+    title = "Entries a minute by stream" + _largest(len(largest), len(totals))
     series = [(stream, _line(minutes, stream, low, high, step)) for stream in largest]
-    return lines("Entries a minute", series, _page_labels(low, high))
+    return lines(title, series, x=_span(low, high), y="entries a minute", legend="stream")
 
 
 def _line(
     minutes: Sequence[Minute], stream: str, low: int, high: int, step: int
-) -> list[tuple[float, float]]:
+) -> list[tuple[datetime | float, float]]:
+    """Return the points of a stream; with a single one, also those around it."""
     counts: dict[int, int] = {}
     for each in minutes:
         if each.stream == stream:
             at = (each.ms - low) // step
             counts[at] = counts.get(at, 0) + each.entries
-    rates: Mapping[int, float] = {at: count * MINUTE_MS / step for at, count in counts.items()}
-    return [(low + at * step, rates.get(at, 0.0)) for at in range((high - low) // step + 1)]
+    last = (high - low) // step
+    places = range(-1, 2) if last == 0 else range(last + 1)
+    return [(_time(low + at * step, high), counts.get(at, 0) * MINUTE_MS / step) for at in places]
 
 
-def _page_labels(low: int, high: int) -> list[tuple[float, str]]:
-    form = next(form for most, form in _FORMS if high - low < most * DAY_MS)
-    places = [low + (high - low) * at // 4 for at in range(5)]
-    return [(at, _time(at, form)) for at in places]
+def _time(ms: int, high: int) -> datetime | float:
+    """Return a time of an axis that ends at ``high``; a number if the axis has no times."""
+    return datetime.fromtimestamp(ms / 1000, UTC) if high < _TIMES_END else ms
 
 
-def _time(ms: int, form: str) -> str:
-    try:
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime(form)
-    except (ValueError, OverflowError):  # IDs that are not times
-        return f"{ms:.3g}"
+def _span(low: int, high: int) -> str:
+    """Return the label of an axis of times: its zone, and its first and last minute."""
+    if high >= _TIMES_END:
+        return "first part of the ID: not a time"
+    first, last = (datetime.fromtimestamp(ms / 1000, UTC) for ms in (low, high))
+    return f"time in the entries' IDs (UTC), {first:%Y-%m-%d %H:%M} to {last:%Y-%m-%d %H:%M}"
 
 
-def _table(table: Table) -> str:
-    head = "".join(f"<th>{escape(cell)}</th>" for cell in table.head)
-    rows = "".join(
-        "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in row) + "</tr>" for row in table.rows
-    )
-    return f"<h2>{escape(table.title)}</h2><table><tr>{head}</tr>{rows}</table>"
+def _pending(shares: Sequence[tuple[str, int]]) -> str:
+    """Return a plot of the consumers with the most pending entries, as SVG; empty if none has."""
+    from kvstream.spark.jobs.plots import bars
+
+    largest = [share for share in shares[:BARS_MAX] if share[1]]
+    if not largest:
+        return ""
+    title = "Pending entries by stream/group/consumer" + _largest(len(largest), len(shares))
+    return bars(title, largest, x="pending entries")
+
+
+def _largest(count: int, total: int) -> str:
+    return f": the {count} largest of {total:,}" if count < total else ""

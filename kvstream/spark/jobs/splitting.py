@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.bulkload.parts import BulkTicket, Part, PartWriter, RowsFile, RowsWriter
-from kvstream.errors import DataError, NoSuchKey
+from kvstream.errors import DataError, NoSuchKey, quoted
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration import Selection, differences, parse_place, server_source, server_target
@@ -101,13 +101,13 @@ class SplitTarget(Protocol):
 def _refuse_changed(stream: LongStream, state: StreamState, loaded: int) -> None:
     if not loaded or state.length != loaded:
         raise DataError(
-            f"{stream.key!r} was changed while it was read: {loaded} entries were read, but it has "
-            f"{state.length} now: run again"
+            f"{quoted(stream.key)} was changed while it was read: {loaded} entries were read, but "
+            f"it has {state.length} now: run again"
         )
 
 
 def _created_meanwhile(stream: LongStream) -> DataError:
-    return DataError(f"{stream.key!r} was created at the target during the migration")
+    return DataError(f"{quoted(stream.key)} was created at the target during the migration")
 
 
 def _expire_at_ms(connection: Connection, key: bytes) -> int:
@@ -115,7 +115,7 @@ def _expire_at_ms(connection: Connection, key: bytes) -> int:
     seconds, micros = connection.ask("TIME")
     left_ms: int = connection.ask("PTTL", key)
     if left_ms == -2:
-        raise NoSuchKey(f"{key!r} was deleted while it was read")
+        raise NoSuchKey(f"{quoted(key)} was deleted while it was read")
     return 0 if left_ms < 0 else int(seconds) * 1000 + int(micros) // 1000 + left_ms
 
 

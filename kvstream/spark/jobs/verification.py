@@ -8,7 +8,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kvstream.spark.jobs.places import ENTRIES, Say, chosen, entries, require, shown
+from kvstream.spark.jobs.places import (
+    ENTRIES,
+    Say,
+    accepts_pattern,
+    chosen,
+    entries,
+    require,
+    shown,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -49,13 +57,14 @@ class Verified:
         return self.ranges == self.equal
 
 
+@accepts_pattern
 def verify(
     spark: "SparkSession",
     source: Mapping[str, str],
     target: Mapping[str, str],
     *,
     streams: Sequence[str] = (),
-    pattern: str | None = None,
+    match: str | None = None,
     start: str = "-",
     end: str = "+",
     say: Say = print,
@@ -70,7 +79,7 @@ def verify(
     say(f"comparing {shown(source)} with {shown(target)}")
     bounds = {"start": start, "end": end, "ignoreMissing": "true"}
     ours, theirs = (
-        _digests(entries(spark, chosen(place, streams, pattern) | bounds, _ENTRIES))
+        _digests(entries(spark, chosen(place, streams, match) | bounds, _ENTRIES))
         for place in (source, target)
     )
     joined = ours.withColumnRenamed("digest", "source_digest").join(
@@ -88,7 +97,7 @@ def verify(
     finally:
         ranges.unpersist()
     if not result.ranges or len(streams) > 1:
-        require(spark, [source, target], streams, pattern)
+        require(spark, [source, target], streams, match)
     return result
 
 

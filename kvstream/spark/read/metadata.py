@@ -10,14 +10,14 @@ from typing import Any, Protocol
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, shown
+from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, quoted
 from kvstream.remote.replies import (
     consumer_info_of,
     group_info_of,
     pending_entries_of,
     stream_info_of,
 )
-from kvstream.spark.options import Options, choice, listed, places
+from kvstream.spark.options import Options, choice, listed, patterns, places
 from kvstream.spark.read.partitions import ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import Copy, copied, streams_of
@@ -177,7 +177,7 @@ class TableReader(DataSourceReader):
     def __init__(self, options: Options, schema: StructType) -> None:
         self._places = places(options)
         self._table = table_of(options)
-        some = listed(options, "stream") or listed(options, "pattern")
+        some = listed(options, "stream") or patterns(options)
         self._spec = ReadSpec.of(options) if some else ReadSpec((), (b"*",))
         self._columns = [(field.name, isinstance(field.dataType, BinaryType)) for field in schema]
         unknown = [name for name, _ in self._columns if name not in ("store", *TABLES[self._table])]
@@ -215,7 +215,7 @@ def _value(name: str, value: Any, raw: bool) -> Any:
         return value.decode()
     except UnicodeDecodeError:
         raise InvalidArgument(
-            f"the {name} {shown(value)} is not UTF-8: read the column as binary"
+            f"the {name} {quoted(value)} is not UTF-8: read the column as binary"
         ) from None
 
 

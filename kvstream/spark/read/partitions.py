@@ -19,9 +19,9 @@ from pyspark.sql.datasource import (
     LessThanOrEqual,
 )
 
-from kvstream.errors import DataError, InvalidArgument, InvalidID, shown
+from kvstream.errors import DataError, InvalidArgument, InvalidID, quoted
 from kvstream.layout.columns import Columns
-from kvstream.spark.options import Options, first_id, last_id, listed
+from kvstream.spark.options import Options, first_id, last_id, listed, patterns
 from kvstream.spark.schema import ReadSchema, Role
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
@@ -55,10 +55,12 @@ class ReadSpec:
     def of(cls, options: Options) -> "ReadSpec":
         """Parse the options. Raises InvalidArgument if they name no stream."""
         names = tuple(name.encode() for name in listed(options, "stream"))
-        patterns = tuple(name.encode() for name in listed(options, "pattern"))
-        if not names and not patterns:
-            raise InvalidArgument("give the option stream (names) or pattern (as KEYS takes it)")
-        return cls(names, patterns, first_id(options), last_id(options))
+        globs = tuple(glob.encode() for glob in patterns(options))
+        if not names and not globs:
+            raise InvalidArgument(
+                "give the option stream (names) or match (a pattern as KEYS takes it)"
+            )
+        return cls(names, globs, first_id(options), last_id(options))
 
     @property
     def several(self) -> bool:
@@ -104,7 +106,7 @@ class DataLoss(DataError):
     @classmethod
     def of(cls, key: bytes, place: str, what: str) -> "DataLoss":
         return cls(
-            f"stream {shown(key)} in {place}: {what}. Set the option failOnDataLoss to false to "
+            f"stream {quoted(key)} in {place}: {what}. Set the option failOnDataLoss to false to "
             "skip them"
         )
 

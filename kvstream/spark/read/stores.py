@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 
 from kvstream.engine import reader_snapshots
-from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, shown
+from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, quoted
 from kvstream.layout.columns import Columns, of_rows
 from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
@@ -127,7 +127,7 @@ class CopyReader:
             yield page
         if piece.exact and seen != piece.entries:
             raise Corruption(
-                f"stream {shown(piece.key)} has {seen} entries from {piece.start} to {piece.end}, "
+                f"stream {quoted(piece.key)} has {seen} entries from {piece.start} to {piece.end}, "
                 f"but its nodes count {piece.entries}"
             )
 
@@ -193,4 +193,4 @@ def require(spec: ReadSpec, keys: list[bytes], place: str) -> None:
     """Raise NoSuchKey if a named stream does not exist."""
     missing = [name for name in spec.names if name not in keys]
     if missing:
-        raise NoSuchKey(f"there is no stream {shown(missing[0])} in {place}: {MISSING_HINT}")
+        raise NoSuchKey(f"there is no stream {quoted(missing[0])} in {place}: {MISSING_HINT}")

@@ -11,6 +11,7 @@ read. A key that is not UTF-8 is written as ``base64:...``.
 
 import base64
 import os
+import time
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -19,13 +20,22 @@ from pyspark.sql.streaming.datasource import (
     ReadAllAvailable,
     ReadLimit,
     ReadMaxRows,
+    ReadMinRows,
     SupportsTriggerAvailableNow,
 )
 from pyspark.sql.types import StructType
 
 from kvstream.errors import InvalidArgument
 from kvstream.operations.range import Ends
-from kvstream.spark.options import Options, after_id, flag, number, places
+from kvstream.spark.options import (
+    Options,
+    after_id,
+    duration_s,
+    flag,
+    number,
+    places,
+    refuse_bounds,
+)
 from kvstream.spark.read.batch import read_task, tasks_for
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source, task_partitions
 from kvstream.spark.read.watch import Position, Watch, watch
@@ -40,6 +50,10 @@ Offset = dict[str, dict[str, list[Any]]]
 EndsByStream = dict[tuple[str, bytes], Ends]
 
 _BASE64 = "base64:"
+MAX_TRIGGER_DELAY = "15m"
+"""The default of the option ``maxTriggerDelay``, as in Spark's Kafka source."""
+NAMES_SHOWN = 3
+"""Streams and places in the name of a source at most."""
 
 
 def key_text(key: bytes) -> str:
@@ -70,7 +84,14 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._spec = ReadSpec.of(options)
         self._schema = read_schema(options, schema)
         self._after = after_id(options)
+        refuse_bounds(options)
         self._most = number(options, "maxentriespertrigger", None, least=1)
+        self._least = number(options, "minentriespertrigger", None, least=1)
+        self._delay_s = duration_s(options, "maxTriggerDelay", MAX_TRIGGER_DELAY)
+        if self._least is None and "maxtriggerdelay" in options:
+            raise InvalidArgument("the option maxTriggerDelay needs minEntriesPerTrigger")
+        if self._least and self._most and self._least > self._most:
+            raise InvalidArgument("minEntriesPerTrigger is above maxEntriesPerTrigger")
         self._fail_on_loss = flag(options, "failondataloss", True)
         self._partitions = number(options, "partitions", None, least=1)
         self._group = options.get("group", "").encode()
@@ -83,6 +104,10 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._final: EndsByStream | None = None
         """Where a query with Trigger.AvailableNow ends."""
         self._shown: Offset = {}
+        self._lag = 0
+        """Entries after the last micro-batch, approximately."""
+        self._triggered_s: float | None = None
+        """When the last micro-batch began."""
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles a second reader for its tasks; open handles stay here.
@@ -101,18 +126,30 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return offset
 
     def getDefaultReadLimit(self) -> ReadLimit:
+        """Return the limit; Spark passes ReadAllAvailable in its place for ``Trigger.Once``."""
+        if self._least is not None:
+            return ReadMinRows(self._least)
         return ReadAllAvailable() if self._most is None else ReadMaxRows(self._most)
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Set the query to end at the current ends of the streams."""
         self._final = {(each.shown, key): ends for each, key, ends in self._streams()}
 
-    def reportLatestOffset(self) -> Offset | None:
-        """Return the ends of the streams when they were last refreshed."""
+    def reportLatestOffset(self) -> dict[str, Any]:
+        """Return what a query's progress shows as ``latestOffset``: the ends, a name and the lag.
+
+        Spark gives Python sources no other place there: it takes the description from a class of
+        its own, and has no metrics of them.
+        """
         offset: Offset = {}
         for (place, key), ends in self._ends.items():
             offset.setdefault(place, {})[key_text(key)] = [str(ends.last), ends.added]
-        return offset or None
+        return {"source": self._name(), "lag": self._lag, **offset}
+
+    def _name(self) -> str:
+        streams = [key_text(name) for name in (*self._spec.names, *self._spec.patterns)]
+        places = [each.shown for each in self._places]
+        return f"kvstream: {_some(streams)} in {_some(places)}"
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch. Raises DataLoss if some of it was trimmed."""
@@ -125,15 +162,32 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 last = min(last, final.last) if final else position.id
             found.append((each, key, ends, position, max(last, position.id)))
         self._show(start)  # is committed, though Spark calls ``commit`` only after the next entries
-        most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         waiting = [self._waiting(*each) for each in found]
+        if self._is_early(limit, sum(waiting)):
+            self._lag = sum(waiting)
+            return start
+        self._lag = 0
+        most = None if isinstance(limit, ReadAllAvailable) else self._most
         offset: Offset = {}
         for (each, key, ends, position, last), count in zip(
             found, _allotted(waiting, most), strict=True
         ):
             end = self._end(each, key, ends, position, last, count)
+            self._lag += self._waiting(each, key, ends, end, ends.last)
             offset.setdefault(each.shown, {})[key_text(key)] = _pair(end)
         return offset
+
+    def _is_early(self, limit: ReadLimit, waiting: int) -> bool:
+        """Return whether the next micro-batch is to wait for more entries; the first one is not."""
+        every = self._final is not None or isinstance(limit, ReadAllAvailable)
+        if self._least is None or every or not waiting:
+            return False
+        now = time.monotonic()
+        since = self._delay_s if self._triggered_s is None else now - self._triggered_s
+        if waiting < self._least and since < self._delay_s:
+            return True
+        self._triggered_s = now
+        return False
 
     def _streams(self) -> Iterator[tuple[Watch, bytes, Ends]]:
         """Catch up, and yield the existing streams with their ends."""
@@ -271,6 +325,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             }
             each.show_progress(self._group, moved)
         self._shown = offset
+
+
+def _some(names: Sequence[str]) -> str:
+    more = f" and {len(names) - NAMES_SHOWN} more" if len(names) > NAMES_SHOWN else ""
+    return ", ".join(names[:NAMES_SHOWN]) + more
 
 
 def _pair(position: Position) -> list[Any]:

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, shown
+from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, quoted
 from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import info
@@ -176,7 +176,7 @@ class FollowReader:
                 break
             if not left:
                 raise Corruption(
-                    f"stream {shown(piece.key)} has {seen} entries from {piece.start} to "
+                    f"stream {quoted(piece.key)} has {seen} entries from {piece.start} to "
                     f"{piece.end}, but its nodes count {counted[0] - counted[1]}"
                 )
             time.sleep(CATCH_UP_PAUSE_S)

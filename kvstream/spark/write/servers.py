@@ -8,7 +8,7 @@ the type of each key, and the last ID of each stream that gets rows with IDs.
 from collections.abc import Iterable
 from typing import Any
 
-from kvstream.errors import IDTooSmall, WrongType
+from kvstream.errors import IDTooSmall, WrongType, quoted
 from kvstream.layout.values import decode_fields
 from kvstream.operations.append import next_id
 from kvstream.spark.write import upload as uploading
@@ -78,7 +78,7 @@ def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:
     kinds = [pipe.type(staged.key) for staged in streams]
     for staged, kind in zip(streams, kinds, strict=True):
         if kind not in (b"stream", b"none"):
-            raise WrongType(f"{staged.key!r} is a {kind.decode()}, not a stream")
+            raise WrongType(f"{quoted(staged.key)} is a {kind.decode()}, not a stream")
     skipped = 0
     chosen: list[tuple[StagedRows, list[int]]] = []
     for staged in streams:
@@ -107,7 +107,7 @@ def _checked(pipe: Any, staged: StagedRows, skip_existing: bool) -> list[int]:
         except IDTooSmall as error:
             if skip_existing:
                 continue
-            raise IDTooSmall(f"stream {staged.key!r}: {shown_id(eid)}: {error}") from None
+            raise IDTooSmall(f"stream {quoted(staged.key)}: {shown_id(eid)}: {error}") from None
         kept.append(at)
     return kept
 

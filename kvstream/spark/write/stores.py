@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvstream.bulkload.parts import BulkTicket, PartWriter
-from kvstream.errors import IDTooSmall, NoSuchStore, StoreLocked
+from kvstream.errors import IDTooSmall, NoSuchStore, StoreLocked, quoted
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, strings
@@ -127,7 +127,7 @@ def _append(txn: Txn, name: bytes, staged: StagedRows) -> None:
     try:
         append.add_under(txn, name, ids, staged.rows)
     except IDTooSmall as error:
-        raise IDTooSmall(f"stream {staged.key!r}: {error}") from None
+        raise IDTooSmall(f"stream {quoted(staged.key)}: {error}") from None
 
 
 def _skip(txn: Txn, name: bytes, staged: StagedRows) -> int:

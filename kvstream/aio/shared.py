@@ -1,0 +1,127 @@
+"""A store that many processes share, for the tasks of one event loop.
+
+The owner's tasks call its engine in the thread of the loop; a thread serves the other processes. A
+client's tasks wait for replies on connections of their own. Opening and closing a store as its
+owner take long, and are done in a thread.
+"""
+
+import asyncio
+from collections.abc import Callable, Mapping
+from types import TracebackType
+from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+
+from kvstream.aio.engines import (
+    TURN_CALLS,
+    LoopEngine,
+    LoopRemoteEngine,
+    OfTask,
+    RemoteCalls,
+    in_greenlet,
+    in_thread,
+    pause,
+    suspends,
+    wait,
+)
+from kvstream.engine.coerce import AnyPath
+from kvstream.shared.engine import SharedEngine, open_shared
+from kvstream.shared.owner import Owner
+from kvstream.types.clock import Clock
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class TaskLock:
+    """A lock of the tasks of one event loop, which its holder may take again.
+
+    Outside of ``in_greenlet``, such as at the end of the program, no task runs, and it does
+    nothing.
+    """
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+        self._holder: object = None
+        self._depth = 0
+
+    def __enter__(self) -> None:
+        if not suspends():
+            return
+        task = asyncio.current_task()
+        if self._holder is not task:
+            wait(self._lock.acquire())
+            self._holder = task
+        self._depth += 1
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if not suspends():
+            return
+        self._depth -= 1
+        if not self._depth:
+            self._holder = None
+            self._lock.release()
+
+
+class LoopSharedEngine(RemoteCalls, SharedEngine):
+    """A shared store, as the tasks of one event loop see it."""
+
+    engine_type = LoopEngine
+    server_type = LoopRemoteEngine
+    _sleep = staticmethod(pause)
+    _new_lock: Callable[[], Any] = TaskLock
+    _new_local: Callable[[], Any] = OfTask
+    _calls = 0
+    """Calls since one last gave way to other tasks: those of an owner do not wait."""
+
+    async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        self._calls += 1
+        if self._calls >= TURN_CALLS:
+            self._calls = 0
+            await asyncio.sleep(0)
+        return await in_greenlet(function, *args, **kwargs)
+
+    async def task_call_long(self, function: Callable[[], T], alone: bool) -> T:
+        """Run a function in a thread if this process is the owner, outside of a transaction."""
+        if self._owner is None or self._local.server is not None:
+            return await in_greenlet(function)
+        return await in_thread(function)
+
+    def _own(self) -> Owner:
+        """Open the store in a thread; close it again if the task was cancelled meanwhile."""
+        if not suspends():
+            return super()._own()
+        open_owner, opened, abandoned = super()._own, list[Owner](), list[bool]()
+
+        def run() -> None:
+            opened.append(open_owner())
+            if abandoned:
+                opened.pop().close()
+
+        try:
+            wait(in_thread(run))
+        except BaseException:
+            abandoned.append(True)
+            if opened:
+                opened.pop().close()
+            raise
+        return opened.pop()
+
+    def _disown(self, owner: Owner) -> None:
+        if suspends():
+            wait(in_thread(owner.close))
+        else:
+            owner.close()
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("a store of an event loop cannot be pickled: open it in each process")
+
+
+def open_loop_shared(
+    place: AnyPath, settings: Mapping[str, Any], clock: Clock | None, wait_s: float | None
+) -> LoopSharedEngine:
+    """Open the shared store in a directory, as ``open_shared`` does."""
+    return cast(LoopSharedEngine, open_shared(place, settings, clock, wait_s, LoopSharedEngine))

@@ -1,0 +1,131 @@
+"""What a consumer's ``listen`` needs: a lease on the entries that it has read, and when to stop.
+
+An entry that was read is pending, and its idle time grows, although the program has not come to it
+yet. Another consumer's claim would take it. A ``Lease`` sets the idle time back, in the background:
+a thread, or in asyncio a task, as ``AnyEngine.every`` says.
+"""
+
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from time import monotonic
+from types import FrameType
+from typing import Any, Protocol
+
+from kvstream.engine.interface import AnyEngine
+from kvstream.errors import InvalidArgument, KVStreamError
+from kvstream.operations import claim
+from kvstream.types.ids import StreamID
+
+RENEW_S, RENEW_S_MIN = 1.0, 0.05
+"""Seconds between two renewals, unless a third of the listener's own idle time is less."""
+
+
+class Stop(Protocol):
+    """A ``threading.Event``, an ``asyncio.Event``, or what ``stop_on_signals`` gives."""
+
+    def is_set(self) -> bool: ...
+
+
+class SignalStop:
+    """Says whether the process has received a signal to stop."""
+
+    received: signal.Signals | None = None
+
+    def is_set(self) -> bool:
+        return self.received is not None
+
+
+@contextmanager
+def stop_on_signals(*signals: signal.Signals) -> Iterator[SignalStop]:
+    """Give an event that is set when the process receives one of ``signals``.
+
+    Without any these are SIGTERM and SIGINT (Ctrl-C). A second signal acts as it did before the
+    block. Works in the main thread only, in asyncio too. ::
+
+        with kvstream.stop_on_signals() as stop:
+            for job in worker.listen(stop=stop):
+                ...
+    """
+    stop = SignalStop()
+    before: dict[int, Any] = {}
+
+    def restore() -> None:
+        while before:
+            number, handler = before.popitem()
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+
+    def note(number: int, frame: FrameType | None) -> None:
+        # A threading.Event has a lock, which the interrupted code may hold.
+        stop.received = signal.Signals(number)
+        restore()
+
+    if threading.current_thread() is not threading.main_thread():
+        raise InvalidArgument("stop_on_signals works in the main thread: others get no signals")
+    try:
+        for number in signals or (signal.SIGTERM, signal.SIGINT):
+            before[number] = signal.signal(number, note)
+        yield stop
+    finally:
+        restore()
+
+
+def every_in_thread(seconds: float, call: Callable[[], object]) -> Callable[[], None]:
+    """Call a function every ``seconds`` in a thread; return the function that ends it."""
+    stopped = threading.Event()
+
+    def run() -> None:
+        while not stopped.wait(seconds):
+            call()
+
+    threading.Thread(target=run, name="kvstream-lease", daemon=True).start()
+    return stopped.set
+
+
+class Lease:
+    """Keeps entries that a consumer has read its own until the program is done with them."""
+
+    def __init__(
+        self, engine: AnyEngine, name: bytes, group: bytes, consumer: bytes, idle_s: float | None
+    ) -> None:
+        """``idle_s``: the idle time after which this consumer claims; others may have the same."""
+        self._engine, self._owner = engine, (name, group, consumer)
+        third = RENEW_S if idle_s is None else idle_s / 3
+        self._every_s = max(RENEW_S_MIN, min(RENEW_S, third))
+        self._ids: Sequence[StreamID] = ()
+        self._at = 0
+        """The place in ``_ids`` of the entry that the program works on."""
+        self._lost: set[StreamID] = set()
+        self._renewed = 0.0
+        self._end: Callable[[], None] | None = None
+
+    def hold(self, ids: Sequence[StreamID]) -> None:
+        """Keep these entries, which were delivered just now, and no others."""
+        self._at, self._ids, self._lost, self._renewed = 0, ids, set(), monotonic()
+        if ids and self._end is None:
+            self._end = self._engine.every(self._every_s, self.renew)
+
+    def begin(self, at: int) -> bool:
+        """Release the entries before a place; return whether that entry is still the consumer's."""
+        self._at = at
+        if monotonic() - self._renewed > 2 * self._every_s:  # the process stood still
+            self.renew()
+        return self._ids[at] not in self._lost
+
+    def renew(self) -> None:
+        """Set the idle time of the entries back; note which are not the consumer's any more."""
+        ids, lost = self._ids[self._at :], self._lost
+        if not ids or monotonic() - self._renewed < self._every_s / 2:
+            return
+        begun = monotonic()
+        with suppress(KVStreamError):  # the next call of the program gets the error too
+            kept = self._engine.run(claim.renew, *self._owner, ids)
+            lost.update(set(ids).difference(kept))
+            self._renewed = begun
+
+    def end(self) -> None:
+        """Keep no entry any more."""
+        self._ids = ()
+        if self._end is not None:
+            self._end()

@@ -1,0 +1,97 @@
+"""Options by name: unknown ones are refused, Kafka's point to ours, and an old name still works."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from kvstream.errors import InvalidArgument
+from kvstream.spark.jobs import verify
+from kvstream.spark.options import OPTIONS, check_names, duration_s, patterns
+from kvstream.spark.source import KVStreamSource
+from tests.spark.conftest import ROOT, Read
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+DOCS = (ROOT / "docs" / "spark.md").read_text()
+UNKNOWN = {
+    "streams": "there is no option 'streams': did you mean 'stream'?",
+    "maxEntriesPerTriger": "did you mean 'maxEntriesPerTrigger'?",
+    "startingID_": "did you mean 'startingId'?",
+    "inferSchema": "there is no option 'inferschema': docs/spark.md lists all",
+    "kafka.bootstrap.servers": "use url (a server) or path",
+    "subscribe": "the option subscribe is of Spark's Kafka source: use stream",
+    "subscribePattern": "use match (a pattern as KEYS takes it, not a regular expression)",
+    "assign": "use stream",
+    "topic": "use stream",
+    "startingOffsets": "use startingId in a streaming read, start in a batch read",
+    "endingOffsets": "use end",
+    "maxOffsetsPerTrigger": "the option maxOffsetsPerTrigger is of Spark's Kafka source: "
+    "use maxEntriesPerTrigger",
+    "minOffsetsPerTrigger": "use minEntriesPerTrigger",
+    "minPartitions": "use partitions",
+    "kafka.group.id": "use group",
+    "kafka.security.protocol": "has no equal here: leave it out",
+    "includeHeaders": "has no equal here: leave it out",
+    "fetchOffset.numRetries": "has no equal here: leave it out",
+}
+
+
+@pytest.mark.parametrize("name", UNKNOWN)
+def test_an_unknown_option_is_refused_with_the_name_that_is_meant(name: str) -> None:
+    with pytest.raises(InvalidArgument, match=re.escape(UNKNOWN[name])):
+        KVStreamSource({name.lower(): "x"})
+
+
+def test_what_spark_passes_of_its_own_is_accepted() -> None:
+    names = ("checkpointLocation", "queryName", "owner", "provider", "option.path")
+    check_names(dict.fromkeys((*names, *set(OPTIONS) - {"pattern"}), ""))
+
+
+def test_a_read_and_a_write_of_an_unknown_option_fail_in_spark(
+    spark: "SparkSession", read: Read, tmp_path: Path
+) -> None:
+    with pytest.raises(Exception, match="use maxEntriesPerTrigger"):
+        read(path=tmp_path, stream="s", maxOffsetsPerTrigger=5)
+    with pytest.raises(Exception, match="use stream"):
+        spark.range(1).write.format("kvstream").mode("append").options(topic="s").save()
+
+
+def test_the_old_name_of_match_works_with_a_warning(
+    spark: "SparkSession", read: Read, orders: Path
+) -> None:
+    with pytest.warns(FutureWarning, match="pattern is now called match"):
+        KVStreamSource({"pattern": "*"})
+    assert patterns({"pattern": "a"}) == ["a"]
+    assert patterns({"pattern": "a", "match": "b,c"}) == ["b", "c"]
+    assert read(path=orders, pattern="sku:[0-4]").count() == 5
+    place: Any = {"path": str(orders)}
+    with pytest.warns(DeprecationWarning, match="pattern is now called match") as warned:
+        found = verify(spark, place, place, pattern="sku:*")  # type: ignore[call-arg]
+    assert found.source == 10
+    assert warned[0].filename == __file__
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("", 900), ("500ms", 0.5), ("10s", 10), ("2min", 120), ("1h", 3600)]
+)
+def test_a_duration_has_a_unit(text: str, seconds: float) -> None:
+    assert duration_s({"maxtriggerdelay": text}, "maxTriggerDelay", "15m") == seconds
+
+
+@pytest.mark.parametrize("text", ["10", "1.5", "-1s", "1 hour", "s", "min"])
+def test_a_duration_without_a_unit_is_refused(text: str) -> None:
+    with pytest.raises(InvalidArgument, match="must be a number with ms, s, m, h or d"):
+        duration_s({"maxtriggerdelay": text}, "maxTriggerDelay", "15m")
+
+
+@pytest.mark.parametrize("name", sorted(set(OPTIONS) - {"paths", "pattern"}))
+def test_every_option_is_in_the_docs(name: str) -> None:
+    assert f"`{name}`" in DOCS
+
+
+@pytest.mark.parametrize("name", [name for name in UNKNOWN if "Offsets" in name or "ubscr" in name])
+def test_the_docs_name_our_option_for_each_of_kafkas(name: str) -> None:
+    assert f"`{name}`" in DOCS.partition("## From Kafka")[2]
