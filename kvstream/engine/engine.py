@@ -87,9 +87,7 @@ class Engine:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
-            self.expiry = Expiry(
-                self.run, requests.serve, self._reclaim, lambda: self.database.needs_space
-            )
+            self.expiry = Expiry(self.run, requests.serve, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
@@ -553,6 +551,11 @@ class Engine:
         """Compact everything; reads and writes go on, ``close`` waits."""
         with self._compacting:
             self.database.compact()
+
+    def _needs_space(self) -> bool:
+        """Return whether writes wait for disk space, and note it for the catalog."""
+        self.catalog.scarce = self.database.needs_space
+        return self.catalog.scarce
 
     def _reclaim(self) -> None:
         """Free the space of large deleted ranges, until the store is to be closed.

@@ -71,8 +71,8 @@ class Expiry(threading.Thread):
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
                 self._try(partial(self._repeat, keyspace.sweep))
-            rests = monotonic() < self._rests_until
-            if monotonic() >= self._reclaim_at or (self._needs_space() and not rests):
+            urgent = self._needs_space() and monotonic() >= self._rests_until
+            if urgent or monotonic() >= self._reclaim_at:
                 self._try(self._reclaim)
                 self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
 
