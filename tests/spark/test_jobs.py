@@ -360,7 +360,9 @@ def test_a_page_of_nothing_is_a_page() -> None:
         (0, {"00:00", "time in the entries' IDs (UTC), 1970-01-01 00:00 to 1970-01-01 00:00"}),
         (1600, {"12:00", "time in the entries' IDs (UTC), 1970-01-01 00:00 to 1970-01-02 02:40"}),
         (10**7, {"1980", "time in the entries' IDs (UTC), 1970-01-01 00:00 to 1989-01-05 10:40"}),
-        (10**12, {"1e16", "first part of the ID: not a time"}),
+        (10**9, {"3200", "time in the entries' IDs (UTC), 1970-01-01 00:00 to 3871-04-29 10:40"}),
+        (4 * 10**9, {"1e14", "first part of the ID: not a time"}),
+        (2**64 // 60_000, {"1e19", "first part of the ID: not a time"}),
     ],
 )
 def test_the_axis_of_a_page_has_dates_and_their_zone(minutes: int, labels: set[str]) -> None:

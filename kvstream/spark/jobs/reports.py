@@ -259,8 +259,8 @@ POINTS_MAX = 400
 """Points of a line at most: more minutes are combined."""
 LINES_MAX = 8
 BARS_MAX = 24
-_TIMES_END = datetime(9999, 12, 30, tzinfo=UTC).timestamp() * 1000
-"""IDs from here on, in milliseconds, are no times that a calendar has."""
+_TIMES_END = datetime(5000, 1, 1, tzinfo=UTC).timestamp() * 1000
+"""IDs from here on, in milliseconds, are no times: the margin of an axis must end in 9999."""
 
 
 def page(report: Report) -> str:
