@@ -17,8 +17,7 @@ import click
 
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, example
-from kvstream.cli.profiles import ProfileName
+from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName, example
 from kvstream.errors import KVStreamError
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION

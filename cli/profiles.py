@@ -12,16 +12,12 @@ They replace the defaults and the environment; options of the command line repla
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 from click.core import ParameterSource
 
-from kvstream.cli.parameters import Type
 from kvstream.errors import nearest
-
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
 
 TABLE = "profiles"
 PLACES = ("store", "url")
@@ -39,24 +35,12 @@ def config_path() -> Path:
     return Path(folder).expanduser() / "kvstream" / "config.toml"
 
 
-class ProfileName(Type):
-    """The name of a profile; the shell completes it."""
-
-    name = "profile"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return str(value)
-
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
-
-        try:
-            names = list(_profiles(config_path()))
-        except click.ClickException:
-            return []
-        return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+def profile_names() -> list[str]:
+    """Return the names of the profiles; none if the file cannot be read."""
+    try:
+        return list(_profiles(config_path()))
+    except click.ClickException:
+        return []
 
 
 def apply_profile(ctx: click.Context) -> None:
