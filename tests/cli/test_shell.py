@@ -62,7 +62,9 @@ def test_a_new_user_types_and_leaves(orders: Program, state: Path) -> None:
     terminal.type("len nosuch\r")
     terminal.await_text(b"Error: there is no stream 'nosuch'")
     terminal.await_text(PROMPT)
-    terminal.type("half a line\x03")
+    terminal.type("half a line")
+    terminal.await_text(b"half a line")
+    terminal.type("\x03")
     terminal.await_text(PROMPT)
     terminal.type("tail -f orders -n 1\r")
     terminal.await_text(b"qty=4")
@@ -86,6 +88,7 @@ def test_a_new_user_types_and_leaves(orders: Program, state: Path) -> None:
     again.await_text(PROMPT)
     again.type("\x1b[A\x1b[A\r")  # the lines of the last time
     again.await_text(b"tail -f orders -n 1")
+    again.await_text(b"qty=4")
     again.type("\x03")
     again.await_text(PROMPT)
     again.type("quit\r")
