@@ -17,7 +17,7 @@ import click
 
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, example
+from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName, example
 from kvstream.errors import KVStreamError
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION
@@ -64,6 +64,7 @@ SECTIONS = {
         "entries.get": "Show entries by ID.",
         "entries.range_": "Show the entries from START to END, oldest first.",
         "entries.revrange": "Show the entries from END back to START, newest first.",
+        "entries.find": "Show the entries with certain fields, of a certain time.",
         "entries.tail": "Show the last entries of a stream, and follow it.",
         "entries.len_": "Show the number of entries in a stream.",
         "entries.del_": "Delete entries by ID.",
@@ -82,6 +83,7 @@ SECTIONS = {
     "Server": {
         "serve.serve": "Serve the store to Redis clients.",
         "top.command.top": "Watch streams, groups and clients live.",
+        "monitor.monitor": "Show the requests of a server's clients as they come.",
     },
     "Files": {
         "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",
@@ -101,6 +103,7 @@ SECTIONS = {
         "bench.bench": "Measure the speed of adds, ranges and reads.",
     },
     "This program": {
+        "shell.shell": "Run commands at a prompt, with history and completion.",
         "completion.completion": "Print the completion script of a shell.",
         "app.version": "Show the versions of kvstream and its dependencies.",
     },
@@ -255,6 +258,14 @@ def _discard_stdout() -> None:
     metavar="URL",
     show_envvar=True,
     help="The URL of a server, instead of --store: redis://, rediss:// or unix://.",
+)
+@click.option(
+    "--profile",
+    type=ProfileName(),
+    envvar="KVSTREAM_PROFILE",
+    metavar="NAME",
+    show_envvar=True,
+    help="A profile of the configuration file, instead of --store or --url.",
 )
 @click.option(
     "--db",

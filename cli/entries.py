@@ -1,10 +1,11 @@
-"""``add``, ``get``, ``range``, ``tail``, ``len``, ``del``, ``trim``: the entries of a stream.
+"""``add``, ``get``, ``range``, ``find``, ``tail``, ``len``, ``del``, ``trim``: entries of a stream.
 
 ``tail --follow`` polls a store in a directory, since no other process can write while this one has
 it open: it opens the store read-only, reads, closes it, and pauses. A server is asked with a
 blocking read instead, so new entries are shown at once.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic, sleep
@@ -14,7 +15,7 @@ import click
 
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
-from kvstream.cli.output import Output, output_options
+from kvstream.cli.output import Output, output_options, pages
 from kvstream.cli.parameters import (
     AddID,
     Duration,
@@ -23,6 +24,7 @@ from kvstream.cli.parameters import (
     OldestID,
     Position,
     RangeBound,
+    Type,
     example,
     ids_argument,
     ids_given,
@@ -35,6 +37,7 @@ from kvstream.operations.delete import Outcome
 from kvstream.operations.trim import RefPolicy
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID, range_start
 from kvstream.types.records import Entry
 
@@ -211,6 +214,79 @@ def backwards(stream: Stream, end: str, start: str) -> Iterator[Entry]:
         if len(page) < _PAGE or page[-1].id <= first:
             return
         bound = page[-1].id.previous()
+
+
+Test = Callable[[Entry], bool]
+
+
+class Condition(Type):
+    """A condition on the fields of an entry: ``NAME=PATTERN``, ``NAME!=PATTERN`` or ``NAME``."""
+
+    name = "condition"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Test:
+        if callable(value):
+            return value  # type: ignore[no-any-return]
+        name, sign, pattern = os.fsencode(value).partition(b"=")
+        negated = bool(sign) and name.endswith(b"!")
+        name = name.removesuffix(b"!") if negated else name
+        if not name:
+            self.fail(f"{value!r} is not FIELD=PATTERN, FIELD!=PATTERN or FIELD.", param, ctx)
+        matches = matcher(pattern if sign else b"*")
+
+        def holds(entry: Entry) -> bool:
+            return negated != any(each == name and matches(value) for each, value in entry.pairs)
+
+        return holds
+
+
+@click.command(
+    epilog=example(
+        "kvstream find orders sku=a1",
+        "kvstream find orders 'sku=a*' 'qty!=0' --start 2023-11-14 --end now",
+        "kvstream find orders sku --reverse --count 1",
+    )
+)
+@stream_argument
+@click.argument("conditions", type=Condition(), metavar="[CONDITION]...", nargs=-1)
+@click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
+@click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
+@click.option("--reverse", is_flag=True, help="Show the newest first.")
+@count_option
+@output_options
+@click.pass_obj
+def find(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    conditions: tuple[Test, ...],
+    start: str,
+    end: str,
+    reverse: bool,
+    count: int | None,
+) -> None:
+    """Show the entries with certain fields, of a certain time.
+
+    An entry must meet all conditions. A condition is FIELD=PATTERN, FIELD!=PATTERN, or FIELD,
+    which an entry must have. A PATTERN is one as of KEYS: * is any text, ? any character, [ab] one
+    of these; a \\ before a sign takes it literally. An entry without the field meets
+    FIELD!=PATTERN.
+
+    All entries between --start and --end are read, and a server sends them all. The exit code is 1
+    if none was found.
+    """
+    shown = 0
+    with session.reading() as store:
+        found = existing_stream(store, stream)
+        entries = backwards(found, end, start) if reverse else found.scan(start, end)
+        for page in pages(entries):  # show what is found while the others are read
+            matching = (entry for entry in page if all(holds(entry) for holds in conditions))
+            rest = None if count is None else count - shown
+            shown += out.entries(islice(matching, rest), title=not shown)
+            if shown == count:
+                break
+    fail_unless(shown)
 
 
 @click.command("len", epilog=example("kvstream len orders"))

@@ -307,7 +307,7 @@ def migrate(ctx: click.Context) -> None:
     Streams keep their groups, consumers, pending entries and counters. Plain strings are migrated
     too; keys of other types are reported and skipped.
     """
-    for name in ("store", "url", "db"):
+    for name in ("store", "url", "db", "profile"):
         if ctx.find_root().get_parameter_source(name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(
                 f"--{name} cannot be used before migrate: name SOURCE and TARGET after it"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.profiles import profile_names
 from kvstream.errors import InvalidArgument
 from kvstream.types.ids import (
     StreamID,
@@ -77,12 +78,15 @@ class StreamName(Name):
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from kvstream.cli.session import complete_names
+        from kvstream.cli.session import complete_names, place_of
 
         given = [ctx.params.get(name) for name in self.inside]
         if None in given:
             return []
-        names = complete_names(ctx.find_root().params, *given)
+        try:
+            names = complete_names(place_of(ctx.find_root()), *given)
+        except click.UsageError:
+            return []
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -98,6 +102,23 @@ class ConsumerName(StreamName):
 
     name = "consumer"
     inside = ("stream", "group")
+
+
+class ProfileName(Type):
+    """The name of a profile; the shell completes it."""
+
+    name = "profile"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        return str(value)
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        names = [name for name in profile_names() if name.startswith(incomplete)]
+        return [CompletionItem(name) for name in names]
 
 
 class ID(Type):

@@ -58,6 +58,40 @@ see arguments. Options of redis-py may follow a `?`, as in `rediss://host?ssl_ca
 - If the reply to a write is lost, the write may have been done or not; it is not sent again. The
   exit code is 5.
 
+## Profiles
+
+A profile names a place and the options that go with it. Profiles are in
+`~/.config/kvstream/config.toml` (or the file that `KVSTREAM_CONFIG` names):
+
+```toml
+[profiles.prod]
+url = "rediss://app:PASSWORD@db.example.com:6390"
+wait = "10s"
+
+[profiles.local]
+store = "/var/lib/kvstream"
+durability = "always"
+```
+
+`kvstream --profile prod ls`, or `KVSTREAM_PROFILE=prod`, uses the first. A profile has either
+`store` or `url`, and may have `db`, `wait` and `durability`; options of the command line replace
+them. A path is taken from the folder of the file. A file with a password must be readable by you
+alone (`chmod 600`). The options of a server are in a file of its own: `kvstream serve --config`.
+
+## A prompt
+
+`kvstream shell --profile prod` runs commands at a prompt, without the word `kvstream`:
+
+```text
+kvstream prod> ls 'orders:*'
+kvstream prod> find orders:eu sku=a1 --start now-1h
+kvstream prod> tail -f orders:eu
+```
+
+Tab completes commands, options and the names of streams, groups and consumers; the arrow keys
+walk through the history, which is kept in `~/.local/state/kvstream/history`. Each line opens the
+store anew, so other processes can use it in between. Ctrl-C stops a command, Ctrl-D leaves.
+
 ## Output
 
 - Tables are for people. On a terminal, names and values longer than `--max-width` are cut with

@@ -117,11 +117,14 @@ class RocksDBOptions(Type):
         return given
 
 
-def _option(name: str, **settings: Any) -> Callable[[F], F]:
-    """Return an option with its environment variable: KVSTREAM_SERVE_PORT for ``--port``."""
+def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
+    """Return an option with its environment variable: KVSTREAM_SERVE_PORT for ``--port``.
+
+    ``more``: other spellings.
+    """
     word = name.partition("/")[0].removeprefix("--")
     variable = "KVSTREAM_SERVE_" + word.replace("-", "_").upper()
-    return click.option(name, envvar=variable, show_envvar=True, **settings)
+    return click.option(name, *more, envvar=variable, show_envvar=True, **settings)
 
 
 @click.command(
@@ -269,6 +272,7 @@ def _option(name: str, **settings: Any) -> Callable[[F], F]:
 )
 @_option(
     "--loglevel",
+    "--log-level",
     type=click.Choice(list(LEVELS)),
     default=LEVEL,
     show_default=True,

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
 import click
 from click.core import ParameterSource
 
+from kvstream.cli.profiles import apply_profile
 from kvstream.cli.tables import quoted
 from kvstream.errors import (
     Conflict,
@@ -177,6 +178,10 @@ class DirectorySession:
         with self.reading():
             return time.perf_counter() - start
 
+    def monitor(self) -> Iterator[bytes]:
+        """A store in a directory has no clients: a usage error."""
+        raise click.UsageError("name the server: --url redis://HOST[:PORT]")
+
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:
         """Return the number of entries after an ID."""
         return stream.count_after(eid)
@@ -279,6 +284,12 @@ class ServerSession:
             self._engine.connection().ask("PING")
         return time.perf_counter() - start
 
+    def monitor(self) -> Iterator[bytes]:
+        """Yield the requests of the server's clients, as MONITOR shows them."""
+        with self.reading():
+            assert self._engine is not None
+            yield from self._engine.connection().monitor()
+
     def save(self) -> str:
         """Run BGSAVE on the server, and return its directory."""
         with self.reading():
@@ -315,6 +326,7 @@ def atomically(store: Store, work: Callable[[], T]) -> T:
 
 def session_of(ctx: click.Context) -> Session:
     """Return the session that the global options name; it ends with the context."""
+    apply_profile(ctx)
     options = ctx.params
     if not _names_server(ctx):
         return DirectorySession(
@@ -328,13 +340,23 @@ def session_of(ctx: click.Context) -> Session:
 
 
 def _names_server(ctx: click.Context) -> bool:
-    """Return whether a server is named; the command line goes before the environment."""
+    """Return whether a server is named; the command line goes before the environment.
+
+    A profile has set one of the two.
+    """
     if ctx.params.get("store") is None or ctx.params.get("url") is None:
         return ctx.params.get("url") is not None
     store, url = map(ctx.get_parameter_source, ("store", "url"))
     if store is url:
         raise click.UsageError("give either --store (KVSTREAM_STORE) or --url (KVSTREAM_URL)")
     return url is ParameterSource.COMMANDLINE
+
+
+def place_of(ctx: click.Context) -> dict[str, Any]:
+    """Return the store or url that the global options name, and the database."""
+    apply_profile(ctx)
+    kind = "url" if _names_server(ctx) else "store"
+    return {kind: ctx.params[kind], "db": ctx.params["db"]}
 
 
 def complete_names(

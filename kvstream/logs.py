@@ -1,7 +1,8 @@
 """Logging: Redis's levels, text and JSON formats, and a limit on repeated lines.
 
-Every module logs to a logger of its own name, below ``kvstream``. The library configures no
-handler: the program does. ``kvstream serve`` is such a program, and calls ``logging_to``.
+No line has a password or a value; names of keys and users may appear. Every module logs to a logger
+of its own name, below ``kvstream``. The library configures no handler: the program does.
+``kvstream serve`` is such a program, and calls ``logging_to``.
 """
 
 import json
@@ -12,6 +13,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
+from traceback import format_tb
+from typing import Any
 
 from kvstream.errors import InvalidArgument
 
@@ -78,17 +81,37 @@ class Throttle:
         logger.log(level, message, *args, exc_info=error)
 
 
-class TextFormatter(logging.Formatter):
-    """``2026-11-23 06:01:02.345 WARNING text``, in local time; a traceback below it."""
+class _Formatter(logging.Formatter):
+    """Formats an exception without the values that its text may quote."""
+
+    def formatException(self, ei: Any) -> str:
+        """Return the traceback of an exception, after those of its causes.
+
+        The text of an exception is shown only if it comes from the system or RocksDB: that of
+        KeyError or ValueError may be a client's data.
+        """
+        error, parts = ei[1], []
+        while error is not None:
+            shown = isinstance(error, OSError) or type(error) is Exception
+            text = f": {error}" if shown else ""
+            trace = "".join(format_tb(error.__traceback__))
+            parts.append(f"Traceback (most recent call last):\n{trace}{type(error).__name__}{text}")
+            error = error.__cause__ or (None if error.__suppress_context__ else error.__context__)
+        return "\n\n".join(reversed(parts))
+
+
+class TextFormatter(_Formatter):
+    """``2026-11-23 06:01:02.345 WARNING server.net.tls: text`` in local time; then a traceback."""
 
     def format(self, record: logging.LogRecord) -> str:
         at = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(record.created))
+        module = record.name.removeprefix(f"{ROOT}.")
         message = record.getMessage().translate(_UNPRINTABLE)
-        line = f"{at}.{int(record.msecs):03d} {_name_of(record)} {message}"
+        line = f"{at}.{int(record.msecs):03d} {_name_of(record)} {module}: {message}"
         return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
 
 
-class JsonFormatter(logging.Formatter):
+class JsonFormatter(_Formatter):
     """One object per line: ``time`` in UTC, ``level``, ``logger``, ``message``, ``exception``."""
 
     def format(self, record: logging.LogRecord) -> str:

@@ -169,6 +169,8 @@ class Catalog:
         """The strings in memory, likewise; their rows are written at each change."""
         self.crowded = False
         """More keys are in memory than may be: evict some once no change is unwritten."""
+        self.scarce = False
+        """Writes wait for disk space: trims delete their rows at once."""
         self.held: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.hot = Hot()

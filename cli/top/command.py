@@ -1,9 +1,13 @@
-"""The command ``top``: takes a sample at every interval, and shows it."""
+"""The command ``top``: takes a sample at every interval, shows it, and reads keys meanwhile."""
 
+import os
+import re
+import select
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import FrameType
@@ -15,7 +19,16 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name, example
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.top import view
-from kvstream.cli.top.samples import SORTS, Sample, Sampler, ServerSampler, StoreSampler, with_rates
+from kvstream.cli.top.samples import (
+    SORTS,
+    GroupDetails,
+    Sample,
+    Sampler,
+    ServerSampler,
+    StoreSampler,
+    with_rates,
+)
+from kvstream.cli.top.screen import PENDING_SHOWN, Screen
 from kvstream.errors import ServerUnavailable, StoreLocked
 from kvstream.remote.connection import Connection, connect
 
@@ -85,6 +98,9 @@ def top(
     oldest pending entry, among the twenty with the lowest IDs. If stdout is not a terminal, or with
     --json, samples are written one after another.
 
+    Keys: up and down select a line, Enter shows the groups of its stream and then the pending
+    entries of a group, Esc goes back, s sorts, / filters by name, ? shows all keys, q quits.
+
     A sample costs the server a few commands per stream. To watch a store that a server has open,
     give the --url of the server; any other store can be watched with --store.
     """
@@ -150,16 +166,90 @@ def _watch(sampler: Sampler, sort: str, pause_s: float) -> None:
     from rich.live import Live
 
     console = Console(highlight=False)
-    sample, problem = sampler.sample(), ""  # an error here leaves the screen as it is
-    with _sigterm_as_exit(), Live(console=console, screen=True, auto_refresh=False) as live:
-        while True:
-            text = view.live(sample, sort, console.width, console.height, problem)
+    screen, details, problem = Screen(sort), None, ""
+    sample = sampler.sample()  # an error here leaves the screen as it is
+    with (
+        _sigterm_as_exit(),
+        _keyboard() as key_within,
+        Live(console=console, screen=True, auto_refresh=False) as live,
+    ):
+        until = time.monotonic() + pause_s
+        while not screen.ended:
+            size = console.size
+            text = view.live(sample, screen, size.width, size.height, problem, details)
             live.update(text, refresh=True)
-            time.sleep(pause_s)
-            try:
-                sample, problem = with_rates(sampler.sample(), sample), ""
-            except _TRANSIENT as error:
-                problem = f"no answer: {explain(error)}"
+            key = key_within(max(0.0, until - time.monotonic()))
+            if key is not None:
+                screen.press(key, sample)
+            if screen.wants_sample:
+                details = None  # maybe of another group
+            if screen.wants_sample or time.monotonic() >= until:
+                try:
+                    sample, problem = with_rates(sampler.sample(), sample), ""
+                    details = _details(sampler, screen)
+                except _TRANSIENT as error:
+                    problem = f"no answer: {explain(error)}"
+                screen.wants_sample = False
+                until = time.monotonic() + pause_s
+
+
+def _details(sampler: Sampler, screen: Screen) -> GroupDetails | None:
+    if screen.stream is None or screen.group is None:
+        return None
+    return sampler.details(screen.stream, screen.group, PENDING_SHOWN)
+
+
+_KEYS = {
+    "\x1b[A": "up",
+    "\x1b[B": "down",
+    "\x1b[C": "right",
+    "\x1b[D": "left",
+    "\x1b[H": "home",
+    "\x1b[F": "end",
+    "\x1b[1~": "home",
+    "\x1b[4~": "end",
+    "\x1b[5~": "pgup",
+    "\x1b[6~": "pgdn",
+    "\x1b": "esc",
+    "\r": "enter",
+    "\n": "enter",
+    "\x7f": "backspace",
+    "\b": "backspace",
+}
+"""Names of keys by what a terminal sends; ``O`` stands for ``[`` in some modes."""
+_SEQUENCE = re.compile(r"\x1b[\[O][0-9;]*[A-Za-z~]|.", re.DOTALL)
+
+
+@contextmanager
+def _keyboard() -> Iterator[Callable[[float], str | None]]:
+    """Read single keys, not echoed; yield a function that waits some seconds for the next one.
+
+    If stdin is not a terminal there are no keys.
+    """
+    if not sys.stdin.isatty():
+        yield time.sleep
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    keys: deque[str] = deque()
+    before = termios.tcgetattr(descriptor)
+
+    def key_within(seconds: float) -> str | None:
+        if not keys and select.select([descriptor], [], [], seconds)[0]:
+            data = os.read(descriptor, 1024)
+            if not data:
+                return "q"  # the terminal is gone
+            typed = _SEQUENCE.findall(data.decode("utf-8", "ignore"))
+            keys.extend(_KEYS.get(each.replace("\x1bO", "\x1b["), each) for each in typed)
+        return keys.popleft() if keys else None
+
+    try:
+        tty.setcbreak(descriptor)
+        yield key_within
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
 
 
 @contextmanager

@@ -14,12 +14,13 @@ from typing import Any, TypeAlias
 from kvstream.cli.output import pages
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.cli.tables import printable
-from kvstream.errors import NoSuchKey, RequestError, WrongType
+from kvstream.errors import NoGroup, NoSuchKey, RequestError, WrongType
 from kvstream.layout.keys import qualified
 from kvstream.operations import info
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
+from kvstream.types.records import ConsumerInfo, PendingEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +86,14 @@ class Sample:
     """Streams that were found but not sampled."""
     whole: bool = True
     """Whether all keys have been searched for streams."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupDetails:
+    """The consumers of a group, and its first pending entries."""
+
+    consumers: list[ConsumerInfo]
+    pending: list[PendingEntry]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,6 +230,26 @@ class ServerSampler:
             streams,
             self._found.left_out,
             self._found.whole,
+        )
+
+    def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
+        """Return up to ``count`` pending entries of a group; None if it is gone."""
+        words = ("XINFO", "CONSUMERS", stream, group), ("XPENDING", stream, group, "-", "+", count)
+        replies = self._connection.ask_all(words)
+        for reply in replies:
+            if isinstance(reply, NoSuchKey | NoGroup | WrongType):
+                return None
+        consumers, pending = _checked(replies)
+        found = [_pairs(each) for each in consumers]
+        return GroupDetails(
+            [
+                ConsumerInfo(each[b"name"], each[b"pending"], each[b"idle"], each.get(b"inactive"))
+                for each in found
+            ],
+            [
+                PendingEntry(StreamID.parse(eid), owner, idle if idle >= 0 else None, times)
+                for eid, owner, idle, times in pending
+            ],
         )
 
     def _scan(self) -> None:
@@ -367,6 +396,13 @@ class StoreSampler:
             place = str(self._session.path)
             keys = store.size()
         return Sample(place, monotonic(), keys, None, streams, found.left_out, found.whole)
+
+    def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
+        """Return up to ``count`` pending entries of a group; None if it is gone."""
+        with self._session.reading() as store, suppress(NoSuchKey, NoGroup, WrongType):
+            found = store.stream(stream).group(group)
+            return GroupDetails(found.consumers(), found.pending_range(count=count))
+        return None
 
     def _scan(self, store: Store, found: ShownStreams) -> None:
         until = monotonic() + FIRST_SCAN_S

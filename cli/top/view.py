@@ -1,10 +1,8 @@
 """The view of ``top``: shows a sample live on a terminal, as a table, or as JSON."""
 
 import time
-from bisect import bisect_right
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
-from itertools import accumulate
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -13,9 +11,12 @@ from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output
 from kvstream.cli.tables import (
     Column,
+    Sheet,
+    block,
     clipped,
     duration,
     folded,
+    id_columns,
     name_column,
     number,
     plain,
@@ -23,15 +24,13 @@ from kvstream.cli.tables import (
     printable,
     sheet,
     size,
+    time_of,
 )
-from kvstream.cli.top.samples import Line, Sample, lines_of
+from kvstream.cli.top.samples import GroupDetails, Line, Sample, lines_of
+from kvstream.cli.top.screen import HELP, Screen
 
 if TYPE_CHECKING:
     from rich.text import Text
-
-
-_FOOT_LINES = 3
-"""Lines below the table: an empty one, and the footer, which may be wrapped."""
 
 
 def _count(value: int | None) -> str:
@@ -128,30 +127,126 @@ def _missing(sample: Sample) -> list[str]:
     return [f"not shown: {'; '.join(parts)}"] if parts else []
 
 
-def live(sample: Sample, sort: str, width: int, height: int, problem: str = "") -> "Text":
-    """Return a sample for a terminal of this size; ``problem``: why there is no newer one."""
+def live(
+    sample: Sample,
+    screen: Screen,
+    width: int,
+    height: int,
+    problem: str = "",
+    details: GroupDetails | None = None,
+) -> "Text":
+    """Return a frame for a terminal of this size; ``problem``: why there is no newer sample."""
     from rich.text import Text  # imported here: JSON does not need it
 
     def styled(lines: Iterable[str], style: str = "") -> list[Text]:
         return [Text(line, style) for line in lines]
 
-    lines = lines_of(sample, sort)
-    table = sheet(COLUMNS, [_cells(line) for line in lines[:height]], width)
-    above = styled(part for line in head(sample, width // 2) for part in folded(line, width))
-    above += styled(folded(problem, width) if problem else [], "bold red")
-    above += styled(table.head, "bold") + styled(["─" * table.width] if table.head else [])
-    shown = _fitting(table.rows, height - len(above) - _FOOT_LINES)
-    left = len(lines) - len(shown)
-    rest = f"{plural(left, 'more line')}   " if left else ""
-    foot = f"{rest}{time.strftime('%H:%M:%S')}   by {sort}   Ctrl-C to quit"
-    below = styled(["", *folded(foot, width)], "dim")
-    return Text("\n").join(above + [each for row in shown for each in styled(row)] + below)
+    above = styled(folded(problem, width) if problem else [], "bold red")
+    if screen.help:
+        keys, meanings = zip(*HELP, strict=True)
+        return Text("\n").join([*above, *styled(block(keys, meanings, width)[:height])])
+    below = styled(["", *folded(_foot(screen), width)], "dim")
+    if screen.stream is not None and screen.group is not None:
+        titles = styled(_group_head(sample, screen.stream, screen.group, width), "bold")
+        if details is None:
+            return Text("\n").join([*titles, *above, Text("" if problem else "it is gone"), *below])
+        titles += above + styled(_consumer_lines(details, width))
+        table = _table(_PENDING, (each._asdict() for each in details.pending), width)
+        titles += styled(table.head, "bold")
+        shown = [line for row in table.rows for line in row]
+        start = screen.scroll(len(shown), height - len(titles) - len(below))
+        return Text("\n").join([*titles, *styled(shown[start : start + screen.page]), *below])
+    lines = screen.lines(sample)
+    table = sheet(COLUMNS, [_cells(line) for line in lines], width)
+    if screen.stream is None:
+        titles = styled(part for line in head(sample, width // 2) for part in folded(line, width))
+    else:
+        titles = styled(_stream_head(sample, screen.stream, width), "bold")
+    above = titles + above + styled(table.head, "bold")
+    above += styled(["─" * table.width] if table.head else [])
+    start, end = screen.window(list(map(len, table.rows)), height - len(above) - len(below) - 1)
+    left = len(lines) - (end - start)
+    if left:
+        below.insert(0, Text(plural(left, "more line"), "dim"))
+    rows = [
+        Text(part, "reverse" if at == screen.at else "")
+        for at in range(start, end)
+        for part in table.rows[at]
+    ]
+    return Text("\n").join(above + rows + below)
 
 
-def _fitting(rows: Sequence[list[str]], room: int) -> list[list[str]]:
-    """Return the first rows that fit into ``room`` lines, at least one."""
-    taken = list(accumulate(len(row) for row in rows))
-    return list(rows[: max(1, bisect_right(taken, room))])
+def _foot(screen: Screen) -> str:
+    if screen.typing:
+        return f"filter: {screen.filter}_   Enter keeps it, Esc drops it"
+    now = time.strftime("%H:%M:%S")
+    if screen.group is not None:
+        return f"{now}   Esc: back   ?: help   q: quit"
+    kept = f"   filter: {screen.filter}" if screen.filter else ""
+    back = "   Esc: back" if screen.stream is not None else ""
+    return f"{now}   by {screen.sort}{kept}{back}   Enter: open   ?: help   q: quit"
+
+
+def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
+    """Return the lines above the groups of a stream."""
+    found = next((each for each in sample.streams if each.name == name), None)
+    if found is None:
+        return [f"stream {clipped(printable(name), width // 2)} is gone"]
+    facts = f"{plural(found.length, 'entry', 'entries')}   {_rate(found.rate)} added/s"
+    last = f"last ID {found.last_id}   {time_of(found.last_id)}"
+    return [
+        part
+        for line in (f"stream {clipped(printable(name), width // 2)}   {facts}", last)
+        for part in folded(line.rstrip(), width)
+    ]
+
+
+_CONSUMERS = (
+    name_column("consumer", "name"),
+    Column("pending", "pending", number, right=True),
+    Column("idle", "idle", _age, right=True),
+)
+_PENDING = (
+    *id_columns(),
+    name_column("consumer", show=lambda name: printable(name) if name else "(released)"),
+    Column("idle", "idle_ms", _age, right=True),
+    Column("deliveries", "deliveries", number, right=True),
+)
+CONSUMERS_SHOWN = 5
+"""Consumers above the pending entries of a group: those with the most."""
+
+
+def _group_head(sample: Sample, stream: bytes, group: bytes, width: int) -> list[str]:
+    """Return the lines above the consumers and pending entries of a group."""
+    found = next(
+        (
+            each
+            for known in sample.streams
+            if known.name == stream
+            for each in known.groups
+            if each.name == group
+        ),
+        None,
+    )
+    names = [clipped(printable(each), width // 3) for each in (stream, group)]
+    title = f"stream {names[0]}   group {names[1]}"
+    if found is None:
+        return folded(title, width)
+    lag = "unknown" if found.lag is None else number(found.lag)
+    return folded(f"{title}   lag {lag}   {number(found.pending)} pending", width)
+
+
+def _consumer_lines(details: GroupDetails, width: int) -> list[str]:
+    owners = sorted(details.consumers, key=lambda each: -each.pending)
+    left = len(owners) - CONSUMERS_SHOWN
+    table = _table(_CONSUMERS, map(asdict, owners[:CONSUMERS_SHOWN]), width)
+    more = [plural(left, "more consumer")] if left > 0 else []
+    return [*table.head, *(line for row in table.rows for line in row), *more, ""]
+
+
+def _table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], width: int) -> Sheet:
+    cells = [[column.show(row[column.key]) for column in columns] for row in rows]
+    return sheet(columns, cells, width)
 
 
 def write(sample: Sample, sort: str, out: Output) -> None:

@@ -36,7 +36,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, unfinished_loads
+from kvstream.operations import info, keyspace, trim, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -87,7 +87,7 @@ class Engine:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
-            self.expiry = Expiry(self.run, requests.serve, self._reclaim)
+            self.expiry = Expiry(self.run, requests.serve, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
@@ -552,8 +552,18 @@ class Engine:
         with self._compacting:
             self.database.compact()
 
+    def _needs_space(self) -> bool:
+        """Return whether writes wait for disk space, and note it for the catalog."""
+        self.catalog.scarce = self.database.needs_space
+        return self.catalog.scarce
+
     def _reclaim(self) -> None:
-        """Free the space of large deleted ranges, until the store is to be closed."""
+        """Free the space of large deleted ranges, until the store is to be closed.
+
+        If writes wait for space, small ranges count too.
+        """
+        if self.database.needs_space:
+            self.run(trim.sweep_streams)
         for lower, upper in self.database.large_deleted():
             with self._compacting:
                 if self.expiry.closing:

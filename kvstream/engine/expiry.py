@@ -26,7 +26,7 @@ FAILED_PAUSE_S = 1.0
 it has in memory."""
 
 RECLAIM_PAUSE_S = 20.0
-"""Pause before the space of deleted entries is freed."""
+"""Pause before the space of deleted entries is freed, unless writes wait for it."""
 
 _Step = Callable[[Txn, int], int]
 
@@ -39,10 +39,11 @@ class Expiry(threading.Thread):
         commit: Callable[[_Step, int], int],
         before: Callable[[], None] = lambda: None,
         reclaim: Callable[[], None] = lambda: None,
+        needs_space: Callable[[], bool] = lambda: False,
     ) -> None:
         """``commit`` runs a step as one commit; ``before`` is called before each cycle.
 
-        ``reclaim`` frees space; it may take seconds.
+        ``reclaim`` frees space, at once if the store ``needs_space``; it may take seconds.
         """
         super().__init__(name="kvstream-expiry", daemon=True)
         self.active = True
@@ -52,6 +53,7 @@ class Expiry(threading.Thread):
         self._commit = commit
         self._before = before
         self._reclaim = reclaim
+        self._needs_space = needs_space
         self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
         self.closing = False
         self._closes = Signal()
@@ -69,7 +71,8 @@ class Expiry(threading.Thread):
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
                 self._try(partial(self._repeat, keyspace.sweep))
-            if monotonic() >= self._reclaim_at:
+            urgent = self._needs_space() and monotonic() >= self._rests_until
+            if urgent or monotonic() >= self._reclaim_at:
                 self._try(self._reclaim)
                 self._reclaim_at = monotonic() + RECLAIM_PAUSE_S
 

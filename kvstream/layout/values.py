@@ -235,7 +235,7 @@ def unpack_page(values: Sequence[bytes]) -> list[Fields]:
             max_ext_len=0,
         )
     except _UNPACK_ERRORS as error:
-        raise Corruption(f"a message's value is not msgpack: {error!r}") from error
+        raise Corruption(f"a message's value is not msgpack: {type(error).__name__}") from None
     marks, contents = marked[::2], marked[1::2]
     if marks.count(_UNIQUE_MARK) == count == list(map(type, contents)).count(dict):
         return list(map(EntryFields, contents))

@@ -132,7 +132,11 @@ def trim(txn: Txn, name: bytes, how: Trim) -> int:
     if stream is None:
         return 0
     txn.frees = True
-    return trim_stream(txn, stream, how)
+    removed = trim_stream(txn, stream, how)
+    if txn.catalog.scarce and stream.unswept:  # by earlier trims
+        sweep(txn, stream)
+        txn.changed(stream)
+    return removed
 
 
 def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
@@ -302,8 +306,11 @@ def _look_ahead(
 
 
 def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
-    """Delete the rows of trimmed entries and nodes if at least ``every`` of them wait."""
-    if stream.unswept < every:
+    """Delete the rows of trimmed entries and nodes if at least ``every`` of them wait.
+
+    If space is scarce, one is enough.
+    """
+    if stream.unswept < (1 if txn.catalog.scarce else every):
         return
     if stream.length == 0 and stream.last == MAX_ID:  # no ID can bound the range
         return sweep_emptied(txn, stream)
@@ -313,6 +320,15 @@ def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
     txn.batch.delete_range(_MESSAGES, prefix + stream.swept.packed, prefix + bound.packed)
     txn.batch.delete_range(_TREES, tree + stream.swept.packed, tree + head.packed)
     stream.swept, stream.unswept = min(bound, head), 0
+
+
+def sweep_streams(txn: Txn) -> None:
+    """Delete the rows of trimmed entries of all streams in memory, however few wait."""
+    for name in [name for name, stream in txn.catalog.streams.items() if stream.unswept]:
+        if stream := txn.stream(name):
+            txn.frees = True
+            sweep(txn, stream, 1)
+            txn.changed(stream)
 
 
 def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:

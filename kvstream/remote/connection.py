@@ -289,6 +289,12 @@ class Link:
             raise
         return self._read()
 
+    def monitor(self) -> Iterator[bytes]:
+        """Run MONITOR, and yield its lines."""
+        self.ask(("MONITOR",))
+        while True:
+            yield self._read()
+
     def ask_all(self, commands: Sequence[Words]) -> list[Any]:
         """Send commands together; return their replies, errors among them."""
         self._write(self._connection.pack_commands(commands))
@@ -426,6 +432,17 @@ class Connection:
             yield keys
             if int(cursor) == 0:
                 return
+
+    def monitor(self) -> Iterator[bytes]:
+        """Yield the lines of MONITOR, over a connection of its own without a timeout."""
+        settings = self.client.connection_pool.connection_kwargs
+        settings |= {"socket_timeout": None, "socket_keepalive": True}
+        with translated():
+            link = self._link(self.client)
+            try:
+                yield from link.monitor()
+            finally:
+                link.close()
 
     def block_words(self, seconds: float | None) -> tuple[Word, ...]:
         """Return the words that make a read wait ``seconds``, or less; None: as long as it may."""

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from ssl import SSLContext
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
@@ -179,6 +179,7 @@ async def serve(
     if options.config_file is not None:
         for name, raw in options.config_file.settings.items():
             change_of(executor, name, raw)()
+    asyncio.get_running_loop().set_exception_handler(_log_error)
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
         servers = await _listen(listener)
@@ -279,6 +280,11 @@ def _end_hard(reason: str, code: int = HARD_END) -> None:
     """End this process as a kill would: acknowledged writes survive."""
     _log.warning("ends at once: %s", reason)
     os._exit(code)
+
+
+def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Log an error of the event loop; asyncio would show the task, and with it values."""
+    _log.error("the event loop: %s", context["message"], exc_info=context.get("exception"))
 
 
 def _read_certificates(listener: Listener) -> None:

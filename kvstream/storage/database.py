@@ -331,10 +331,21 @@ class Database:
         except Exception as error:
             raise self.gate.failed(error, recovers=True) from None
 
+    @property
+    def needs_space(self) -> bool:
+        """Whether writes were refused because less than the reserve is free."""
+        return self.gate.needs_space
+
     def large_deleted(self) -> list[maintenance.Range]:
-        """Return the large ranges of messages deleted since the last call, in parts of 64 MB."""
+        """Return the large ranges of messages deleted since the last call, in parts of 64 MB.
+
+        If writes are refused because space is low, small ranges count too. RocksDB compacts
+        nothing if a write has met a full disk.
+        """
+        if self.failure is not None:
+            return []
         try:
-            found: list[maintenance.Range] = self._range_deletes.take_large()
+            found: list[maintenance.Range] = self._range_deletes.take_large(self.needs_space)
         except Exception as error:
             raise classified(error) from None
         return found

@@ -92,11 +92,11 @@ class RangeDeletes:
                 with suppress(Exception):
                     self._families[family].flush(False)
 
-    def take_large(self) -> list[Range]:
+    def take_large(self, any_size: bool = False) -> list[Range]:
         """Return the deleted ranges of MESSAGES that have large tables of their own, in slices.
 
-        They are returned once. RocksDB would leave the tables until a compaction happens to come to
-        them; the compaction of a slice drops them.
+        With ``any_size``: all deleted ranges. They are returned once. RocksDB would leave the
+        tables until a compaction happens to come to them; the compaction of a slice drops them.
         """
         if not self._deleted:
             return []
@@ -107,7 +107,7 @@ class RangeDeletes:
         for lower, upper in ranges:
             among = tables[bisect_left(starts, lower) : bisect_left(starts, upper)]
             inside = [table for table in among if table["end_key"] < upper]
-            if sum(table["size"] for table in inside) >= RECLAIM_BYTES:
+            if any_size or sum(table["size"] for table in inside) >= RECLAIM_BYTES:
                 slices += _slices(lower, upper, inside)
             else:
                 self._deleted.append((lower, upper))  # it may grow, and its tables come later

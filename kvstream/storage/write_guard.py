@@ -75,6 +75,14 @@ def classified_at_open(error: Exception) -> Exception:
 
 _log = logging.getLogger(__name__)
 
+FREEING = (
+    "DEL, XTRIM and FLUSHDB free space within seconds, and writes go on then; after XDEL it takes "
+    "BGREWRITEAOF or `kvstream compact`"
+)
+"""What to do about a full disk."""
+REFUSED_S = 60.0
+"""How long after a refused write space is freed at once: a large write is refused before the disk
+counts as full."""
 ADMISSION_S = 0.1
 """How long a measure of the free space is valid; measuring costs a third of a write."""
 
@@ -92,6 +100,8 @@ class WriteGuard:
         """Whether writes are refused until the store is opened again."""
         self._is_low = False
         """Whether there was less free space than the reserve."""
+        self._refused_at = -REFUSED_S
+        """Monotonic time of the last write that was refused for lack of space."""
         self._directory = directory
         self._reserve = reserve
 
@@ -116,15 +126,21 @@ class WriteGuard:
         elif not frees:
             self.open_until = 0.0
             full = self._full(free)
+            self._refused_at = monotonic()
             if not self._is_low and not size:
                 self._is_low = True
                 _log.warning("writes that take space are refused: %s", full)
             raise full
 
+    @property
+    def needs_space(self) -> bool:
+        """Whether writes were refused lately because less than the reserve is free."""
+        return self._is_low or monotonic() - self._refused_at < REFUSED_S
+
     def _full(self, free: int) -> StoreFull:
         return StoreFull(
-            f"the disk is full but for a reserve of {self._reserve >> 20} MB, "
-            f"with which entries can still be deleted ({max(free, 0) >> 20} MB free)"
+            f"the disk is full but for a reserve of {self._reserve >> 20} MB "
+            f"({max(free, 0) >> 20} MB free): {FREEING}"
         )
 
     def refusal(self) -> StoreError | None:

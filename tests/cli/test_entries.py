@@ -180,3 +180,35 @@ def test_get_shows_entries_by_id(orders: Program) -> None:
     assert FIRST in shown
     assert "1-1 " not in shown
     assert "no stream" in orders("get", "missing", FIRST, code=1).stderr
+
+
+@pytest.mark.places("store", "server", "redis")
+def test_entries_are_found_by_field_and_time(orders: Program) -> None:
+    def found(*words: str, code: int = 0) -> list[str]:
+        return [each["fields"]["sku"] for each in orders.json("find", "orders", *words, code=code)]
+
+    assert found("sku=a1") == ["a1"]
+    assert found("sku=a[13]") == ["a1", "a3"]
+    assert found("sku=a*", "qty!=2") == ["a0", "a1", "a3", "a4"]
+    assert found("sku=a*", "--reverse", "-n", "2") == ["a4", "a3"]
+    assert found("qty", "nosuch!=x", "--start", "2023-11-14T22:13:22") == ["a2", "a3", "a4"]
+    assert found("--start", "1700000001000", "--end", "(1700000003000-0") == ["a1", "a2"]
+    assert found("-n", "2") == ["a0", "a1"]
+    assert found("qty=[0-9]", "--start", "2023-11-14T22:13:23", "--reverse") == ["a4", "a3"]
+    assert found("sku=A1", code=1) == []
+    assert found("sku=a1", "qty=2", code=1) == []
+    assert found("nosuch", code=1) == []
+    assert "no stream 'nosuch'" in orders("find", "nosuch", "f=v", code=1).stderr
+    assert "'=x' is not FIELD=PATTERN" in orders("find", "orders", "=x", code=2).stderr
+    assert "'!=x' is not FIELD=PATTERN" in orders("find", "orders", "!=x", code=2).stderr
+
+
+def test_found_entries_are_shown_while_others_are_read(orders: Program) -> None:
+    """A literal sign of patterns is found, and titles stand once."""
+    rows = "".join(f'{{"n": "{number}", "s": "a*b"}}\n' for number in range(2500))
+    orders("import", "many", "-", input=rows)
+    lines = orders.lines("find", "many", r"s=a\*b")
+    assert len(lines) == 2501
+    assert [line for line in lines if line.startswith("id ")] == lines[:1]
+    assert orders.lines("find", "many", "n=2400")[1].endswith("n=2400  s=a*b")
+    assert len(orders.lines("find", "many", "s", "-n", "1500")) == 1501

@@ -28,8 +28,9 @@ COMMANDS = dict(leaves(main))
 EXAMPLES = [
     pytest.param(line, id=line)
     for name, command in COMMANDS.items()
-    # See test_serving.py, test_top.py, tests/migration/test_command_line.py and tests/spark.
-    if name.split()[0] not in ("serve", "top", "migrate", "spark")
+    # See test_serving.py, test_top.py, test_monitor.py, test_shell.py,
+    # tests/migration/test_command_line.py and tests/spark.
+    if name.split()[0] not in ("serve", "top", "monitor", "shell", "migrate", "spark")
     for line in examples_of(command)
 ]
 

@@ -114,7 +114,10 @@ def test_a_client_that_does_not_read_is_cut_off(secured: Secured, authority: Aut
     client.close()
     code, told = secured.end()
     assert code == 0
-    assert re.search(r" WARNING \S+ is cut off: it has not read \d+ bytes of replies\n$", told)
+    assert re.search(
+        r" WARNING server.runtime.limits: \S+ is cut off: it has not read \d+ bytes of replies\n$",
+        told,
+    )
 
 
 def test_a_plaintext_client_is_turned_away_in_silence(secured: Secured) -> None:
@@ -144,7 +147,7 @@ def test_bad_certificates_leave_the_old_ones_in_use(secured: Secured) -> None:
     assert code == 0
     assert told.count("\n") == 1
     assert told.endswith(
-        " WARNING goes on with the certificates that it has: "
+        " WARNING server.serving: goes on with the certificates that it has: "
         f"tls-key-file {secured.identity.key}: there is no private key in PEM in it\n"
     )
 

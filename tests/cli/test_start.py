@@ -40,5 +40,6 @@ def test_the_summaries_of_the_help_are_those_of_the_commands() -> None:
         for path in paths
     }
     assert summaries == {path: text for paths in SECTIONS.values() for path, text in paths.items()}
-    shown = " ".join(main.get_help(click.Context(main)).split())
+    context = click.Context(main, **main.context_settings)
+    shown = " ".join(main.get_help(context).split())
     assert all(" ".join(text.split()) in shown for text in summaries.values())

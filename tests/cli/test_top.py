@@ -2,9 +2,7 @@
 
 import json
 import os
-import pty
 import re
-import select
 import signal
 import subprocess
 import sys
@@ -39,11 +37,12 @@ from kvstream.cli.top.samples import (
     lines_of,
     with_rates,
 )
+from kvstream.cli.top.screen import Screen
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
 from tests.cli.program import ENVIRONMENT, Program
+from tests.cli.terminal import Terminal
 from tests.cli.test_examples import words_of
-from tests.patience import PATIENCE_S
 from tests.server.conftest import Served
 
 Look = Callable[..., list[dict[str, Any]]]
@@ -392,56 +391,13 @@ def test_the_examples_run_as_they_stand(served: Served) -> None:
 # --- live -----------------------------------------------------------------------------------------
 
 
-class Terminal:
-    """``kvstream top`` on a terminal of its own."""
-
-    def __init__(self, *arguments: str) -> None:
-        self.said = b""
-        self._ours, theirs = pty.openpty()
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "kvstream", "top", *arguments],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
-            env={**os.environ, **ENVIRONMENT, "TERM": "xterm", "COLUMNS": "120", "LINES": "20"},
-            start_new_session=True,
-        )
-        os.close(theirs)
-
-    def await_text(self, text: bytes) -> None:
-        """Read until it has said something since the last call of this."""
-        start = len(self.said)
-        deadline = time.monotonic() + PATIENCE_S
-        while text not in self.said[start:]:
-            assert time.monotonic() < deadline, self.said[start:]
-            self._read()
-
-    def _read(self) -> bool:
-        if select.select([self._ours], [], [], 0.1)[0]:
-            try:
-                self.said += os.read(self._ours, 1 << 16)
-            except OSError:  # nobody has its other side open any more
-                return False
-        return True
-
-    def end(self, number: int) -> int:
-        """Send a signal, and return the exit code."""
-        self._process.send_signal(number)
-        while self._process.poll() is None:
-            self._read()
-        while self._read() and select.select([self._ours], [], [], 0)[0]:
-            pass
-        os.close(self._ours)
-        return self._process.returncode
-
-
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
 def test_the_terminal_is_as_it_was_afterwards(served: Served, number: int, code: int) -> None:
     client = served.client()
     fill(client)
-    terminal = Terminal("--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
+    terminal = Terminal("top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
     terminal.await_text(b"orders")
     client.xadd("another", {"f": "v"})
     terminal.await_text(b"another")
@@ -453,7 +409,7 @@ def test_the_terminal_is_as_it_was_afterwards(served: Served, number: int, code:
 
 def test_a_server_that_goes_is_told_and_the_last_look_stays(served: Served) -> None:
     fill(served.client())
-    terminal = Terminal("--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
+    terminal = Terminal("top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
     terminal.await_text(b"orders")
     served.stop()
     terminal.await_text(b"no answer: ")
@@ -485,7 +441,7 @@ def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
 def _drawn(sample: Sample, height: int, trouble: str = "", width: int = 120) -> list[str]:
     console = Console(file=StringIO(), width=width, height=height, highlight=False)
     with console.capture() as capture:
-        console.print(view.live(sample, "name", width, height, trouble))
+        console.print(view.live(sample, Screen("name"), width, height, trouble))
     return capture.get().splitlines()
 
 
@@ -500,7 +456,7 @@ def test_a_frame_is_never_higher_than_the_terminal(served: Served, tmp_path: Pat
         lines = _drawn(sample, height, "no answer")
         assert len(lines) <= height
         assert [line for line in lines if line.startswith("s0")]
-    assert "more lines" in _drawn(sample, 12)[-1]
+    assert any("more lines" in line for line in _drawn(sample, 12))
     assert any("no answer" in line for line in _drawn(sample, 12, "no answer"))
 
 
@@ -528,3 +484,155 @@ def test_numbers_are_whole_on_terminals_of_any_width(name: bytes, width: int) ->
     assert "1d 1h" in shown
     assert all(cells(line) <= width for line in drawn)
     assert len(drawn) <= 24
+
+
+# --- keys -----------------------------------------------------------------------------------------
+
+
+def _walk(terminal: Terminal) -> None:
+    """Press every key on a place that ``fill`` has filled."""
+    terminal.await_text(b"by lag   Enter: open   ?: help   q: quit")
+    terminal.type("?")
+    terminal.await_text(b"show only streams and groups whose names")
+    terminal.type("x")  # any key leaves the help
+    terminal.await_text(b"by lag")
+    terminal.type("s")
+    terminal.await_text(b"by pending")
+    terminal.type("S")
+    terminal.await_text(b"by lag")
+    terminal.type("/bil")
+    terminal.await_text(b"filter: bil_")
+    terminal.type("x\x7f\r")
+    shown = terminal.await_text(b"filter: bil   Enter")
+    assert "lone" not in shown.rpartition("filter: bil_")[2]
+    terminal.type("\r")
+    shown = terminal.await_text(b"Esc: back   Enter: open")
+    assert "stream orders   5 entries" in shown
+    assert "audit" in shown
+    terminal.type("\x1b[F\x1b[A\x1b[B\x1b[H")
+    terminal.type("/billing\r")
+    terminal.await_text(b"filter: billing   Esc: back")
+    terminal.type("\r")
+    shown = terminal.await_text(b"Esc: back   ?: help   q: quit")
+    assert "stream orders   group billing" in shown
+    assert "3 pending" in shown
+    for number in range(3):
+        assert f"{1_700_000_000_000 + number}-0" in shown
+    assert "worker" in shown
+    terminal.type("G jkg\x1b[6~\x1b[5~")
+    terminal.type("\x1b")
+    terminal.await_text(b"Esc: back   Enter: open")
+    terminal.type("\x1b[D")
+    terminal.await_text(b"by lag   Enter: open")
+    terminal.type("q")
+    assert terminal.wait() == 0
+    assert terminal.said.index(ENTER) < terminal.said.index(LEAVE)
+    assert b"Traceback" not in terminal.said
+
+
+def test_keys_lead_to_pending_entries_on_a_server(url: str, client: "redis.Redis") -> None:
+    fill(client)
+    _walk(Terminal("top", "--url", url, "--interval", "200ms"))
+
+
+def test_keys_lead_to_pending_entries_in_a_store(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        orders = store.stream("orders")
+        for number in range(5):
+            orders.add({"n": str(number)}, id=f"{1_700_000_000_000 + number}-0")
+        orders.create_group("billing", "0").consumer("worker").read(3)
+        orders.create_group("audit", "$")
+        store.stream("lone").add({"f": "v"})
+    _walk(Terminal("--store", str(tmp_path / "store"), "top", "--interval", "200ms"))
+
+
+def _sample(*lines: tuple[str, str, int]) -> Sample:
+    """Return a sample of streams with one group each, of a lag."""
+    streams = [
+        StreamSample(
+            name.encode(), 1, 1, StreamID(1, 0), 0, [GroupSample(group.encode(), 1, lag, 0, None)]
+        )
+        for name, group, lag in lines
+    ]
+    return Sample("here", 0.0, len(streams), None, streams)
+
+
+def test_a_chosen_line_stays_chosen_and_else_the_first_is() -> None:
+    before = _sample(("a", "g", 9), ("b", "g", 5), ("c", "g", 1))
+    after = _sample(("a", "g", 1), ("b", "g", 5), ("c", "g", 9))
+    screen = Screen("lag")
+    for sample, name in ((before, b"a"), (after, b"c")):
+        screen.lines(sample)
+        assert screen.selected == (name, b"g")
+    screen.press("down", after)
+    screen.press("down", after)
+    assert screen.selected == (b"a", b"g")
+    screen.lines(before)
+    assert (screen.at, screen.selected) == (0, (b"a", b"g"))
+    screen.lines(_sample(("b", "g", 5)))
+    assert screen.selected == (b"b", b"g")
+    screen.press("s", before)
+    screen.lines(before)
+    assert (screen.sort, screen.at) == ("pending", 0)
+    screen.lines(_sample())
+    assert screen.selected is None
+    screen.press("enter", _sample())
+    screen.press("down", _sample())
+    assert screen.stream is None
+
+
+def test_the_filter_takes_names_of_streams_and_groups() -> None:
+    sample = _sample(("orders", "billing", 1), ("refunds", "audit", 1), ("Bills", "x", 1))
+    screen = Screen("name")
+    for key in "/bil":
+        screen.press(key, sample)
+    assert [line.stream.name for line in screen.lines(sample)] == [b"Bills", b"orders"]
+    screen.press("esc", sample)
+    assert len(screen.lines(sample)) == 3
+    for key in ("/", "q", "up", "enter"):
+        screen.press(key, sample)
+    assert (screen.filter, screen.ended) == ("q", False)
+    screen.press("left", sample)
+    assert screen.filter == ""
+    screen.press("q", sample)
+    assert screen.ended
+
+
+@pytest.mark.parametrize("height", [1, 3])
+def test_the_window_has_the_selected_line(height: int) -> None:
+    sample = _sample(*((f"s{number:02}", "g", 0) for number in range(20)))
+    screen = Screen("name")
+    for key, at in (
+        ("down", 1),
+        ("pgdn", None),
+        ("end", 19),
+        ("up", 18),
+        ("home", 0),
+        ("up", 0),
+        ("G", 19),
+        ("k", 18),
+        ("j", 19),
+    ):
+        screen.lines(sample)
+        screen.press(key, sample)
+        start, end = screen.window([height] * 20, 12)
+        assert start <= screen.at < end
+        assert (end - start) * height == 12
+        if at is not None:
+            assert screen.at == at
+
+
+def test_a_group_that_is_gone_is_told(served: Served) -> None:
+    fill(served.client())
+    connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
+    sampler = ServerSampler(connection, "here", b"*", 30)
+    found = sampler.details(b"orders", b"billing", 2)
+    assert found is not None
+    assert [each.consumer for each in found.pending] == [b"worker"] * 2
+    assert [each.pending for each in found.consumers] == [3]
+    assert sampler.details(b"orders", b"nosuch", 2) is None
+    assert sampler.details(b"nosuch", b"g", 2) is None
+    assert sampler.details(b"plain", b"g", 2) is None
+    screen = Screen("name", stream=b"orders", group=b"nosuch")
+    assert "it is gone" in str(view.live(sampler.sample(), screen, 80, 24))
+    connection.close()

@@ -8,7 +8,10 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from time import sleep
 from typing import Any
+from urllib.error import HTTPError
+from urllib.request import urlopen
 
 import pytest
 import redis
@@ -343,3 +346,67 @@ def test_the_store_is_whole_after_the_next_start(crippled: Crippled) -> None:
         assert asker.ask("XLEN s") == 2
         assert asker.ask("XLEN met") in (0, 1)  # nobody was promised the one or the other
     again.end()
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk on which the reserve of free space leaves room for some 100 MB."""
+    if os.geteuid() != 0:
+        pytest.skip("only root can mount a small file system")
+    mounted = tmp_path / "small"
+    mounted.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", "size=256m,mode=0700", "tmpfs", str(mounted)]
+    if subprocess.run(command, capture_output=True).returncode:
+        pytest.skip("cannot mount here")
+    yield mounted
+    subprocess.run(["umount", "--lazy", str(mounted)], check=True)
+
+
+@pytest.mark.parametrize("how", ["DEL", "XTRIM", "XDEL"])
+def test_writes_go_on_after_deletes_on_a_full_disk(small_disk: Path, how: str) -> None:
+    """/healthz and the log tell both edges; after XDEL it takes BGREWRITEAOF, as the error says."""
+    log = small_disk.parent / "log"
+    words = "--metrics-port", "0", "--logfile", str(log), "--log-level", "warning"
+    server = ServerProcess(small_disk / "store", *words)
+    assert server.process.stdout is not None
+    told = [server.process.stdout.readline() for _ in range(3)]
+    url = told[-1].removeprefix("metrics at ").strip().replace("/metrics", "/healthz")
+    with server.asker() as asker:
+
+        def grow() -> Any:
+            return asker.ask("XADD", "s", "*", "f", os.urandom(100_000))
+
+        def is_full() -> bool:
+            while not isinstance(refusal := grow(), Failure):
+                pass
+            assert "DEL, XTRIM and FLUSHDB free space" in refusal
+            assert "BGREWRITEAOF or `kvstream compact`" in refusal
+            sleep(0.5)  # logs and tables that are not needed any more are deleted
+            return isinstance(grow(), Failure) and status(url) == 503
+
+        until(is_full, "the disk to be full")
+        if how == "DEL":
+            asker.ask("DEL s")
+        elif how == "XTRIM":
+            asker.ask("XTRIM s MAXLEN 100")
+        else:
+            ids = [entry[0] for entry in asker.ask("XRANGE s - + COUNT 700")]
+            assert asker.ask("XDEL", "s", *ids) == len(ids)
+            assert asker.ask("BGREWRITEAOF") is not None
+        until(lambda: not isinstance(grow(), Failure), "writes to go on")
+        until(lambda: status(url) == 200, "/healthz to be well")
+    lines = log.read_text()
+    assert lines.count("writes that take space are refused: the disk is full") == lines.count(
+        "there is free space again: writes go on"
+    )
+    server.end()
+
+
+def status(url: str) -> int:
+    """Return the status of a page."""
+    try:
+        with urlopen(url) as answer:
+            return int(answer.status)
+    except HTTPError as error:
+        error.close()
+        return error.code

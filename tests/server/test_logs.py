@@ -16,16 +16,18 @@ import pytest
 from kvstream.commands.replies import internal_error
 from kvstream.errors import StoreFull, StoreReadOnly
 from kvstream.logs import WINDOW_LINES, WINDOW_S, JsonFormatter, TextFormatter, Throttle
+from kvstream.operations import keyspace
 from kvstream.storage.directory import Directory
 from kvstream.storage.write_guard import WriteGuard
 from tests.cli.program import ENVIRONMENT
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Failure
+from tests.server.conftest import Served
 from tests.serving import ServerProcess
 
 LINE = re.compile(
-    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (DEBUG|VERBOSE|NOTICE|WARNING|ERROR) \S.*"
+    r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d\.\d{3} (DEBUG|VERBOSE|NOTICE|WARNING|ERROR) [a-z.]+: \S.*"
 )
 
 
@@ -59,7 +61,8 @@ def test_the_life_of_a_server_is_told_on_stderr(tmp_path: Path) -> None:
     server.process.send_signal(signal.SIGTERM)
     told = server.process.communicate(timeout=PATIENCE_S)[1].splitlines()
     assert all(LINE.fullmatch(line) for line in told), told
-    texts = [line.split(" ", 3)[3] for line in told]
+    assert {line.split(" ", 4)[3] for line in told} == {"server.serving:"}
+    texts = [line.split(" ", 4)[4] for line in told]
     pid = server.process.pid
     assert re.fullmatch(
         rf"kvstream \S+, process {pid}, opens {tmp_path}/store with durability always", texts[0]
@@ -84,7 +87,7 @@ def test_levels_filter_and_can_be_changed(tmp_path: Path) -> None:
         assert log.read_text() == ""
         assert asker.ask("CONFIG SET loglevel debug") == b"OK"
         server.asker().close()
-        until(lambda: "DEBUG client" in log.read_text())
+        until(lambda: "DEBUG server.runtime.executor: client" in log.read_text())
         assert "SET" in log.read_text()
         assert isinstance(asker.ask("CONFIG SET loglevel loud"), Failure)
         assert asker.ask("CONFIG SET loglevel warning") == b"OK"
@@ -148,21 +151,92 @@ def test_refused_clients_are_told(tmp_path: Path) -> None:
     logged.server.end()
 
 
-def test_settings_and_slow_requests_are_told_without_passwords(logged: Logged) -> None:
+def test_settings_slow_requests_and_checkpoints_are_told(logged: Logged) -> None:
     with logged.server.asker() as asker:
         asker.ask("CONFIG SET slowlog-log-slower-than 0 requirepass s3cret")
         asker.ask("AUTH s3cret")
         asker.ask("XADD", "s", "*", "f", "v" * 1000)
+        asker.ask("MGET", *(f"k{number}" for number in range(100)))
         asker.ask("BGSAVE")
         logged.with_("the save took")
         asker.ask("BGREWRITEAOF")
         logged.with_("the compaction took")
     assert logged.with_('"requirepass" "(redacted)"')
-    assert '"AUTH" "(redacted)"' in "\n".join(logged.lines)
-    [slow] = logged.with_('"XADD" "s" "*" "f"')
-    assert re.search(r"took \d+\.\d{3} ms: ", slow)
-    assert "(872 more bytes)" in slow
-    assert "s3cret" not in logged.path.read_text()
+    [slow] = logged.with_('XADD "s"')
+    assert re.search(r"took \d+\.\d{3} ms: XADD \"s\" \(arguments: 4, bytes: 1007\)$", slow)
+    assert logged.with_("ms: AUTH (arguments: 1, bytes: 10)")
+    assert logged.with_("ms: CONFIG SET (arguments: 5, ")
+    [many] = logged.with_('MGET "k0" "k1"')
+    assert many.endswith('(70 more arguments)" (arguments: 100, bytes: 294)'), many
+
+
+def test_no_value_and_no_password_is_logged(
+    served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each of these requests has SECRET where a value or password is, and leaves a line."""
+
+    def unthrottled(
+        throttle: Throttle, logger: logging.Logger, *args: Any, error: Any = None
+    ) -> None:
+        logger.log(*args, exc_info=error)
+
+    def fail(*_: object) -> None:
+        raise KeyError("SEC" + "RET")
+
+    monkeypatch.setattr(Throttle, "log", unthrottled)
+    caplog.set_level(logging.DEBUG)
+    with served.asker() as asker, served.asker() as other:
+        asker.ask("CONFIG SET slowlog-log-slower-than 0")
+        asker.ask("XADD s * f SECRET")
+        dump = asker.ask("DUMP s")
+        for words in (
+            ("SET k SECRET",),
+            ("XADD s * f SECRET",),
+            ("XADD s 1-0 f SECRET",),
+            ("XADD s MAXLEN SECRET * f v",),
+            ("MSET k SECRET l SECRET",),
+            ("APPEND k SECRET",),
+            ("INCR k",),
+            ("GETSET k SECRET",),
+            ("ECHO SECRET",),
+            ("SECRET x",),
+            ("EVAL SECRET 0",),
+            ("RESTORE", "t", "0", dump + b"SECRET"),
+            ("AUTH SECRET",),
+            ("AUTH nobody SECRET",),
+            ("HELLO 3 AUTH nobody SECRET",),
+            ("ACL SETUSER ann on >SECRET ~* +@all",),
+            ("ACL SETUSER bob SECRET",),
+            ("AUTH ann SECRET",),
+            ("CONFIG SET requirepass SECRET",),
+            ("CONFIG SET tls-key-file-pass SECRET masterauth SECRET",),
+            ("MIGRATE 127.0.0.1 1 k 0 1 AUTH SECRET",),
+            ("ACL SETUSER ann resetkeys ~a*",),
+            ("SET k SECRET",),
+        ):
+            asker.ask(*words)
+        for line in ("AUTH SECRET", "MULTI", "SET a SECRET", "EXEC"):
+            other.ask(line)
+        monkeypatch.setattr(keyspace, "exists", fail)
+        assert other.ask("EXISTS a").startswith("ERR internal error: KeyError")
+        other.send_bytes(b"POST / HTTP/1.1\r\nHost: SECRET\r\n\r\nSECRET")
+        asker.send_bytes(b"*1\r\n$SECRET\r\n")
+    until(lambda: len(re.findall(r"client [12] of .* is gone", caplog.text)) == 2)
+    log = "\n".join(map(JsonFormatter().format, caplog.records))
+    assert "SECRET" not in log
+    for name in ("XADD", "SET", "MSET", "APPEND", "INCR", "RESTORE", "ACL", "AUTH", "HELLO"):
+        assert f"ms: {name} " in log, name
+    for text in ("wrong name or password", "has no right", "failed inside", "sends HTTP"):
+        assert text in log, text
+
+
+def test_connections_are_told_at_debug(tmp_path: Path) -> None:
+    logged = Logged(tmp_path, level="debug")
+    with logged.server.asker():
+        [line] = logged.with_(" connects from 127.0.0.1:")
+        assert "DEBUG server.runtime.executor: client " in line
+    logged.with_(" is gone")
+    logged.server.end()
 
 
 def test_a_file_that_is_moved_away_is_made_anew(logged: Logged) -> None:
@@ -202,9 +276,10 @@ def test_a_full_disk_and_its_end_are_told_once(faulty_disk: FaultyDisk, tmp_path
         faulty_disk.fail("write", errno.EIO, ".log")
         assert isinstance(asker.ask("SET k x"), Failure)
         assert isinstance(asker.ask("SET k x"), Failure)
-    assert len(logged.with_("WARNING the disk is full, writes are refused until it is not")) == 1
-    assert len(logged.with_("WARNING the disk has space again")) == 1
-    assert len(logged.with_("ERROR the disk failed, so the store is read-only")) == 1
+    guard = "storage.write_guard: the disk"
+    assert len(logged.with_(f"WARNING {guard} is full, writes are refused until it is not")) == 1
+    assert len(logged.with_(f"WARNING {guard} has space again")) == 1
+    assert len(logged.with_(f"ERROR {guard} failed, so the store is read-only")) == 1
     logged.server.process.kill()
     logged.server.process.communicate()
 
@@ -218,8 +293,31 @@ def test_what_goes_wrong_inside_is_told_with_its_traceback(
     [record] = caplog.records
     text = TextFormatter().format(record)
     assert LINE.fullmatch(text.splitlines()[0])
-    assert text.endswith("ValueError: inside")
-    assert json.loads(JsonFormatter().format(record))["exception"].endswith("ValueError: inside")
+    assert "in test_what_goes_wrong_inside" in text
+    assert text.endswith("\nValueError")  # its text may be data of a client
+    assert json.loads(JsonFormatter().format(record))["exception"].endswith("\nValueError")
+
+
+def test_a_traceback_has_its_causes_but_no_values() -> None:
+    def fail() -> None:
+        try:
+            try:
+                raise OSError(errno.EIO, "broken", "a-file")
+            except OSError as error:
+                raise KeyError("SECRET") from error
+        except KeyError:
+            raise ValueError("SECRET") from None
+
+    with pytest.raises(ValueError, match="SECRET") as hidden:
+        fail()
+    error, names = RuntimeError("SECRET"), ["OSError", "KeyError", "RuntimeError"]
+    error.__cause__ = hidden.value.__context__
+    for raised, told in ((hidden.value, ["ValueError"]), (error, names)):
+        text = TextFormatter().formatException((type(raised), raised, raised.__traceback__))
+        assert "SECRET" not in text.replace('("SECRET")', "")  # a line of the source
+        starts = [line.partition(":")[0] for line in text.splitlines() if line[:1] not in " T"]
+        assert [each for each in starts if each] == told
+        assert ("broken" in text) == ("OSError" in told)
 
 
 def test_only_some_lines_of_a_kind_are_let_through(caplog: pytest.LogCaptureFixture) -> None:

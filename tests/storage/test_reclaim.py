@@ -8,6 +8,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.engine import expiry
+from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
 from kvstream.storage import maintenance, options
 from kvstream.storage.batch import Batch, Family
@@ -83,3 +84,30 @@ def test_ranges_that_touch_are_one() -> None:
     ranges = [(b"c", b"d"), (b"a", b"b"), (b"b", b"bb"), (b"aa", b"ab"), (b"e", b"f")]
     assert united(ranges) == [(b"a", b"bb"), (b"c", b"d"), (b"e", b"f")]
     assert united([]) == []
+
+
+@pytest.mark.parametrize("how", ["delete", "trim", "trim in pieces"])
+def test_small_ranges_are_freed_at_once_if_writes_wait_for_space(
+    tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(maintenance, "RECLAIM_BYTES", 1 << 40)
+    monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 1 << 40)
+    with Store.open(tmp_path) as store:
+        fill(store, "a", "b")
+        gate, full = store.engine.database.gate, table_bytes(store)
+        gate._reserve, reserve = 1 << 60, gate._reserve
+        gate.open_until = 0.0
+        with pytest.raises(StoreFull, match="DEL, XTRIM and FLUSHDB free space"):
+            store.stream("a").add({"f": "v"})
+        if how == "delete":
+            store.delete("b")
+        else:  # fewer entries at once than trims wait for
+            kept = range(ENTRIES - 500, -1, -500) if how == "trim in pieces" else (0,)
+            for length in kept:
+                assert store.stream("b").trim(maxlen=length)
+        until(lambda: table_bytes(store) < full * 0.6, "the space to come back")
+        gate._reserve = reserve
+        store.stream("a").add({"f": "v"})
+        assert len(store.stream("a").range()) == ENTRIES + 1
+        assert store.stream("b").range() == []
+        assert store.check() == []

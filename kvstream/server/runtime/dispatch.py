@@ -211,6 +211,20 @@ class Slowlog:
         self._entries.clear()
 
 
+class Request:
+    """A request for a log line: its name, keys and size, but no value."""
+
+    def __init__(self, command: Command, argv: Argv) -> None:
+        self._command = command
+        self._argv = argv
+
+    def __str__(self) -> str:
+        keys = cut([b"", *self._command.keys_of(self._argv)])[1:]
+        words = [self._command.name.upper().replace("|", " "), *map(quoted, keys)]
+        size = sum(map(len, self._argv))
+        return f"{' '.join(words)} (arguments: {len(self._argv) - 1}, bytes: {size})"
+
+
 class Shown:
     """Truncated words for a log line, formatted only if the line is written."""
 
@@ -463,7 +477,7 @@ class Calls:
         now, name, words = int(time.time()), client.name, told(argv)
         self.slowlog.add(now, round(spent * _US), words, client.address, name)
         text = "a request of %s took %.3f ms: %s"
-        self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Shown(words))
+        self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Request(command, argv))
 
 
 def _asks(client: Client, command: Command, flag: Flag) -> bool:

@@ -189,7 +189,8 @@ class Executor:
 
     def gone(self, client: Client) -> None:
         """Forget a client whose connection has ended."""
-        _log.debug("client %d of %s is gone", client.id, client.address)
+        if client.id in self.clients:
+            _log.debug("client %d of %s is gone", client.id, client.address)
         client.closing, client.direct = True, False
         client.requests.clear()
         client.unread.clear()

@@ -1,0 +1,108 @@
+"""``monitor``: show the requests of a server's clients as they come, by MONITOR."""
+
+import re
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import click
+
+from kvstream.cli.json_values import dumps, jsonable
+from kvstream.cli.output import Output, summary_options
+from kvstream.cli.parameters import Name, example
+from kvstream.cli.session import Session
+from kvstream.cli.tables import printable, shortened, time_of
+from kvstream.types.glob import matcher
+
+_LINE = re.compile(rb"(\d+)\.(\d{3})\d* \[(\d+) (.*?)\] (\".*)", re.DOTALL)
+"""``1700000000.123456 [0 127.0.0.1:5000] "xlen" "s"``"""
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One request of a client."""
+
+    time_ms: int
+    db: int
+    client: bytes
+    """The address; ``lua`` for a script of Redis."""
+    words: list[bytes]
+
+
+def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
+    """Yield the requests that lines of MONITOR show."""
+    from kvstream.resp.requests import split_words  # not for a help text
+
+    for line in lines:
+        found = _LINE.fullmatch(line)
+        if found is not None and (words := split_words(found[5])):
+            yield Request(int(found[1] + found[2]), int(found[3]), found[4], words)
+
+
+@click.command(
+    short_help="Show the requests of a server's clients as they come.",
+    epilog=example(
+        "kvstream monitor --url redis://localhost:6390",
+        "kvstream monitor --url redis://localhost:6390 --command 'x*' --json",
+    ),
+)
+@click.option(
+    "--command",
+    "commands",
+    type=Name(),
+    multiple=True,
+    metavar="PATTERN",
+    help="Only commands whose names match, such as xadd or 'x*'. Repeatable.",
+)
+@click.option(
+    "--client", type=Name(), metavar="PATTERN", help="Only clients whose address matches."
+)
+@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Stop after N requests.")
+@summary_options
+@click.pass_obj
+def monitor(
+    session: Session,
+    out: Output,
+    /,
+    commands: tuple[bytes, ...],
+    client: bytes | None,
+    count: int | None,
+) -> None:
+    """Show the requests of a server's clients as they come, until Ctrl-C.
+
+    A line has the time, the database, the client's address, and the request with its values;
+    servers hide passwords. The server needs more time for each request meanwhile. The name of the
+    command is matched without regard to case.
+    """
+    named = [matcher(pattern, ignore_case=True) for pattern in commands]
+    from_client = matcher(client or b"*")
+    shown = (
+        request
+        for request in requests_of(session.monitor())
+        if from_client(request.client)
+        and (not named or any(matches(request.words[0]) for matches in named))
+    )
+    for request in islice(shown, count):
+        sys.stdout.write(_json(request) if out.json else _text(request, out.max_width))
+        sys.stdout.flush()
+
+
+def _json(request: Request) -> str:
+    values = {
+        "time_ms": request.time_ms,
+        "db": request.db,
+        "client": request.client,
+        "command": request.words,
+    }
+    return dumps(jsonable(values), "utf" not in (sys.stdout.encoding or "").lower()) + "\n"
+
+
+def _text(request: Request, width: int | None) -> str:
+    name, *arguments = request.words
+    words = [
+        shortened(text if text and " " not in text else f'"{text}"', width)
+        for text in map(printable, arguments)
+    ]
+    line = " ".join([printable(name).upper(), *words])
+    return f"{time_of(request.time_ms)}  {request.db}  {printable(request.client)}  {line}\n"

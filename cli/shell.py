@@ -1,0 +1,246 @@
+"""``shell``: a prompt that runs commands, with history and completion by readline.
+
+A line runs as a command line of its own: it opens the store or connects, and leaves the store to
+other processes in between.
+"""
+
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import ShellComplete
+
+from kvstream.cli.exit_codes import ExitCode
+from kvstream.cli.parameters import COMPLETION_VARIABLE, example
+from kvstream.cli.tables import printable
+
+HISTORY_LINES = 10_000
+_PLACES = ("--store", "--url", "--profile")
+_PRIVATE = 0o600
+_LEAVE = ("exit", "quit")
+_MARK = "_KVSTREAM_SHELL"
+
+
+def history_path() -> Path:
+    """Return the path of the history file."""
+    given = os.environ.get("KVSTREAM_HISTORY")
+    if given:
+        return Path(given)
+    folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
+    return Path(folder).expanduser() / "kvstream" / "history"
+
+
+class Completer:
+    """Completes a line for readline as a shell would; errors complete nothing."""
+
+    def __init__(self, command: click.Command, given: Callable[[list[str]], list[str]]) -> None:
+        self._complete = ShellComplete(command, {}, "kvstream", COMPLETION_VARIABLE)
+        self._given = given
+        self._found: list[str] = []
+
+    def __call__(self, text: str, state: int) -> str | None:
+        if state == 0:
+            import readline
+
+            try:
+                line = readline.get_line_buffer()[: readline.get_begidx()]
+                self._found = self.completions(line, text)
+            except Exception:  # readline would show nothing, and lose the line
+                self._found = []
+        return self._found[state] if state < len(self._found) else None
+
+    def completions(self, line: str, text: str) -> list[str]:
+        """Return what may stand in place of ``text``, the last word, after ``line``."""
+        try:
+            words = shlex.split(line)
+        except ValueError:  # inside quotes
+            return []
+        items = self._complete.get_completions(self._given(words), text)
+        names = [item.value for item in items if item.type == "plain"]
+        if any(item.type in ("file", "dir") for item in items):
+            names += _paths(text)
+        return [name if name.endswith("/") else f"{shlex.quote(name)} " for name in names]
+
+
+def _paths(start: str) -> list[str]:
+    folder, _, beginning = start.rpartition("/")
+    with suppress(OSError):
+        return sorted(
+            os.path.join(folder, entry.name) + ("/" if entry.is_dir() else "")
+            for entry in os.scandir(folder or ("/" if start.startswith("/") else "."))
+            if entry.name.startswith(beginning)
+        )
+    return []
+
+
+@click.command(
+    short_help="Run commands at a prompt, with history and completion.",
+    epilog=example("kvstream shell --store data", "kvstream shell --profile prod"),
+)
+@click.pass_context
+def shell(ctx: click.Context) -> None:
+    """Run commands at a prompt, with history and completion.
+
+    Write commands without the word kvstream, with the quotes of a shell: ls, or add orders sku=a1.
+    The place and the other options given to `kvstream shell` hold for all of them; a line may have
+    options of its own. Tab completes commands, options and names. Ctrl-C stops a command, or
+    clears the line; Ctrl-D or exit leaves.
+
+    If stdin is not a terminal, its lines are run without a prompt up to the first error, whose
+    exit code is that of the shell. The history is kept in ~/.local/state/kvstream/history; a line
+    with a URL that has a password is left out.
+    """
+    if _MARK in os.environ:
+        raise click.UsageError("this is a shell already")
+    root = ctx.find_root()
+    own = _options_of(root)
+
+    def given(words: list[str]) -> list[str]:
+        named = any(word.partition("=")[0] in _PLACES for word in words)
+        return [*(own[2:] if named and own[:1] and own[0] in _PLACES else own), *words]
+
+    def run(words: list[str]) -> int:
+        return run_line(root.command, given(words))
+
+    with _marked():
+        if not sys.stdin.isatty():
+            ctx.exit(_run_script(run))
+        with _readline(Completer(root.command, given)):
+            _prompt(f"kvstream {_place(root)}> ", run)
+
+
+def _run_script(run: Callable[[list[str]], int]) -> int:
+    """Run the lines of stdin up to the first error, and return its exit code."""
+    for line in sys.stdin:
+        words = _words(line)
+        if words and words[0] in _LEAVE:
+            break
+        if words and (code := run(words)):
+            return code
+    return 0
+
+
+@contextmanager
+def _marked() -> Iterator[None]:
+    """Mark this process as a shell, in which another one would read the same lines."""
+    os.environ[_MARK] = "1"
+    try:
+        yield
+    finally:
+        del os.environ[_MARK]
+
+
+def _prompt(prompt: str, run: Callable[[list[str]], int]) -> None:
+    """Read lines and run them until Ctrl-D or ``exit``."""
+    click.echo("help lists the commands, Tab completes, Ctrl-D leaves", err=True)
+    while True:
+        try:
+            words = _words(input(prompt))
+            if words and words[0] in _LEAVE:
+                return
+            if words:
+                run(words)
+        except KeyboardInterrupt:
+            click.echo()
+        except EOFError:
+            click.echo()
+            return
+        except click.UsageError as error:
+            error.show()
+
+
+def _words(line: str) -> list[str]:
+    """Return the words of a line, without ``kvstream``; UsageError for an open quote."""
+    try:
+        words = shlex.split(line, comments=True)
+    except ValueError as error:
+        raise click.UsageError(f"{error}: {printable(line.strip())}") from None
+    if words[:1] == ["kvstream"]:
+        del words[0]
+    if words[:1] == ["help"]:
+        words = [*words[1:], "--help"]
+    return words
+
+
+def run_line(command: click.Command, words: list[str]) -> int:
+    """Run a command line in this process, show its error, and return its exit code."""
+    try:
+        code = command.main(words, "kvstream", standalone_mode=False)
+    except click.ClickException as error:
+        error.show()
+        return error.exit_code
+    except click.Abort:
+        code = ExitCode.INTERRUPTED
+    except SystemExit as error:
+        code = error.code
+    if code == ExitCode.INTERRUPTED:
+        click.echo(err=True)  # after the ^C of the terminal
+    return code if isinstance(code, int) else 0
+
+
+def _options_of(root: click.Context) -> list[str]:
+    """Return the global options that ``kvstream shell`` was given, the place first."""
+    found: list[str] = []
+    for name in ("store", "url", "profile", "db", "wait", "durability"):
+        source = root.get_parameter_source(name)
+        if source is ParameterSource.COMMANDLINE:
+            found += [f"--{name}", str(root.params[name])]
+    return found
+
+
+def _place(root: click.Context) -> str:
+    """Return the place for the prompt, without a password."""
+    options = root.params
+    name, url, db = options.get("profile"), options.get("url"), options.get("db")
+    if name is not None:
+        place = str(name)
+    elif url is not None and options.get("store") is None:
+        parts = urlsplit(url)
+        host = parts.hostname or parts.path
+        place = f"{host}:{parts.port}" if parts.port else host
+    else:
+        place = str(options.get("store") or "")
+    return printable(place + (f"[{db}]" if db else ""))
+
+
+@contextmanager
+def _readline(completer: Completer) -> Iterator[None]:
+    """Set up readline, if Python has it, and keep the history."""
+    try:
+        import readline
+    except ImportError:
+        yield
+        return
+    path = history_path()
+    with suppress(OSError):
+        readline.read_history_file(path)
+    readline.set_history_length(HISTORY_LINES)
+    readline.set_completer(completer)
+    readline.set_completer_delims(" \t\n")
+    libedit = "libedit" in (readline.__doc__ or "")
+    readline.parse_and_bind("bind ^I rl_complete" if libedit else "tab: complete")
+    readline.parse_and_bind("set show-all-if-ambiguous on")
+    try:
+        yield
+    finally:
+        readline.set_completer(None)
+        with suppress(OSError):
+            _write_history(path, readline)
+
+
+def _write_history(path: Path, readline: Any) -> None:
+    """Write the history to a file of this user's alone, without passwords."""
+    for at in reversed(range(readline.get_current_history_length())):
+        line = readline.get_history_item(at + 1)
+        if "://" in line and "@" in line:
+            readline.remove_history_item(at)
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, _PRIVATE))
+    readline.write_history_file(path)

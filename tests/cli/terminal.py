@@ -1,0 +1,84 @@
+"""``kvstream`` on a terminal of its own, whose keys a test types."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import time
+
+from tests.cli.program import ENVIRONMENT
+from tests.patience import PATIENCE_S
+
+
+class Terminal:
+    """A terminal of 80 columns, unless told, with the program on it."""
+
+    def __init__(
+        self, *arguments: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None
+    ) -> None:
+        self.said = b""
+        self._seen = 0
+        self._ours, theirs = pty.openpty()
+        columns, lines = size
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", lines, columns, 0, 0))
+        inherited = dict(os.environ)
+        for name in ("COLUMNS", "LINES"):
+            inherited.pop(name, None)
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", _PROGRAM, *arguments],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**inherited, **ENVIRONMENT, "TERM": "xterm", **(env or {})},
+            start_new_session=True,
+        )
+        os.close(theirs)
+
+    def type(self, keys: str) -> None:
+        os.write(self._ours, keys.encode())
+
+    def await_text(self, text: bytes) -> str:
+        """Read until it has said something since the last call of this; return what it said."""
+        start, deadline = self._seen, time.monotonic() + PATIENCE_S
+        while text not in self.said[start:]:
+            assert time.monotonic() < deadline, (text, self.said[start:])
+            assert self._read(), (text, self.said[start:])
+        self._seen = self.said.index(text, start) + len(text)
+        return self.said[start : self._seen].decode("utf-8", "replace")
+
+    def _read(self) -> bool:
+        if select.select([self._ours], [], [], 0.1)[0]:
+            try:
+                self.said += os.read(self._ours, 1 << 16)
+            except OSError:  # nobody has its other side open any more
+                return False
+        return True
+
+    def wait(self) -> int:
+        """Read until it ends, and return the exit code."""
+        deadline = time.monotonic() + PATIENCE_S
+        while self.process.poll() is None:
+            assert time.monotonic() < deadline, self.said
+            self._read()
+        while select.select([self._ours], [], [], 0)[0] and self._read():
+            pass
+        os.close(self._ours)
+        return self.process.returncode
+
+    def end(self, number: int) -> int:
+        """Send a signal, and return the exit code."""
+        self.process.send_signal(number)
+        return self.wait()
+
+
+_PROGRAM = """
+import fcntl, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)  # so that Ctrl-C is a signal
+from kvstream.cli import main
+sys.argv[0] = "kvstream"
+main()
+"""
