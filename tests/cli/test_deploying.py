@@ -10,6 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from kvstream.cli.app import main
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.serve import serve
 from kvstream.server.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
@@ -88,7 +89,9 @@ def test_options_of_rocksdb_are_checked_before_anything_is_opened(tmp_path: Path
     ):
         config.write_text(f'rocksdb = "{words}"\n')
         for arguments in (["--rocksdb", words], ["--config", str(config)]):
-            result = CliRunner().invoke(serve, [*arguments, "--dir", str(tmp_path / "store")])
+            result = CliRunner().invoke(
+                main, ["serve", *arguments, "--dir", str(tmp_path / "store")]
+            )
             assert result.exit_code == 2
             assert message in " ".join(result.output.split())
     assert not (tmp_path / "store").exists()
@@ -97,7 +100,8 @@ def test_options_of_rocksdb_are_checked_before_anything_is_opened(tmp_path: Path
 def test_options_of_rocksdb_reach_the_store_from_a_file(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     config.write_text('rocksdb = "max_background_jobs=5; messages.write_buffer_size=9M;"\n')
-    with serve.make_context("serve", ["--config", str(config)]) as context:
+    arguments = ["--config", str(config)]
+    with serve.make_context("serve", arguments, **main.context_settings) as context:
         assert context.params["rocksdb"] == {
             "max_background_jobs": "5",
             "messages.write_buffer_size": "9M",
