@@ -72,7 +72,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
     engine_type = LoopEngine
     server_type = LoopRemoteEngine
     _sleep = staticmethod(pause)
-    _new_lock: Callable[[], Any] = TaskLock
+    _new_lock: Callable[[], Any] = staticmethod(TaskLock)
     _new_local: Callable[[], Any] = OfTask
     _calls = 0
     """Calls since one last gave way to other tasks: those of an owner do not wait."""

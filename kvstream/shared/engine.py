@@ -125,7 +125,7 @@ class SharedEngine:
     engine_type: type[Engine] = Engine
     server_type: type[RemoteEngine] = RemoteEngine
     _sleep: Callable[[float], None] = staticmethod(time.sleep)
-    _new_lock: Callable[[], Any] = threading.RLock
+    _new_lock: Callable[[], Any] = staticmethod(threading.RLock)
     _new_local: Callable[[], Any] = _Local
 
     def __init__(self, directory: Path, options: StoreOptions, wait_s: float = WAIT_S) -> None:

@@ -118,7 +118,7 @@ def _messages(options: StoreOptions) -> FamilySettings:
             # the level below, and merging it rewrites that level: it is as large as the tables
             # that are merged at a time. Small tables overlap few others. Their size doubles from
             # level to level: it is 64 MB at the last one of a store of some gigabytes.
-            "set_max_bytes_for_level_base": (4 * options.write_buffer_bytes,),
+            "set_max_bytes_for_level_base": (max(32 * MEGABYTE, 4 * options.write_buffer_bytes),),
             "set_target_file_size_base": (16 * MEGABYTE,),
             "set_target_file_size_multiplier": (2,),
             **_STALLS,

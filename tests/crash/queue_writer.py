@@ -64,8 +64,9 @@ class Worker:
         return [str(eid) for eid in claimed.deleted]
 
     def nack(self) -> Ids:
-        self._group.nack([each.id for each in self._group.pending_range(count=3)])
-        return []
+        chosen = [each.id for each in self._group.pending_range(count=3)]
+        self._group.nack(chosen)
+        return [str(eid) for eid in chosen]
 
     def delete(self) -> Ids:
         chosen = [entry.id for entry in self._stream.revrange(count=self._chance.randrange(1, 4))]
