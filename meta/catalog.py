@@ -315,7 +315,7 @@ class Catalog:
         txn.frees = True
         for group in list(self.groups(txn, stream)):
             self._drop_group_trees(txn, group)
-        for tree in (stream.groups_tree, stream.idmp_tree):
+        for tree in (stream.groups_tree, stream.idmp_tree, stream.queue_tree):
             if tree:
                 key_tree(tree).drop(txn.batch)
         self.hot.forget(stream.prefix)
@@ -502,6 +502,8 @@ class Catalog:
         key_tree(group.consumers_tree).drop(txn.batch)
         for tree in (group.runs, group.times) if group.indexed else (group.runs,):  # else empty
             tree.drop(txn.batch)
+        if group.policy is not None and group.policy.keyed_tree:
+            key_tree(group.policy.keyed_tree).drop(txn.batch)
         txn.forget_member(group)
 
     def consumer(self, txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta | None:

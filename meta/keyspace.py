@@ -1,4 +1,4 @@
-"""Keep the rows that every key has besides its record: the order of SCAN, expiry and key counts.
+"""Keep the rows that keys have besides their records: the order of SCAN, expiry, timers and counts.
 
 SWAPDB exchanges the stored numbers of two databases and moves no row::
 
@@ -24,6 +24,7 @@ from kvstream.layout.keys import (
     EXPIRY_TAG,
     SCAN_TAG,
     SWAPPED_KEY,
+    TIMER_TAG,
     U16,
     U64,
     database_of,
@@ -34,8 +35,10 @@ from kvstream.layout.keys import (
     qualified,
     scan_row,
     successor,
+    timer_row,
 )
 from kvstream.meta.lazyfree import Flushed, Unlinked
+from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
@@ -182,7 +185,7 @@ class Databases:
 
 
 _EXPIRY_NAME = 1 + U64.size
-"""Where the name begins in the key of an expiry row."""
+"""Where the name begins in the key of a row of expiry or of timers."""
 NEVER = 1 << 64
 """Later than every expiry."""
 
@@ -231,6 +234,10 @@ class KeyIndex:
         self._databases = databases
         self._next_expiry = 0
         """No key expires before this time; 0 if it is still to be looked up."""
+        self.next_timer = 0
+        """No timer of a stream is due before this time; 0 if it is still to be looked up."""
+        self.on_sooner: Callable[[], None] = lambda: None
+        """Called when ``next_timer`` becomes earlier."""
         self._counts: dict[int, int] = {}
         """The keys of each database that has changed, by its stored number."""
         self._expiries: dict[int, Expiries] = {}
@@ -250,6 +257,8 @@ class KeyIndex:
         txn.batch.puts[_METADATA][scan_row(db, key.generation)] = key_of(key.name)
         if key.expire_at:
             self._note_expiry(txn, key.expire_at, key.name)
+        if isinstance(key, StreamMeta) and key.due_at:
+            self._put_timer(txn, key.due_at, key.name)
         self._count(txn, db, 1)
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
@@ -269,6 +278,8 @@ class KeyIndex:
         txn.batch.delete(_METADATA, scan_row(db, key.generation))
         if key.expire_at:
             self._drop_expiry(txn, key)
+        if isinstance(key, StreamMeta) and key.due_at:
+            txn.batch.delete(_METADATA, timer_row(key.due_at, key.name))
         if counted:
             self.note(key)
             self._count(txn, db, -1)
@@ -282,6 +293,40 @@ class KeyIndex:
         if at_ms:
             self._note_expiry(txn, at_ms, key.name)
         key.expire_at = at_ms
+
+    def set_due(self, txn: Txn, stream: StreamMeta, at_ms: int) -> None:
+        """Set when a stream's first timer is due, 0 for never; the caller writes its record."""
+        if stream.due_at:
+            txn.batch.delete(_METADATA, timer_row(stream.due_at, stream.name))
+        if at_ms:
+            self._put_timer(txn, at_ms, stream.name)
+        stream.due_at = at_ms
+
+    def _put_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
+        txn.batch.put(_METADATA, timer_row(at_ms, name), b"")
+        if at_ms < self.next_timer:
+            self.next_timer = at_ms
+            self.on_sooner()
+
+    def timers_due(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
+        """Return (time, name) of up to ``limit`` streams whose first timer is due.
+
+        A flush leaves the rows of its streams: the caller compares the time with the stream's, and
+        calls ``drop_timer``. If none is due, ``next_timer`` becomes the time of the first one.
+        """
+        if txn.now_ms < self.next_timer:
+            return []
+        rows = txn.batch.page(_METADATA, TIMER_TAG, successor(TIMER_TAG), limit)
+        listed = [(int(U64.unpack_from(key, 1)[0]), key[_EXPIRY_NAME:]) for key, _ in rows]
+        due = [(at_ms, name) for at_ms, name in listed if at_ms <= txn.now_ms]
+        if not due:
+            self.next_timer = listed[0][0] if listed else NEVER
+        return [(at_ms, self._databases.shown_name(txn, name)) for at_ms, name in due]
+
+    def drop_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
+        """Delete a row of ``timers_due`` that is not true."""
+        stored = self._databases.stored_name(txn, name)
+        txn.batch.delete(_METADATA, timer_row(at_ms, stored))
 
     def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
         row = expiry_row(at_ms, name)
@@ -453,7 +498,7 @@ class KeyIndex:
 
     def forget(self) -> None:
         """Look up the time of the next expiry, and count all of them, again."""
-        self._next_expiry = 0
+        self._next_expiry = self.next_timer = 0
         self._expiries, self._counted_to = {}, EXPIRY_TAG
         self._counts.clear()
         self.break_watches()

@@ -2,7 +2,7 @@
 
 ::
 
-    stream   := kind(u8=1) version(u8=1) length(u64) entries_added(u64)
+    stream   := kind(u8=1) version(u8=1|2) length(u64) entries_added(u64)
                 last(id) first(id) head(id) swept(id)
                 unswept(u32) nodes(u32)
                 open_first(id) open_last(id) open_appended(u32) open_live(u32)
@@ -11,14 +11,20 @@
                 nodes_tree(u64) expire_at(u64)
                 idmp_tree(u64) idmp_duration(u32) idmp_maxsize(u32)
                 pids(u64) iids(u64) iids_added(u64) iids_duplicates(u64)
-                prefix_length(u32) prefix names(msgpack array)                 cold: kept as bytes
+                prefix_length(u32) prefix [queue_tree(u64) due_at(u64)]        in version 2 alone
+                names(msgpack array)                                           cold: kept as bytes
     node     := last(id) appended(u32) live(u32) bytes(u32) names(msgpack array)
-    group    := version(u8=2) last_delivered(id) entries_read(i64, -1 unknown)
+    group    := version(u8=2|3) last_delivered(id) entries_read(i64, -1 unknown)
                 indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
-                consumers_tree(u64) runs_tree(u64) times_tree(u64) activity
+                consumers_tree(u64) runs_tree(u64) times_tree(u64)
+                [policy_length(u32) policy]                                    in version 3 alone
+                activity
     activity := number(u64) at_ms(i64, -1 none) length(u32) name
     consumer := version(u8=2) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
                 activity(u64)
+
+Version 2 of a stream has a tree of timers and other rows of queues (meta/timers.py), version 3 of a
+group a policy (meta/policy.py): most have neither.
 
 An ``id`` is 16 bytes. Numbers are big-endian. A tree ID of 0 means no tree; an expiry of 0 means
 never. ``first`` is the first live entry, ``head`` the first ID ever put into the first live node,
@@ -51,6 +57,7 @@ from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta import trees
+from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
@@ -180,8 +187,8 @@ def lives_in(values: list[bytes]) -> list[int]:
 
 
 STREAM_KIND = 1
-RECORD_VERSION = 1
-MEMBER_VERSION = 2
+RECORD_VERSION, QUEUE_VERSION = 1, 2
+MEMBER_VERSION, POLICY_VERSION = 2, 3
 UNKNOWN = -1
 """entries_read if it cannot be known; active time if there was none."""
 
@@ -200,12 +207,14 @@ UNREAD = 1 << 62
 _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
+_QUEUE = Struct(">QQ")
+_POLICY = Struct(">I")
 _GROUP = Struct(">B QQ q B QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq QQ")
 
 
-def _check_version(version: int, known: int = RECORD_VERSION) -> None:
-    if version != known:
+def _check_version(version: int, *known: int) -> None:
+    if version not in known:
         raise ValueError(f"unknown version {version}")
 
 
@@ -224,6 +233,7 @@ class StreamMeta:
         "behind",
         "deleted_to",
         "deletions",
+        "due_at",
         "empty_bytes",
         "entries_added",
         "expire_at",
@@ -257,6 +267,7 @@ class StreamMeta:
         "open_live",
         "pids",
         "prefix",
+        "queue_tree",
         "row",
         "shrinks",
         "slack",
@@ -278,6 +289,7 @@ class StreamMeta:
         self.open_appended = self.open_live = self.open_bytes = 0
         self.groups_tree = self.groups_count = self.nodes_tree = self.idmp_tree = 0
         self.expire_at = self.idmp_duration = self.idmp_maxsize = 0
+        self.queue_tree = self.due_at = 0
         self.pids = self.iids = self.iids_added = self.iids_duplicates = 0
         self.names: tuple[bytes, ...] = ()
         """Field names of the open node's first entry."""
@@ -343,7 +355,7 @@ class StreamMeta:
         measured_ms, measured_seq = self.measured
         hot = _pack_hot(
             STREAM_KIND,
-            RECORD_VERSION,
+            QUEUE_VERSION if self.queue_tree else RECORD_VERSION,
             self.length,
             self.entries_added,
             last_ms,
@@ -391,7 +403,8 @@ class StreamMeta:
             self.iids_duplicates,
             len(self.prefix),
         )
-        return fixed + self.prefix + _encode_names(self.names)
+        queue = _QUEUE.pack(self.queue_tree, self.due_at) if self.queue_tree else b""
+        return fixed + self.prefix + queue + _encode_names(self.names)
 
     @classmethod
     def decode(cls, name: bytes, record: bytes) -> "StreamMeta":
@@ -402,15 +415,16 @@ class StreamMeta:
         self.name = name
         self.row = stream_row(name)
         try:
-            self._decode_hot(_HOT.unpack_from(record))
-            self._decode_cold(record[_HOT.size :])
+            hot = _HOT.unpack_from(record)
+            self._decode_hot(hot)
+            self._decode_cold(record[_HOT.size :], has_queue=hot[1] == QUEUE_VERSION)
         except (StructError, ValueError) as error:
             raise damaged("stream", name[2:], error) from error
         self._start()
         return self
 
     def _decode_hot(self, parts: tuple[int, ...]) -> None:
-        _check_version(parts[1])
+        _check_version(parts[1], RECORD_VERSION, QUEUE_VERSION)
         self.length, self.entries_added = parts[2:4]
         # Most of the IDs are the same few: objects that are shared take less of the collector.
         last, first = parts[4:6], parts[6:8]
@@ -423,16 +437,21 @@ class StreamMeta:
         self.unswept, self.nodes = parts[12:14]
         self.open_appended, self.open_live, self.open_bytes = parts[18:21]
 
-    def _decode_cold(self, record: bytes) -> None:
+    def _decode_cold(self, record: bytes, has_queue: bool) -> None:
         parts = _COLD.unpack_from(record)
         self.generation, self.max_deleted = parts[0], new_id(parts[1:3])
         self.groups_tree, self.groups_count, self.nodes_tree, self.expire_at = parts[3:7]
         self.idmp_tree, self.idmp_duration, self.idmp_maxsize = parts[7:10]
         self.pids, self.iids, self.iids_added, self.iids_duplicates = parts[10:14]
         _check_numbers(self.generation, self.nodes_tree, others=(self.groups_tree, self.idmp_tree))
-        prefix_end = _COLD.size + parts[14]
-        self.prefix = record[_COLD.size : prefix_end]
-        self.names = decode_names(record[prefix_end:])
+        end = _COLD.size + parts[14]
+        self.prefix = record[_COLD.size : end]
+        self.queue_tree = self.due_at = 0
+        if has_queue:
+            self.queue_tree, self.due_at = _QUEUE.unpack_from(record, end)
+            _check_numbers(self.queue_tree)
+            end += _QUEUE.size
+        self.names = decode_names(record[end:])
 
 
 class GroupMeta:
@@ -453,6 +472,7 @@ class GroupMeta:
         "nacked",
         "name",
         "pending",
+        "policy",
         "row",
         "runs",
         "times",
@@ -489,10 +509,12 @@ class GroupMeta:
         self.ahead: Ahead | None = None
         self.watches: RunWatches | None = None
         """Watches of the runs."""
+        self.policy: GroupPolicy | None = None
 
     def encode(self) -> bytes:
+        policy = None if self.policy is None else self.policy.encoded
         head = _GROUP.pack(
-            MEMBER_VERSION,
+            MEMBER_VERSION if policy is None else POLICY_VERSION,
             *self.last_delivered,
             min(self.entries_read, ENTRIES_READ_MAX),
             self.indexed,
@@ -504,14 +526,21 @@ class GroupMeta:
             self.runs.id,
             self.times.id,
         )
+        if policy is not None:
+            head += _POLICY.pack(len(policy)) + policy
         return head + self.activity.encode()
 
     @classmethod
     def decode(cls, name: bytes, row: bytes, record: bytes) -> "GroupMeta":
         with damage_named("group", name):
             parts = _GROUP.unpack_from(record)
-            activity = Activity.decode(record[_GROUP.size :])
-            _check_version(parts[0], MEMBER_VERSION)
+            _check_version(parts[0], MEMBER_VERSION, POLICY_VERSION)
+            end, policy = _GROUP.size, None
+            if parts[0] == POLICY_VERSION:
+                begin = end + _POLICY.size
+                end = begin + _POLICY.unpack_from(record, end)[0]
+                policy = GroupPolicy.decode(record[begin:end])
+            activity = Activity.decode(record[end:])
             _check_numbers(*parts[9:])
             if parts[4] > 1:
                 raise ValueError(f"a flag is {parts[4]}")
@@ -519,7 +548,7 @@ class GroupMeta:
         self.last_delivered, self.indexed = new_id(parts[1:3]), bool(parts[4])
         self.runs.room = 0 if self.indexed else trees.STORE_ROWS
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
-        self.consumers_count, self.activity = parts[8], activity
+        self.consumers_count, self.activity, self.policy = parts[8], activity, policy
         return self
 
 

@@ -180,6 +180,9 @@ class CountedPairs(Keys):
         return list(argv[2 : 2 + 2 * int(number) : 2]) if number.isdigit() else []
 
 
+OURS = "kvstream 0.1.0"
+"""The version of a command that Redis does not have."""
+
 FIRST = Keys(1, 1)
 SECOND = Keys(2, 2)
 FIRST_TWO = Keys(1, 2)

@@ -16,6 +16,7 @@ from kvstream.commands import (
     groups,
     info,
     keyspace,
+    policy,
     range,
     read,
     readgroup,
@@ -41,6 +42,7 @@ from kvstream.errors import KVStreamError, RequestError
 _STREAMS = (ack, append, claim, delete, groups, info, range, read, readgroup, trim)
 SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
+    "Queues": (policy.COMMANDS,),
     "Keys": (copy.COMMANDS, dump.COMMANDS, keyspace.COMMANDS),
     "Plain strings": (strings.COMMANDS,),
     "Connections": (keyspace.CONNECTION,),

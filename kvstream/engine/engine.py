@@ -25,6 +25,7 @@ from kvstream.engine.expiry import Expiry
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
+from kvstream.engine.timing import TimerThread
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
@@ -89,9 +90,13 @@ class Engine:
             )
             self.expiry = Expiry(self.run, requests.serve, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
+            index = self.catalog.index
+            self.timers = TimerThread(self.run, self._now_ms, lambda: index.next_timer)
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
+                index.on_sooner = self.timers.wake
                 self.expiry.start()
+                self.timers.start()
         except BaseException:
             with suppress(StoreError):
                 self.close() if hasattr(self, "committer") else self.database.close()
@@ -593,6 +598,7 @@ class Engine:
         with self._lock.held():
             if self._open is not None:
                 raise InvalidArgument("the store cannot be closed inside a transaction")
+        self.timers.stop()
         self.expiry.stop()
         with self._lock.held():
             if not self._closed:

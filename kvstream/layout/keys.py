@@ -20,6 +20,7 @@
                       | "N" db(u16) generation(u64)    key; the order of SCAN
                       | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
+                      | "T" at_ms(u64) name            empty; streams by their first timer
                       | "X" at_ms(u64) name            empty; the order of expiry
 
     trees      row   := tree(u64) name-of-group-or-consumer
@@ -48,6 +49,7 @@ UNLINKED_TAG = b"G"
 LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
+TIMER_TAG = b"T"
 EXPIRY_TAG = b"X"
 
 ID_BYTES = 16
@@ -150,6 +152,10 @@ def scan_row(db: int, generation: int) -> bytes:
 
 def expiry_row(at_ms: int, name: bytes) -> bytes:
     return EXPIRY_TAG + U64.pack(at_ms) + name
+
+
+def timer_row(at_ms: int, name: bytes) -> bytes:
+    return TIMER_TAG + U64.pack(at_ms) + name
 
 
 def tree_prefix(tree: int) -> bytes:

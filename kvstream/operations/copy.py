@@ -75,6 +75,7 @@ def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> Strea
     twin.nodes_tree = place.nodes_tree
     twin.idmp_tree = txn.allocate() if stream.idmp_tree else 0
     twin.groups_tree = twin.groups_count = 0
+    twin.queue_tree = twin.due_at = 0
     twin.swept, twin.unswept = MIN_ID, 0
     txn.catalog.add_stream(txn, name, twin)
     return twin
@@ -95,7 +96,10 @@ def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
         twin = txn.catalog.create_consumer(txn, made, consumer.name)
         twin.seen_ms, twin.active_ms = consumer.seen_ms, consumer.active_ms
     for run in pel.runs_from(txn, group, b""):
-        pel.place(txn, made, run.ids, run.owner, run.time_ms, run.deliveries, run.rank)
+        time_ms = run.time_ms if run.owned else 0  # the copy has no timer to wait for
+        pel.place(txn, made, run.ids, run.owner, time_ms, run.deliveries, run.rank)
+    if group.policy is not None:
+        made.policy = group.policy.with_rules({"keyed_tree": 0})
     for field in _COPIED_OF_GROUP:
         setattr(made, field, getattr(group, field))
     txn.member_changed(made)

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kvstream import Corruption, StreamID, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix
+from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import Activity, ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run, run_tree, time_of
 from kvstream.meta.trees import key_tree
@@ -33,6 +34,15 @@ STREAM_FIELDS: dict[str, st.SearchStrategy[Any]] = {
     "prefix": st.builds(message_prefix, st.binary(min_size=2, max_size=9), U64),
     "names": NAMES,
 }
+QUEUE_FIELDS = {"queue_tree": GIVEN_OUT, "due_at": U64}
+POLICIES = st.none() | st.builds(
+    GroupPolicy,
+    lease_ms=st.integers(0, COUNTED_MAX - 1),
+    backoff_ms=st.lists(st.integers(0, COUNTED_MAX - 1), max_size=4).map(tuple),
+    dead_letter=st.binary(max_size=9),
+    paused=st.booleans(),
+    keyed_tree=GIVEN_OUT | st.just(0),
+)
 GROUP_FIELDS = {
     **dict.fromkeys(("pending", "nacked", "nack_rank"), U64),
     "last_delivered": IDS,
@@ -40,6 +50,7 @@ GROUP_FIELDS = {
     "indexed": st.booleans(),
     "activity": st.builds(Activity, U64, I64, st.binary(max_size=9)),
     "consumers_count": U32,
+    "policy": POLICIES,
 }
 
 
@@ -75,6 +86,15 @@ def test_a_stream_s_record_is_read_back_as_it_was(fields: dict[str, Any]) -> Non
     assert {field: getattr(found, field) for field in fields} == fields
     assert (found.name, found.row) == (NAME, b"S" + NAME)
     assert found.encode() == stream.encode()
+
+
+@given(st.fixed_dictionaries({**STREAM_FIELDS, **QUEUE_FIELDS}))
+def test_a_queue_s_record_is_read_back_as_it_was(fields: dict[str, Any]) -> None:
+    stream = a_stream()
+    for field, value in fields.items():
+        setattr(stream, field, value)
+    found = StreamMeta.decode(NAME, stream.encode())
+    assert {field: getattr(found, field) for field in fields} == fields
 
 
 def test_the_cold_part_of_a_record_is_encoded_anew_only_when_told() -> None:

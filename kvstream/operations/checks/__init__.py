@@ -14,6 +14,7 @@ from kvstream.operations.checks.groups import check_groups
 from kvstream.operations.checks.keyspace import KeyspaceCheck, check_messages, check_trees
 from kvstream.operations.checks.memory import check_memory
 from kvstream.operations.checks.producers import check_producers
+from kvstream.operations.checks.queues import check_queue
 from kvstream.operations.checks.survey import Survey
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.records import Fault
@@ -48,6 +49,7 @@ def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) ->
         check_entries(survey, stream, place)
     check_groups(survey, stream, place)
     check_producers(survey, stream, place)
+    check_queue(survey, stream, place)
 
 
 def _mend(txn: Txn, mending: Batch) -> None:

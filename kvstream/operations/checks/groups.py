@@ -308,7 +308,8 @@ def _check_group(
         survey.findings.fault(place, _UNDECODABLE, mended=False)
         survey.owner_lost = True
         return
-    for tree in (group.consumers_tree, group.runs.id, group.times.id):
+    keyed = () if group.policy is None else (group.policy.keyed_tree,)
+    for tree in (group.consumers_tree, group.runs.id, group.times.id, *filter(None, keyed)):
         survey.claim_tree(place, tree)
     owners = _owners(survey, group, place)
     check_runs(survey, group, place, owners)

@@ -22,6 +22,7 @@ from kvstream.layout.keys import (
     SCAN_TAG,
     STREAM_TAG,
     SWAPPED_KEY,
+    TIMER_TAG,
     U16,
     U64,
     UNLINKED_TAG,
@@ -34,6 +35,7 @@ from kvstream.layout.keys import (
     qualified,
     scan_row,
     successor,
+    timer_row,
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.keyspace import decode_swapped
@@ -103,6 +105,7 @@ class KeyspaceCheck:
             SWAPPED_KEY: self._swapped,
             SCAN_TAG: self._listed,
             STREAM_TAG: self._record,
+            TIMER_TAG: self._timed,
             EXPIRY_TAG: self._expiring,
         }
 
@@ -263,7 +266,10 @@ class KeyspaceCheck:
         if not (gone or unlinked):
             self._check_expiry(found, place)
         if isinstance(found, StreamMeta):
+            due_at = found.due_at
             self._stream(found, value, place, gone)
+            if not (gone or unlinked):
+                self._check_timer(found, place, due_at)
         elif not gone:
             check_value(self._survey, found, place)
 
@@ -301,6 +307,29 @@ class KeyspaceCheck:
         if self._survey.rows.get(_METADATA, key) != b"":
             self._findings.fault(place, "the row for expiry is missing")
             self._findings.put(_METADATA, key, b"")
+
+    def _check_timer(self, stream: StreamMeta, place: str, recorded: int) -> None:
+        """Check the row of a stream's first timer; its ``recorded`` time may have been wrong."""
+        if recorded and recorded != stream.due_at:
+            self._findings.delete(_METADATA, timer_row(recorded, stream.name))
+        if not stream.due_at:
+            return
+        key = timer_row(stream.due_at, stream.name)
+        if self._survey.rows.get(_METADATA, key) != b"":
+            if recorded == stream.due_at:
+                self._findings.fault(place, "the row for timers is missing")
+            self._findings.put(_METADATA, key, b"")
+
+    def _timed(self, key: bytes, value: bytes) -> None:
+        """A row of a stream that a flush deleted is no fault: it is deleted when it is due."""
+        name = key[_EXPIRY_NAME:]
+        if len(name) < U16.size:
+            self._unknown(key, value)
+            return
+        found = self._survey.key(name)
+        true = isinstance(found, StreamMeta) and found.due_at == U64.unpack_from(key, 1)[0]
+        if not true and self._bounds.get(database_of(name)) is None:
+            self._stray(key, name, found, "a row for timers of no such stream")
 
     def _listed(self, key: bytes, value: bytes) -> None:
         if len(key) != _SCAN_ROW_BYTES:

@@ -2,7 +2,7 @@
 
 from kvstream.bulkload import commit
 from kvstream.commands.args import Argv, integer, syntax_error
-from kvstream.commands.command import SECOND, Answer, Family, Keys, flags
+from kvstream.commands.command import OURS, SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import qualified
@@ -13,15 +13,14 @@ from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.uploads import PART_WORDS
 
 COMMANDS = Family("server")
-_OURS = "kvstream 0.1.0"
-COMMANDS.add_help("kvstream.load", since=_OURS)
+COMMANDS.add_help("kvstream.load", since=OURS)
 _LOADS = flags("write denyoom admin no_multi")
 _PART = b"PART"
 
 
 @COMMANDS.command(
     *("kvstream.load|ticket", "[key ...]", _LOADS, Keys(2, -1)),
-    since=_OURS,
+    since=OURS,
     uses="RW insert",
 )
 def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
@@ -39,7 +38,7 @@ def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 @COMMANDS.command(
     *("kvstream.load|put", "load file offset data", flags("denyoom admin local")),
-    since=_OURS,
+    since=OURS,
 )
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Append bytes to a file, at an offset equal to its length; return the new length."""
@@ -53,7 +52,7 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     "kvstream.load|commit",
     "load [MARK key number] PART name digest GIVEN|ALLOTTED [PART ...]",
     _LOADS,
-    since=_OURS,
+    since=OURS,
 )
 def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Append the entries of all files at once, or none; return how many: 0 if MARK was there.
@@ -85,7 +84,7 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     return job.wait(Map(outcome))
 
 
-@COMMANDS.command("kvstream.load|state", "key serialized-value", _LOADS, SECOND, since=_OURS)
+@COMMANDS.command("kvstream.load|state", "key serialized-value", _LOADS, SECOND, since=OURS)
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Set the groups, counters and producers of a stream from a payload of DUMP; entries stay.
 
@@ -95,7 +94,7 @@ def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-@COMMANDS.command("kvstream.load|discard", "load", flags("admin local"), since=_OURS)
+@COMMANDS.command("kvstream.load|discard", "load", flags("admin local"), since=OURS)
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Cancel a load and delete its files."""
     server_of(client).loads.discard(argv[2])

@@ -242,7 +242,7 @@ class Pause:
         self._waits = waits
         self._server = server
         self._calls = calls
-        self._expiry = server.engine.expiry
+        self._expiry, self._timers = server.engine.expiry, server.engine.timers
         self.until: float | None = None
         """When it ends, on the server's clock; None: there is no pause."""
         self._every = False
@@ -253,13 +253,13 @@ class Pause:
         until = self._server.clock() + seconds
         self.until = until if self.until is None else max(until, self.until)
         self._every = every or (self._every and self._calls.paused)
-        self._calls.paused = self._expiry.paused = True
+        self._calls.paused = self._expiry.paused = self._timers.paused = True
         self._release()
 
     def end(self) -> None:
         """End the pause; held clients go on, first come first served."""
         self.until = None
-        self._calls.paused = self._expiry.paused = False
+        self._calls.paused = self._expiry.paused = self._timers.paused = False
         self._release()
 
     def _release(self) -> None:

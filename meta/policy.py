@@ -1,0 +1,111 @@
+"""The policy of a consumer group: how its entries are delivered, repeated and given up.
+
+A policy is a part of the group's record, so it costs no read. In it stands what differs from the
+defaults alone::
+
+    policy := msgpack map of field name -> number | bytes | array of numbers
+
+Times are milliseconds. 0, or an empty value, means that there is no such rule.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields, replace
+from functools import cached_property
+from random import random
+from typing import Any
+
+import msgpack
+
+from kvstream.layout.keys import COUNTED_MAX
+
+_pack = msgpack.Packer(use_bin_type=True).pack
+
+
+@dataclass(frozen=True)
+class GroupPolicy:
+    """The rules of one group. Equal policies encode to equal bytes."""
+
+    lease_ms: int = 0
+    """An entry that is pending with a consumer for so long goes to the next reader of ``>``."""
+    max_deliveries: int = 0
+    """After so many deliveries an entry moves to the dead letters instead of being repeated."""
+    backoff_ms: tuple[int, ...] = ()
+    """The delay after the first failure, the second, and so on; the last one repeats."""
+    backoff_cap_ms: int = 0
+    """If set, the delay doubles from ``backoff_ms[0]`` up to this."""
+    jitter_percent: int = 0
+    """A delay is shortened by up to this share of it, at random."""
+    dead_letter: bytes = b""
+    """The key of the dead-letter stream, in the same database; none: see ``dead_key``."""
+    order_by: bytes = b""
+    """A field: entries of equal value are delivered in order, ``max_per_key`` at a time."""
+    max_per_key: int = 1
+    max_in_flight: int = 0
+    """At most so many entries are pending with consumers at a time."""
+    rate_count: int = 0
+    """At most so many entries are delivered in any window of ``rate_ms``."""
+    rate_ms: int = 0
+    paused: bool = False
+    """Nothing is delivered."""
+    reap_idle_ms: int = 0
+    """A consumer idle for so long is deleted; its pending entries pass on."""
+    keyed_tree: int = 0
+    """The tree of the entries by their value of ``order_by``; not a rule."""
+
+    @cached_property
+    def encoded(self) -> bytes:
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return bytes(_pack({name: value for name, value in values.items() if value != _NONE[name]}))
+
+    @classmethod
+    def decode(cls, packed: bytes) -> "GroupPolicy":
+        """Decode a policy; raise ValueError if it is damaged or of a later version."""
+        try:
+            found = msgpack.unpackb(packed, use_list=False)
+        except Exception as error:  # msgpack raises errors of many classes
+            raise ValueError(f"a policy that cannot be decoded: {error!r}") from error
+        if type(found) is not dict or not all(map(_is_sound, found, found.values())):
+            raise ValueError("a policy with unknown or damaged rules")
+        return cls(**found)
+
+    def with_rules(self, changes: Mapping[str, Any]) -> "GroupPolicy":
+        """Return the policy with some rules changed."""
+        return replace(self, **changes)
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether it has no rule."""
+        return replace(self, keyed_tree=0) == _EMPTY
+
+    def delay_ms(self, deliveries: int) -> int:
+        """Return the delay before an entry that failed ``deliveries`` times is repeated."""
+        if not self.backoff_ms:
+            return 0
+        failed = max(1, deliveries)
+        if self.backoff_cap_ms:
+            doubled = self.backoff_ms[0] << min(failed - 1, _DOUBLINGS_MAX)
+            delay = min(doubled, self.backoff_cap_ms)
+        else:
+            delay = self.backoff_ms[min(failed, len(self.backoff_ms)) - 1]
+        return delay - int(delay * self.jitter_percent / 100 * random())
+
+    def dead_key(self, key: bytes) -> bytes:
+        """Return the key of the dead letters of a group of stream ``key``."""
+        return self.dead_letter or key + DEAD_SUFFIX
+
+
+DEAD_SUFFIX = b":dead"
+_DOUBLINGS_MAX = 62
+_EMPTY = GroupPolicy()
+_NONE = {each.name: each.default for each in fields(GroupPolicy)}
+
+
+def _is_sound(name: object, value: object) -> bool:
+    """Return whether a decoded rule is known and its value of the right type and range."""
+    if not isinstance(name, str) or name not in _NONE:
+        return False
+    default = _NONE[name]
+    if type(value) is not type(default):
+        return False
+    numbers = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
+    return all(type(each) in (int, bool) and 0 <= each < COUNTED_MAX for each in numbers)

@@ -1,0 +1,182 @@
+"""The queue tree of a stream: its timers, and other rows of queues.
+
+A stream that was never used as a queue has no such tree. A timer is a row that is due at a time;
+what it does is its kind's concern (operations/due.py)::
+
+    timer row := queue tree(u64) "T" at_ms(u64) kind(u8) rest -> value
+    other row := queue tree(u64) tag rest                     -> value     of the tag's own kind
+
+A stream's record has the time of its first timer, and an index of the store lists the streams that
+have one by that time (meta/keyspace.py). The time may be too early after a timer was taken away;
+the step that then finds nothing due sets it anew. Scans begin at that time, so that they step over
+no rows of timers that have fired.
+"""
+
+from collections.abc import Iterator
+from enum import IntEnum
+from struct import Struct
+from typing import NamedTuple
+
+from kvstream.errors import Corruption
+from kvstream.layout.keys import successor, tree_prefix
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family, Row
+
+_TREES = Family.TREES
+TIMER = b"T"
+_TIMER = Struct(">cQB")
+TIME_MAX = (1 << 63) - 1
+"""The latest time of a timer, in Unix milliseconds."""
+
+
+class Kind(IntEnum):
+    """What a timer does when it is due; ``rest`` and ``value`` are the kind's own."""
+
+    DELAYED = 1
+    """Adds a message."""
+    RETRY = 2
+    """Makes pending entries ready to be delivered again."""
+    CRON = 3
+    """Adds the message of a schedule."""
+    RETENTION = 4
+    """Removes entries that the stream need not keep."""
+    REAP = 5
+    """Deletes idle consumers of a group."""
+    REDRIVE = 6
+    """Moves dead letters back."""
+    EXPIRED = 7
+    """Deletes a message whose time to live is over."""
+    UNIQUE = 8
+    """Forgets an ID that kept others of its kind out."""
+
+
+class Timer(NamedTuple):
+    """One timer, in the order in which timers are due."""
+
+    at_ms: int
+    kind: int
+    rest: bytes
+    value: bytes
+
+
+def tree(txn: Txn, stream: StreamMeta) -> bytes:
+    """Return the prefix of the stream's queue tree, which is made if there is none."""
+    if not stream.queue_tree:
+        stream.queue_tree = txn.allocate()
+        txn.reshaped(stream)
+    return tree_prefix(stream.queue_tree)
+
+
+# --- other rows ---------------------------------------------------------------------------------
+
+
+def get_row(txn: Txn, stream: StreamMeta, suffix: bytes) -> bytes | None:
+    """Return the value of a row, given by its tag and rest."""
+    if not stream.queue_tree:
+        return None
+    return txn.batch.get(_TREES, tree_prefix(stream.queue_tree) + suffix)
+
+
+def put_row(txn: Txn, stream: StreamMeta, suffix: bytes, value: bytes) -> None:
+    txn.batch.put(_TREES, tree(txn, stream) + suffix, value)
+
+
+def delete_row(txn: Txn, stream: StreamMeta, suffix: bytes) -> None:
+    if stream.queue_tree:
+        txn.batch.delete(_TREES, tree_prefix(stream.queue_tree) + suffix)
+
+
+def scan_rows(
+    txn: Txn, stream: StreamMeta, prefix: bytes, start: bytes = b""
+) -> Iterator[tuple[bytes, bytes]]:
+    """Yield (suffix, value) of the rows whose suffixes begin with ``prefix``, from one on."""
+    if not stream.queue_tree:
+        return
+    head = tree_prefix(stream.queue_tree)
+    for key, value in txn.batch.scan(_TREES, head + max(prefix, start), successor(head + prefix)):
+        yield key[len(head) :], value
+
+
+# --- timers -------------------------------------------------------------------------------------
+
+
+def _suffix(at_ms: int, kind: int, rest: bytes) -> bytes:
+    return _TIMER.pack(TIMER, at_ms, kind) + rest
+
+
+def decode(suffix: bytes, value: bytes) -> Timer:
+    """Return the timer of a row; raise Corruption if it is damaged."""
+    if len(suffix) < _TIMER.size:
+        raise Corruption(f"the timer {suffix.hex()} is damaged")
+    _, at_ms, kind = _TIMER.unpack_from(suffix)
+    return Timer(at_ms, kind, suffix[_TIMER.size :], value)
+
+
+def put(
+    txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes, value: bytes = b""
+) -> None:
+    """Set a timer; one of the same time, kind and rest is replaced."""
+    at_ms = min(max(0, at_ms), TIME_MAX)
+    put_row(txn, stream, _suffix(at_ms, kind, rest), value)
+    if not stream.due_at or at_ms < stream.due_at:
+        set_due(txn, stream, at_ms)
+
+
+def take(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
+    """Take a timer away and return its value; None if there is none."""
+    suffix = _suffix(at_ms, kind, rest)
+    value = get_row(txn, stream, suffix)
+    if value is not None:
+        delete_row(txn, stream, suffix)
+    return value
+
+
+def get(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
+    """Return the value of a timer; None if there is none."""
+    return get_row(txn, stream, _suffix(at_ms, kind, rest))
+
+
+def scan(
+    txn: Txn, stream: StreamMeta, kind: int | None = None, start_ms: int = 0, rest: bytes = b""
+) -> Iterator[Timer]:
+    """Yield the timers, of one kind if it is given, from a time on (``rest``: within that time)."""
+    start_ms = max(start_ms, stream.due_at)
+    start = _suffix(start_ms, kind or 0, rest)
+    for suffix, value in scan_rows(txn, stream, TIMER, start):
+        timer = decode(suffix, value)
+        if kind is None or timer.kind == kind:
+            yield timer
+
+
+def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
+    """Take up to ``limit`` timers that are due, in order, and set the time of the next one."""
+    if not stream.due_at or stream.due_at > txn.now_ms:
+        return []
+    head = tree_prefix(stream.queue_tree)
+    lower = head + _suffix(stream.due_at, 0, b"")
+    rows = txn.batch.page(_TREES, lower, successor(head + TIMER), limit + 1)
+    found = [decode(key[len(head) :], value) for key, value in rows]
+    due = [timer for timer in found[:limit] if timer.at_ms <= txn.now_ms]
+    _delete_first(txn, rows[: len(due)])
+    set_due(txn, stream, found[len(due)].at_ms if len(due) < len(found) else 0)
+    return due
+
+
+def _delete_first(txn: Txn, rows: list[Row]) -> None:
+    """Delete adjacent rows: many of them as one range, which scans step over at once."""
+    if len(rows) > _FEW:
+        txn.batch.delete_range(_TREES, rows[0][0], rows[-1][0] + b"\0")
+        return
+    for key, _ in rows:
+        txn.batch.delete(_TREES, key)
+
+
+_FEW = 32
+
+
+def set_due(txn: Txn, stream: StreamMeta, at_ms: int) -> None:
+    """Set the time of the stream's first timer, 0 if it has none."""
+    if at_ms != stream.due_at:
+        txn.catalog.index.set_due(txn, stream, at_ms)
+        txn.reshaped(stream)

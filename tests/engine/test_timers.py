@@ -1,0 +1,218 @@
+"""Timers of streams: each fires once at its time, whatever happens to its stream before."""
+
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from kvstream import ManualClock, Store
+from kvstream.layout.keys import qualified
+from kvstream.meta import timers
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations import due
+from tests.opening import Stores
+from tests.patience import until
+
+NAME = qualified(0, b"s")
+Fired = list[tuple[bytes, bytes]]
+
+
+@pytest.fixture
+def fired(monkeypatch: pytest.MonkeyPatch) -> Fired:
+    """The (stream, rest) of each timer of kind DELAYED that has fired."""
+    found: Fired = []
+
+    def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+        found.extend((name[2:], timer.rest) for timer in due)
+
+    monkeypatch.setattr(due, "KINDS", {Kind.DELAYED: fire})
+    return found
+
+
+@pytest.fixture
+def quiet(open_store: Stores) -> Store:
+    """A store whose timer thread does nothing: the test makes the steps."""
+    store = open_store("own")
+    store.engine.timers.paused = True
+    return store
+
+
+def put(store: Store, at_ms: int, rest: bytes, key: str = "s") -> None:
+    def operation(txn: Txn) -> None:
+        stream = txn.stream(qualified(0, key.encode()))
+        assert stream is not None
+        timers.put(txn, stream, at_ms, Kind.DELAYED, rest, b"value of " + rest)
+
+    if not store.exists(key):
+        store.stream(key).create_group("g", mkstream=True)
+    store.engine.run(operation)
+
+
+def step(store: Store, limit: int = 100) -> int:
+    return store.engine.run(due.run_due, limit)
+
+
+def test_a_timer_fires_at_its_time_and_once(quiet: Store, clock: ManualClock, fired: Fired) -> None:
+    now = clock.now_ms()
+    put(quiet, now + 10, b"second")
+    put(quiet, now + 5, b"first")
+    assert step(quiet) == 0
+    clock.advance(9)
+    assert (step(quiet), fired) == (1, [(b"s", b"first")])
+    clock.advance(1)
+    assert (step(quiet), step(quiet)) == (1, 0)
+    assert fired == [(b"s", b"first"), (b"s", b"second")]
+    assert quiet.check() == []
+
+
+def test_the_thread_fires_a_timer_without_being_asked(
+    open_store: Stores, clock: ManualClock, fired: Fired
+) -> None:
+    store = open_store("own")
+    put(store, clock.now_ms() + 50, b"x")
+    clock.advance(50)
+    until(lambda: fired == [(b"s", b"x")], "the timer to fire")
+
+
+def test_a_timer_that_was_taken_does_not_fire(
+    quiet: Store, clock: ManualClock, fired: Fired
+) -> None:
+    at_ms = clock.now_ms() + 5
+    put(quiet, at_ms, b"x")
+
+    def operation(txn: Txn) -> tuple[bytes | None, bytes | None]:
+        stream = txn.stream(NAME)
+        assert stream is not None
+        taken = [timers.take(txn, stream, at_ms, Kind.DELAYED, b"x") for _ in range(2)]
+        return taken[0], taken[1]
+
+    assert quiet.engine.run(operation) == (b"value of x", None)
+    clock.advance(5)
+    assert step(quiet) == 1  # which finds nothing and sets the time anew
+    assert (step(quiet), fired) == (0, [])
+    assert quiet.check() == []
+
+
+def test_timers_of_one_step_are_at_most_its_limit(
+    quiet: Store, clock: ManualClock, fired: Fired
+) -> None:
+    for number in range(250):
+        put(quiet, clock.now_ms() + number % 7, b"%03d" % number)
+    clock.advance(7)
+    assert [step(quiet) for _ in range(4)] == [100, 100, 50, 0]
+    assert [rest for _, rest in fired] == sorted(
+        [rest for _, rest in fired], key=lambda rest: (int(rest) % 7, rest)
+    )
+    assert quiet.check() == []
+
+
+@pytest.mark.parametrize(
+    ("change", "fires"),
+    [
+        (lambda store: store.rename("s", "t"), [(b"t", b"x")]),
+        (lambda store: store.delete("s"), []),
+        (lambda store: store.flush(), []),
+        (lambda store: store.copy("s", "t"), [(b"s", b"x")]),
+    ],
+    ids=["RENAME takes it along", "DEL", "FLUSHDB", "COPY leaves it"],
+)
+def test_timers_share_the_fate_of_their_stream(
+    quiet: Store,
+    clock: ManualClock,
+    fired: Fired,
+    change: Callable[[Store], object],
+    fires: Fired,
+) -> None:
+    put(quiet, clock.now_ms() + 5, b"x")
+    change(quiet)
+    assert quiet.check() == []
+    clock.advance(5)
+    step(quiet)
+    step(quiet)
+    assert fired == fires
+    assert quiet.check() == []
+
+
+def test_a_new_stream_does_not_inherit_timers(
+    quiet: Store, clock: ManualClock, fired: Fired
+) -> None:
+    put(quiet, clock.now_ms() + 5, b"old")
+    quiet.flush()
+    put(quiet, clock.now_ms() + 9, b"new")
+    clock.advance(5)
+    step(quiet)
+    assert fired == []
+    clock.advance(4)
+    step(quiet)
+    assert fired == [(b"s", b"new")]
+
+
+def test_timers_outlive_the_store_s_closing(
+    open_store: Stores, clock: ManualClock, fired: Fired
+) -> None:
+    store = open_store("own")
+    put(store, clock.now_ms() + 5, b"x")
+    store.close()
+    clock.advance(5)
+    store = open_store("own")
+    until(lambda: fired == [(b"s", b"x")], "the timer to fire")
+    assert store.check() == []
+
+
+def test_a_failing_step_is_undone_and_made_again(
+    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tries: list[bytes] = []
+
+    def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
+        tries.append(found[0].rest)
+        if len(tries) == 1:
+            raise RuntimeError("once")
+
+    monkeypatch.setattr(due, "KINDS", {Kind.DELAYED: fire})
+    put(quiet, clock.now_ms(), b"x")
+    with pytest.raises(RuntimeError, match="once"):
+        step(quiet)
+    assert (step(quiet), step(quiet)) == (1, 0)
+    assert tries == [b"x", b"x"]
+
+
+def test_random_timers_fire_in_order(quiet: Store, clock: ManualClock, fired: Fired) -> None:
+    random = Random(7)
+    left: list[tuple[int, bytes]] = []
+    expected: list[bytes] = []
+    for number in range(300):
+        at_ms = clock.now_ms() + random.randrange(40)
+        put(quiet, at_ms, b"%05d" % number)
+        left.append((at_ms, b"%05d" % number))
+        if random.random() < 0.2:
+            clock.advance(random.randrange(20))
+            while step(quiet, 7):
+                pass
+            due_now = sorted(each for each in left if each[0] <= clock.now_ms())
+            left = [each for each in left if each[0] > clock.now_ms()]
+            expected += [rest for _, rest in due_now]
+            assert [rest for _, rest in fired] == expected
+    assert quiet.check() == []
+
+
+def test_check_finds_a_time_that_is_too_late_and_mends_it(
+    quiet: Store, clock: ManualClock, fired: Fired
+) -> None:
+    put(quiet, clock.now_ms() + 5, b"x")
+
+    def too_late(txn: Txn) -> None:
+        stream = txn.stream(NAME)
+        assert stream is not None
+        timers.set_due(txn, stream, clock.now_ms() + 5000)
+
+    quiet.engine.run(too_late)
+    assert [fault.message.partition(":")[0] for fault in quiet.check(repair=True)] == [
+        "the time of the first timer is wrong"
+    ]
+    assert quiet.check() == []
+    clock.advance(5)
+    step(quiet)
+    assert fired == [(b"s", b"x")]
