@@ -460,7 +460,7 @@ class Store(Generic[S]):
         self._engine.compact()
 
     def stats(self) -> dict[str, Any]:
-        """Return sizes and counters of RocksDB; on a server, the sections of INFO."""
+        """Return sizes and counters of RocksDB and queues; on a server, the sections of INFO."""
         return self._engine.statistics()
 
 

@@ -31,6 +31,7 @@ from kvstream.meta import unfinished_loads
 from kvstream.meta.filling import Limits, catch_up
 from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
+from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Hot
 from kvstream.meta.runs import run_tree
@@ -173,6 +174,7 @@ class Catalog:
         """Writes wait for disk space: trims delete their rows at once."""
         self.held: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
+        self.queue_events = QueueEvents()
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
         self.flushed, self.unlinked = Flushed(), Unlinked()

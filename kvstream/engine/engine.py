@@ -515,8 +515,8 @@ class Engine:
         return most
 
     def statistics(self) -> dict[str, Any]:
-        """Return sizes and counters of RocksDB."""
-        return self.database.statistics()
+        """Return sizes and counters of RocksDB, and the counters of queues."""
+        return {**self.database.statistics(), "queues": self.catalog.queue_events.counts()}
 
     # --- upkeep ---------------------------------------------------------------------------------
 

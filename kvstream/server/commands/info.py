@@ -106,7 +106,7 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     System calls are not counted. Fields of missing features (replicas, scripts, forks, eviction)
     are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
-    turn of requests, so an idle server has none.
+    turn of requests, so an idle server has none. Section Queues counts the events of queues.
     """
     asked = {text(word).lower() for word in argv[1:]} or {"default"}
     parts: list[str] = []
@@ -338,6 +338,10 @@ def _latencystats(server: "Executor", txn: Txn) -> Fields:
             yield f"latency_percentiles_usec_{name}", shown
 
 
+def _queues(server: "Executor", txn: Txn) -> Fields:
+    return txn.catalog.queue_events.counts().items()
+
+
 def _nothing(server: "Executor", txn: Txn) -> Fields:
     return ()
 
@@ -362,6 +366,7 @@ _SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
     "Memory": (True, _memory),
     "Persistence": (True, _persistence),
     "Stats": (True, _stats),
+    "Queues": (True, _queues),
     "Replication": (True, _replication),
     "CPU": (True, _cpu),
     "Modules": (True, _nothing),

@@ -5,6 +5,7 @@ from collections.abc import Callable
 
 from kvstream.errors import StoreError, StoreFull
 from kvstream.layout.keys import database_of, key_of
+from kvstream.meta.queue_events import MEANINGS, QueueEvents
 from kvstream.operations.info import GroupFigures, StreamFigures
 from kvstream.server.metrics.metric import (
     Metric,
@@ -305,6 +306,35 @@ _GROUPS = (
     ),
 )
 
+
+def _events(view: View) -> QueueEvents:
+    return view.executor.engine.catalog.queue_events
+
+
+def _of_queues(name: str, meaning: str) -> Metric:
+    return count(
+        f"kvstream_queue_{name}_total",
+        f"{meaning}.",
+        lambda view: getattr(_events(view), name),
+    )
+
+
+_QUEUES = (
+    *(_of_queues(name, meaning) for name, meaning in MEANINGS.items()),
+    counter(
+        "kvstream_queue_dead_letters_total",
+        "Entries that became dead letters: max-deliveries, fatal or expired.",
+        lambda view: [((reason,), n) for reason, n in _events(view).dead.items()],
+        ("reason",),
+    ),
+    counter(
+        "kvstream_queue_limited_reads_total",
+        "Reads that a limit of a group kept from entries: in-flight, rate or paused.",
+        lambda view: [((limit,), n) for limit, n in _events(view).limited.items()],
+        ("limit",),
+    ),
+)
+
 _ROCKSDB = (
     _of_family("memtable_bytes", "Bytes in memtables.", "cur-size-all-mem-tables"),
     _of_family(
@@ -377,6 +407,7 @@ SECTIONS: dict[str, tuple[Metric, ...]] = {
     "Store": _STORE,
     "Streams": _STREAMS,
     "Groups": _GROUPS,
+    "Queues": _QUEUES,
     "RocksDB": _ROCKSDB,
     "This page": _SELF,
 }

@@ -28,6 +28,9 @@ instantaneous_eventloop_duration_usec tracking_total_items expired_subkeys modul
 """
 """What redis_exporter, redis-py and dashboards read."""
 
+OURS = "# Queues"
+"""The section that Redis does not have; it is shown by default."""
+
 
 def test_what_exporters_read_is_there(client: redis.Redis) -> None:
     told = client.info()
@@ -39,7 +42,7 @@ def test_what_exporters_read_is_there(client: redis.Redis) -> None:
 def test_sections_are_chosen_as_redis_chooses_them(served: Served, redis_port: int) -> None:
     def sections(asker: Asker, *words: str) -> list[str]:
         lines = asker.ask("INFO", *words).decode().split("\r\n")
-        return [line for line in lines if line.startswith("#")]
+        return [line for line in lines if line.startswith("#") and line != OURS]
 
     with served.asker() as ours, Asker(redis_port) as theirs:
         for words in (
@@ -47,6 +50,13 @@ def test_sections_are_chosen_as_redis_chooses_them(served: Served, redis_port: i
             *(("commandstats",), ("default", "commandstats"), ("nosuch",), ("keyspace", "nosuch")),
         ):
             assert sections(ours, *words) == sections(theirs, *words), words
+
+
+def test_queues_have_a_section_of_counters(client: redis.Redis, served: Served) -> None:
+    served.engine.catalog.queue_events.retries = 3
+    for told in (client.info(), client.info("queues")):
+        assert told["retries"] == 3
+        assert told["dead_max_deliveries"] == 0
 
 
 def test_commands_and_errors_are_counted(client: redis.Redis, served: Served) -> None:

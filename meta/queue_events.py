@@ -1,0 +1,97 @@
+"""Count what happens in queues, and log limits that are hit and dead letters.
+
+One object of a store, ``txn.catalog.queue_events``, has all counters. Operations add to them where
+the event happens; a commit that fails afterwards is counted nevertheless. INFO, the metrics and
+``store.stats()`` show them.
+"""
+
+import logging
+from collections.abc import Mapping
+
+from kvstream.layout.keys import key_of
+from kvstream.logs import NOTICE, Throttle
+from kvstream.types.ids import StreamID
+
+DEAD_REASONS = ("max-deliveries", "fatal", "expired")
+"""Why an entry moves to the dead-letter stream."""
+LIMITS = ("in-flight", "rate", "paused")
+"""What may keep a group from delivering an entry."""
+LIMIT_LINE_S = 60.0
+"""The limits that a group hits are logged at most once in this time, each."""
+THROTTLES_MAX = 1000
+"""Groups whose last log line is remembered; the oldest is forgotten first."""
+
+MEANINGS: Mapping[str, str] = {
+    "delayed_fired": "Delayed messages that became due and were added",
+    "cron_fired": "Messages that schedules added",
+    "cron_missed": "Times of schedules that were skipped, because the store was not open",
+    "retries": "Delayed entries that became due for another delivery",
+    "leases_lapsed": "Entries delivered again because their lease had run out",
+    "duplicates_skipped": "Messages skipped because their unique ID was taken",
+    "retained_removed": "Entries that retention removed",
+    "consumers_reaped": "Idle consumers that were removed by policy",
+    "redriven": "Dead letters that were added to a stream again",
+}
+"""The plain counters and what they count."""
+
+_log = logging.getLogger(__name__)
+
+
+class QueueEvents:
+    """The counters of a store's queues since it was opened."""
+
+    __slots__ = (*MEANINGS, "_throttles", "dead", "limited")
+
+    delayed_fired: int
+    cron_fired: int
+    cron_missed: int
+    retries: int
+    leases_lapsed: int
+    duplicates_skipped: int
+    retained_removed: int
+    consumers_reaped: int
+    redriven: int
+
+    def __init__(self) -> None:
+        for name in MEANINGS:
+            setattr(self, name, 0)
+        self.dead = dict.fromkeys(DEAD_REASONS, 0)
+        """Dead letters by reason. ``bury`` counts them."""
+        self.limited = dict.fromkeys(LIMITS, 0)
+        """Reads that a limit kept from entries, by limit. ``limit`` counts them."""
+        self._throttles: dict[tuple[bytes, bytes, str], Throttle] = {}
+
+    def bury(self, name: bytes, group: bytes, eid: StreamID, reason: str) -> None:
+        """Count and log a dead letter; ``name`` is the stored name of the stream."""
+        self.dead[reason] = self.dead.get(reason, 0) + 1
+        self._throttle(name, group, "dead").log(
+            *(_log, NOTICE, "entry %s of stream %s is a dead letter of group %s: %s"),
+            *(eid, _text(key_of(name)), _text(group), reason),
+        )
+
+    def limit(self, name: bytes, group: bytes, kind: str) -> None:
+        """Count and log a read that one of LIMITS kept from entries."""
+        self.limited[kind] = self.limited.get(kind, 0) + 1
+        self._throttle(name, group, kind).log(
+            *(_log, NOTICE, "stream %s: group %s delivers no more entries now: %s"),
+            *(_text(key_of(name)), _text(group), kind),
+        )
+
+    def _throttle(self, name: bytes, group: bytes, kind: str) -> Throttle:
+        found = self._throttles.get((name, group, kind))
+        if found is None:
+            if len(self._throttles) >= THROTTLES_MAX:
+                del self._throttles[next(iter(self._throttles))]
+            found = Throttle() if kind == "dead" else Throttle(lines=1, seconds=LIMIT_LINE_S)
+            self._throttles[name, group, kind] = found
+        return found
+
+    def counts(self) -> dict[str, int]:
+        """Return all counters by name."""
+        found: dict[str, int] = {name: getattr(self, name) for name in MEANINGS}
+        found |= {f"dead_{reason.replace('-', '_')}": n for reason, n in self.dead.items()}
+        return found | {f"limited_{kind.replace('-', '_')}": n for kind, n in self.limited.items()}
+
+
+def _text(name: bytes) -> str:
+    return name.decode("utf-8", "backslashreplace")
