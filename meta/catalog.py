@@ -29,6 +29,7 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta import unfinished_loads
 from kvstream.meta.filling import Limits, catch_up
+from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
 from kvstream.meta.queue_events import QueueEvents
@@ -462,6 +463,8 @@ class Catalog:
             record = txn.batch.get(_TREES, row)
             if record is not None:
                 group = stream.groups[name] = GroupMeta.decode(name, row, record)
+                if group.policy is not None and group.policy.keyed_tree:
+                    group.keyed = Keyed(stream, group.policy.keyed_tree)
         return group
 
     def groups(self, txn: Txn, stream: StreamMeta) -> Iterator[GroupMeta]:

@@ -237,7 +237,11 @@ class KeyIndex:
         self.next_timer = 0
         """No timer of a stream is due before this time; 0 if it is still to be looked up."""
         self.on_sooner: Callable[[], None] = lambda: None
-        """Called when ``next_timer`` becomes earlier."""
+        """Called when ``next_timer`` or ``next_wake`` becomes earlier."""
+        self.next_wake = NEVER
+        """When to wake clients that are blocked, though nothing may have changed."""
+        self._wakes: dict[bytes, int] = {}
+        """The same by the names that they are blocked on."""
         self._counts: dict[int, int] = {}
         """The keys of each database that has changed, by its stored number."""
         self._expiries: dict[int, Expiries] = {}
@@ -327,6 +331,27 @@ class KeyIndex:
         """Delete a row of ``timers_due`` that is not true."""
         stored = self._databases.stored_name(txn, name)
         txn.batch.delete(_METADATA, timer_row(at_ms, stored))
+
+    def wake_at(self, name: bytes, at_ms: int) -> None:
+        """Wake the clients blocked on a name at a time: their next attempt may succeed then.
+
+        This is kept in memory: an attempt that fails says when the next one may succeed.
+        """
+        if at_ms < self._wakes.get(name, NEVER):
+            self._wakes[name] = at_ms
+            if at_ms < self.next_wake:
+                self.next_wake = at_ms
+                self.on_sooner()
+
+    def take_wakes(self, now_ms: int) -> list[bytes]:
+        """Return the names whose clients are to be woken now, and forget these times."""
+        if now_ms < self.next_wake:
+            return []
+        due = [name for name, at_ms in self._wakes.items() if at_ms <= now_ms]
+        for name in due:
+            del self._wakes[name]
+        self.next_wake = min(self._wakes.values(), default=NEVER)
+        return due
 
     def _note_expiry(self, txn: Txn, at_ms: int, name: bytes) -> None:
         row = expiry_row(at_ms, name)

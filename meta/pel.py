@@ -23,9 +23,11 @@ from operator import itemgetter
 
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
+from kvstream.meta.keyed import Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
-from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, PackedID, Run, new_run, time_of
+from kvstream.meta.runs import HELD_MS, OWNED_FIRST, TIME_BYTES, PackedID, Run, new_run, time_of
 from kvstream.meta.txn import Txn
+from kvstream.storage.batch import Family
 
 RUN_IDS_MAX = 128
 """IDs of one run: an acknowledgement rewrites the rest of its run."""
@@ -158,7 +160,7 @@ def deliver(
         else:
             _append(txn, group, ids, owner, time_ms, 1, 0)
     else:  # SETID moved the group's last ID back
-        take(txn, group, ids)
+        lift(txn, group, ids)
         place(txn, group, ids, owner, time_ms, 1)
 
 
@@ -248,14 +250,37 @@ def _split_around(
     return made
 
 
-def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
-    """Remove ``ids`` from the PEL; return the IDs of those that were pending."""
+def lift(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Remove ``ids``, ascending, from the PEL, for the caller to place them again.
+
+    Returns those that were pending.
+    """
     return [eid for _, found in _taken(txn, group, ids) for eid in found]
+
+
+def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Remove ``ids``, ascending, from the PEL; return those that were pending."""
+    found = lift(txn, group, ids)
+    if group.keyed is not None:
+        settle(txn, group, found)
+    return found
 
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
+    if group.keyed is not None:
+        return len(take(txn, group, ids))
     return sum([len(found) for _, found in _taken(txn, group, ids)])
+
+
+def drop_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
+    """Remove all entries of a consumer from the PEL; return how many there were."""
+    if group.keyed is None:
+        return pel_index.remove_of(txn, group, consumer)
+    ids = [eid for run in runs_of(txn, group, consumer) for eid in run.ids]
+    count = pel_index.remove_of(txn, group, consumer)
+    settle(txn, group, ids)
+    return count
 
 
 def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
@@ -268,12 +293,16 @@ def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
         if ids[0] != eid:
             return 0
         remove_runs(txn, group, [run])
+        if group.keyed is not None:
+            settle(txn, group, [eid])
         return 1
     at = bisect_left(ids, eid)
     if at == len(ids) or ids[at] != eid:
         _position(run, eid)  # or raises Corruption
         return 0
     pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
+    if group.keyed is not None:
+        settle(txn, group, [eid])
     return 1
 
 
@@ -328,8 +357,23 @@ class Change:
     count: int
     """IDs that have a target."""
 
-    def apply(self, txn: Txn, group: GroupMeta) -> None:
-        pel_index.replace(txn, group, self.old, self.new)
+    def apply(
+        self, txn: Txn, group: GroupMeta, rows: Mapping[PackedID, bytes] | None = None
+    ) -> None:
+        """Change the runs; ``rows``: the new ones, if they are encoded already."""
+        pel_index.replace(txn, group, self.old, self.new, rows)
+        if group.keyed is not None:
+            settle(txn, group, self._moved())
+
+    def _moved(self) -> list[PackedID]:
+        """Return the IDs that are no longer pending, or held no longer."""
+        held = {eid: run.time_ms == HELD_MS for run in self.new.values() for eid in run.ids}
+        return [
+            eid
+            for run in self.old
+            for eid in run.ids
+            if held.get(eid) is not (run.time_ms == HELD_MS)
+        ]
 
 
 def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
@@ -438,3 +482,90 @@ def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None
     if before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
         return None
     return before._replace(ids=[*before.ids, *part])
+
+
+# --- order by key -------------------------------------------------------------------------------
+
+DELETED_MAX = 1000
+"""Held entries whose message was deleted, of one key, that are dropped at once."""
+
+
+def settle(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
+    """Update the keys of IDs that are no longer pending, or held; make the next ones ready.
+
+    For groups that deliver in order by key, after their runs have changed.
+    """
+    keyed, batch = group.keyed, txn.batch
+    assert keyed is not None
+    freed: dict[Key, None] = {}
+    for eid in ids:
+        known = keyed.entry(batch, eid)
+        if known is None:
+            continue
+        was_held, key = known
+        run = run_at(txn, group, eid)
+        there = run is not None and run.ids[bisect_left(run.ids, eid)] == eid
+        if run is not None and there and was_held == (run.time_ms == HELD_MS):
+            continue
+        counts = keyed.counts(batch, key)
+        if was_held:
+            keyed.end_hold(batch, key, eid)
+            counts.held -= 1
+        else:
+            counts.busy -= 1
+        if there:  # claimed by FORCE, or given back
+            keyed.put_busy(batch, key, eid)
+            counts.busy += 1
+        else:
+            keyed.forget(batch, eid)
+        keyed.put_counts(batch, key, counts)
+        freed[key] = None
+    if freed:
+        make_ready(txn, group, freed)
+
+
+def make_ready(txn: Txn, group: GroupMeta, keys: Iterable[Key]) -> None:
+    """Make the next held entries of some keys ready, as far as these have room."""
+    keyed, batch, policy = group.keyed, txn.batch, group.policy
+    assert keyed is not None
+    assert policy is not None
+    ready: dict[PackedID, bool] = {}
+    """Whether the message still exists."""
+    for key in keys:
+        counts = keyed.counts(batch, key)
+        if not counts.held or counts.busy >= policy.max_per_key:
+            continue
+        left = DELETED_MAX
+        while counts.held and counts.busy < policy.max_per_key:
+            eid = keyed.first_held(batch, key, counts.first)
+            keyed.end_hold(batch, key, eid)
+            counts.held -= 1
+            counts.first = eid
+            left -= 1
+            ready[eid] = left < 0 or _exists(txn, keyed, eid)
+            if ready[eid]:
+                keyed.put_busy(batch, key, eid)
+                counts.busy += 1
+            else:
+                keyed.forget(batch, eid)
+        keyed.put_counts(batch, key, counts)
+    if not ready:
+        return
+    rank = group.nack_rank = group.nack_rank + 1
+
+    def decide(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+        count = 0 if run is None else run.deliveries
+        return {eid: (b"", 0, count, rank) if ready[eid] else None for eid in ids}
+
+    change = plan(group, stretches(txn, group, sorted(ready)), decide)
+    pel_index.replace(txn, group, change.old, change.new)
+    txn.member_changed(group)
+    txn.signal(txn.catalog.databases.shown_name(txn, keyed.stream.name))
+
+
+def _exists(txn: Txn, keyed: Keyed, eid: PackedID) -> bool:
+    """Return whether the message of an entry exists; dead rows may lie below the first one."""
+    stream = keyed.stream
+    if not stream.length or eid < stream.first.packed:
+        return False
+    return txn.batch.get(Family.MESSAGES, stream.prefix + eid) is not None

@@ -57,6 +57,7 @@ from kvstream.errors import Corruption, WrongType
 from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta import trees
+from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
@@ -467,6 +468,7 @@ class GroupMeta:
         "grown",
         "index",
         "indexed",
+        "keyed",
         "last_delivered",
         "nack_rank",
         "nacked",
@@ -510,6 +512,8 @@ class GroupMeta:
         self.watches: RunWatches | None = None
         """Watches of the runs."""
         self.policy: GroupPolicy | None = None
+        self.keyed: Keyed | None = None
+        """The entries by their keys, if the group delivers in order by key."""
 
     def encode(self) -> bytes:
         policy = None if self.policy is None else self.policy.encoded

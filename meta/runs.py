@@ -30,6 +30,8 @@ PackedID = bytes
 _HEAD = Struct(">QQQI")
 _TIME = Struct(">QQ")
 TIME_BYTES = _TIME.size
+HELD_MS = (1 << 63) - 1
+"""The time of entries that wait for another of their key, not for a time."""
 HEAD_BYTES = _HEAD.size
 
 

@@ -21,7 +21,7 @@ from kvstream.errors import Corruption
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Family, Row
+from kvstream.storage.batch import Family
 
 _TREES = Family.TREES
 TIMER = b"T"
@@ -141,7 +141,8 @@ def scan(
     txn: Txn, stream: StreamMeta, kind: int | None = None, start_ms: int = 0, rest: bytes = b""
 ) -> Iterator[Timer]:
     """Yield the timers, of one kind if it is given, from a time on (``rest``: within that time)."""
-    start_ms = max(start_ms, stream.due_at)
+    if start_ms < stream.due_at:
+        start_ms, rest = stream.due_at, b""
     start = _suffix(start_ms, kind or 0, rest)
     for suffix, value in scan_rows(txn, stream, TIMER, start):
         timer = decode(suffix, value)
@@ -150,29 +151,42 @@ def scan(
 
 
 def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
-    """Take up to ``limit`` timers that are due, in order, and set the time of the next one."""
+    """Take up to ``limit`` timers that are due, in order, and set the time of the next one.
+
+    They end with the one that brings their values to STEP_BYTES.
+    """
     if not stream.due_at or stream.due_at > txn.now_ms:
         return []
     head = tree_prefix(stream.queue_tree)
     lower = head + _suffix(stream.due_at, 0, b"")
-    rows = txn.batch.page(_TREES, lower, successor(head + TIMER), limit + 1)
-    found = [decode(key[len(head) :], value) for key, value in rows]
-    due = [timer for timer in found[:limit] if timer.at_ms <= txn.now_ms]
-    _delete_first(txn, rows[: len(due)])
-    set_due(txn, stream, found[len(due)].at_ms if len(due) < len(found) else 0)
+    due: list[Timer] = []
+    keys: list[bytes] = []
+    size = next_ms = 0
+    for key, value in txn.batch.scan(_TREES, lower, successor(head + TIMER)):
+        timer = decode(key[len(head) :], value)
+        if timer.at_ms > txn.now_ms or len(due) == limit or size > STEP_BYTES:
+            next_ms = timer.at_ms
+            break
+        due.append(timer)
+        keys.append(key)
+        size += len(value)
+    _delete_first(txn, keys)
+    set_due(txn, stream, next_ms)
     return due
 
 
-def _delete_first(txn: Txn, rows: list[Row]) -> None:
+def _delete_first(txn: Txn, keys: list[bytes]) -> None:
     """Delete adjacent rows: many of them as one range, which scans step over at once."""
-    if len(rows) > _FEW:
-        txn.batch.delete_range(_TREES, rows[0][0], rows[-1][0] + b"\0")
+    if len(keys) > _FEW:
+        txn.batch.delete_range(_TREES, keys[0], keys[-1] + b"\0")
         return
-    for key, _ in rows:
+    for key in keys:
         txn.batch.delete(_TREES, key)
 
 
 _FEW = 32
+STEP_BYTES = 1 << 20
+"""Bytes of the timers of one step, with which it ends: delayed messages may be large."""
 
 
 def set_due(txn: Txn, stream: StreamMeta, at_ms: int) -> None:

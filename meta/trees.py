@@ -466,6 +466,15 @@ class Tree(Generic[T]):
             self._load(batch)
         return found
 
+    def page(self, batch: Batch, start: bytes, limit: int) -> list[tuple[bytes, T]]:
+        """Return the suffixes and items of the first ``limit`` rows at or above ``start``."""
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            return [(key, memory.items[key]) for key in islice(memory.keys.scan(start), limit)]
+        cut, upper = len(self.prefix), successor(self.prefix)
+        rows = batch.page(_TREES, self.prefix + start, upper, limit)
+        return [(key[cut:], self._decode(key[cut:], value)) for key, value in rows]
+
     def _on_disk(
         self, batch: Batch, start: bytes, end: bytes | None, reverse: bool = False
     ) -> Iterator[T]:

@@ -25,6 +25,8 @@ def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
     Copying a stream takes time in proportion to its entries and pending entries. A server copies a
     stream of more than 2,000 entries in steps and makes the key at the end, as a copy of what its
     source is then. In MULTI, and in a program's own process, it is one step.
+
+    The copy has the policies of the groups, but no delayed messages, schedules or unique IDs.
     """
     db, replace = session.db, False
     args = Args(argv, 3)

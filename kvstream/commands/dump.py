@@ -39,7 +39,7 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
     The payload has the oldest format that loses nothing of the key: that of Redis 7.0, of 7.2 and
     Valkey, of 8.6, or of 8.8. `CONFIG SET dump-target redis:7.2` (or `valkey`, ...) makes all
     payloads for such a server, without what it cannot store. Deleted entries are left out; Redis
-    keeps them, marked.
+    keeps them, marked. Delayed messages, schedules, unique IDs and policies are left out as well.
     """
     name = session.prefix + argv[1]
     if not (session.steps and dump.is_long(txn, name)):

@@ -11,6 +11,7 @@ from kvstream.commands import (
     claim,
     config,
     copy,
+    delayed,
     delete,
     dump,
     groups,
@@ -42,7 +43,7 @@ from kvstream.errors import KVStreamError, RequestError
 _STREAMS = (ack, append, claim, delete, groups, info, range, read, readgroup, trim)
 SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
-    "Queues": (policy.COMMANDS,),
+    "Queues": (delayed.COMMANDS, policy.COMMANDS),
     "Keys": (copy.COMMANDS, dump.COMMANDS, keyspace.COMMANDS),
     "Plain strings": (strings.COMMANDS,),
     "Connections": (keyspace.CONNECTION,),

@@ -91,7 +91,9 @@ class Engine:
             self.expiry = Expiry(self.run, requests.serve, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
             index = self.catalog.index
-            self.timers = TimerThread(self.run, self._now_ms, lambda: index.next_timer)
+            self.timers = TimerThread(
+                self.run, self._now_ms, lambda: min(index.next_timer, index.next_wake)
+            )
             unfinished_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
                 index.on_sooner = self.timers.wake

@@ -12,13 +12,17 @@ from operator import attrgetter
 from kvstream.errors import Corruption
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.timers import Timer
+from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
+from kvstream.operations import delayed, redrive
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
 """Does what timers of one kind of a stream, given by its name, are for; they are taken already."""
 
-KINDS: Mapping[int, Fire] = {}
+KINDS: Mapping[int, Fire] = {
+    Kind.DELAYED: delayed.fire,
+    Kind.REDRIVE: redrive.fire,
+}
 """By the kind of the timer."""
 
 _STREAMS = 16
@@ -26,7 +30,11 @@ _STREAMS = 16
 
 
 def run_due(txn: Txn, limit: int) -> int:
-    """Fire up to about ``limit`` timers that are due; return how many, 0 if no more are due."""
+    """Fire up to about ``limit`` timers that are due; return how many, 0 if no more are due.
+
+    Blocked readers whose time has come are woken, too: a lease has ended, or a rate allows more.
+    """
+    txn.signal_some(txn.catalog.index.take_wakes(txn.now_ms))
     fired = 0
     for at_ms, name in txn.catalog.index.timers_due(txn, _STREAMS):
         stream = txn.stream(name)

@@ -1,13 +1,15 @@
 """Reads of the message rows of one stream, for every other operation."""
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Iterator, Sequence
 
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows, Written
 from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta import nodes
-from kvstream.meta.records import StreamMeta
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
@@ -80,6 +82,33 @@ def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
         return Rows([], 0)
     lower, upper = prefix + PACKED(*start), prefix + PACKED(*end) + b"\0"
     return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
+
+
+def ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
+    """Return the next ``count`` new entries: recent ones, or through the group's readahead.
+
+    A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
+    until one of its entries is deleted, and skipped if the group's last ID was moved.
+    """
+    known = group.ahead
+    if known is None or not stream.keeps(known):
+        known = group.ahead = Ahead(stream.shrinks, count)
+    following, prefix = group.last_delivered, stream.prefix
+    queue = known.rows
+    if known.after != following:
+        queue.clear()
+    if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
+        start, most = following.next(), max(count, known.pace)
+        in_memory = recent(stream, start, count)
+        if in_memory is not None:
+            return Rows(in_memory, len(prefix))
+        found = rows(txn, stream, start, MAX_ID, most)
+        known.rows = queue = deque(found)
+        known.pace = known.next_pace(found)
+    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+    if taken:
+        known.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
+    return Rows(taken, len(prefix))
 
 
 def newest(txn: Txn, stream: StreamMeta) -> Rows | None:

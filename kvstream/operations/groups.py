@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.meta import pel_index
+from kvstream.meta import pel
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
@@ -228,7 +228,7 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     if member is None:
         return 0
     txn.frees = True
-    lost = pel_index.remove_of(txn, found, member)
+    lost = pel.drop_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
     return lost
 

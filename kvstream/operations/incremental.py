@@ -94,12 +94,13 @@ class LongChange(Generic[F, T]):
             return None  # the last step has enough to do
         self._prepare(txn, group)
         parts, self._watch = self._parts, None
-        pel_index.replace(
-            txn,
-            group,
+        change = Change(
             [run for part in parts for run in part.change.old],
             {anchor: run for part in parts for anchor, run in part.change.new.items()},
-            {anchor: row for part in parts for anchor, row in part.rows.items()},
+            sum(part.change.count for part in parts),
+        )
+        change.apply(
+            txn, group, {anchor: row for part in parts for anchor, row in part.rows.items()}
         )
         return self._finish(txn, stream, group, [part.found for part in parts])
 

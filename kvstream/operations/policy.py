@@ -9,6 +9,7 @@ from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.groups import existing_group
+from kvstream.operations.ordering import follow_policy
 from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64
@@ -31,9 +32,10 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     policy = before.with_rules(changes)
     if policy != before or found.policy is None:
         found.policy = policy
+        follow_policy(txn, found, before)
         txn.member_changed(found)
         txn.signal(name)
-    return policy
+    return found.policy or policy
 
 
 def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
@@ -44,9 +46,10 @@ def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
 def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     """Remove the policy of a group; return whether it had one."""
     _, found = existing_group(txn, name, group)
-    if found.policy is None:
+    before, found.policy = found.policy, None
+    if before is None:
         return False
-    found.policy = None
+    follow_policy(txn, found, before)
     txn.member_changed(found)
     txn.signal(name)
     return True

@@ -7,12 +7,10 @@ trimmed or deleted meanwhile, and delivers the rest in one commit.
 """
 
 from bisect import bisect_left
-from collections import deque
 from collections.abc import Hashable, Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows, Written
 from kvstream.meta import catalog
 from kvstream.meta.pel import (
@@ -20,15 +18,14 @@ from kvstream.meta.pel import (
     deliver,
     drop,
     ids_between,
+    lift,
     oldest_time,
     place,
     runs_by_time,
     runs_of,
-    take,
 )
 from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.reply_cache import Ahead
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
@@ -45,7 +42,7 @@ WHERE = " in XREADGROUP with GROUP option"
 """The end of XREADGROUP's errors."""
 _LAST = MAX_ID.packed
 
-SMALL_READ = 16
+SMALL_READ = entries.FEW
 """Reads of up to this many entries use the group's readahead."""
 
 NEW = None
@@ -192,7 +189,7 @@ def read_few(
         consumer_of(txn, found, consumer)
         return []
     member = found.consumers.get(consumer) or consumer_of(txn, found, consumer)
-    rows = _from_ahead(txn, stream, found, count)
+    rows = entries.ahead(txn, stream, found, count)
     if rows.page:
         give(txn, stream, found, member, rows.packed_ids(), noack=False)
     else:
@@ -231,7 +228,7 @@ def _deliver_new(
     found: Sequence[Entry]
     few = 0 if count is None or ranges.is_large(stream, count) else count
     if 0 < few <= SMALL_READ:
-        found = _from_ahead(txn, stream, group, few)
+        found = entries.ahead(txn, stream, group, few)
     elif few and shown and stream.groups_count > 1 and ranges.is_kept(txn, few):
         found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
@@ -268,33 +265,6 @@ def give(
     else:
         txn.member_changed(group)
         txn.member_changed(consumer)
-
-
-def _from_ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
-    """Return the next ``count`` new entries: recent ones, or through the group's readahead.
-
-    A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
-    until one of its entries is deleted, and skipped if the group's last ID was moved.
-    """
-    ahead = group.ahead
-    if ahead is None or not stream.keeps(ahead):
-        ahead = group.ahead = Ahead(stream.shrinks, count)
-    following, prefix = group.last_delivered, stream.prefix
-    queue = ahead.rows
-    if ahead.after != following:
-        queue.clear()
-    if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
-        start, most = following.next(), max(count, ahead.pace)
-        in_memory = entries.recent(stream, start, count)
-        if in_memory is not None:
-            return Rows(in_memory, len(prefix))
-        found = entries.rows(txn, stream, start, MAX_ID, most)
-        ahead.rows = queue = deque(found)
-        ahead.pace = ahead.next_pace(found)
-    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
-    if taken:
-        ahead.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
-    return Rows(taken, len(prefix))
 
 
 # --- history ------------------------------------------------------------------------------------
@@ -337,7 +307,7 @@ def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes)
     """Count another delivery of ``ids`` to ``owner``, now."""
     if not ids:
         return
-    take(txn, group, ids)
+    lift(txn, group, ids)
     place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 

@@ -20,6 +20,7 @@ from kvstream.types.clock import SystemClock
 U64_MAX = (1 << 64) - 1
 
 _ID = re.compile(rb"([0-9]{1,64})(?:-([0-9]{1,62}))?")
+_TICKET = re.compile(rb"@([0-9]{1,20})-([0-9]{1,20})")
 _PACKED = Struct(">QQ")
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
@@ -137,6 +138,38 @@ UNPACKED = _PACKED.unpack
 
 new_id = partial(tuple.__new__, StreamID)
 """Return a StreamID of a pair without running Python code."""
+
+
+class Ticket(NamedTuple):
+    """The name of a delayed message, which gets an ID only when it is due.
+
+    Tickets sort in the order in which their messages become due.
+    """
+
+    at_ms: int
+    """Unix time in milliseconds at which the message is due."""
+    number: int
+    """A number that no other message of the store has; it grows with each one."""
+
+    def __str__(self) -> str:
+        return f"@{self[0]}-{self[1]}"
+
+    def __bytes__(self) -> bytes:
+        return b"@%d-%d" % self
+
+    def __repr__(self) -> str:
+        return f"Ticket('{self}')"
+
+    @classmethod
+    def parse(cls, value: "Ticket | str | bytes") -> "Ticket":
+        """Return the ticket of a text ``@ms-number``; raise InvalidID for any other value."""
+        if type(value) is Ticket:
+            return value
+        match = _TICKET.fullmatch(_ascii(value)) if isinstance(value, str | bytes) else None
+        if match is None or int(match[1]) > U64_MAX or int(match[2]) > U64_MAX:
+            raise InvalidID("a ticket of a delayed message is '@ms-number'", value)
+        return cls(int(match[1]), int(match[2]))
+
 
 MIN_ID = StreamID(0, 0)
 MAX_ID = StreamID(U64_MAX, U64_MAX)

@@ -261,7 +261,7 @@ def _is_sound(run: Run, end: bytes) -> bool:
         end < run.anchor <= ids[0]
         and len(ids) <= RUN_IDS_MAX
         and all(one < next_one for one, next_one in pairwise(ids))
-        and (run.owned or (run.owner == b"" and run.time_ms == 0))
+        and (run.owned or run.owner == b"")
     )
 
 
@@ -269,7 +269,7 @@ def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
     """Yield runs of the same pending entries in order; of a repeated ID, the latest run counts."""
     latest: dict[bytes, Run] = {}
     for run in sorted(runs, key=lambda run: run.time_ms):
-        sole = run if run.owned else run._replace(owner=b"", time_ms=0)
+        sole = run._replace(owner=b"", time_ms=0) if run.rank and run.owner else run
         latest.update(dict.fromkeys(run.ids, sole))
 
     def shared(eid: bytes) -> tuple[bytes, int, int, int]:

@@ -4,12 +4,14 @@ A timer is the truth; the time in the stream's record must not be later than its
 of other rows has a check of its own in ``TAGS``.
 """
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 
-from kvstream.layout.keys import tree_prefix
+from kvstream.layout.keys import U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
+from kvstream.operations import delayed
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family
 
@@ -20,8 +22,17 @@ _UNKNOWN_ROW = "a row of queues of an unknown kind"
 RowCheck = Callable[[Survey, StreamMeta, str, bytes, bytes], bool]
 """Return whether a row of a stream, given by its suffix and value, is sound."""
 
-TAGS: Mapping[bytes, RowCheck] = {}
+
+def _is_known(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
+    """A row that ``check_queue`` compares with the timers."""
+    return suffix == delayed.COUNT_ROW
+
+
+TAGS: Mapping[bytes, RowCheck] = {delayed.COUNT_ROW: _is_known}
 """By the tag of the row."""
+
+_DECODERS: Mapping[int, Callable[[Timer], object]] = {Kind.DELAYED: delayed.decode_timer}
+"""Raise one of DECODING_ERRORS if a timer of a kind is damaged."""
 
 
 def check_queue(survey: Survey, stream: StreamMeta, place: str) -> None:
@@ -30,11 +41,13 @@ def check_queue(survey: Survey, stream: StreamMeta, place: str) -> None:
         return
     survey.claim_tree(place, stream.queue_tree)
     first = 0
+    kinds: Counter[int] = Counter()
     for suffix, value in survey.tree(stream.queue_tree):
         if suffix.startswith(timers.TIMER):
             timer = _timer(survey, stream, place, suffix, value)
             if timer is not None:
                 first = first or timer.at_ms
+                kinds[timer.kind] += 1
             continue
         check = TAGS.get(suffix[:1])
         if check is None or not check(survey, stream, place, suffix, value):
@@ -42,6 +55,20 @@ def check_queue(survey: Survey, stream: StreamMeta, place: str) -> None:
     if first and not 0 < stream.due_at <= first:
         survey.findings.settle(place, "the time of the first timer", stream.due_at, first)
         stream.due_at = first
+    _check_count(survey, stream, place, kinds[Kind.DELAYED])
+
+
+def _check_count(survey: Survey, stream: StreamMeta, place: str, true: int) -> None:
+    """Check the row that counts the delayed messages."""
+    key = tree_prefix(stream.queue_tree) + delayed.COUNT_ROW
+    recorded, value = survey.rows.get(_TREES, key), U64.pack(true) if true else None
+    if recorded == value:
+        return
+    survey.findings.fault(place, "the number of delayed messages is wrong", f"{true} by count")
+    if value is None:
+        survey.findings.delete(_TREES, key)
+    else:
+        survey.findings.put(_TREES, key, value)
 
 
 def _timer(
@@ -49,7 +76,7 @@ def _timer(
 ) -> Timer | None:
     try:
         timer = timers.decode(suffix, value)
-        Kind(timer.kind)
+        _DECODERS.get(Kind(timer.kind), bool)(timer)
     except DECODING_ERRORS:
         _drop(survey, stream, place, _DAMAGED, suffix)
         return None

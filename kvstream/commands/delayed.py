@@ -1,0 +1,148 @@
+"""KVSTREAM.ADD and KVSTREAM.DELAYED: messages that enter their stream at a later time."""
+
+from dataclasses import dataclass
+
+from kvstream.commands.args import Args, Argv, Option, syntax_error
+from kvstream.commands.command import (
+    FAST_GROW,
+    FAST_READ,
+    FAST_WRITE,
+    FIRST,
+    OURS,
+    READ,
+    SECOND,
+    Family,
+    Session,
+)
+from kvstream.commands.replies import Reply
+from kvstream.errors import InvalidArgument
+from kvstream.layout.values import encode_flat
+from kvstream.meta.txn import Txn
+from kvstream.operations import delayed
+from kvstream.types.ids import Ticket
+from kvstream.types.records import RepeatedFields
+
+COMMANDS = Family("stream")
+COMMANDS.add_help("kvstream.delayed", since=OURS)
+
+
+@dataclass(slots=True)
+class _AddOptions:
+    delay_ms: int | None = None
+    at_ms: int | None = None
+
+
+def _delay(args: Args, options: _AddOptions) -> None:
+    options.delay_ms = args.integer()
+    delayed.refuse_delay(options.delay_ms)
+
+
+def _at(args: Args, options: _AddOptions) -> None:
+    options.at_ms = args.integer()
+
+
+_ADD_OPTIONS: dict[bytes, Option[_AddOptions]] = {
+    b"DELAY": (1, _delay),
+    b"AT": (1, _at),
+}
+
+
+@COMMANDS.command(
+    "kvstream.add",
+    "key [DELAY ms|AT unix-ms] [*] field value [field value ...]",
+    *(FAST_GROW, FIRST),
+    since=OURS,
+    tips="nondeterministic_output",
+)
+def add(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Append an entry as XADD does, now or at a later time; return its ID, or a ticket.
+
+    DELAY: The entry is appended after so many milliseconds.
+    AT: The entry is appended at this Unix time in milliseconds; a time that has passed is now.
+    *: Ends the options, so that the first field may have the name of one.
+
+    A delayed message is kept outside the stream, so no reader sees it early. It gets its ID when it
+    is due. Until then it has a ticket, `@unix-ms-number`. Messages of one millisecond keep the
+    order in which they were added. DEL, RENAME, FLUSHDB and the expiry of the key take its delayed
+    messages along; COPY, DUMP and migration do not carry them. An empty stream may have some.
+    """
+    args, options = Args(argv, 2), _AddOptions()
+    while args and args.take_option(_ADD_OPTIONS, options):
+        pass
+    flat = args.rest()
+    if len(flat) % 2 and flat[0] == b"*":
+        flat = flat[1:]
+    value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
+    at_ms = options.at_ms
+    if options.delay_ms is not None:
+        if at_ms is not None:
+            raise InvalidArgument("syntax error, DELAY and AT exclude each other")
+        at_ms = txn.now_ms + options.delay_ms
+    return bytes(delayed.add(txn, session.prefix + argv[1], value, names, at_ms))
+
+
+@COMMANDS.command(
+    "kvstream.delayed|list", "key [start-ticket] [COUNT count]", READ, SECOND, since=OURS
+)
+def delayed_list(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return delayed messages, each as ticket and fields, in the order in which they are due.
+
+    COUNT: At most so many, 100 unless given. A reply that reaches a megabyte ends before.
+
+    The list begins at `start-ticket`, or behind it if it is written `(ticket`.
+    """
+    args, start, count = Args(argv, 3), None, delayed.LIST_COUNT
+    if args and args.peek()[:1] in (b"@", b"("):
+        start = _start(args.next())
+    while args:
+        if args.option() != b"COUNT":
+            raise syntax_error()
+        count = args.at_least(1, "COUNT must be a positive integer")
+    found = delayed.listed(txn, session.prefix + argv[2], start, count)
+    return [[bytes(each.ticket), _flat(each)] for each in found]
+
+
+def _start(raw: bytes) -> Ticket:
+    if raw[:1] != b"(":
+        return Ticket.parse(raw)
+    at_ms, number = Ticket.parse(raw[1:])
+    return Ticket(at_ms, number + 1)
+
+
+def _flat(each: delayed.Delayed) -> Reply:
+    fields = each.fields
+    if isinstance(fields, RepeatedFields):
+        return [*fields.flat]
+    return [part for pair in fields.items() for part in pair]
+
+
+@COMMANDS.command("kvstream.delayed|len", "key", FAST_READ, SECOND, since=OURS)
+def delayed_len(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return the number of delayed messages of a stream."""
+    return delayed.length(txn, session.prefix + argv[2])
+
+
+@COMMANDS.command(
+    *("kvstream.delayed|cancel", "key ticket [ticket ...]", FAST_WRITE, SECOND),
+    since=OURS,
+    uses="RW delete",
+)
+def delayed_cancel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Delete delayed messages; return how many there were."""
+    tickets = [Ticket.parse(raw) for raw in argv[3:]]
+    return delayed.cancel(txn, session.prefix + argv[2], tickets)
+
+
+@COMMANDS.command(
+    *("kvstream.delayed|move", "key ticket unix-ms", FAST_WRITE, SECOND),
+    since=OURS,
+    uses="RW update",
+)
+def delayed_move(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Make a delayed message due at another time; return its new ticket, null if there is none.
+
+    A time that has passed makes it due now.
+    """
+    at_ms = Args(argv, 4).integer()
+    moved = delayed.move(txn, session.prefix + argv[2], Ticket.parse(argv[3]), at_ms)
+    return None if moved is None else bytes(moved)

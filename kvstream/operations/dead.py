@@ -1,0 +1,200 @@
+"""Dead letters: entries that a group has given up, whole, in a stream of their own.
+
+``bury`` moves entries there in the commit that acknowledges them. A dead letter has the fields of
+its entry in their order, then a block of fields that begin with ``dead:``: where it comes from, who
+had it last, why and when it was given up. The message itself is deleted once no group needs it.
+``stripped`` returns the fields without that block, also if the entry had such fields of its own.
+
+An entry whose message was deleted is only acknowledged. If the dead letters cannot be written (the
+key has another type), nothing is lost: ``bury`` raises, and ``bury_or_wait`` lets the entries wait
+for a minute, so that other entries are read meanwhile.
+"""
+
+import logging
+from collections.abc import Iterable, Sequence
+from enum import StrEnum
+from functools import partial
+from typing import NamedTuple
+
+from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted
+from kvstream.layout.keys import key_of
+from kvstream.layout.values import Names, encode_flat
+from kvstream.logs import Throttle
+from kvstream.meta import pel, timers
+from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.timers import Kind
+from kvstream.meta.txn import Txn
+from kvstream.operations import append, entries
+from kvstream.operations.delete import erase
+from kvstream.operations.trim import referenced
+from kvstream.types.ids import StreamID, ascending_packed
+
+_log = logging.getLogger(__name__)
+_refusals = Throttle()
+
+STREAM, ID, GROUP, REASON = b"dead:stream", b"dead:id", b"dead:group", b"dead:reason"
+BLOCK = (
+    *(STREAM, ID, GROUP, b"dead:consumer", b"dead:deliveries"),
+    *(REASON, b"dead:at", b"dead:error", b"dead:traceback"),
+)
+"""The fields that follow those of the entry, in this order."""
+TEXT_BYTES_MAX = 64 << 10
+"""Bytes of an error, and of a traceback, that are kept: the first ones, and the last ones."""
+WAIT_MS = 60_000
+"""How long entries wait if the dead letters cannot be written."""
+
+Parts = Sequence[tuple[Run, Sequence[PackedID]]]
+"""Runs of a group, each with some IDs within its bounds, as ``pel.runs_at`` yields them."""
+
+
+class Reason(StrEnum):
+    """Why an entry was given up."""
+
+    MAX_DELIVERIES = "max-deliveries"
+    """It was delivered as often as the policy of the group allows."""
+    FATAL = "fatal"
+    """Its consumer said that it must not be repeated."""
+    EXPIRED = "expired"
+    """Its time to live was over."""
+
+
+class Cause(NamedTuple):
+    """Why entries are given up, and what their consumer said."""
+
+    reason: Reason
+    error: bytes = b""
+    traceback: bytes = b""
+
+
+class DeadLettersRefused(RequestError):
+    """The dead letters of a group cannot be written; the entries stay pending."""
+
+
+def dead_key(stream: StreamMeta, group: GroupMeta) -> bytes:
+    """Return the key of a group's dead letters."""
+    key = key_of(stream.name)
+    return key + DEAD_SUFFIX if group.policy is None else group.policy.dead_key(key)
+
+
+def bury(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    parts: Parts,
+    reason: Reason,
+    error: bytes = b"",
+    traceback: bytes = b"",
+) -> int:
+    """Move pending entries to the dead letters of their group; return how many were moved.
+
+    Raises DeadLettersRefused, before any change, if these cannot be written.
+    """
+    pending = [(run, _within(run, ids)) for run, ids in parts]
+    cause = Cause(reason, error[:TEXT_BYTES_MAX], traceback[-TEXT_BYTES_MAX:])
+    made: list[tuple[bytes, Names]] = []
+    found: list[StreamID] = []
+    for run, ids in pending:
+        for entry in entries.get_packed(txn, stream, ids):
+            if entry is not None:
+                block = _block(txn, stream, group, run, entry.id, cause)
+                made.append(_encoded([*entry.flat, *block]))
+                found.append(entry.id)
+    if made:
+        _add(txn, name, dead_key(stream, group), made)
+    txn.frees = True
+    for eid in found:
+        txn.catalog.queue_events.bury(stream.name, group.name, eid, reason)
+    pel.drop(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
+    found.sort()
+    kept = referenced(txn, stream, found)
+    erase(txn, stream, [eid for eid in found if eid not in kept])
+    return len(made)
+
+
+def bury_or_wait(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    parts: Parts,
+    reason: Reason,
+) -> int:
+    """Do ``bury``; if the dead letters are refused, make the entries wait for a minute.
+
+    For reads that come across entries to give up, and deliver others.
+    """
+    try:
+        return bury(txn, name, stream, group, parts, reason)
+    except DeadLettersRefused as refused:
+        _refusals.log(_log, logging.WARNING, "%s", refused)
+    until_ms, rank = txn.now_ms + WAIT_MS, group.nack_rank + 1
+    group.nack_rank = rank
+    pending = sorted((run, _within(run, ids)) for run, ids in parts)
+    pel.plan(group, pending, partial(_waiting, until_ms, rank)).apply(txn, group)
+    timers.put(txn, stream, until_ms, Kind.RETRY, group.name)
+    txn.member_changed(group)
+    return 0
+
+
+def _waiting(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID]) -> pel.Targets:
+    return {} if run is None else dict.fromkeys(ids, (b"", until_ms, run.deliveries, rank))
+
+
+def _within(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
+    there = frozenset(run.ids)
+    return [eid for eid in ids if eid in there]
+
+
+def _block(
+    txn: Txn, stream: StreamMeta, group: GroupMeta, run: Run, eid: StreamID, cause: Cause
+) -> Iterable[bytes]:
+    """Return the last fields of a dead letter, with their values."""
+    values = (
+        *(key_of(stream.name), str(eid).encode(), group.name, run.owner, b"%d" % run.deliveries),
+        *(cause.reason.encode(), b"%d" % txn.now_ms, cause.error, cause.traceback),
+    )
+    for field, value in zip(BLOCK, values, strict=True):
+        yield field
+        yield value
+
+
+def _encoded(flat: list[bytes]) -> tuple[bytes, Names]:
+    try:
+        return encode_flat(flat)
+    except InvalidArgument as error:
+        raise DeadLettersRefused(f"a dead letter cannot be made: {error}") from error
+
+
+def _add(txn: Txn, name: bytes, key: bytes, made: list[tuple[bytes, Names]]) -> None:
+    """Add dead letters to a stream in the database of ``name``; create it if it is missing."""
+    where = f"the dead letters of {quoted(key_of(name))} cannot be added to {quoted(key)}"
+    target = name[: -len(key_of(name)) or None] + key
+    if target == name:
+        raise DeadLettersRefused(f"{where}: it is the same stream")
+    try:
+        append.add_many(txn, target, made)
+    except WrongType as error:
+        raise DeadLettersRefused(f"{where}: the key holds another type") from error
+    except RequestError as error:
+        raise DeadLettersRefused(f"{where}: {error}") from error
+
+
+def is_letter(flat: Sequence[bytes]) -> bool:
+    """Return whether an entry's fields end with the block of a dead letter."""
+    return len(flat) > 2 * len(BLOCK) and tuple(flat[-2 * len(BLOCK) :: 2]) == BLOCK
+
+
+def stripped(flat: Sequence[bytes]) -> Sequence[bytes]:
+    """Return the fields of the entry that a dead letter was made of."""
+    return flat[: -2 * len(BLOCK)] if is_letter(flat) else flat
+
+
+def origin(flat: Sequence[bytes]) -> dict[bytes, bytes]:
+    """Return the last fields of a dead letter by name; none if it is no dead letter."""
+    if not is_letter(flat):
+        return {}
+    block = flat[-2 * len(BLOCK) :]
+    return dict(zip(block[::2], block[1::2], strict=True))

@@ -1,0 +1,238 @@
+"""KVSTREAM.ADD and KVSTREAM.DELAYED: messages that enter their stream at a later time.
+
+A delayed message is a timer of its stream, outside the stream itself, and has a ticket. When it is
+due it is appended as XADD does, and gets its ID then. So entries stand in the order in which they
+became visible. Messages due at the same millisecond keep the order in which they were added::
+
+    timer   kind 1, rest = number(u64)
+    value   := ttl_ms(u64) length(u32) unique-id(length bytes) entry
+    row "D" -> u64        how many delayed messages the stream has
+
+``entry`` is the value of a message row. The numbers come from the counter of trees and generations.
+DEL and RENAME, FLUSHDB and the expiry of a key take its delayed messages along; COPY, DUMP and
+migration do not carry them.
+"""
+
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple
+
+from kvstream.errors import Corruption, IDsExhausted, InvalidArgument
+from kvstream.layout.keys import U64, decode_number
+from kvstream.layout.values import Names, decode_checked
+from kvstream.meta import timers
+from kvstream.meta.bulk_fill import names_of
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations import append
+from kvstream.types.ids import StreamID, Ticket
+from kvstream.types.records import Fields
+
+DELAY_MAX_MS = 100 * 365 * 86_400_000
+"""A hundred years: a later time is one in microseconds."""
+LIST_COUNT = 100
+"""Messages of one page of ``listed``, unless the caller says how many."""
+_SECONDS = range(10**9, 1 << 32)
+"""Times that are Unix seconds from 2001 to 2106; as milliseconds they are days of 1970."""
+_PAGE_BYTES = 1 << 20
+_EXHAUSTED_RETRY_MS = 60_000
+_HEAD = Struct(">QI")
+COUNT_ROW = b"D"
+
+Added = StreamID | Ticket
+
+
+class Message(NamedTuple):
+    """A message that is not in its stream yet."""
+
+    value: bytes
+    """The value of its row in the stream."""
+    ttl_ms: int = 0
+    """It is deleted so long after it is due; 0: never."""
+    unique_id: bytes = b""
+
+    def encode(self) -> bytes:
+        return _HEAD.pack(self.ttl_ms, len(self.unique_id)) + self.unique_id + self.value
+
+
+class Delayed(NamedTuple):
+    """One delayed message of a list."""
+
+    ticket: Ticket
+    fields: Fields
+    ttl_ms: int
+    unique_id: bytes
+
+
+def decode(value: bytes) -> Message:
+    """Return the message of a timer; raise Corruption if it is damaged."""
+    try:
+        ttl_ms, length = _HEAD.unpack_from(value)
+    except StructError:
+        raise Corruption("a delayed message is damaged: it is too short") from None
+    end = _HEAD.size + length
+    return Message(value[end:], ttl_ms, value[_HEAD.size : end])
+
+
+def ticket_of(timer: Timer) -> Ticket:
+    """Return the ticket of a timer of kind DELAYED; raise Corruption if it is damaged."""
+    return Ticket(timer.at_ms, decode_number(b"T", timer.rest))
+
+
+def decode_timer(timer: Timer) -> tuple[Ticket, Message, Fields]:
+    """Return what a timer of kind DELAYED holds; raise Corruption if it is damaged."""
+    message = decode(timer.value)
+    return ticket_of(timer), message, decode_checked([message.value])[0]
+
+
+# --- adding -------------------------------------------------------------------------------------
+
+
+def add(txn: Txn, name: bytes, value: bytes, names: Names, at_ms: int | None = None) -> Added:
+    """Add an encoded message that is due at a Unix time, or now if that has passed or is None.
+
+    Return the ID of an entry that was appended, or the ticket of a delayed message.
+    """
+    refuse_time(txn, at_ms)
+    if at_ms is None or at_ms <= txn.now_ms:
+        return _append(txn, name, value, names)
+    stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
+    return put(txn, stream, at_ms, Message(value))
+
+
+def _append(txn: Txn, name: bytes, value: bytes, names: Names) -> StreamID:
+    added = append.add(txn, name, value, names)
+    assert added is not None
+    return added
+
+
+def refuse_time(txn: Txn, at_ms: int | None) -> None:
+    """Raise InvalidArgument for a time that is not in milliseconds."""
+    if at_ms is None:
+        return
+    if at_ms in _SECONDS:
+        raise InvalidArgument(f"the time {at_ms} is in seconds: give milliseconds, {at_ms}000")
+    if not 0 <= at_ms <= txn.now_ms + DELAY_MAX_MS:
+        raise InvalidArgument(f"the time {at_ms} must be from 0 to 100 years ahead in milliseconds")
+
+
+def refuse_delay(delay_ms: int) -> None:
+    """Raise InvalidArgument for a delay, or time to live, that is out of range."""
+    if not 0 <= delay_ms <= DELAY_MAX_MS:
+        raise InvalidArgument(f"a delay must be 0 to 100 years in milliseconds, not {delay_ms}")
+
+
+def put(
+    txn: Txn, stream: StreamMeta, at_ms: int, message: Message, number: int | None = None
+) -> Ticket:
+    """Store a delayed message; ``number`` is that of a ticket that it had before."""
+    if number is None:
+        number = txn.allocate()
+    timers.put(txn, stream, at_ms, Kind.DELAYED, U64.pack(number), message.encode())
+    _count(txn, stream, 1)
+    return Ticket(at_ms, number)
+
+
+def take(txn: Txn, stream: StreamMeta, ticket: Ticket) -> Message | None:
+    """Take a delayed message away and return it; None if there is none with this ticket."""
+    value = timers.take(txn, stream, ticket.at_ms, Kind.DELAYED, U64.pack(ticket.number))
+    if value is None:
+        return None
+    _count(txn, stream, -1)
+    return decode(value)
+
+
+def count(txn: Txn, stream: StreamMeta) -> int:
+    """Return how many delayed messages a stream has."""
+    return decode_number(COUNT_ROW, timers.get_row(txn, stream, COUNT_ROW))
+
+
+def _count(txn: Txn, stream: StreamMeta, change: int) -> None:
+    left = count(txn, stream) + change
+    if left > 0:
+        timers.put_row(txn, stream, COUNT_ROW, U64.pack(left))
+    else:
+        timers.delete_row(txn, stream, COUNT_ROW)
+
+
+# --- delayed messages ---------------------------------------------------------------------------
+
+
+def length(txn: Txn, name: bytes) -> int:
+    """Return how many delayed messages a stream has; 0 if there is no stream."""
+    stream = txn.stream(name)
+    return 0 if stream is None else count(txn, stream)
+
+
+def listed(
+    txn: Txn, name: bytes, start: Ticket | None = None, limit: int = LIST_COUNT
+) -> list[Delayed]:
+    """Return delayed messages from a ticket on, in the order in which they are due.
+
+    They are up to ``limit``, and fewer if they reach a megabyte.
+    """
+    stream = txn.stream(name)
+    if stream is None or limit <= 0:
+        return []
+    at_ms, number = start or Ticket(0, 0)
+    found: list[Delayed] = []
+    size, left = 0, count(txn, stream)
+    for timer in timers.scan(txn, stream, Kind.DELAYED, at_ms, U64.pack(number)) if left else ():
+        ticket, message, fields = decode_timer(timer)
+        found.append(Delayed(ticket, fields, message.ttl_ms, message.unique_id))
+        size += len(timer.value)
+        if len(found) in (limit, left) or size >= _PAGE_BYTES:
+            break
+    return found
+
+
+def cancel(txn: Txn, name: bytes, tickets: list[Ticket]) -> int:
+    """Delete delayed messages; return how many there were."""
+    stream = txn.stream(name)
+    if stream is None:
+        return 0
+    txn.frees = True
+    return sum(take(txn, stream, ticket) is not None for ticket in tickets)
+
+
+def move(txn: Txn, name: bytes, ticket: Ticket, at_ms: int) -> Ticket | None:
+    """Make a delayed message due at another time, soon if that has passed; return its new ticket.
+
+    None if there is no such message.
+    """
+    refuse_time(txn, at_ms)
+    stream = txn.stream(name)
+    message = None if stream is None else take(txn, stream, ticket)
+    if stream is None or message is None:
+        return None
+    return put(txn, stream, max(at_ms, txn.now_ms), message, ticket.number)
+
+
+# --- the due ones -------------------------------------------------------------------------------
+
+
+def note_change(txn: Txn, stream: StreamMeta) -> None:
+    """Report a change that no client's command has made, for CLIENT TRACKING."""
+    index = txn.catalog.index
+    if index.watches:
+        index.note(stream)
+
+
+def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+    """Append messages that are due, in their order."""
+    messages = [decode(timer.value) for timer in due]
+    entries: list[tuple[bytes, Names]] = [
+        (message.value, names_of(message.value)) for message in messages
+    ]
+    try:
+        append.next_ids(stream.last, len(entries), txn.now_ms)
+    except IDsExhausted:  # XSETID may make room again
+        for timer in due:
+            later_ms = txn.now_ms + _EXHAUSTED_RETRY_MS
+            timers.put(txn, stream, later_ms, Kind.DELAYED, timer.rest, timer.value)
+        return
+    append.add_many(txn, name, entries)
+    note_change(txn, stream)
+    _count(txn, stream, -len(due))
+    txn.catalog.queue_events.delayed_fired += len(due)

@@ -1,0 +1,221 @@
+"""Delivery in order by key: at most ``max_per_key`` entries of a key are in flight in a group.
+
+A read of new entries gives those whose key has room and *holds* the others: these become pending
+with no owner, and the read goes on behind them, so a key with a long backlog delays no other key.
+When an entry of a key is no longer pending, ``pel.settle`` makes the key's next held entry ready in
+the same commit. An entry is held once, so reads cost what they give and newly hold. One read looks
+at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
+
+Entries without the field have no order. Nor have those that were pending before the policy was set.
+"""
+
+from collections.abc import Sequence
+from itertools import groupby
+from operator import itemgetter
+
+from kvstream.layout.keys import ID_BYTES
+from kvstream.layout.rows import Rows
+from kvstream.layout.values import decode_checked
+from kvstream.meta import catalog, pel, pel_index
+from kvstream.meta.keyed import Counts, Key, Keyed, key_of_value
+from kvstream.meta.pel_index import times_of
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import HELD_MS, TIME_BYTES, PackedID, Run
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.groups import advance_over
+from kvstream.operations.reply_limits import Budget
+from kvstream.storage.batch import Row
+from kvstream.types.ids import MAX_ID
+
+LOOK_MAX = 10_000
+"""Entries that one read looks at: some tens of milliseconds if all of them are held."""
+PAGE = 500
+"""Entries that are looked at together."""
+HELD_RANK = 1
+"""The rank of all held entries: it does not order them."""
+
+_GIVEN, _HELD, _PASSED = range(3)
+"""What becomes of an entry; it is passed if it is pending already (XGROUP SETID)."""
+
+
+def take_new(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    count: int | None = None,
+    noack: bool = False,
+    budget: Budget | None = None,
+    room: int = 0,
+) -> Rows:
+    """Deliver the next entries whose keys have room, and hold those before them that have none.
+
+    ``room`` is the memory that the entries may take, about; 0: no limit. Deliveries with ``noack``
+    make no key busy, and yet give no entry of one that is.
+    """
+    given: list[Row] = []
+    looked, size = 0, 0
+    by_size = budget is not None and budget.limits[1] is not None
+    while group.last_delivered < stream.last and stream.length and looked < LOOK_MAX:
+        left = LOOK_MAX if count is None else count - len(given)
+        if left <= 0 or (room and size > room) or (budget is not None and budget.exhausted):
+            break
+        page = _next(txn, stream, group, left, looked)
+        if by_size:
+            del page[1:]
+        if not page:
+            break
+        chosen, passed = _Choice(txn, stream, group, noack).of(page, left)
+        _record(txn, stream, group, consumer, page[:passed], chosen, noack)
+        fresh = [row for row, fate in zip(page, chosen, strict=False) if fate == _GIVEN]
+        if budget is not None:
+            budget.take(Rows(fresh, len(stream.prefix)))
+        given += fresh
+        looked += passed
+        size += entries.memory_of(fresh) if room else 0
+    if looked >= LOOK_MAX and (count is None or len(given) < count):
+        txn.catalog.index.wake_at(name, txn.now_ms)
+    return Rows(given, len(stream.prefix))
+
+
+def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int) -> list[Row]:
+    """Return the next entries to look at: as many as are wanted, or pages if many are held."""
+    if left <= entries.FEW and not looked:
+        return entries.ahead(txn, stream, group, left).page
+    most = min(PAGE, entries.first_page(stream) if left > PAGE else PAGE, LOOK_MAX - looked)
+    most = max(1, min(most, max(left, 2 * looked)))
+    return entries.rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
+
+
+class _Choice:
+    """Decides which entries of a page are given, and writes the rows of their keys."""
+
+    def __init__(self, txn: Txn, stream: StreamMeta, group: GroupMeta, noack: bool) -> None:
+        assert group.policy is not None
+        self._txn, self._group, self._noack = txn, group, noack
+        self._keyed = keyed_of(txn, stream, group)
+        self._field, self._most = group.policy.order_by, group.policy.max_per_key
+        self._counts: dict[Key, Counts] = {}
+
+    def of(self, page: list[Row], left: int) -> tuple[list[int], int]:
+        """Return what becomes of the first entries of a page, and how many these are.
+
+        They end before the next entry that would be given if ``left`` are.
+        """
+        last = self._group.runs.floor(self._txn.batch, page[-1][0][-ID_BYTES:])
+        pending: frozenset[PackedID] = frozenset()
+        if last is not None and last.ids[-1] >= page[0][0][-ID_BYTES:]:
+            ids = [row[0][-ID_BYTES:] for row in page]
+            pending = frozenset(pel.pending_among(self._txn, self._group, ids))
+        fates: list[int] = []
+        for row, fields in zip(page, decode_checked([row[1] for row in page]), strict=True):
+            if not left:
+                break
+            value = fields.get(self._field)
+            eid = row[0][-ID_BYTES:]
+            if eid in pending:
+                fate = _PASSED
+            else:
+                fate = _GIVEN if value is None else self._fate(eid, value)
+            left -= fate == _GIVEN
+            fates.append(fate)
+        for key, counts in self._counts.items():
+            self._keyed.put_counts(self._txn.batch, key, counts)
+        return fates, len(fates)
+
+    def _fate(self, eid: PackedID, value: bytes) -> int:
+        keyed, batch, key = self._keyed, self._txn.batch, key_of_value(value)
+        counts = self._counts.get(key)
+        if counts is None:
+            counts = self._counts[key] = keyed.counts(batch, key)
+        if counts.busy < self._most and not counts.held:
+            if not self._noack:
+                counts.busy += 1
+                keyed.put_busy(batch, key, eid)
+            return _GIVEN
+        counts.first = min(counts.first, eid) if counts.held else eid
+        counts.held += 1
+        keyed.put_held(batch, key, eid)
+        return _HELD
+
+
+def _record(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
+    page: list[Row],
+    fates: Sequence[int],
+    noack: bool,
+) -> None:
+    """Make entries pending: the given ones with their consumer, the held ones with nobody."""
+    ids = [row[0][-ID_BYTES:] for row in page]
+    advance_over(stream, group, ids)
+    gives = False
+    for fate, same in groupby(zip(fates, ids, strict=True), itemgetter(0)):
+        some = [eid for _, eid in same]
+        if fate == _GIVEN and not noack:
+            gives = True
+            pel.deliver(txn, group, some, consumer.name, txn.now_ms)
+        elif fate == _HELD:
+            group.nack_rank = max(group.nack_rank, HELD_RANK)
+            pel.place(txn, group, some, b"", HELD_MS, 0, HELD_RANK)
+    if gives:
+        catalog.note_activity(txn, group, consumer)
+    else:
+        txn.member_changed(group)
+        txn.member_changed(consumer)
+
+
+# --- the policy ---------------------------------------------------------------------------------
+
+
+def keyed_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> Keyed:
+    """Return the rows of an ordered group, which are made if there are none."""
+    if group.keyed is None:
+        assert group.policy is not None
+        tree = txn.allocate()
+        group.policy = group.policy.with_rules({"keyed_tree": tree})
+        group.keyed = Keyed(stream, tree, new=True)
+        txn.member_changed(group)
+    return group.keyed
+
+
+def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
+    """Adapt the held entries of a group to its changed policy.
+
+    If the field is another one, or there is no order any more, all of them become ready.
+    """
+    keyed, policy = group.keyed, group.policy
+    if keyed is None:
+        return
+    if policy is not None and policy.order_by == before.order_by:
+        if policy.max_per_key > before.max_per_key:
+            waiting = [key for key, counts in keyed.keys(txn.batch) if counts.held]
+            pel.make_ready(txn, group, waiting)
+        return
+    _release(txn, group)
+    keyed.tree.drop(txn.batch)
+    group.keyed = None
+    if policy is not None:
+        group.policy = policy.with_rules({"keyed_tree": 0})
+    txn.member_changed(group)
+
+
+def _release(txn: Txn, group: GroupMeta) -> None:
+    """Make all held entries ready, in the order of their IDs."""
+    held: list[Run] = []
+    start = Run(b"", [], b"", HELD_MS, 0, HELD_RANK).times_suffix
+    for suffix in times_of(txn, group, start):
+        run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
+        if run is None:
+            raise pel_index.lost(group, suffix[TIME_BYTES:])
+        if run.rank:
+            held.append(run)
+    if held:
+        group.nack_rank += 1
+        ready = {run.anchor: run._replace(time_ms=0, rank=group.nack_rank) for run in held}
+        pel_index.replace(txn, group, held, ready)

@@ -1,0 +1,138 @@
+"""Rows of the entries that a group delivers in order by key (``order_by`` of its policy).
+
+An entry with a key is *busy* from its first delivery until it is acknowledged, also while it waits
+for another attempt, or *held*: it is pending with no owner at the time HELD_MS, since as many
+entries of its key as may be are busy already. The rows are those of one tree of the group::
+
+    entry row := keyed tree(u64) "I" id          -> state(u8: 0 busy, 1 held) key
+    key row   := keyed tree(u64) "K" key         -> busy(u32) held(u32) from(id)
+    held row  := keyed tree(u64) "H" key id      -> key id
+
+A ``key`` is the 16 bytes of a hash of the field's value: two values of one hash wait for each other,
+and that is all. No held entry of a key is below its ``from``: rows deleted before that are not
+stepped over. The rule itself is in meta/pel.py (``settle``) and operations/ordering.py.
+"""
+
+from collections.abc import Iterator
+from struct import Struct
+from struct import error as StructError
+from typing import Protocol
+
+import xxhash
+
+from kvstream.errors import Corruption
+from kvstream.layout.keys import ID_BYTES
+from kvstream.meta.runs import PackedID
+from kvstream.meta.trees import Tree
+from kvstream.storage.batch import Batch
+from kvstream.types.ids import MAX_ID, StreamID
+
+Key = bytes
+KEY_BYTES = 16
+ENTRY, KEY, HELD = b"I", b"K", b"H"
+"""The first byte of a row."""
+_COUNTS = Struct(">II16s")
+_NOWHERE = MAX_ID.packed
+IS_BUSY, IS_HELD = b"\0", b"\1"
+
+key_of_value = xxhash.xxh3_128_digest
+"""Return the key of a value of the ``order_by`` field."""
+
+
+class Messages(Protocol):
+    """What is known here of the stream whose entries have keys."""
+
+    name: bytes
+    prefix: bytes
+    first: StreamID
+    length: int
+
+
+class Counts:
+    """How many entries of one key are busy and held, and where the held ones begin."""
+
+    __slots__ = ("busy", "first", "held")
+
+    def __init__(self, busy: int = 0, held: int = 0, first: PackedID = _NOWHERE) -> None:
+        self.busy, self.held, self.first = busy, held, first
+
+    def encode(self) -> bytes:
+        return _COUNTS.pack(self.busy, self.held, self.first)
+
+    @classmethod
+    def decode(cls, value: bytes) -> "Counts":
+        try:
+            return cls(*_COUNTS.unpack(value))
+        except StructError as error:
+            raise Corruption(f"the counts of a key are damaged: {value.hex()}") from error
+
+
+class Keyed:
+    """The rows of one group. Methods change rows alone, and not the runs of the entries."""
+
+    __slots__ = ("stream", "tree")
+
+    def __init__(self, stream: Messages, tree_id: int, new: bool = False) -> None:
+        self.stream = stream
+        self.tree: Tree[bytes] = Tree(tree_id, _value_of, bytes, new)
+
+    def entry(self, batch: Batch, eid: PackedID) -> tuple[bool, Key] | None:
+        """Return whether an entry is held, and its key; None if it has no key."""
+        value = self.tree.get(batch, ENTRY + eid)
+        if value is None:
+            return None
+        if len(value) != 1 + KEY_BYTES:
+            raise Corruption(f"the key of the pending entry {eid.hex()} is damaged")
+        return value[:1] == IS_HELD, value[1:]
+
+    def counts(self, batch: Batch, key: Key) -> Counts:
+        value = self.tree.get(batch, KEY + key)
+        return Counts() if value is None else Counts.decode(value)
+
+    def put_counts(self, batch: Batch, key: Key, counts: Counts) -> None:
+        """Write the counts of a key that has entries, delete those of others."""
+        if counts.busy or counts.held:
+            self.tree.put(batch, KEY + key, counts.encode())
+        else:
+            self.tree.delete(batch, KEY + key)
+
+    def put_busy(self, batch: Batch, key: Key, eid: PackedID) -> None:
+        self.tree.put(batch, ENTRY + eid, IS_BUSY + key)
+
+    def put_held(self, batch: Batch, key: Key, eid: PackedID) -> None:
+        self.tree.put(batch, ENTRY + eid, IS_HELD + key)
+        self.tree.put(batch, HELD + key + eid, key + eid)
+
+    def end_hold(self, batch: Batch, key: Key, eid: PackedID) -> None:
+        """Delete the held row of an entry."""
+        self.tree.delete(batch, HELD + key + eid)
+
+    def forget(self, batch: Batch, eid: PackedID) -> None:
+        """Delete the entry row of an entry."""
+        self.tree.delete(batch, ENTRY + eid)
+
+    def first_held(self, batch: Batch, key: Key, start: PackedID) -> PackedID:
+        """Return the first held entry of a key at or above ``start``; Corruption if none is."""
+        found = self.tree.first(batch, HELD + key + start)
+        if found is None or len(found) != KEY_BYTES + ID_BYTES or found[:KEY_BYTES] != key:
+            raise Corruption(f"no held entry of the key {key.hex()} is found")
+        return found[KEY_BYTES:]
+
+    def keys(self, batch: Batch) -> Iterator[tuple[Key, Counts]]:
+        """Yield all keys, with their counts; they may change meanwhile."""
+        start = KEY
+        while True:
+            page = self.tree.page(batch, start, _PAGE)
+            found = [(suffix, value) for suffix, value in page if suffix[:1] == KEY]
+            for suffix, value in found:
+                yield suffix[1:], Counts.decode(value)
+            if len(found) < _PAGE:
+                return
+            start = found[-1][0] + b"\0"
+
+
+_PAGE = 1000
+
+
+def _value_of(suffix: bytes, value: bytes) -> bytes:
+    return value

@@ -1,0 +1,110 @@
+"""A process is killed while its delayed messages fire: each is added once, or still delayed."""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from kvstream import Durability, Store
+from kvstream.operations import delayed
+from tests.crash.delayed_writer import NAME
+from tests.crash.rounds import rounds
+from tests.patience import PATIENCE_S, until
+
+ROOT = Path(__file__).parents[2]
+ROUNDS = 3
+LIFE_S = (0.3, 1.2)
+
+Words = list[list[object]]
+
+
+def words_of_killed(store: Path, level: Durability, seed: int, life_s: float) -> Words:
+    """Run a writer, kill it after a while, and return what it said."""
+    program = [sys.executable, "-m", "tests.crash.delayed_writer", str(store), level, str(seed)]
+    child = subprocess.Popen(
+        program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    lines: list[str] = []
+    spoke = threading.Event()
+
+    def read() -> None:
+        assert child.stdout is not None
+        for line in child.stdout:
+            lines.append(line)
+            spoke.set()
+
+    reader = threading.Thread(target=read)
+    reader.start()
+    assert spoke.wait(PATIENCE_S)
+    time.sleep(life_s)
+    child.send_signal(signal.SIGKILL)
+    reader.join()
+    _, error = child.communicate()
+    assert child.returncode == -signal.SIGKILL, error
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
+class Oracle:
+    """The messages that must be there, and those that may be."""
+
+    def __init__(self) -> None:
+        self.sure: set[int] = set()
+        self.maybe: set[int] = set()
+        """Those of a command that nobody heard the end of."""
+
+    def hear(self, words: Words) -> None:
+        for word, command, number, *result in words:
+            assert isinstance(number, int)
+            if word == "try":
+                if command != "move":
+                    self.maybe.add(number)
+                continue
+            self.maybe.discard(number)
+            if command == "add":
+                self.sure.add(number)
+            elif command == "cancel" and result == [1]:
+                self.sure.discard(number)
+        for number in self.maybe:
+            self.sure.discard(number)
+
+    def judge(self, found: Counter[int]) -> None:
+        assert max(found.values(), default=1) == 1, "a message was added twice"
+        assert self.sure <= found.keys() <= self.sure | self.maybe
+        self.sure, self.maybe = set(found), set()
+
+
+def messages(store: Store) -> Counter[int]:
+    """Return the numbers of all messages, delayed and in the stream."""
+    there = [int(entry.fields[b"n"]) for entry in store.stream("jobs")]
+    waiting = store.engine.run(delayed.listed, NAME, None, 1 << 20)
+    return Counter(there + [int(each.fields[b"n"]) for each in waiting])
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("level", list(Durability))
+def test_a_killed_process_loses_and_doubles_no_delayed_message(
+    tmp_path: Path, level: Durability
+) -> None:
+    path = tmp_path / "store"
+    base = int(os.environ.get("KVSTREAM_CRASH_SEED") or random.randrange(1 << 20))
+    print(f"seed {base} (repeat with KVSTREAM_CRASH_SEED={base})")
+    chance, oracle = random.Random(f"{base} {level}"), Oracle()
+    for number in range(rounds(ROUNDS)):
+        oracle.hear(words_of_killed(path, level, number + 1, chance.uniform(*LIFE_S)))
+        with Store.open(path) as store:
+            with store.transaction():  # nothing fires between the two looks
+                found = messages(store)
+            oracle.judge(found)
+            assert store.check() == []
+    with Store.open(path) as store:
+        until(lambda: not store.engine.run(delayed.length, NAME), "the last message to fire")
+        assert {int(entry.fields[b"n"]) for entry in store.stream("jobs")} == oracle.sure
+        assert len(store.stream("jobs")) == len(oracle.sure)
