@@ -176,8 +176,12 @@ class Catalog:
         self.held: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.queue_events = QueueEvents()
+        self.retained: set[bytes] = set()
+        """Names of streams in memory that may have rules of retention."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
+        self.timers_taken: dict[int, bytes] = {}
+        """By queue tree: where its timers begin, if some of the first millisecond have fired."""
         self.flushed, self.unlinked = Flushed(), Unlinked()
         self.databases, self.deletions = Databases(), Deletions()
         self.index = KeyIndex(self.flushed, self.unlinked, self.databases)
@@ -233,6 +237,8 @@ class Catalog:
 
     def _keep(self, name: bytes, stream: StreamMeta) -> None:
         self.streams[name] = stream
+        if stream.queue_tree:
+            self.retained.add(name)
         if len(self.streams) > STREAMS_MAX:
             self.crowded = True
 
@@ -562,6 +568,7 @@ class Catalog:
         self.strings.clear()
         self.seen.clear()
         self.hot.clear()
+        self.timers_taken.clear()
         self.flushed.forget()
         self.unlinked.forget()
         self.databases.forget()

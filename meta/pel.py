@@ -8,7 +8,7 @@ Runs do not overlap: an ID between a run's anchor and its last ID is either in t
 pending. So the run of an ID is the last one anchored at or below it. Adding IDs inside a run's
 range splits that run first. Runs that were given back (XNACK) have no owner, time 0 and a growing
 rank: the index by time yields them first, in the order in which they came back, and those of one
-rank by ID.
+rank by ID. Those that wait before they are delivered again have the time at which they are ready.
 
 ``plan`` computes what runs become when IDs change owners, before anything is changed. Runs
 are replaced one by one, so that a concurrent change of one leaves the others valid; only neighbours
@@ -25,7 +25,17 @@ from kvstream.errors import Corruption
 from kvstream.meta import pel_index
 from kvstream.meta.keyed import Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
-from kvstream.meta.runs import HELD_MS, OWNED_FIRST, TIME_BYTES, PackedID, Run, new_run, time_of
+from kvstream.meta.runs import (
+    HELD_MS,
+    OWNED_FIRST,
+    TIME_BYTES,
+    PackedID,
+    Run,
+    first_waiting,
+    new_run,
+    time_and_rank,
+    time_of,
+)
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
@@ -126,8 +136,36 @@ def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
 
 def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
     """Return the least delivery time of entries that have an owner."""
-    suffix = next(pel_index.times_of(txn, group, OWNED_FIRST), None)
-    return None if suffix is None else time_of(suffix)
+    if pel_index.pending_in(txn, group) == pel_index.nacked_in(txn, group):
+        return None
+    for suffix in pel_index.times_of(txn, group, OWNED_FIRST):
+        time_ms, rank = time_and_rank(suffix)
+        if not rank:
+            return time_ms
+    return 0  # XCLAIM may set the time 0, which sorts before those given back
+
+
+def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
+    """Yield the runs with owners that were delivered at ``latest_ms`` or before, oldest first."""
+    for suffix in pel_index.times_of(txn, group):
+        time_ms, rank = time_and_rank(suffix)
+        if time_ms or rank or latest_ms < 0:
+            break
+        yield _run(txn, group, suffix[TIME_BYTES:])
+    for suffix in pel_index.times_of(txn, group, OWNED_FIRST):
+        time_ms, rank = time_and_rank(suffix)
+        if time_ms > latest_ms:
+            return
+        if not rank:
+            yield _run(txn, group, suffix[TIME_BYTES:])
+
+
+def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
+    """Yield the runs that were given back until a time, in the order in which they came."""
+    for suffix in pel_index.times_of(txn, group, first_waiting(time_ms)):
+        if time_of(suffix) > time_ms:
+            return
+        yield _run(txn, group, suffix[TIME_BYTES:])
 
 
 def _run(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:

@@ -17,7 +17,7 @@
     group    := version(u8=2|3) last_delivered(id) entries_read(i64, -1 unknown)
                 indexed(u8) pending(u64) nacked(u64) nack_rank(u64) consumers(u32)
                 consumers_tree(u64) runs_tree(u64) times_tree(u64)
-                [policy_length(u32) policy]                                    in version 3 alone
+                [policy_length(u32) policy rated(u8) (at_ms(u64) count(u64))*] in version 3 alone
                 activity
     activity := number(u64) at_ms(i64, -1 none) length(u32) name
     consumer := version(u8=2) tree(u64) seen_ms(i64) active_ms(i64, -1 never) pending(u64)
@@ -60,6 +60,7 @@ from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.reply_cache import Ahead
+from kvstream.meta.retention import Progress
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id
@@ -209,7 +210,7 @@ _HOT = Struct(">BB QQ QQ QQ QQ QQ II QQ QQ II I QQ")
 _pack_hot = _HOT.pack
 _COLD = Struct(">Q QQ QI Q Q QII QQQQ I")
 _QUEUE = Struct(">QQ")
-_POLICY = Struct(">I")
+_POLICY, _RATED, _COUNT = Struct(">I"), Struct(">QQ"), Struct(">B")
 _GROUP = Struct(">B QQ q B QQQ I QQQ")
 _CONSUMER = Struct(">B Q qq QQ")
 
@@ -269,6 +270,7 @@ class StreamMeta:
         "pids",
         "prefix",
         "queue_tree",
+        "retained",
         "row",
         "shrinks",
         "slack",
@@ -324,6 +326,8 @@ class StreamMeta:
         """How often entries were deleted, wherever they stood; trims are not counted."""
         self.ahead: deque[StreamID] = deque()
         """The first live IDs, as far as they were looked up, from ``first`` on."""
+        self.retained: Progress | None = None
+        """What retention knows of the stream, once it was looked up."""
         self.held: list[Node] = []
         """Closed nodes that trims and deletions have looked up, in order."""
         self._cold: bytes | None = None
@@ -475,6 +479,7 @@ class GroupMeta:
         "name",
         "pending",
         "policy",
+        "rated",
         "row",
         "runs",
         "times",
@@ -514,6 +519,8 @@ class GroupMeta:
         self.policy: GroupPolicy | None = None
         self.keyed: Keyed | None = None
         """The entries by their keys, if the group delivers in order by key."""
+        self.rated: list[tuple[int, int]] = []
+        """When entries were delivered lately, and how many, if the policy has a rate."""
 
     def encode(self) -> bytes:
         policy = None if self.policy is None else self.policy.encoded
@@ -531,7 +538,8 @@ class GroupMeta:
             self.times.id,
         )
         if policy is not None:
-            head += _POLICY.pack(len(policy)) + policy
+            head += _POLICY.pack(len(policy)) + policy + _COUNT.pack(len(self.rated))
+            head += b"".join([_RATED.pack(*each) for each in self.rated])
         return head + self.activity.encode()
 
     @classmethod
@@ -539,11 +547,14 @@ class GroupMeta:
         with damage_named("group", name):
             parts = _GROUP.unpack_from(record)
             _check_version(parts[0], MEMBER_VERSION, POLICY_VERSION)
-            end, policy = _GROUP.size, None
+            end, policy, rated = _GROUP.size, None, []
             if parts[0] == POLICY_VERSION:
                 begin = end + _POLICY.size
                 end = begin + _POLICY.unpack_from(record, end)[0]
                 policy = GroupPolicy.decode(record[begin:end])
+                begin = end + _COUNT.size
+                end = begin + _COUNT.unpack_from(record, end)[0] * _RATED.size
+                rated = [*_RATED.iter_unpack(record[begin:end])]
             activity = Activity.decode(record[end:])
             _check_numbers(*parts[9:])
             if parts[4] > 1:
@@ -553,6 +564,7 @@ class GroupMeta:
         self.runs.room = 0 if self.indexed else trees.STORE_ROWS
         self.entries_read, self.pending, self.nacked, self.nack_rank = parts[3], *parts[5:8]
         self.consumers_count, self.activity, self.policy = parts[8], activity, policy
+        self.rated = rated
         return self
 
 

@@ -51,6 +51,11 @@ class Run(NamedTuple):
     def owned(self) -> bool:
         return self.rank == 0
 
+    @property
+    def waits(self) -> bool:
+        """Whether it was given back and is not ready yet; ``time_ms`` is when it will be."""
+        return self.rank > 0 and self.time_ms > 0
+
     def encode(self) -> bytes:
         _, ids, owner, time_ms, deliveries, rank = self
         return _HEAD.pack(time_ms, deliveries, rank, len(owner)) + owner + b"".join(ids)
@@ -97,6 +102,16 @@ OWNED_FIRST = _TIME.pack(1, 0)
 def time_of(times_suffix: bytes) -> int:
     """Return the delivery time with which a key of the times tree begins."""
     return int(_TIME.unpack_from(times_suffix)[0])
+
+
+def time_and_rank(times_suffix: bytes) -> tuple[int, int]:
+    """Return the time and rank with which a key of the times tree begins."""
+    return _TIME.unpack_from(times_suffix)
+
+
+def first_waiting(time_ms: int) -> bytes:
+    """Return what sorts before the keys of runs that wait for a time, and after earlier ones."""
+    return _TIME.pack(time_ms, 1)
 
 
 Stretch = tuple[PackedID, PackedID]

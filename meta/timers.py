@@ -26,6 +26,7 @@ from kvstream.storage.batch import Family
 _TREES = Family.TREES
 TIMER = b"T"
 _TIMER = Struct(">cQB")
+_KIND_BYTES = 1
 TIME_MAX = (1 << 63) - 1
 """The latest time of a timer, in Unix milliseconds."""
 
@@ -101,7 +102,8 @@ def scan_rows(
 # --- timers -------------------------------------------------------------------------------------
 
 
-def _suffix(at_ms: int, kind: int, rest: bytes) -> bytes:
+def suffix_of(at_ms: int, kind: int, rest: bytes) -> bytes:
+    """Return the suffix of a timer's row."""
     return _TIMER.pack(TIMER, at_ms, kind) + rest
 
 
@@ -118,14 +120,23 @@ def put(
 ) -> None:
     """Set a timer; one of the same time, kind and rest is replaced."""
     at_ms = min(max(0, at_ms), TIME_MAX)
-    put_row(txn, stream, _suffix(at_ms, kind, rest), value)
+    suffix = suffix_of(at_ms, kind, rest)
+    put_row(txn, stream, suffix, value)
+    taken = txn.catalog.timers_taken
+    if taken and suffix < taken.get(stream.queue_tree, b""):
+        del taken[stream.queue_tree]
     if not stream.due_at or at_ms < stream.due_at:
         set_due(txn, stream, at_ms)
 
 
+def row(stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes:
+    """Return the key of a timer of a stream that has a queue tree."""
+    return tree_prefix(stream.queue_tree) + suffix_of(at_ms, kind, rest)
+
+
 def take(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
     """Take a timer away and return its value; None if there is none."""
-    suffix = _suffix(at_ms, kind, rest)
+    suffix = suffix_of(at_ms, kind, rest)
     value = get_row(txn, stream, suffix)
     if value is not None:
         delete_row(txn, stream, suffix)
@@ -134,7 +145,7 @@ def take(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> by
 
 def get(txn: Txn, stream: StreamMeta, at_ms: int, kind: int, rest: bytes) -> bytes | None:
     """Return the value of a timer; None if there is none."""
-    return get_row(txn, stream, _suffix(at_ms, kind, rest))
+    return get_row(txn, stream, suffix_of(at_ms, kind, rest))
 
 
 def scan(
@@ -143,8 +154,8 @@ def scan(
     """Yield the timers, of one kind if it is given, from a time on (``rest``: within that time)."""
     if start_ms < stream.due_at:
         start_ms, rest = stream.due_at, b""
-    start = _suffix(start_ms, kind or 0, rest)
-    for suffix, value in scan_rows(txn, stream, TIMER, start):
+    start = suffix_of(start_ms, kind or 0, rest)
+    for suffix, value in scan_rows(txn, stream, TIMER, max(start, _first(txn, stream))):
         timer = decode(suffix, value)
         if kind is None or timer.kind == kind:
             yield timer
@@ -158,7 +169,7 @@ def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
     if not stream.due_at or stream.due_at > txn.now_ms:
         return []
     head = tree_prefix(stream.queue_tree)
-    lower = head + _suffix(stream.due_at, 0, b"")
+    lower = head + _first(txn, stream)
     due: list[Timer] = []
     keys: list[bytes] = []
     size = next_ms = 0
@@ -172,7 +183,19 @@ def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
         size += len(value)
     _delete_first(txn, keys)
     set_due(txn, stream, next_ms)
+    if due and due[-1].at_ms == next_ms:
+        txn.catalog.timers_taken[stream.queue_tree] = keys[-1][len(head) :] + b"\0"
     return due
+
+
+def _first(txn: Txn, stream: StreamMeta) -> bytes:
+    """Return a suffix below that of the stream's first timer, and above those that have fired.
+
+    A million timers of one millisecond leave two thousand deleted ranges.
+    """
+    first = suffix_of(stream.due_at, 0, b"")
+    taken = txn.catalog.timers_taken.get(stream.queue_tree, b"")
+    return taken if taken.startswith(first[:-_KIND_BYTES]) else first
 
 
 def _delete_first(txn: Txn, keys: list[bytes]) -> None:

@@ -87,7 +87,7 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     def begin(txn: Txn, ids: list[bytes]) -> Step:
         nack = _nack(mode, args)
-        if is_ascending(ids):
+        if is_ascending(ids) and group_of_key(txn, name, group)[1].policy is None:
             return LongNack(name, group, ids, nack).step
         some = [*map(StreamID.unpack, ids)]
         return lambda txn: ack.negative_acknowledge(txn, name, group, some, nack)

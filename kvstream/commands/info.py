@@ -150,7 +150,7 @@ def _group_in_steps(pages: GroupPages) -> Reply:
 
 def _run_of_group(step: Run | int | None) -> Alike | int | None:
     if isinstance(step, Run):
-        return Alike(step.ids, (step.owner, step.time_ms, step.deliveries))
+        return Alike(step.ids, (step.owner, step.time_ms if step.owned else 0, step.deliveries))
     return step
 
 

@@ -4,12 +4,13 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
-from kvstream.commands.command import FAST_READ, GROW, OURS, SECOND, WRITE, Family, Session
-from kvstream.commands.replies import Map, Reply
+from kvstream.commands.command import FAST_READ, GROW, OURS, SECOND, WRITE, Answer, Family, Session
+from kvstream.commands.incremental import in_steps
+from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.txn import Txn
-from kvstream.operations import policy
+from kvstream.operations import policy, removal
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.policy", since=OURS)
@@ -115,6 +116,49 @@ def policy_get(txn: Txn, session: Session, argv: Argv) -> Reply:
 def policy_del(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Remove all rules of a group; return 1 if it had any."""
     return int(policy.drop_policy(txn, session.prefix + argv[2], argv[3]))
+
+
+@COMMANDS.command("kvstream.policy|pause", "key group", GROW, SECOND, since=OURS, uses="RW update")
+def policy_pause(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver nothing to readers of new entries until the group is resumed.
+
+    Pending entries are acknowledged, given back and extended as before.
+    """
+    policy.set_policy(txn, session.prefix + argv[2], argv[3], {"paused": True})
+    return OK
+
+
+@COMMANDS.command("kvstream.policy|resume", "key group", WRITE, SECOND, since=OURS)
+def policy_resume(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver entries again after a pause; return 1 if there was one."""
+    return int(policy.resume(txn, session.prefix + argv[2], argv[3]))
+
+
+@COMMANDS.command(
+    "kvstream.policy|seek", "key group unix-time-milliseconds", WRITE, SECOND, since=OURS
+)
+def policy_seek(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver entries from a time on, again or for the first time; return the last delivered ID.
+
+    Pending entries stay with their consumers.
+    """
+    at_ms = integer(argv[4], "the time must be Unix milliseconds")
+    return bytes(removal.seek(txn, session.prefix + argv[2], argv[3], at_ms))
+
+
+@COMMANDS.command(
+    "kvstream.policy|remove", "key group consumer", WRITE, SECOND, since=OURS, uses="RW delete"
+)
+def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Delete a consumer and give its pending entries back to the group; return how many.
+
+    A server gives back very many of them in steps, which other clients see one by one.
+    """
+    name, group, consumer = session.prefix + argv[2], argv[3], argv[4]
+    if not session.steps:
+        return removal.pass_on(txn, name, group, consumer)
+    work = removal.PassingOn(name, group, consumer)
+    return in_steps(work.step, lambda count: count)
 
 
 def shown(found: GroupPolicy) -> Map:

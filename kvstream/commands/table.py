@@ -17,10 +17,14 @@ from kvstream.commands import (
     groups,
     info,
     keyspace,
+    leases,
     policy,
     range,
     read,
     readgroup,
+    redrive,
+    retention,
+    schedules,
     strings,
     trim,
 )
@@ -43,7 +47,14 @@ from kvstream.errors import KVStreamError, RequestError
 _STREAMS = (ack, append, claim, delete, groups, info, range, read, readgroup, trim)
 SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
-    "Queues": (delayed.COMMANDS, policy.COMMANDS),
+    "Queues": (
+        delayed.COMMANDS,
+        leases.COMMANDS,
+        policy.COMMANDS,
+        redrive.COMMANDS,
+        retention.COMMANDS,
+        schedules.COMMANDS,
+    ),
     "Keys": (copy.COMMANDS, dump.COMMANDS, keyspace.COMMANDS),
     "Plain strings": (strings.COMMANDS,),
     "Connections": (keyspace.CONNECTION,),

@@ -37,7 +37,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, trim, unfinished_loads
+from kvstream.operations import info, keyspace, retention, trim, unfinished_loads
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database
@@ -51,6 +51,8 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 _KEYS_PAGE = 1000
+RETAIN_PAUSE_S = 1.0
+"""Pause between two looks at the streams with rules of retention."""
 
 
 class Engine:
@@ -88,7 +90,11 @@ class Engine:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
-            self.expiry = Expiry(self.run, requests.serve, self._reclaim, self._needs_space)
+            self._retain_at = 0.0
+            self.expiry = Expiry(
+                *(self.run, partial(self._before_cycle, requests)),
+                *(self._reclaim, self._needs_space),
+            )
             self.committer = Committer(self.database, self.options.durability)
             index = self.catalog.index
             self.timers = TimerThread(
@@ -563,6 +569,15 @@ class Engine:
         """Return whether writes wait for disk space, and note it for the catalog."""
         self.catalog.scarce = self.database.needs_space
         return self.catalog.scarce
+
+    def _before_cycle(self, requests: SnapshotRequests) -> None:
+        """Serve requests for snapshots, and once a second the retention of changed streams."""
+        requests.serve()
+        if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
+            return
+        self._retain_at = monotonic() + RETAIN_PAUSE_S
+        with suppress(KVStreamError):  # closed, full or damaged
+            self.run(retention.changed_streams)
 
     def _reclaim(self) -> None:
         """Free the space of large deleted ranges, until the store is to be closed.

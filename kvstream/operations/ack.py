@@ -8,12 +8,13 @@ from functools import partial
 from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.meta.pel import COUNT_MAX, Targets, drop, drop_one, plan, stretches, take
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, Outcome, delete_but
 from kvstream.operations.entries import live, live_rows
-from kvstream.operations.groups import group_of_key
+from kvstream.operations.groups import group_of_key, signal_freed
+from kvstream.operations.retries import GivenBack
 from kvstream.operations.trim import RefPolicy, drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
 
@@ -55,6 +56,8 @@ def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[Packed
     if found is None:
         return 0
     txn.frees = True
+    if found[1].policy is not None:
+        signal_freed(txn, name, found[1])
     if len(ids) == 1:
         return drop_one(txn, found[1], ids[0])
     return drop(txn, found[1], ascending_packed(ids))
@@ -79,6 +82,7 @@ def acknowledge_and_delete(
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
+    signal_freed(txn, name, of_group)
     delete_but(txn, stream, acked, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, acked)
@@ -112,6 +116,24 @@ class Nack:
         count = self._count_after(0 if run is None else run.deliveries)
         return dict.fromkeys(ids, (b"", 0, count, rank))
 
+    def decide_by_policy(
+        self,
+        txn: Txn,
+        stream: StreamMeta,
+        rank: int,
+        back: GivenBack,
+        run: Run | None,
+        ids: Sequence[PackedID],
+    ) -> Targets:
+        """Return what becomes of IDs in a group with a policy: they may wait, or be given up."""
+        if run is None:
+            return self.decide(txn, stream, rank, run, ids)
+        if run.time_ms == HELD_MS:  # it was never delivered
+            return {}
+        fatal = self.mode is NackMode.FATAL and self.retrycount is None
+        count = run.deliveries if fatal else self._count_after(run.deliveries)
+        return back.share(run, ids, count, rank, tried=self.mode is not NackMode.SILENT)
+
     def _count_after(self, count: int) -> int:
         if self.retrycount is not None:
             return self.retrycount
@@ -130,6 +152,8 @@ def negative_acknowledge(
     stream, found = group_of_key(txn, name, group)
     released = 0
     packed = [PACKED(*eid) for eid in ids]
+    if found.policy is not None:
+        return _nack_by_policy(txn, name, stream, found, ascending_packed(packed), nack)
     for part in ascending_parts(packed):  # an ID may be given again
         rank = found.nack_rank + 1
         decide = partial(nack.decide, txn, stream, rank)
@@ -138,6 +162,26 @@ def negative_acknowledge(
         note_released(txn, name, found, rank, change.count)
         released += change.count
     return released
+
+
+def _nack_by_policy(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    ids: Sequence[PackedID],
+    nack: Nack,
+) -> int:
+    """Give entries back as the policy of their group says; those given up count as well."""
+    rank = group.nack_rank + 1
+    back = GivenBack(txn, group, fatal=nack.mode is NackMode.FATAL and nack.retrycount is None)
+    decide = partial(nack.decide_by_policy, txn, stream, rank, back)
+    change = plan(group, stretches(txn, group, ids), decide)
+    buried = back.bury(name, stream)
+    change.apply(txn, group)
+    back.set_timers(stream)
+    note_released(txn, name, group, rank, buried + change.count)
+    return buried + change.count
 
 
 def note_released(txn: Txn, name: bytes, group: GroupMeta, rank: int, count: int) -> None:

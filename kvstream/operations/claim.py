@@ -27,13 +27,13 @@ from kvstream.meta.pel import (
     runs_of,
     stretches,
 )
-from kvstream.meta.pel_index import pending_by_consumer, pending_in
+from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
-from kvstream.operations.groups import consumer_of, group_of_key
+from kvstream.operations.groups import consumer_of, group_of_key, signal_owned
 from kvstream.operations.pages import Steps
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
@@ -110,7 +110,9 @@ class Claim:
         return self.time_ms <= self.bound
 
     def may_take(self, run: Run | None) -> bool:
-        return run is None or run.time_ms <= self.bound or not run.owned
+        if run is None or run.owned:
+            return run is None or run.time_ms <= self.bound
+        return self.force or not run.waits
 
     def decide(self, read: Read, found: Found, run: Run | None, ids: Sequence[PackedID]) -> Targets:
         """Return what becomes of IDs of a run, or of IDs that are not pending; add to ``found``.
@@ -251,6 +253,7 @@ def claim(
     elif force:
         rows.sort()
     note_claimed(txn, member, bool(rows))
+    signal_owned(txn, name, found_group)
     return _entries(rule, rows)
 
 
@@ -312,6 +315,7 @@ def autoclaim(
     pending = _pending_from(txn, found_group, start.packed, found)
     plan_claim(found_group, rule, read, found, pending).apply(txn, found_group)
     note_claimed(txn, member, bool(found.rows))
+    signal_owned(txn, name, found_group)
     cursor = MIN_ID if found.next is None else StreamID.unpack(found.next)
     return Taken(cursor, _entries(rule, found.rows), [*map(StreamID.unpack, found.gone)])
 
@@ -485,6 +489,7 @@ def _candidates(
     if min_idle_ms > 0:
         idle = runs_by_time(txn, group, txn.now_ms - min_idle_ms)
         few = list(islice(idle, _IDLE_RUNS_MAX))
-        if len(few) < _IDLE_RUNS_MAX:
+        ownerless = sum([len(run.ids) for run in few if not run.owned])
+        if len(few) < _IDLE_RUNS_MAX and ownerless == nacked_in(txn, group):  # none waits
             return iter(sorted(few))
     return runs_from(txn, group, lower)

@@ -14,13 +14,24 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, redrive
+from kvstream.operations import (
+    delayed,
+    reaping,
+    redrive,
+    retention,
+    retries,
+    schedules,
+)
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
 """Does what timers of one kind of a stream, given by its name, are for; they are taken already."""
 
 KINDS: Mapping[int, Fire] = {
     Kind.DELAYED: delayed.fire,
+    Kind.RETRY: retries.fire,
+    Kind.CRON: schedules.fire,
+    Kind.RETENTION: retention.fire,
+    Kind.REAP: reaping.fire,
     Kind.REDRIVE: redrive.fire,
 }
 """By the kind of the timer."""

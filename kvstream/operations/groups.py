@@ -150,6 +150,19 @@ def group_of_key(
     return stream, found
 
 
+def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
+    """Wake the readers of a group that limits entries in flight, after some are not any more."""
+    policy = group.policy
+    if policy is not None and (policy.max_in_flight or policy.order_by):
+        txn.signal(name)
+
+
+def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
+    """Wake the readers of a group with leases after a claim: they see when its leases end."""
+    if group.policy is not None and group.policy.lease_ms:
+        txn.signal(name)
+
+
 def consumer_of(txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
     """Return a consumer, created if missing, and update its seen time."""
     consumer = group.consumers.get(name) or txn.catalog.consumer(txn, group, name)
@@ -230,6 +243,8 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     txn.frees = True
     lost = pel.drop_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
+    if lost:
+        signal_freed(txn, name, found)
     return lost
 
 

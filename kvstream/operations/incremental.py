@@ -37,7 +37,12 @@ from kvstream.operations.claim import (
 )
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.entries import live_rows
-from kvstream.operations.groups import consumer_of, group_of_key
+from kvstream.operations.groups import (
+    consumer_of,
+    group_of_key,
+    signal_freed,
+    signal_owned,
+)
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
 
@@ -229,6 +234,7 @@ class LongAck(LongChange[int, int]):
 
     def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[int]) -> int:
         txn.frees = True
+        signal_freed(txn, self._name, group)
         return sum(found)
 
 
@@ -342,6 +348,7 @@ class LongClaim(LongChange[Found, Claimed]):
         prefix = len(stream.prefix)
         parts = [Rows(part.rows, prefix) for part in found if part.rows]
         note_claimed(txn, self._member, bool(parts))
+        signal_owned(txn, self._name, group)
         if parts and self._is_unordered:
             rows = [row for part in parts for row in part.page]
             parts = [Rows(self._rule.in_order(rows, self._asked), prefix)]

@@ -563,10 +563,9 @@ def _consumer_detail(
 def _details(runs: Iterator[Run], limit: int | None) -> list[PendingDetail]:
     details: list[PendingDetail] = []
     for run in runs:
+        time_ms = run.time_ms if run.owned else 0
         for eid in run.ids:
             if len(details) == limit:
                 return details
-            details.append(
-                PendingDetail(StreamID.unpack(eid), run.owner, run.time_ms, run.deliveries)
-            )
+            details.append(PendingDetail(StreamID.unpack(eid), run.owner, time_ms, run.deliveries))
     return details

@@ -507,7 +507,8 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
             owner = run.owner if run.owned else None
             if owner is not None and owner not in members:
                 raise ValueError(f"it has pending entries of no consumer {owner!r}")
-            image.pending.extend(run.ids, owner, run.time_ms, run.deliveries)
+            time_ms = 0 if owner is None else run.time_ms  # one that waits has no timer elsewhere
+            image.pending.extend(run.ids, owner, time_ms, run.deliveries)
             if owner is None:
                 given_back += [(run.rank, eid) for eid in run.ids]
     except ValueError as error:

@@ -8,6 +8,7 @@ from kvstream.layout.keys import key_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
+from kvstream.operations import reaping
 from kvstream.operations.groups import existing_group
 from kvstream.operations.ordering import follow_policy
 from kvstream.types.options import KEY_BYTES_MAX
@@ -27,12 +28,14 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     An unchanged policy writes nothing. Readers that wait for the group try again.
     """
     refuse_wrong(changes, key_of(name))
-    _, found = existing_group(txn, name, group)
+    stream, found = existing_group(txn, name, group)
     before = found.policy or GroupPolicy()
     policy = before.with_rules(changes)
     if policy != before or found.policy is None:
         found.policy = policy
         follow_policy(txn, found, before)
+        if policy.reap_idle_ms != before.reap_idle_ms:
+            reaping.watch(txn, stream, found)
         txn.member_changed(found)
         txn.signal(name)
     return found.policy or policy
@@ -45,13 +48,25 @@ def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
 
 def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     """Remove the policy of a group; return whether it had one."""
-    _, found = existing_group(txn, name, group)
+    stream, found = existing_group(txn, name, group)
     before, found.policy = found.policy, None
     if before is None:
         return False
     follow_policy(txn, found, before)
+    reaping.watch(txn, stream, found)
     txn.member_changed(found)
     txn.signal(name)
+    return True
+
+
+def resume(txn: Txn, name: bytes, group: bytes) -> bool:
+    """End the pause of a group; return whether there was one."""
+    _, found = existing_group(txn, name, group)
+    if found.policy is None or not found.policy.paused:
+        return False
+    set_policy(txn, name, group, {"paused": False})
+    if found.policy.is_empty:
+        drop_policy(txn, name, group)
     return True
 
 

@@ -28,7 +28,7 @@ from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import delivery, entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
@@ -104,7 +104,8 @@ def read_group(
             idle = claim_min_idle_ms
             given = _new(
                 txn,
-                *(stream, found, member, count, noack, idle, budget, room.left, shown, given_back),
+                *(name, stream, found, member, count, noack, idle, budget, room.left, shown),
+                given_back,
             )
             txn.noted = False
         else:
@@ -138,12 +139,14 @@ def read_new(
     member = consumer_of(txn, found, consumer)
     again = claim_min_idle_ms is None and not noack
     return _new(
-        txn, stream, found, member, count, noack, claim_min_idle_ms, budget, given_back=again
+        *(txn, name, stream, found, member, count, noack, claim_min_idle_ms, budget),
+        given_back=again,
     )
 
 
 def _new(
     txn: Txn,
+    name: bytes,
     stream: StreamMeta,
     found: GroupMeta,
     member: ConsumerMeta,
@@ -159,6 +162,10 @@ def _new(
 
     ``room`` is the memory that new entries may take; 0: no limit.
     """
+    if found.policy is not None:
+        return _by_policy(
+            txn, name, stream, found, member, count, noack, claim_min_idle_ms, budget, room
+        )
     again = given_back and found.nack_rank and nacked_in(txn, found)
     if claim_min_idle_ms is None and budget is None and not again:
         return _deliver_new(txn, stream, found, member, count, noack, None, False, room, shown)
@@ -178,6 +185,29 @@ def _new(
     return [*given, *fresh] if given else fresh
 
 
+def _by_policy(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    found: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    idle_ms: int | None,
+    budget: Budget | None,
+    room: int,
+) -> Sequence[Entry]:
+    """Deliver entries as the policy of the group says."""
+    budget, tell = budget or Budget(), idle_ms is not None
+
+    def fresh(most: int | None) -> Sequence[Entry]:
+        return _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
+
+    return delivery.deliver(
+        txn, name, stream, found, member, count, noack, budget, room, tell, fresh, idle_ms
+    )
+
+
 def read_few(
     txn: Txn, name: bytes, group: bytes, consumer: bytes, count: int
 ) -> Sequence[Entry] | None:
@@ -185,6 +215,9 @@ def read_few(
     stream, found = group_of_key(txn, name, group, WHERE)
     if ranges.is_large(stream, count):
         return None
+    if found.policy is not None:
+        member = consumer_of(txn, found, consumer)
+        return _by_policy(txn, name, stream, found, member, count, False, None, None, 0)
     if found.last_delivered >= stream.last or stream.length == 0:
         consumer_of(txn, found, consumer)
         return []
@@ -333,6 +366,8 @@ def _claim_idle(
         rest = None if count is None else count - len(claimed)
         if (rest is not None and rest <= 0) or budget.exhausted:
             break
+        if run.waits:
+            continue
         live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
         idle = max(0, txn.now_ms - run.time_ms)
         live = [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
@@ -495,7 +530,11 @@ def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> boo
     if count is not None and count <= thresholds.LONG_ROWS:
         return False
     stream, found = group_of_key(txn, name, group, WHERE)
-    if stream.length <= thresholds.LONG_ROWS or found.last_delivered >= stream.last:
+    if (
+        found.policy is not None
+        or stream.length <= thresholds.LONG_ROWS
+        or found.last_delivered >= stream.last
+    ):
         return False
     behind = lag(stream, found)
     return behind is None or behind > thresholds.LONG_ROWS

@@ -286,6 +286,7 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
     for target, made in values.items():
         append.add_many(txn, target, made)
         job.note(key_of(target), len(made))
+        txn.catalog.queue_events.redriven += len(made)
     gone = sorted(letter.id for letters in chosen.values() for letter in letters)
     if gone:
         txn.frees = True

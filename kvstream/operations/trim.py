@@ -152,6 +152,23 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
     return removed
 
 
+def trim_head(txn: Txn, stream: StreamMeta, most: int, below: StreamID) -> int:
+    """Remove the first entries of a stream, at most ``most``, as far as they are below an ID."""
+    most = min(most, stream.length)
+    if most <= 0 or stream.first >= below:
+        return 0
+    whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below.packed)
+    part = 0
+    if boundary is not None and removed < most:
+        how = Trim(Strategy.MINID, minid=below)
+        part = _part_of(txn, stream, how, boundary, stream.length - removed, whole == 0)
+        part = min(part, most - removed)
+    if whole or part:
+        _cut(txn, stream, boundary, whole, removed, part)
+        txn.changed(stream)
+    return removed + part
+
+
 def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
     """Return whether one trim after ``count`` new entries has the result of a trim after each.
 
@@ -367,17 +384,21 @@ def _entries_to_delete(
     txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int
 ) -> list[StreamID]:
     """Return the entries of a node that must go, if ``length`` entries are left from it on."""
-    lower = stream.prefix + max(stream.first, node.first).packed
-    upper = stream.prefix + node.last.packed + b"\x00"
-    ids = [
-        StreamID.unpack(key[-16:]) for key, _ in txn.batch.page(_MESSAGES, lower, upper, node.live)
-    ]
+    ids = entry_ids(txn, stream, node)
     if how.strategy is Strategy.MINID:
         ids = ids[: bisect_left(ids, how.minid)]
     if how.policy is RefPolicy.ACKED:
         kept = referenced(txn, stream, ids)
         ids = [eid for eid in ids if eid not in kept]
     return ids if how.strategy is Strategy.MINID else ids[: length - how.maxlen]
+
+
+def entry_ids(txn: Txn, stream: StreamMeta, node: Node) -> list[StreamID]:
+    """Return the live entries of a node."""
+    lower = stream.prefix + max(stream.first, node.first).packed
+    upper = stream.prefix + node.last.packed + b"\x00"
+    rows = txn.batch.page(_MESSAGES, lower, upper, node.live)
+    return [StreamID.unpack(key[-16:]) for key, _ in rows]
 
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

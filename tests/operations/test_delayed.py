@@ -1,51 +1,20 @@
 """KVSTREAM.ADD and KVSTREAM.DELAYED: messages enter their stream when they are due, each once."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands.replies import ErrorReply
-from kvstream.commands.table import Dispatcher
-from kvstream.layout.keys import qualified
 from kvstream.operations import due
 from kvstream.types.ids import Ticket
 from tests.opening import Stores
-
-NAME = qualified(0, b"s")
+from tests.operations.queue_commands import error, ok, opened, step, values
 
 
 @pytest.fixture
 def quiet(open_store: Stores) -> Store:
     """A store whose timer thread does nothing: the test makes the steps."""
     return opened(open_store)
-
-
-def opened(open_store: Stores) -> Store:
-    store = open_store("own")
-    store.engine.timers.paused = True
-    return store
-
-
-def run(store: Store, command: str) -> Any:
-    return Dispatcher(store.engine).execute([word.encode() for word in command.split()])
-
-
-def ok(store: Store, command: str) -> Any:
-    reply = run(store, command)
-    assert not isinstance(reply, ErrorReply), reply
-    return reply
-
-
-def step(store: Store, limit: int = 500) -> None:
-    """Fire all that is due."""
-    while store.engine.run(due.run_due, limit):
-        pass
-
-
-def values(store: Store, key: str = "s") -> list[str]:
-    return [entry.fields[b"n"].decode() for entry in store.stream(key)]
 
 
 def delayed(store: Store) -> list[str]:
@@ -136,7 +105,7 @@ def test_a_list_is_read_page_by_page(quiet: Store, clock: ManualClock) -> None:
 
 
 @pytest.mark.parametrize(
-    ("command", "error"),
+    ("command", "text"),
     [
         ("ADD s DELAY 5", "wrong number of arguments"),
         ("ADD s DELAY 5 n 1 m", "wrong number of arguments"),
@@ -153,11 +122,9 @@ def test_a_list_is_read_page_by_page(quiet: Store, clock: ManualClock) -> None:
     ],
 )
 def test_wrong_arguments_are_named_and_change_nothing(
-    quiet: Store, command: str, error: str
+    quiet: Store, command: str, text: str
 ) -> None:
-    reply = run(quiet, f"KVSTREAM.{command}")
-    assert isinstance(reply, ErrorReply)
-    assert error in reply.text
+    assert text in error(quiet, f"KVSTREAM.{command}")
     assert not quiet.exists("s")
 
 

@@ -3,7 +3,8 @@
 Runs are the truth. In an indexed group each run has one row in the times tree and, if it has an
 owner, one in the consumer's tree. Rows are looked up run by run and counted; an index with more
 rows has rows that point to no run. Other groups have no index rows. Runs out of order would hide
-pending entries, so the runs of such a group are all rewritten.
+pending entries, so the runs of such a group are all rewritten. Entries that were given back until a
+time need a timer; without one they are made ready.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -11,10 +12,13 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.meta import timers
 from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import Run
+from kvstream.meta.runs import HELD_MS, Run
+from kvstream.meta.timers import Kind
 from kvstream.meta.trees import key_tree
+from kvstream.operations.checks.keyed import check_keyed
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
 
@@ -68,23 +72,30 @@ class _Tally:
     """Runs that the times tree has."""
 
 
-def check_runs(survey: Survey, group: GroupMeta, place: str, owners: Owners) -> None:
+def check_runs(
+    survey: Survey, stream: StreamMeta, group: GroupMeta, place: str, owners: Owners
+) -> None:
     """Check the pending entries of a group; set its counters and those of its ``owners``."""
-    _RunsCheck(survey, group, place, owners).run()
+    _RunsCheck(survey, stream, group, place, owners).run()
 
 
 class _RunsCheck:
-    def __init__(self, survey: Survey, group: GroupMeta, place: str, owners: Owners) -> None:
+    def __init__(
+        self, survey: Survey, stream: StreamMeta, group: GroupMeta, place: str, owners: Owners
+    ) -> None:
         self._survey = survey
+        self._stream = stream
         self._findings = survey.findings
         self._group = group
         self._place = place
         self._owners = owners
         self._ordered: dict[bytes, Run] | None = None
-        """The runs by anchor as they must be, if those on disk are out of order."""
+        """The runs by anchor as they must be, if those on disk are not so."""
+        self._timed: dict[int, bool] = {}
+        """Whether the group has a timer for a time."""
 
     def run(self) -> None:
-        if self._is_disordered():
+        if self._is_faulty():
             self._ordered = self._put_in_order()
         tally = _Tally()
         for chunk in self._chunks():
@@ -128,19 +139,35 @@ class _RunsCheck:
             return self._on_record()
         return [list(self._ordered.values())]
 
-    def _is_disordered(self) -> bool:
-        """Return whether any run breaks the order, and report rows that are no runs."""
-        end, disordered = b"", False
+    def _is_faulty(self) -> bool:
+        """Return whether a run breaks the order or waits for ever; report rows that are no runs."""
+        end, faulty = b"", False
         for suffix, value in self._survey.tree(self._group.runs.id):
             run = self._decode(suffix, value)
             if run is None:
                 self._note_damaged(suffix)
-            elif _is_sound(run, end):
-                end = run.ids[-1]
-            else:
-                disordered = True
+            elif not _is_sound(run, end):
+                faulty = True
                 self._findings.fault(self._place, "pending entries are out of order", suffix.hex())
-        return disordered
+            else:
+                end = run.ids[-1]
+                if self._waits_for_ever(run):
+                    faulty = True
+                    self._findings.fault(self._place, "entries wait without a timer", suffix.hex())
+        return faulty
+
+    def _waits_for_ever(self, run: Run) -> bool:
+        """Return whether no timer makes a run ready that waits for a time."""
+        if not run.waits or run.time_ms == HELD_MS:
+            return False
+        found = self._timed.get(run.time_ms)
+        if found is None:
+            found = False
+            if self._stream.queue_tree:
+                row = timers.row(self._stream, run.time_ms, Kind.RETRY, self._group.name)
+                found = self._survey.rows.get(_TREES, row) is not None
+            self._timed[run.time_ms] = found
+        return not found
 
     def _note_damaged(self, suffix: bytes) -> None:
         if len(suffix) == ID_BYTES:
@@ -153,7 +180,10 @@ class _RunsCheck:
     def _put_in_order(self) -> dict[bytes, Run]:
         """Return the runs anew, each ID once, and write them instead of the old ones."""
         old = {run.anchor: run for chunk in self._on_record() for run in chunk}
-        new = {run.anchor: run for run in _ordered(old.values())}
+        sound = [
+            run._replace(time_ms=0) if self._waits_for_ever(run) else run for run in old.values()
+        ]
+        new = {run.anchor: run for run in _ordered(sound)}
         prefix = self._group.runs.prefix
         for anchor in old.keys() - new.keys():
             self._findings.delete(_TREES, prefix + anchor)
@@ -312,7 +342,8 @@ def _check_group(
     for tree in (group.consumers_tree, group.runs.id, group.times.id, *filter(None, keyed)):
         survey.claim_tree(place, tree)
     owners = _owners(survey, group, place)
-    check_runs(survey, group, place, owners)
+    check_runs(survey, stream, group, place, owners)
+    check_keyed(survey, stream, group, place)
     settle = survey.findings.settle
     _check_activity(survey, group, place, owners)
     for owner in owners.values():

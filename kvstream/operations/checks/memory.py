@@ -117,6 +117,8 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
     if survey.rows.get(_TREES, group.row) != group.encode():
         survey.findings.fault(place, _RECORD)
     _check_tree(survey, place, group.runs)
+    if group.keyed is not None:
+        _check_tree(survey, place, group.keyed.tree)
     if group.indexed:
         _check_tree(survey, place, group.times)
     elif group.index not in (None, RunIndex.of(group.runs.scan(survey.rows))):

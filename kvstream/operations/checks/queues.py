@@ -7,12 +7,14 @@ of other rows has a check of its own in ``TAGS``.
 from collections import Counter
 from collections.abc import Callable, Mapping
 
-from kvstream.layout.keys import U64, tree_prefix
+from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
-from kvstream.operations import delayed
+from kvstream.operations import delayed, redrive, schedules
+from kvstream.operations.checks import retention
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
+from kvstream.operations.redrive import Job, State
 from kvstream.storage.batch import Family
 
 _TREES = Family.TREES
@@ -23,12 +25,54 @@ RowCheck = Callable[[Survey, StreamMeta, str, bytes, bytes], bool]
 """Return whether a row of a stream, given by its suffix and value, is sound."""
 
 
+def _redrive(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
+    """Return whether a row of a redrive can be read, and a timer goes on with one that runs."""
+    if suffix == redrive.IDS:
+        return len(value) % ID_BYTES == 0
+    try:
+        job = Job.decode(value)
+    except DECODING_ERRORS:
+        return False
+    row = timers.row(stream, job.next_ms, Kind.REDRIVE, b"")
+    is_due = survey.rows.get(_TREES, row) is not None
+    return suffix == redrive.JOB and (is_due or job.state != State.RUNNING)
+
+
 def _is_known(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
     """A row that ``check_queue`` compares with the timers."""
     return suffix == delayed.COUNT_ROW
 
 
-TAGS: Mapping[bytes, RowCheck] = {delayed.COUNT_ROW: _is_known}
+def _is_schedule(
+    survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes
+) -> bool:
+    """A schedule has a timer at its next time, unless it has stopped."""
+    try:
+        found = schedules.decode(suffix[1:], value)
+    except DECODING_ERRORS:
+        return False
+    _need_timer(survey, stream, place, found.next_ms, Kind.CRON, found.name)
+    return True
+
+
+def _need_timer(
+    survey: Survey, stream: StreamMeta, place: str, at_ms: int, kind: Kind, rest: bytes
+) -> None:
+    """Report a timer that a row needs and that is missing, and write it."""
+    key = tree_prefix(stream.queue_tree) + timers.suffix_of(at_ms, kind, rest)
+    if at_ms and survey.rows.get(_TREES, key) is None:
+        survey.findings.fault(place, "a timer is missing", f"{kind.name} {rest[:40]!r}")
+        survey.findings.put(_TREES, key, b"")
+        if not 0 < stream.due_at <= at_ms:
+            stream.due_at = at_ms
+
+
+TAGS: Mapping[bytes, RowCheck] = {
+    delayed.COUNT_ROW: _is_known,
+    b"P": retention.is_sound,
+    redrive.JOB: _redrive,
+    schedules.ROW_TAG: _is_schedule,
+}
 """By the tag of the row."""
 
 _DECODERS: Mapping[int, Callable[[Timer], object]] = {Kind.DELAYED: delayed.decode_timer}

@@ -1,14 +1,25 @@
 """Runs of pending entries, and the indexes by time and by consumer."""
 
 from collections.abc import Callable
+from contextlib import nullcontext
 
 import pytest
 
 from kvstream import Corruption, PendingEntry, Store, StreamID
-from kvstream.layout.keys import ID_LAST
+from kvstream.layout.keys import ID_LAST, qualified
 from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.runs import Run
-from tests.operations.checks.seeding import GROUP, Reopen, Rows, damage, mend, told, use
+from kvstream.operations import leases
+from tests.operations.checks.seeding import (
+    GROUP,
+    Reopen,
+    Rows,
+    damage,
+    mend,
+    small_trees,
+    told,
+    use,
+)
 
 Seed = Callable[[Rows], None]
 DISORDER = "pending entries are out of order"
@@ -285,3 +296,25 @@ def test_many_runs_are_held_against_their_indexes_in_chunks(
     assert store.check() == []
     group.ack([row.id for row in group.pending_range(count=3000)][::3])
     assert store.check() == []
+
+
+@pytest.mark.parametrize("form", ["in memory", "indexed"])
+def test_entries_that_wait_without_a_timer_are_ready_at_once(
+    store: Store, reopen: Reopen, form: str
+) -> None:
+    stream = store.stream("orders")
+    stream.add_many([{"n": number} for number in range(40)])
+    group = stream.create_group(GROUP, "0")
+    with small_trees() if form == "indexed" else nullcontext():
+        ids = [entry.id for _ in range(40) for entry in group.consumer("ann").read(count=1)]
+        tokens = [(eid, 1) for eid in ids[:20:2]]
+        store.engine.run(leases.nack, qualified(0, b"orders"), GROUP, b"ann", tokens, 5000)
+        assert store.check() == []
+        tree = Rows(store).orders.queue_tree
+        store = damage(store, reopen, lambda rows: rows.delete_from(tree, rows.tree(tree)[0][0]))
+        found = store.check(repair=True)
+        assert set(told(found)) >= {"entries wait without a timer"}
+        assert all(fault.repaired for fault in found)
+        assert store.check() == []
+        ready = store.stream("orders").group(GROUP).consumer("bob").read(count=10)
+        assert [entry.id for entry in ready] == [eid for eid, _ in tokens]
