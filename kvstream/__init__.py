@@ -35,6 +35,7 @@ from kvstream.errors import (
     InvalidID,
     KeyExists,
     KVStreamError,
+    LeaseLost,
     LostWrites,
     NoGroup,
     NoSuchKey,
@@ -69,15 +70,20 @@ if TYPE_CHECKING:
     from kvstream import aio as aio
     from kvstream.engine.coerce import AnyPath, Level, PlaceSettings
     from kvstream.engine.listening import stop_on_signals
+    from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
+    from kvstream.inbox import Inbox
     from kvstream.inprocess import connect, connect_async
+    from kvstream.meta.policy import GroupPolicy
+    from kvstream.meta.retention import Retention
     from kvstream.operations.ack import NackMode
     from kvstream.operations.delete import Outcome
     from kvstream.operations.trim import RefPolicy
+    from kvstream.queue import Message, Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
     from kvstream.types.clock import Clock, ManualClock, SystemClock
-    from kvstream.types.ids import StreamID
+    from kvstream.types.ids import StreamID, Ticket
     from kvstream.types.options import Durability, StoreOptions
     from kvstream.types.records import (
         BareEntry,
@@ -85,21 +91,28 @@ if TYPE_CHECKING:
         ClaimedIDs,
         ConsumerDetail,
         ConsumerInfo,
+        DeadLetter,
+        DelayedMessage,
         DeletedEntry,
         Entry,
         Fault,
         GroupDetail,
         GroupInfo,
         KeyInfo,
+        LeaseOutcome,
         PendingDetail,
         PendingEntry,
         PendingSummary,
+        QueueInfo,
+        RedriveInfo,
+        Schedule,
         StreamDetail,
         StreamInfo,
     )
 
 __all__ = [
     "AccessDenied",
+    "Backoff",
     "BadPayload",
     "BareEntry",
     "BusyGroup",
@@ -113,6 +126,8 @@ __all__ = [
     "ConsumerInfo",
     "Corruption",
     "DataError",
+    "DeadLetter",
+    "DelayedMessage",
     "DeletedEntry",
     "Durability",
     "Entry",
@@ -120,15 +135,20 @@ __all__ = [
     "Group",
     "GroupDetail",
     "GroupInfo",
+    "GroupPolicy",
     "IDTooSmall",
     "IDsExhausted",
+    "Inbox",
     "InvalidArgument",
     "InvalidID",
     "KVStreamError",
     "KeyExists",
     "KeyInfo",
+    "LeaseLost",
+    "LeaseOutcome",
     "LostWrites",
     "ManualClock",
+    "Message",
     "NackMode",
     "NoGroup",
     "NoSuchKey",
@@ -140,10 +160,15 @@ __all__ = [
     "PendingEntry",
     "PendingSummary",
     "ProtocolError",
+    "Queue",
+    "QueueInfo",
+    "RedriveInfo",
     "RefPolicy",
     "ReplicationRefused",
     "ReplyTooLarge",
     "RequestError",
+    "Retention",
+    "Schedule",
     "ServerLoading",
     "ServerTooOld",
     "ServerUnavailable",
@@ -160,6 +185,7 @@ __all__ = [
     "StreamID",
     "StreamInfo",
     "SystemClock",
+    "Ticket",
     "Unblocked",
     "UnknownLayout",
     "UnknownOutcome",
@@ -175,15 +201,20 @@ __all__ = [
 
 _LAZY = {
     "engine.listening": ("stop_on_signals",),
+    "engine.queue_arguments": ("Backoff",),
     "group": ("Consumer", "Group"),
+    "inbox": ("Inbox",),
     "inprocess": ("connect", "connect_async"),
+    "meta.policy": ("GroupPolicy",),
+    "meta.retention": ("Retention",),
     "operations.ack": ("NackMode",),
     "operations.delete": ("Outcome",),
     "operations.trim": ("RefPolicy",),
+    "queue": ("Message", "Queue"),
     "store": ("Store",),
     "stream": ("Stream",),
     "types.clock": ("Clock", "ManualClock", "SystemClock"),
-    "types.ids": ("StreamID",),
+    "types.ids": ("StreamID", "Ticket"),
     "types.options": ("Durability", "StoreOptions"),
     "types.records": (
         "BareEntry",
@@ -191,15 +222,21 @@ _LAZY = {
         "ClaimedIDs",
         "ConsumerDetail",
         "ConsumerInfo",
+        "DeadLetter",
+        "DelayedMessage",
         "DeletedEntry",
         "Entry",
         "Fault",
         "GroupDetail",
         "GroupInfo",
         "KeyInfo",
+        "LeaseOutcome",
         "PendingDetail",
         "PendingEntry",
         "PendingSummary",
+        "QueueInfo",
+        "RedriveInfo",
+        "Schedule",
         "StreamDetail",
         "StreamInfo",
     ),

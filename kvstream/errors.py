@@ -14,6 +14,7 @@
     │   ├── NoGroup                   code NOGROUP: the key or the group does not exist
     │   ├── NoSuchLoad                code NOLOAD: the bulk load was never begun, or has ended
     │   ├── BusyGroup                 code BUSYGROUP: the group exists
+    │   ├── LeaseLost                 code LEASELOST: the entry is not this consumer's any more
     │   ├── ReplyTooLarge             the reply would exceed the server's memory limit of a reply
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
     │   ├── Conflict                  another client changed what a transaction has read
@@ -209,6 +210,12 @@ class BusyGroup(RequestError):
     ) -> None:
         super().__init__(message)
         self.detail = detail
+
+
+class LeaseLost(RequestError):
+    """The entry is not this consumer's any more: its lease ended, or it was settled."""
+
+    code = "LEASELOST"
 
 
 class Unblocked(RequestError):

@@ -1,8 +1,10 @@
 """A consumer group of a stream, and its consumers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from datetime import timedelta
 from typing import Any, Generic, Literal, cast, overload
 
+from kvstream.engine import listening
 from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
 from kvstream.engine.coerce import (
     NUMBER_MAX,
@@ -22,11 +24,21 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Stop
+from kvstream.engine.listening import Lease, Stop, never
+from kvstream.engine.queue_arguments import (
+    Delays,
+    Duration,
+    Moment,
+    Rate,
+    moment_ms,
+    rules_of,
+    span_ms,
+)
 from kvstream.errors import InvalidArgument, NoGroup, advise
 from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
-from kvstream.operations import ack, claim, groups, info, readgroup
+from kvstream.meta.policy import GroupPolicy
+from kvstream.operations import ack, claim, groups, info, policy, readgroup, removal
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.delete import Outcome
@@ -45,10 +57,6 @@ from kvstream.types.records import (
     PendingSummary,
     S,
 )
-
-
-def _never() -> bool:
-    return False
 
 
 class Group(Generic[S]):
@@ -324,6 +332,80 @@ class Group(Generic[S]):
         consumer = name_bytes(name, "the consumer")
         return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
 
+    # --- the policy -----------------------------------------------------------------------------
+
+    def set_policy(
+        self,
+        *,
+        lease: Duration | None = None,
+        max_deliveries: int | None = None,
+        backoff: Delays | None = None,
+        dead_letter: Name | None = None,
+        order_by: Name | None = None,
+        max_per_key: int | None = None,
+        max_in_flight: int | None = None,
+        rate: Rate | None = None,
+        reap: Duration | None = None,
+    ) -> GroupPolicy:
+        """Set rules for all readers of new entries, of any client; return all rules.
+
+        None leaves a rule as it is; 0, ``()`` or ``""`` removes it. ``lease``: an entry pending for
+        so long goes to the next reader. ``max_deliveries``: after so many an entry moves to the
+        stream ``dead_letter``, by default ``<key>:dead``. ``backoff``: the delay before a failed
+        entry is repeated, as ``5``, ``[1, 10, 60]`` or ``Backoff(1, 3600)``. ``order_by``: a field;
+        entries of equal value are delivered in order, ``max_per_key`` (1) at a time.
+        ``max_in_flight``: at most so many are pending. ``rate``: ``(100, 60)`` delivers at most 100
+        in 60 seconds. ``reap``: a consumer idle for so long is deleted.
+        """
+        rules = rules_of(
+            lease=lease,
+            max_deliveries=max_deliveries,
+            backoff=backoff,
+            dead_letter=dead_letter,
+            order_by=order_by,
+            max_per_key=max_per_key,
+            max_in_flight=max_in_flight,
+            rate=rate,
+            reap=reap,
+        )
+        return self._engine.run(policy.set_policy, self._key, self._name, rules)
+
+    def policy(self) -> GroupPolicy | None:
+        """Return the rules of the group, times in milliseconds; None if it has none."""
+        return self._engine.run(policy.policy_of, self._key, self._name)
+
+    def drop_policy(self) -> bool:
+        """Remove all rules of the group; return whether it had any."""
+        return self._engine.run(policy.drop_policy, self._key, self._name)
+
+    def pause(self) -> None:
+        """Deliver no entry until ``resume``, to no client; pending ones may be acknowledged."""
+        self._engine.run(policy.set_policy, self._key, self._name, {"paused": True})
+
+    def resume(self) -> bool:
+        """Deliver entries again; return whether the group was paused."""
+        return self._engine.run(policy.resume, self._key, self._name)
+
+    def seek(self, when: Moment | timedelta) -> StreamID:
+        """Deliver the entries added at a time and later, again or for the first time.
+
+        ``when`` is a datetime, Unix seconds, or a timedelta: that long ago. Pending entries stay
+        with their consumers. Returns the new last delivered ID.
+        """
+        if isinstance(when, timedelta):
+            at_ms = self._engine.clock.now_ms() - span_ms(when, "when")
+        else:
+            at_ms = moment_ms(when, "when")
+        return self._engine.run(removal.seek, self._key, self._name, max(0, at_ms))
+
+    def remove_consumer(self, name: Name) -> int:
+        """Delete a consumer and give its pending entries back to the group; return how many.
+
+        Unlike ``delete_consumer`` it loses none.
+        """
+        consumer = name_bytes(name, "the consumer")
+        return self._engine.run(removal.pass_on, self._key, self._name, consumer)
+
     def destroy(self) -> bool:
         """Delete the group with its consumers and pending entries; return whether it existed."""
         return self._engine.run(groups.destroy_group, self._key, self._name)
@@ -434,12 +516,11 @@ class Consumer(Generic[S]):
         if count < 1:
             raise InvalidArgument(f"count must be at least 1, not {count}")
         wait_of(poll, "poll")
-        idle_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
-        lease = Lease(
-            *(self._engine, self._key, self._group_name, self._name),
-            None if idle_ms is None else idle_ms / 1000,
-        )
-        stopped = _never if stop is None else stop.is_set
+        every_s = listening.RENEW_S
+        if claim_min_idle is not None:
+            every_s = min(every_s, milliseconds(claim_min_idle, "claim_min_idle") / 3000)
+        lease = Lease(self._engine, self._renewed, every_s)
+        stopped = never if stop is None else stop.is_set
         return self._heard(count, poll, claim_min_idle, stopped, lease)
 
     def _heard(
@@ -448,7 +529,7 @@ class Consumer(Generic[S]):
         poll: Seconds,
         claim_min_idle: Seconds | None,
         stopped: Callable[[], bool],
-        lease: Lease,
+        lease: Lease[StreamID],
     ) -> Iterator[Entry[S]]:
         try:
             after: IDLike = "0-0"
@@ -464,6 +545,10 @@ class Consumer(Generic[S]):
         finally:
             lease.end()
 
+    def _renewed(self, ids: Sequence[StreamID]) -> list[StreamID]:
+        """Set the idle time of entries back; return those that are still this consumer's."""
+        return self._engine.run(claim.renew, self._key, self._group_name, self._name, ids)
+
     def _to_try(self, pending: list[HistoryEntry[S]]) -> list[Entry[S]]:
         """Return the entries that are not deleted, and not marked as FATAL."""
         first, last = pending[0].id, pending[-1].id
@@ -477,7 +562,7 @@ class Consumer(Generic[S]):
 
     @staticmethod
     def _worked_on(
-        entries: Sequence[Entry[S]], stopped: Callable[[], bool], lease: Lease
+        entries: Sequence[Entry[S]], stopped: Callable[[], bool], lease: Lease[StreamID]
     ) -> Iterator[Entry[S]]:
         """Yield entries, which stay the consumer's until the last is done with."""
         lease.hold([entry.id for entry in entries])

@@ -21,6 +21,15 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
+from kvstream.engine.queue_arguments import (
+    MISFIRES,
+    Duration,
+    Misfire,
+    Moment,
+    due_ms,
+    one_of,
+    span_ms,
+)
 from kvstream.errors import BusyGroup, ClientMissing, InvalidArgument, shown
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
@@ -32,7 +41,18 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.operations import append, delete, groups, info, read, trim
+from kvstream.meta.retention import Retention
+from kvstream.operations import (
+    append,
+    delayed,
+    delete,
+    groups,
+    info,
+    read,
+    retention,
+    schedules,
+    trim,
+)
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
@@ -43,11 +63,20 @@ from kvstream.types.ids import (
     BoundLike,
     IDLike,
     StreamID,
+    Ticket,
     parse_add_id,
     range_end,
     range_start,
 )
-from kvstream.types.records import Entry, GroupInfo, S, StreamDetail, StreamInfo
+from kvstream.types.records import (
+    DelayedMessage,
+    Entry,
+    GroupInfo,
+    S,
+    Schedule,
+    StreamDetail,
+    StreamInfo,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,6 +147,15 @@ class Stream(Generic[S]):
         nomkstream: bool,
     ) -> StreamID | None: ...
 
+    @overload
+    def add(
+        self,
+        fields: FieldsLike,
+        *,
+        delay: Duration | None = ...,
+        at: Moment | None = ...,
+    ) -> StreamID | Ticket: ...
+
     def add(
         self,
         fields: FieldsLike,
@@ -131,7 +169,9 @@ class Stream(Generic[S]):
         idmp: tuple[FieldPart, FieldPart] | None = None,
         idmpauto: FieldPart | None = None,
         nomkstream: bool = False,
-    ) -> StreamID | None:
+        delay: Duration | None = None,
+        at: Moment | None = None,
+    ) -> StreamID | Ticket | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
         ``fields`` is a mapping, or (field, value) pairs if a field repeats. ``id`` is "*", an ID
@@ -140,8 +180,23 @@ class Stream(Generic[S]):
         is a producer whose idempotent IDs are computed from the fields. A repeated one adds
         nothing and returns the ID of the first. With ``nomkstream`` the result is None if there is
         no stream.
+
+        With ``delay`` (seconds or a timedelta) or ``at`` (a datetime or Unix seconds) the entry is
+        appended then, and gets its ID then. Until then it has a ticket, which is returned.
         """
         value, names = encode_fields(fields)
+        if delay is not None or at is not None:
+            _refuse_beside_delay(
+                id=None if id == "*" else id,
+                maxlen=maxlen,
+                minid=minid,
+                limit=limit,
+                idmp=idmp,
+                idmpauto=idmpauto,
+                nomkstream=nomkstream or None,
+            )
+            due = due_ms(delay, at, self._engine.clock)
+            return self._engine.run(delayed.add, self._name, value, names, due)
         trimming = None
         if maxlen is not None or minid is not None or limit is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
@@ -168,6 +223,126 @@ class Stream(Generic[S]):
         if not encoded:
             return []
         return self._engine.run(append.add_many, self._name, encoded, trimming)
+
+    # --- delayed messages -----------------------------------------------------------------------
+
+    def delayed(
+        self, start: Ticket | str | None = None, count: int = 100
+    ) -> list[DelayedMessage[S]]:
+        """Return messages that are not due yet from a ticket on, in the order in which they are.
+
+        They are at most ``count``, and fewer if they are large.
+        """
+        first = None if start is None else Ticket.parse(start)
+        found = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))
+        return [self._decoder.delayed_message(self._name, each) for each in found]
+
+    def delayed_count(self) -> int:
+        """Return the number of messages that are not due yet."""
+        return self._engine.run(delayed.length, self._name)
+
+    def cancel(self, *tickets: Ticket | StreamID | str) -> int:
+        """Delete messages that are not due yet; return how many. The ID of an entry is no such."""
+        wanted = [Ticket.parse(each) for each in tickets if not isinstance(each, StreamID)]
+        return self._engine.run(delayed.cancel, self._name, wanted)
+
+    def move(
+        self, ticket: Ticket | str, *, delay: Duration | None = None, at: Moment | None = None
+    ) -> Ticket | None:
+        """Make a delayed message due at another time; return its new ticket, None if it is not."""
+        due = due_ms(delay, at, self._engine.clock)
+        if due is None:
+            raise InvalidArgument("give delay or at: when the message is to be due")
+        return self._engine.run(delayed.move, self._name, Ticket.parse(ticket), due)
+
+    # --- schedules ------------------------------------------------------------------------------
+
+    def schedule(
+        self,
+        name: Name,
+        cron: str,
+        fields: FieldsLike,
+        *,
+        tz: str = "",
+        misfire: Misfire = "once",
+        most: int = 1,
+    ) -> None:
+        """Add a message with these fields at the times of a cron expression, each time once.
+
+        ``cron`` has five fields, or six with seconds first, or is ``@every 10s``, ``@hourly``,
+        ``@daily`` and so on. ``tz`` is a time zone such as ``"Europe/Berlin"``, by default UTC.
+        ``misfire`` says what becomes of times that pass while no process has the store open:
+        "skip" leaves them out, "once" adds one message for all, "all" adds the latest ``most``.
+        Messages have the fields ``cron:name`` and ``cron:at``, too. A schedule of the same name is
+        replaced; one of the same expression and zone keeps its next time. ::
+
+            stream.schedule("nightly", "0 3 * * *", {"task": "clean"}, tz="Europe/Berlin")
+        """
+        rule = schedules.Misfire(one_of(misfire, MISFIRES, "misfire").upper())
+        self._engine.run(
+            schedules.set_schedule,
+            self._name,
+            name_bytes(name, "the schedule"),
+            cron,
+            [*flat_bytes(fields)],
+            tz,
+            rule,
+            whole(most, "most"),
+        )
+
+    def schedules(self) -> list[Schedule[S]]:
+        """Return the schedules by name."""
+        found = self._engine.run(schedules.schedules, self._name)
+        return [self._decoder.schedule(self._name, each) for each in found]
+
+    def run_schedule(self, name: Name) -> StreamID:
+        """Add the message of a schedule now; its next time stays. Raises NoSuchKey without one."""
+        schedule = name_bytes(name, "the schedule")
+        return self._engine.run(schedules.run_schedule, self._name, schedule)
+
+    def delete_schedule(self, name: Name) -> bool:
+        """Delete a schedule; return whether it existed."""
+        schedule = name_bytes(name, "the schedule")
+        return self._engine.run(schedules.delete_schedule, self._name, schedule)
+
+    # --- retention ------------------------------------------------------------------------------
+
+    def set_retention(
+        self,
+        *,
+        max_age: Duration | None = None,
+        max_length: int | None = None,
+        max_bytes: int | None = None,
+        acked: bool = False,
+        latest: Name | None = None,
+        force: bool = False,
+    ) -> None:
+        """Set which entries are removed in the background, in place of earlier rules.
+
+        An entry goes when one rule lets it go: older than ``max_age``, beyond the last
+        ``max_length`` or ``max_bytes``, ``acked`` by every group, or not the ``latest`` one with
+        its value of that field. None goes that a group has pending or has not read, unless
+        ``force``. Raises NoSuchKey if there is no stream.
+        """
+        rules = Retention(
+            max_age_ms=0 if max_age is None else span_ms(max_age, "max_age"),
+            max_length=optional(max_length, "max_length") or 0,
+            max_bytes=optional(max_bytes, "max_bytes") or 0,
+            acked=bool(acked),
+            latest=b"" if latest is None else to_bytes(latest, "latest"),
+            force=bool(force),
+        )
+        self._engine.run(retention.set_rules, self._name, rules)
+
+    def retention(self) -> Retention | None:
+        """Return the rules by which entries are removed; None if there are none."""
+        return self._engine.run(retention.rules_of, self._name)
+
+    def drop_retention(self) -> bool:
+        """Remove the rules by which entries are removed; return whether there were any."""
+        return self._engine.run(retention.drop_rules, self._name)
+
+    # --- removing -------------------------------------------------------------------------------
 
     def trim(
         self,
@@ -457,6 +632,15 @@ def _needed(package: str) -> Any:
     except ModuleNotFoundError:
         extra = "'kvstream[arrow]'" if package == "pyarrow" else package
         raise ClientMissing(f"this needs {package}: pip install {extra}") from None
+
+
+def _refuse_beside_delay(**given: object) -> None:
+    """Raise InvalidArgument for an option, not None, that a delayed message cannot have."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(
+                f"{name} is for an entry that is appended now: it does not go with delay or at"
+            )
 
 
 def _once(

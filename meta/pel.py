@@ -19,7 +19,7 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
@@ -41,6 +41,10 @@ from kvstream.storage.batch import Family
 
 RUN_IDS_MAX = 128
 """IDs of one run: an acknowledgement rewrites the rest of its run."""
+
+_NO_TIME = -1
+"""Before every delivery: ``runs_by_time`` yields the runs that were given back alone."""
+_suffix_of = attrgetter("times_suffix")
 
 JOINED_IDS_MAX = 16
 """IDs of a run that grows by further deliveries: an acknowledgement at random rewrites it."""
@@ -134,8 +138,23 @@ def oldest_time(txn: Txn, group: GroupMeta) -> int | None:
     return None if suffix is None else time_of(suffix)
 
 
+FEW_RUNS = 128
+"""Runs that are looked through without an index: to build and keep one would take longer."""
+
+
+def _few(txn: Txn, group: GroupMeta) -> list[Run] | None:
+    """Return the runs of a group that has no index yet, None if they are many."""
+    if group.indexed or group.index is not None:
+        return None
+    found = group.runs.some(txn.batch, b"", FEW_RUNS + 1)
+    return found if len(found) <= FEW_RUNS else None
+
+
 def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
     """Return the least delivery time of entries that have an owner."""
+    few = _few(txn, group)
+    if few is not None:
+        return min([run.time_ms for run in few if run.owned], default=None)
     if pel_index.pending_in(txn, group) == pel_index.nacked_in(txn, group):
         return None
     for suffix in pel_index.times_of(txn, group, OWNED_FIRST):
@@ -145,8 +164,22 @@ def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
     return 0  # XCLAIM may set the time 0, which sorts before those given back
 
 
+def ready_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
+    """Yield the runs that were given back and do not wait, in that order."""
+    few = _few(txn, group)
+    if few is None:
+        return runs_by_time(txn, group, _NO_TIME)
+    ready = [run for run in few if run.rank and not run.time_ms]
+    return iter(sorted(ready, key=_suffix_of))
+
+
 def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
     """Yield the runs with owners that were delivered at ``latest_ms`` or before, oldest first."""
+    few = _few(txn, group)
+    if few is not None:
+        lapsed = [run for run in few if run.owned and run.time_ms <= latest_ms]
+        yield from sorted(lapsed, key=_suffix_of)
+        return
     for suffix in pel_index.times_of(txn, group):
         time_ms, rank = time_and_rank(suffix)
         if time_ms or rank or latest_ms < 0:

@@ -72,6 +72,11 @@ class GroupPolicy:
         """Return the policy with some rules changed."""
         return replace(self, **changes)
 
+    @cached_property
+    def limits(self) -> bool:
+        """Whether it limits how much is delivered."""
+        return bool(self.paused or self.rate_count or self.max_in_flight)
+
     @property
     def is_empty(self) -> bool:
         """Return whether it has no rule."""

@@ -474,9 +474,11 @@ class GroupMeta:
         "indexed",
         "keyed",
         "last_delivered",
+        "looked_rank",
         "nack_rank",
         "nacked",
         "name",
+        "owned_since",
         "pending",
         "policy",
         "rated",
@@ -521,6 +523,10 @@ class GroupMeta:
         """The entries by their keys, if the group delivers in order by key."""
         self.rated: list[tuple[int, int]] = []
         """When entries were delivered lately, and how many, if the policy has a rate."""
+        self.owned_since = 0
+        """No entry was delivered to its owner before; 0: not known. Used if there are leases."""
+        self.looked_rank = -1
+        """No entry given back under this rank or before is ready; -1: not known."""
 
     def encode(self) -> bytes:
         policy = None if self.policy is None else self.policy.encoded

@@ -19,8 +19,8 @@ just before stays pending with its consumer, whose next ``listen`` or ``history`
 write whose task is cancelled may have been done.
 """
 
-from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
 from importlib import import_module
 from types import TracebackType
@@ -38,18 +38,37 @@ from typing import (
 )
 
 from kvstream.aio.engines import AsyncEngine, LoopEngine, LoopRemoteEngine, in_greenlet, in_thread
-from kvstream.engine.coerce import AnyPath, Level, Name, PlaceSettings, refuse_on_server, server_url
+from kvstream.engine.coerce import (
+    AnyPath,
+    Level,
+    Name,
+    PlaceSettings,
+    Seconds,
+    refuse_on_server,
+    server_url,
+)
 from kvstream.engine.decoding import Decoder, decoder_of
+from kvstream.engine.listening import Stop
+from kvstream.engine.queue_arguments import Duration
 from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group
+from kvstream.queue import Message, Queue, QueueOptions
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.clock import Clock
-from kvstream.types.ids import IDLike
+from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.options import Durability
-from kvstream.types.records import Entry, S
+from kvstream.types.records import Entry, Fields, LeaseOutcome, S
 
-__all__ = ["AsyncConsumer", "AsyncGroup", "AsyncStore", "AsyncStream", "open"]
+__all__ = [
+    "AsyncConsumer",
+    "AsyncGroup",
+    "AsyncMessage",
+    "AsyncQueue",
+    "AsyncStore",
+    "AsyncStream",
+    "open",
+]
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -114,6 +133,24 @@ def _stepped(
     return steps
 
 
+@asynccontextmanager
+async def _in_task(
+    engine: AsyncEngine, begin: Callable[[], AbstractContextManager[object]]
+) -> AsyncIterator[None]:
+    """Run a block of the running task inside a transaction of the library."""
+    async with engine.transaction_of_task():
+        block = begin()
+        await in_greenlet(block.__enter__)
+        try:
+            yield
+        except BaseException as error:
+            end = partial(block.__exit__, type(error), error, error.__traceback__)
+            if not await in_greenlet(end):
+                raise
+        else:
+            await in_greenlet(block.__exit__, None, None, None)
+
+
 class AsyncConsumer(_Face[Consumer[S]], Generic[S]):
     """A consumer, by its name; its first read creates it."""
 
@@ -156,11 +193,18 @@ class AsyncGroup(_Face[Group[S]], Generic[S]):
     create_consumer = _awaited(Group[S].create_consumer)
     delete_consumer = _awaited(Group[S].delete_consumer)
     destroy = _awaited(Group[S].destroy)
+    drop_policy = _awaited(Group[S].drop_policy)
     info = _awaited(Group[S].info)
     nack = _awaited(Group[S].nack)
+    pause = _awaited(Group[S].pause)
     pending = _awaited(Group[S].pending)
     pending_range = _awaited(Group[S].pending_range)
+    policy = _awaited(Group[S].policy)
+    remove_consumer = _awaited(Group[S].remove_consumer)
+    resume = _awaited(Group[S].resume)
+    seek = _awaited(Group[S].seek)
     set_id = _awaited(Group[S].set_id)
+    set_policy = _awaited(Group[S].set_policy)
 
 
 class AsyncStream(_Face[Stream[S]], Generic[S]):
@@ -199,20 +243,31 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
 
     add = _awaited(Stream[S].add)
     add_many = _awaited(Stream[S].add_many)
+    cancel = _awaited(Stream[S].cancel)
     configure = _awaited(Stream[S].configure)
     count_after = _awaited(Stream[S].count_after)
+    delayed = _awaited(Stream[S].delayed)
+    delayed_count = _awaited(Stream[S].delayed_count)
     delete = _awaited(Stream[S].delete)
     delete_entries = _awaited(Stream[S].delete_entries)
+    delete_schedule = _awaited(Stream[S].delete_schedule)
+    drop_retention = _awaited(Stream[S].drop_retention)
     get = _awaited(Stream[S].get)
     groups = _awaited(Stream[S].groups)
     info = _awaited(Stream[S].info)
     info_full = _awaited(Stream[S].info_full)
     iter_batches = _stepped(Stream[S].iter_batches)
+    move = _awaited(Stream[S].move)
     range = _awaited(Stream[S].range)
     read = _awaited(Stream[S].read)
+    retention = _awaited(Stream[S].retention)
     revrange = _awaited(Stream[S].revrange)
+    run_schedule = _awaited(Stream[S].run_schedule)
     scan = _stepped(Stream[S].scan)
+    schedule = _awaited(Stream[S].schedule)
+    schedules = _awaited(Stream[S].schedules)
     set_id = _awaited(Stream[S].set_id)
+    set_retention = _awaited(Stream[S].set_retention)
     tail = _stepped(Stream[S].tail)
     to_arrow = _long(Stream[S].to_arrow, alone=False)
     to_pandas = _long(Stream[S].to_pandas, alone=False)
@@ -255,17 +310,8 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
         await only calls of the store inside. A task that is started inside is refused. On a server
         other tasks go on, and it is MULTI and EXEC, as Store.transaction says.
         """
-        async with self._engine.transaction_of_task():
-            block = self._sync.transaction()
-            await in_greenlet(block.__enter__)
-            try:
-                yield self
-            except BaseException as error:
-                end = partial(block.__exit__, type(error), error, error.__traceback__)
-                if not await in_greenlet(end):
-                    raise
-            else:
-                await in_greenlet(block.__exit__, None, None, None)
+        async with _in_task(self._engine, self._sync.transaction):
+            yield self
 
     async def close(self) -> None:
         """Make everything durable and unlock the directory; a second call does nothing.
@@ -320,6 +366,160 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     ttl = _awaited(Store[S].ttl)
     type = _awaited(Store[S].type)
     unfinished_loads = _awaited(Store[S].unfinished_loads)
+
+
+class AsyncMessage(_Face[Message[S]], Generic[S]):
+    """A message that was delivered to a consumer of a queue, and its lease; see Message."""
+
+    __slots__ = ("queue",)
+
+    def __init__(self, queue: "AsyncQueue[S]", sync: Message[S]) -> None:
+        super().__init__(queue._engine, sync)
+        self.queue = queue
+
+    @property
+    def age(self) -> float:
+        return self._sync.age
+
+    @property
+    def consumer(self) -> S:
+        return self._sync.consumer
+
+    @property
+    def deliveries(self) -> int:
+        return self._sync.deliveries
+
+    @property
+    def fields(self) -> Fields[S]:
+        return self._sync.fields
+
+    @property
+    def flat(self) -> tuple[S, ...]:
+        return self._sync.flat
+
+    @property
+    def id(self) -> StreamID:
+        return self._sync.id
+
+    @property
+    def key(self) -> S:
+        return self._sync.key
+
+    @property
+    def pairs(self) -> tuple[tuple[S, S], ...]:
+        return self._sync.pairs
+
+    @property
+    def token(self) -> tuple[StreamID, int]:
+        return self._sync.token
+
+    @asynccontextmanager
+    async def transaction(self) -> AsyncIterator[AsyncStore[S]]:
+        """Run all that this task does in the block, and the ack, as one commit; see Message."""
+        async with _in_task(self._engine, self._sync.transaction):
+            yield self.queue.store
+
+    ack = _awaited(Message[S].ack)
+    extend = _awaited(Message[S].extend)
+    nack = _awaited(Message[S].nack)
+
+
+class AsyncQueue(_Face[Queue[S]], Generic[S]):
+    """A queue of messages, by its name, for the tasks of one event loop; see Queue. ::
+
+    emails = AsyncQueue(store, "emails", lease=30, max_deliveries=5)
+    async for message in emails.listen():
+        async with message.transaction():
+            await store.stream("sent").add(message.fields)
+    """
+
+    __slots__ = ("store",)
+
+    def __init__(self, store: AsyncStore[S], name: Name, **options: Unpack[QueueOptions]) -> None:
+        """Describe a queue; the options are those of Queue."""
+        super().__init__(store._engine, Queue(store._sync, name, **options))
+        self.store = store
+
+    @property
+    def consumer(self) -> S:
+        return self._sync.consumer
+
+    @property
+    def group(self) -> S:
+        return self._sync.group
+
+    @property
+    def name(self) -> S:
+        return self._sync.name
+
+    @property
+    def priorities(self) -> tuple[str, ...]:
+        return self._sync.priorities
+
+    def streams(self) -> list[AsyncStream[S]]:
+        """Return the streams of the priorities, the most urgent first."""
+        return [AsyncStream(self._engine, stream) for stream in self._sync.streams()]
+
+    def groups(self) -> list[AsyncGroup[S]]:
+        """Return the group of each stream."""
+        return [AsyncGroup(self._engine, group) for group in self._sync.groups()]
+
+    async def dead_stream(self) -> AsyncStream[S]:
+        """Return the stream of the dead letters."""
+        found = await self._engine.task_call(self._sync.dead_stream)
+        return AsyncStream(self._engine, found)
+
+    async def get(self, count: int = 1, block: Seconds | None = None) -> list[AsyncMessage[S]]:
+        """Lease up to ``count`` messages; [] if there are none. See Queue."""
+        found = await self._engine.task_call(self._sync.get, count, block)
+        return [AsyncMessage(self, message) for message in found]
+
+    async def listen(
+        self, count: int = 1, *, poll: Seconds = 1.0, stop: Stop | None = None
+    ) -> AsyncIterator[AsyncMessage[S]]:
+        """Yield messages for ever; settle each with ``ack``, ``nack`` or ``transaction``."""
+        heard = cast(Generator[Message[S]], self._sync.listen(count, poll=poll, stop=stop))
+        try:
+            while (found := await self._engine.task_call(next, heard, _END)) is not _END:
+                yield AsyncMessage(self, found)
+        finally:
+            await self._engine.task_call(heard.close)
+
+    async def ack(self, *messages: AsyncMessage[S]) -> list[LeaseOutcome]:
+        """Acknowledge messages; return the outcome of each."""
+        return await self._engine.task_call(self._sync.ack, *_unwrapped(messages))
+
+    async def nack(
+        self,
+        *messages: AsyncMessage[S],
+        delay: Duration | None = None,
+        fatal: bool = False,
+        error: BaseException | str | None = None,
+        traceback: str | None = None,
+    ) -> list[LeaseOutcome]:
+        """Give messages back; return the outcome of each. See Message."""
+        nack = partial(self._sync.nack, delay=delay, fatal=fatal, error=error, traceback=traceback)
+        return await self._engine.task_call(nack, *_unwrapped(messages))
+
+    async def extend(self, *messages: AsyncMessage[S]) -> list[LeaseOutcome]:
+        """Begin leases anew; return the outcome of each."""
+        return await self._engine.task_call(self._sync.extend, *_unwrapped(messages))
+
+    cancel = _awaited(Queue[S].cancel)
+    cancel_redrive = _awaited(Queue[S].cancel_redrive)
+    dead = _awaited(Queue[S].dead)
+    info = _awaited(Queue[S].info)
+    pause = _awaited(Queue[S].pause)
+    purge = _awaited(Queue[S].purge)
+    put = _awaited(Queue[S].put)
+    put_many = _awaited(Queue[S].put_many)
+    redrive = _awaited(Queue[S].redrive)
+    redrive_status = _awaited(Queue[S].redrive_status)
+    resume = _awaited(Queue[S].resume)
+
+
+def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
+    return [message._sync for message in messages]
 
 
 class _LoopStore(Store[S]):

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from kvstream.commands.args import Args, Argv, Option, syntax_error
+from kvstream.commands.args import Args, Argv, Option, syntax_error, text
 from kvstream.commands.command import (
     FAST_GROW,
     FAST_READ,
@@ -19,6 +19,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.values import encode_flat
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed
+from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.ids import Ticket
 from kvstream.types.records import RepeatedFields
 
@@ -30,6 +31,8 @@ COMMANDS.add_help("kvstream.delayed", since=OURS)
 class _AddOptions:
     delay_ms: int | None = None
     at_ms: int | None = None
+    ttl_ms: int = 0
+    unique: Unique | None = None
 
 
 def _delay(args: Args, options: _AddOptions) -> None:
@@ -41,15 +44,30 @@ def _at(args: Args, options: _AddOptions) -> None:
     options.at_ms = args.integer()
 
 
+def _ttl(args: Args, options: _AddOptions) -> None:
+    options.ttl_ms = args.at_least(1, "TTL must be a positive number of milliseconds")
+
+
+def _unique(args: Args, options: _AddOptions) -> None:
+    unique_id = args.next()
+    if args.option() != b"WINDOW":
+        raise syntax_error()
+    window_ms = args.integer()
+    options.unique = Unique(unique_id, window_ms, Conflict(text(args.option())))
+
+
 _ADD_OPTIONS: dict[bytes, Option[_AddOptions]] = {
     b"DELAY": (1, _delay),
     b"AT": (1, _at),
+    b"TTL": (1, _ttl),
+    b"UNIQUE": (4, _unique),
 }
 
 
 @COMMANDS.command(
     "kvstream.add",
-    "key [DELAY ms|AT unix-ms] [*] field value [field value ...]",
+    "key [DELAY ms|AT unix-ms] [TTL ms] [UNIQUE id WINDOW ms SKIP|REPLACE|DEBOUNCE|AFTER] [*] "
+    "field value [field value ...]",
     *(FAST_GROW, FIRST),
     since=OURS,
     tips="nondeterministic_output",
@@ -59,6 +77,19 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
 
     DELAY: The entry is appended after so many milliseconds.
     AT: The entry is appended at this Unix time in milliseconds; a time that has passed is now.
+    TTL: The entry is deleted so many milliseconds after it is due, acknowledged or not, and from
+        pending lists as well. If a group has it pending, and its policy has DEAD or DELIVERIES, it
+        becomes a dead letter. A message whose time ends before it could be added is not added.
+    UNIQUE: Another message of the stream that holds this ID keeps the new one out; the reply is
+        then the ID or ticket of that one.
+    WINDOW: The unique ID is held for so many milliseconds; with 0, until the message is done:
+        acknowledged in one group, moved to the dead letters, or deleted.
+    SKIP: The new message is not added.
+    REPLACE: It takes the place of a holder that no group has got; else it is not added.
+    DEBOUNCE: It takes the place of a delayed holder, so each message starts the delay anew. It is
+        added, too, if the holder is in the stream already.
+    AFTER: It is added if a group has got the holder, and holds the ID from then on. So at most one
+        waits while another is worked on. It does not wait for that one to be done.
     *: Ends the options, so that the first field may have the name of one.
 
     A delayed message is kept outside the stream, so no reader sees it early. It gets its ID when it
@@ -73,12 +104,12 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
     if len(flat) % 2 and flat[0] == b"*":
         flat = flat[1:]
     value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
-    at_ms = options.at_ms
+    name, at_ms = session.prefix + argv[1], options.at_ms
     if options.delay_ms is not None:
         if at_ms is not None:
             raise InvalidArgument("syntax error, DELAY and AT exclude each other")
         at_ms = txn.now_ms + options.delay_ms
-    return bytes(delayed.add(txn, session.prefix + argv[1], value, names, at_ms))
+    return bytes(delayed.add(txn, name, value, names, at_ms, options.ttl_ms, options.unique))
 
 
 @COMMANDS.command(

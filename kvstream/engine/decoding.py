@@ -7,14 +7,17 @@ through the ``Decoder`` of their store, which returns it unchanged if the store 
 import codecs
 from collections.abc import Iterable
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Generic, Literal, cast, overload
 
 from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
+from kvstream.types.ids import MIN_ID
 from kvstream.types.records import (
     ConsumerDetail,
     ConsumerInfo,
+    DelayedMessage,
     Entry,
     EntryFields,
     GroupDetail,
@@ -25,6 +28,7 @@ from kvstream.types.records import (
     PendingSummary,
     RepeatedFields,
     S,
+    Schedule,
     StreamDetail,
     StreamInfo,
 )
@@ -126,6 +130,30 @@ class Decoder(Generic[S]):
     def optional(self, key: bytes, entry: Entry | None) -> Entry[S] | None:
         return None if entry is None else self.entries(key, [entry])[0]
 
+    def delayed_message(self, key: bytes, found: Any) -> DelayedMessage[S]:
+        """Return a message of ``operations.delayed`` that is not due yet."""
+        entry = self.entries(key, [Entry(MIN_ID, found.fields)])[0]
+        ttl = found.ttl_ms / 1000 if found.ttl_ms else None
+        return DelayedMessage(found.ticket, entry.fields, ttl, self.name(found.unique_id))
+
+    def schedule(self, key: bytes, found: Any) -> Schedule[S]:
+        """Return a schedule of ``operations.schedules``."""
+        parts = iter(found.flat)
+        fields = EntryFields(zip(parts, parts, strict=True))
+        if 2 * len(fields) < len(found.flat):
+            fields = RepeatedFields(tuple(found.flat))
+        return Schedule(
+            name=self.name(found.name),
+            cron=found.cron,
+            tz=found.zone or "UTC",
+            misfire=found.misfire.lower(),
+            most=found.most,
+            next=_moment(found.next_ms),
+            last=_moment(found.last_ms),
+            error=found.error,
+            fields=self.entries(key, [Entry(MIN_ID, fields)])[0].fields,
+        )
+
     # --- records --------------------------------------------------------------------------------
 
     def pending_entries(self, found: list[PendingEntry]) -> list[PendingEntry[S]]:
@@ -175,6 +203,10 @@ class Decoder(Generic[S]):
 
     def _pending_details(self, found: list[Any]) -> list[Any]:
         return [each._replace(consumer=self.name(each.consumer)) for each in found]
+
+
+def _moment(unix_ms: int) -> datetime | None:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC) if unix_ms else None
 
 
 BYTES: Decoder[bytes] = Decoder(None)

@@ -63,6 +63,7 @@ class Engine:
     ) -> None:
         self.options = options or StoreOptions()
         self.clock: Clock = clock or SystemClock()
+        self.local_clock = self.clock
         self.catalog = Catalog(self.options)
         self._lock = EngineLock()
         self._compacting, self._flushing = threading.Lock(), threading.Lock()
@@ -80,6 +81,8 @@ class Engine:
         """Called under the lock with the seconds of each write to RocksDB; must not raise."""
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
+        self._raised: dict[bytes, None] = {}
+        """Keys that attempts of waiters have changed; their waiters are served next."""
         self._unserved: dict[bytes, None] = {}
         """Changed keys whose waiters were not served because of an interrupt. The next commit
         serves them; the expiry thread makes one every tenth of a second."""
@@ -456,6 +459,10 @@ class Engine:
     ) -> None:
         for name in list(signals):
             self.waiters.serve(name, self._attempt, self._take, groups)
+        while self._raised:  # an attempt wrote for others, such as readers of dead letters
+            names, self._raised = self._raised, {}
+            for name in names:
+                self.waiters.serve(name, self._attempt, self._take)
 
     def _attempt(self, waiter: Waiter) -> Outcome | None:
         """Run the attempt of a waiter as one commit; return None if it goes on waiting."""
@@ -466,6 +473,8 @@ class Engine:
         try:
             outcome.reply = waiter.attempt(txn)
             sequence = self._commit(txn)
+            if txn.signals:
+                self._raised |= txn.signals
         except BaseException as error:
             txn.abandon(not isinstance(error, RequestError))
             if not isinstance(error, Exception):  # KeyboardInterrupt, meant for this thread

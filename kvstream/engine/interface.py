@@ -23,6 +23,8 @@ class AnyEngine(Protocol):
 
     clock: Clock
     """The clock of the store or server, by which IDs are made and keys expire."""
+    local_clock: Clock
+    """A clock that is read without asking a server; it may differ from that of the store."""
     options: StoreOptions
 
     @property

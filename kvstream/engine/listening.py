@@ -1,22 +1,22 @@
-"""What a consumer's ``listen`` needs: a lease on the entries that it has read, and when to stop.
+"""What ``listen`` needs: leases on the entries that were read, and when to stop.
 
 An entry that was read is pending, and its idle time grows, although the program has not come to it
-yet. Another consumer's claim would take it. A ``Lease`` sets the idle time back, in the background:
-a thread, or in asyncio a task, as ``AnyEngine.every`` says.
+yet. Another consumer would get it. A ``Lease`` sets the idle time back, in the background: a
+thread, or in asyncio a task, as ``AnyEngine.every`` says.
 """
 
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, KVStreamError
-from kvstream.operations import claim
-from kvstream.types.ids import StreamID
+
+T = TypeVar("T")
 
 RENEW_S, RENEW_S_MIN = 1.0, 0.05
 """Seconds between two renewals, unless a third of the listener's own idle time is less."""
@@ -26,6 +26,10 @@ class Stop(Protocol):
     """A ``threading.Event``, an ``asyncio.Event``, or what ``stop_on_signals`` gives."""
 
     def is_set(self) -> bool: ...
+
+
+def never() -> bool:
+    return False
 
 
 class SignalStop:
@@ -83,27 +87,29 @@ def every_in_thread(seconds: float, call: Callable[[], object]) -> Callable[[], 
     return stopped.set
 
 
-class Lease:
-    """Keeps entries that a consumer has read its own until the program is done with them."""
+class Lease(Generic[T]):
+    """Keeps what a consumer has read its own until the program is done with it."""
 
     def __init__(
-        self, engine: AnyEngine, name: bytes, group: bytes, consumer: bytes, idle_s: float | None
+        self,
+        engine: AnyEngine,
+        renew: Callable[[Sequence[T]], Iterable[T]],
+        every_s: float = RENEW_S,
     ) -> None:
-        """``idle_s``: the idle time after which this consumer claims; others may have the same."""
-        self._engine, self._owner = engine, (name, group, consumer)
-        third = RENEW_S if idle_s is None else idle_s / 3
-        self._every_s = max(RENEW_S_MIN, min(RENEW_S, third))
-        self._ids: Sequence[StreamID] = ()
+        """``renew`` sets idle times back, and returns which entries are still the consumer's."""
+        self._engine, self._renew = engine, renew
+        self._every_s = max(RENEW_S_MIN, every_s)
+        self._entries: Sequence[T] = ()
         self._at = 0
-        """The place in ``_ids`` of the entry that the program works on."""
-        self._lost: set[StreamID] = set()
+        """The place in ``_entries`` of the one that the program works on."""
+        self._lost: set[T] = set()
         self._renewed = 0.0
         self._end: Callable[[], None] | None = None
 
-    def hold(self, ids: Sequence[StreamID]) -> None:
+    def hold(self, entries: Sequence[T]) -> None:
         """Keep these entries, which were delivered just now, and no others."""
-        self._at, self._ids, self._lost, self._renewed = 0, ids, set(), monotonic()
-        if ids and self._end is None:
+        self._at, self._entries, self._lost, self._renewed = 0, entries, set(), monotonic()
+        if entries and self._end is None:
             self._end = self._engine.every(self._every_s, self.renew)
 
     def begin(self, at: int) -> bool:
@@ -111,21 +117,21 @@ class Lease:
         self._at = at
         if monotonic() - self._renewed > 2 * self._every_s:  # the process stood still
             self.renew()
-        return self._ids[at] not in self._lost
+        return self._entries[at] not in self._lost
 
     def renew(self) -> None:
         """Set the idle time of the entries back; note which are not the consumer's any more."""
-        ids, lost = self._ids[self._at :], self._lost
-        if not ids or monotonic() - self._renewed < self._every_s / 2:
+        entries, lost = self._entries[self._at :], self._lost
+        if not entries or monotonic() - self._renewed < self._every_s / 2:
             return
         begun = monotonic()
         with suppress(KVStreamError):  # the next call of the program gets the error too
-            kept = self._engine.run(claim.renew, *self._owner, ids)
-            lost.update(set(ids).difference(kept))
+            kept = self._renew(entries)
+            lost.update(set(entries).difference(kept))
             self._renewed = begun
 
     def end(self) -> None:
         """Keep no entry any more."""
-        self._ids = ()
+        self._entries = ()
         if self._end is not None:
             self._end()

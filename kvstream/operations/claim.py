@@ -33,7 +33,12 @@ from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
-from kvstream.operations.groups import consumer_of, group_of_key, signal_owned
+from kvstream.operations.groups import (
+    consumer_of,
+    group_of_key,
+    note_renewed,
+    signal_owned,
+)
 from kvstream.operations.pages import Steps
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
@@ -273,6 +278,7 @@ def renew(
     packed = ascending_packed([PACKED(*eid) for eid in ids])
     plan(found, stretches(txn, found, packed), decide).apply(txn, found)
     if kept:
+        note_renewed(txn, found)
         txn.member_changed(found)
     return [*map(StreamID.unpack, kept)]
 

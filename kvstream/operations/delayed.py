@@ -26,6 +26,9 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
+from kvstream.operations.groups import existing_stream
+from kvstream.operations.ttl import set_ttl
+from kvstream.operations.unique import Unique, hold, holder_of, release, rename, settle
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields
 
@@ -89,21 +92,61 @@ def decode_timer(timer: Timer) -> tuple[Ticket, Message, Fields]:
 # --- adding -------------------------------------------------------------------------------------
 
 
-def add(txn: Txn, name: bytes, value: bytes, names: Names, at_ms: int | None = None) -> Added:
+def add(
+    txn: Txn,
+    name: bytes,
+    value: bytes,
+    names: Names,
+    at_ms: int | None = None,
+    ttl_ms: int = 0,
+    unique: Unique | None = None,
+) -> Added:
     """Add an encoded message that is due at a Unix time, or now if that has passed or is None.
 
-    Return the ID of an entry that was appended, or the ticket of a delayed message.
+    Return the ID of an entry that was appended, or the ticket of a delayed message; if the unique
+    ID was taken and nothing was added, that of the message which holds it.
     """
     refuse_time(txn, at_ms)
+    refuse_delay(ttl_ms)
+    if unique is not None:
+        unique.refuse_wrong(at_ms is not None)
+        holder = _admit(txn, name, unique)
+        if holder is not None:
+            txn.catalog.queue_events.duplicates_skipped += 1
+            return holder
     if at_ms is None or at_ms <= txn.now_ms:
-        return _append(txn, name, value, names)
-    stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
-    return put(txn, stream, at_ms, Message(value))
+        added: Added = _append(txn, name, value, names, ttl_ms)
+    else:
+        message = Message(value, ttl_ms, b"" if unique is None else unique.id)
+        stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
+        added = put(txn, stream, at_ms, message)
+    if unique is not None:
+        hold(txn, existing_stream(txn, name), unique, added)
+    return added
 
 
-def _append(txn: Txn, name: bytes, value: bytes, names: Names) -> StreamID:
+def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
+    """Return the message that keeps a new one out; None if that is added.
+
+    A message whose place it takes is deleted.
+    """
+    stream = txn.stream(name)
+    holder = None if stream is None else holder_of(txn, stream, unique.id)
+    if stream is None or holder is None:
+        return None
+    append.next_id(stream.last, None, txn.now_ms)  # nothing is deleted if none is left
+    if not settle(txn, stream, unique, holder):
+        return holder
+    if isinstance(holder, Ticket):
+        take(txn, stream, holder)
+    return None
+
+
+def _append(txn: Txn, name: bytes, value: bytes, names: Names, ttl_ms: int) -> StreamID:
     added = append.add(txn, name, value, names)
     assert added is not None
+    if ttl_ms:
+        set_ttl(txn, existing_stream(txn, name), added, txn.now_ms + ttl_ms)
     return added
 
 
@@ -193,7 +236,14 @@ def cancel(txn: Txn, name: bytes, tickets: list[Ticket]) -> int:
     if stream is None:
         return 0
     txn.frees = True
-    return sum(take(txn, stream, ticket) is not None for ticket in tickets)
+    cancelled = 0
+    for ticket in tickets:
+        message = take(txn, stream, ticket)
+        if message is not None:
+            cancelled += 1
+            if message.unique_id:
+                release(txn, stream, message.unique_id, ticket)
+    return cancelled
 
 
 def move(txn: Txn, name: bytes, ticket: Ticket, at_ms: int) -> Ticket | None:
@@ -206,33 +256,38 @@ def move(txn: Txn, name: bytes, ticket: Ticket, at_ms: int) -> Ticket | None:
     message = None if stream is None else take(txn, stream, ticket)
     if stream is None or message is None:
         return None
-    return put(txn, stream, max(at_ms, txn.now_ms), message, ticket.number)
+    moved = put(txn, stream, max(at_ms, txn.now_ms), message, ticket.number)
+    if message.unique_id:
+        rename(txn, stream, message.unique_id, ticket, moved)
+    return moved
 
 
 # --- the due ones -------------------------------------------------------------------------------
 
 
-def note_change(txn: Txn, stream: StreamMeta) -> None:
-    """Report a change that no client's command has made, for CLIENT TRACKING."""
-    index = txn.catalog.index
-    if index.watches:
-        index.note(stream)
-
-
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     """Append messages that are due, in their order."""
-    messages = [decode(timer.value) for timer in due]
-    entries: list[tuple[bytes, Names]] = [
-        (message.value, names_of(message.value)) for message in messages
-    ]
     try:
-        append.next_ids(stream.last, len(entries), txn.now_ms)
+        ids = append.next_ids(stream.last, len(due), txn.now_ms)
     except IDsExhausted:  # XSETID may make room again
         for timer in due:
             later_ms = txn.now_ms + _EXHAUSTED_RETRY_MS
             timers.put(txn, stream, later_ms, Kind.DELAYED, timer.rest, timer.value)
         return
+    entries: list[tuple[bytes, Names]] = []
+    for timer in due:
+        message = decode(timer.value)
+        ends_ms = timer.at_ms + message.ttl_ms
+        if message.ttl_ms and ends_ms <= txn.now_ms:
+            if message.unique_id:
+                release(txn, stream, message.unique_id, ticket_of(timer))
+            continue
+        if message.ttl_ms:
+            set_ttl(txn, stream, ids[len(entries)], ends_ms)
+        if message.unique_id:
+            rename(txn, stream, message.unique_id, ticket_of(timer), ids[len(entries)])
+        entries.append((message.value, names_of(message.value)))
     append.add_many(txn, name, entries)
-    note_change(txn, stream)
     _count(txn, stream, -len(due))
-    txn.catalog.queue_events.delayed_fired += len(due)
+    txn.catalog.index.note(stream)  # no client's command has made the change
+    txn.catalog.queue_events.delayed_fired += len(entries)

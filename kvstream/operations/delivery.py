@@ -21,7 +21,7 @@ from kvstream.meta.pel import (
     oldest_delivery,
     pending_among,
     place,
-    runs_by_time,
+    ready_runs,
     take,
 )
 from kvstream.meta.pel import deliver as make_pending
@@ -41,14 +41,26 @@ Fresh = Callable[[int | None], Sequence[Entry]]
 """Delivers up to so many new entries."""
 
 _ALL = 1 << 62
-_READY = -1
-"""No delivery is so early: ``runs_by_time`` yields the entries that were given back alone."""
 _LAST = MAX_ID.packed
 _BURIED_MAX = 500
 """Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
 """Into so many parts the time of a rate is divided; all of a part count as its last delivery."""
+
+
+def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None) -> bool:
+    """Return whether a read of the group delivers new entries alone, as if it had no policy."""
+    policy = group.policy
+    assert policy is not None
+    lease_ms = policy.lease_ms or idle_ms
+    return not (
+        policy.limits
+        or policy.order_by
+        or _has_ready(txn, group)
+        or (lease_ms is not None and _has_lapsed(txn, group, lease_ms))
+        or _is_moved_back(txn, group)
+    )
 
 
 def deliver(
@@ -73,41 +85,80 @@ def deliver(
     policy = group.policy
     assert policy is not None
     asked = budget.most(count)
-    limits = _Limits.of(txn, group, policy)
     wanted = _ALL if asked is None else asked
-    again = _Again(txn, stream, group, policy, budget, tell, min(wanted, limits.total))
+    limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
+    given: Sequence[Entry] = ()
+    again = None
     if limits.total:
-        again.look(runs_by_time(txn, group, _READY), limits.owned)
-        ready = len(again.taken)
-        lease_ms = policy.lease_ms or idle_ms
-        if lease_ms is not None:
-            again.look(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
-        txn.catalog.queue_events.leases_lapsed += len(again.taken) - ready
-        again.apply(name, member, noack)
-        limits.owned -= ready
-    given: Sequence[Entry] = again.taken
-    rest = min(again.left, max(0, limits.owned))
-    if rest and not budget.exhausted and stream.length and group.last_delivered < stream.last:
+        lease_ms = policy.lease_ms or idle_ms  # 0: all that is pending
+        has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
+        if has_lapsed or _has_ready(txn, group):
+            again = _Again(txn, stream, group, policy, budget, tell, min(wanted, limits.total))
+            given = again.deliver(name, member, noack, limits, lease_ms)
+    rest = min(wanted - len(given), limits.total - len(given), limits.owned)
+    if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         most = None if rest >= _ALL // 2 else rest
-        new: Sequence[Entry]
-        if policy.order_by:
-            new = ordering.take_new(txn, name, stream, group, member, most, noack, budget, room)
-            if tell:
-                new = [entry._replace(idle_ms=0, deliveries=0) for entry in new]
-        elif _is_moved_back(txn, group):
-            new = _not_pending(txn, stream, group, member, most, noack, budget, room, tell)
-        else:
-            new = fresh(most)
+        new = _new(txn, name, stream, group, member, most, noack, budget, room, tell, fresh)
         limits.owned -= len(new)
         given = [*given, *new] if given else new
-    limits.total -= len(given)
-    if policy.rate_count and given:
-        _count_rated(txn, group, policy, len(given))
-    if len(given) < wanted and not budget.exhausted:
-        _note_limit(txn, name, stream, group, policy, limits)
+    if policy.limits:
+        limits.total -= len(given)
+        if policy.rate_count and given:
+            _count_rated(txn, group, policy, len(given))
+        if len(given) < wanted and not budget.exhausted:
+            _note_limit(txn, name, stream, group, policy, limits)
     if not given:
-        _note_next(txn, name, group, policy, again.is_left)
+        _note_next(txn, name, group, policy, again is not None and again.is_left)
     return given
+
+
+def _has_ready(txn: Txn, group: GroupMeta) -> bool:
+    """Return whether entries are ready that were given back."""
+    if group.looked_rank == group.nack_rank:
+        return False
+    if next(ready_runs(txn, group), None) is not None:
+        return True
+    group.looked_rank = group.nack_rank
+    return False
+
+
+def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
+    """Return whether a lease has run out.
+
+    Entries are looked up only when one may have been delivered so long ago. Deliveries are not
+    before ``owned_since``, unless the clock is set back or they are claimed, which sets it anew.
+    """
+    now_ms = txn.now_ms
+    if now_ms < group.owned_since:
+        group.owned_since = now_ms
+    if now_ms - lease_ms < group.owned_since:
+        return False
+    oldest = oldest_delivery(txn, group)
+    group.owned_since = now_ms if oldest is None else min(oldest, now_ms)
+    return oldest is not None and oldest <= now_ms - lease_ms
+
+
+def _new(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget,
+    room: int,
+    tell: bool,
+    fresh: Fresh,
+) -> Sequence[Entry]:
+    """Deliver new entries."""
+    assert group.policy is not None
+    if group.policy.order_by:
+        new = ordering.take_new(txn, name, stream, group, member, count, noack, budget, room)
+        return [each._replace(idle_ms=0, deliveries=0) for each in new] if tell else new
+    if _is_moved_back(txn, group):
+        return _not_pending(txn, stream, group, member, count, noack, budget, room, tell)
+    return fresh(count)
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -117,8 +168,8 @@ def deliver(
 class _Limits:
     """How many entries a read may deliver at most."""
 
-    total: int
-    owned: int
+    total: int = _ALL
+    owned: int = _ALL
     """Of those that no consumer has."""
 
     @classmethod
@@ -168,7 +219,7 @@ def _note_limit(
     if left.total > 0 < left.owned:
         return
     has_new = stream.length > 0 and group.last_delivered < stream.last
-    if has_new or next(runs_by_time(txn, group, _READY), None) is not None:
+    if has_new or _has_ready(txn, group):
         kind = "paused" if policy.paused else "in-flight" if left.total > 0 else "rate"
         txn.catalog.queue_events.limit(name, group.name, kind)
 
@@ -185,8 +236,8 @@ def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_
         at_ms = txn.now_ms
     elif policy.rate_count and not _rate_left(txn, group, policy):
         at_ms = group.rated[0][0] + policy.rate_ms
-    elif policy.lease_ms and (oldest := oldest_delivery(txn, group)) is not None:
-        at_ms = oldest + policy.lease_ms
+    elif policy.lease_ms and group.runs.first(txn.batch) is not None:
+        at_ms = group.owned_since + policy.lease_ms
     if at_ms is not None:
         txn.catalog.index.wake_at(name, at_ms)
 
@@ -215,7 +266,26 @@ class _Again:
     _fatal: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
     _buried: int = 0
 
-    def look(self, runs: Iterable[Run], most: int) -> None:
+    def deliver(
+        self,
+        name: bytes,
+        member: ConsumerMeta,
+        noack: bool,
+        limits: "_Limits",
+        lease_ms: int | None,
+    ) -> Sequence[Entry]:
+        """Deliver what is ready, then what was delivered ``lease_ms`` ago."""
+        txn, group = self.txn, self.group
+        self._look(ready_runs(txn, group), limits.owned)
+        ready = len(self.taken)
+        limits.owned -= ready
+        if lease_ms is not None:
+            self._look(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
+            txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
+        self._apply(name, member, noack)
+        return self.taken
+
+    def _look(self, runs: Iterable[Run], most: int) -> None:
         """Take up to ``most`` entries of runs."""
         for run in runs:
             if not (self.left and most) or self.budget.exhausted:
@@ -256,7 +326,7 @@ class _Again:
         idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.tell else None
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
-    def apply(self, name: bytes, member: ConsumerMeta, noack: bool) -> None:
+    def _apply(self, name: bytes, member: ConsumerMeta, noack: bool) -> None:
         """Give the entries to a consumer, and those that are given up to the dead letters."""
         txn, group = self.txn, self.group
         for run, ids in self._moves:

@@ -21,6 +21,8 @@ from kvstream.operations import (
     retention,
     retries,
     schedules,
+    ttl,
+    unique,
 )
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
@@ -33,6 +35,8 @@ KINDS: Mapping[int, Fire] = {
     Kind.RETENTION: retention.fire,
     Kind.REAP: reaping.fire,
     Kind.REDRIVE: redrive.fire,
+    Kind.EXPIRED: ttl.fire,
+    Kind.UNIQUE: unique.fire,
 }
 """By the kind of the timer."""
 

@@ -13,7 +13,7 @@ from kvstream.meta import pel
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import thresholds
+from kvstream.operations import thresholds, unique
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import KEY_BYTES_MAX
@@ -157,9 +157,15 @@ def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
         txn.signal(name)
 
 
+def note_renewed(txn: Txn, group: GroupMeta) -> None:
+    """Note that leases begin now, which is earlier than the others if the clock was set back."""
+    group.owned_since = min(group.owned_since, txn.now_ms)
+
+
 def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group with leases after a claim: they see when its leases end."""
-    if group.policy is not None and group.policy.lease_ms:
+    if group.policy is not None:
+        group.owned_since = 0
         txn.signal(name)
 
 
@@ -193,6 +199,7 @@ def create_group(
         raise BusyGroup
     made = txn.catalog.create_group(txn, stream, group)
     _set_delivered(stream, made, after, read)
+    unique.note_position(txn, stream, made, is_new=True)
     txn.signal(name)
 
 
@@ -203,6 +210,7 @@ def set_group_id(
     read = checked_entries_read(entries_read)
     stream, found = existing_group(txn, name, group)
     _set_delivered(stream, found, after, read)
+    unique.note_position(txn, stream, found, is_new=False)
     txn.member_changed(found)
     txn.signal(name)
 
@@ -219,6 +227,7 @@ def destroy_group(txn: Txn, name: bytes, group: bytes) -> bool:
     if found is None:
         return False
     txn.frees = True
+    unique.forget_position(txn, stream, found)
     txn.catalog.drop_group(txn, stream, found)
     txn.signal(name)
     return True

@@ -1,4 +1,4 @@
-"""Commands on whole keys: DEL, RENAME, EXISTS, TYPE, EXPIRE, DBSIZE, SCAN, FLUSHDB, WATCH.
+"""Commands on whole keys: DEL, RENAME, EXISTS, TYPE, EXPIRE, DBSIZE, SCAN, FLUSHDB.
 
 DEL and EXISTS of very many keys run in steps, between which other commands run. Steps look up the
 keys; keys that others change meanwhile are looked up again. The last step of DEL records the
@@ -19,7 +19,7 @@ from kvstream.meta import lazyfree
 from kvstream.meta.keyspace import Expiries, KeyWatch
 from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.strings import Key, StringMeta, decode_key
+from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
@@ -414,65 +414,3 @@ def count_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:
     if len(keys) > thresholds.LONG_KEYS:
         return LongCount(db, keys).at_once(txn)
     return sum([exists(txn, qualified(db, key)) for key in keys])
-
-
-class Watched:
-    """The keys under WATCH, and whether they have changed since."""
-
-    __slots__ = ("_only", "_prints", "_unchanged", "_watch")
-
-    def __init__(self) -> None:
-        self._prints: dict[bytes, object] = {}
-        self._only: set[bytes] = set()
-        self._watch: KeyWatch | None = None
-        self._unchanged = False
-
-    def __len__(self) -> int:
-        return len(self._prints)
-
-    def __iter__(self) -> Iterator[bytes]:
-        return iter(self._prints)
-
-    def add(self, txn: Txn, name: bytes) -> None:
-        """Watch another key; a key that is already watched stays as it was."""
-        if name in self._prints:
-            return
-        if self._watch is None:
-            self._watch = txn.catalog.index.watch(self._only)
-        # This deletes an expired key before it is watched.
-        self._prints[name] = _fingerprint(txn, name)
-        self._only.add(txn.catalog.databases.stored_name(txn, name))
-
-    def is_changed(self, txn: Txn) -> bool:
-        """Return whether any of the keys has changed, even if it changed back.
-
-        After a turn that was rolled back, changes that were noted since the last call are the
-        caller's own.
-        """
-        if self._watch is None:
-            return False
-        told = bool(self._watch.changed) and not self._unchanged
-        found = (_fingerprint(txn, name) != before for name, before in self._prints.items())
-        self._unchanged = not (told or any(found))
-        return not self._unchanged
-
-
-def _fingerprint(txn: Txn, name: bytes) -> object:
-    """Return a value that differs once a key has been changed; None: there is no key.
-
-    Changes of a stream's groups do not count, as in Redis.
-    """
-    stream = txn.key(name)
-    if isinstance(stream, StringMeta):
-        return (stream.generation, stream.value, stream.pieces, stream.expire_at)
-    if stream is None:
-        return None
-    return (
-        stream.generation,
-        stream.entries_added,
-        stream.length,
-        stream.last,
-        stream.max_deleted,
-        stream.expire_at,
-        stream.iids_added,
-    )

@@ -16,7 +16,7 @@ from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
-from kvstream.operations.groups import group_of_key, signal_freed
+from kvstream.operations.groups import group_of_key, note_renewed, signal_freed
 from kvstream.operations.retries import GivenBack
 from kvstream.types.ids import PACKED, StreamID, ascending_packed
 
@@ -89,6 +89,7 @@ def extend(
     outcomes, parts = _held(txn, of_group, consumer, tokens, Held.DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
+        note_renewed(txn, of_group)
         txn.member_changed(of_group)
     return outcomes
 

@@ -32,7 +32,7 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     before = found.policy or GroupPolicy()
     policy = before.with_rules(changes)
     if policy != before or found.policy is None:
-        found.policy = policy
+        found.policy, found.owned_since = policy, 0
         follow_policy(txn, found, before)
         if policy.reap_idle_ms != before.reap_idle_ms:
             reaping.watch(txn, stream, found)

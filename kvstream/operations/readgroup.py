@@ -31,7 +31,13 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import delivery, entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
-from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
+from kvstream.operations.groups import (
+    advance_over,
+    consumer_of,
+    group_of_key,
+    lag,
+    note_renewed,
+)
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Row
@@ -198,13 +204,19 @@ def _by_policy(
     room: int,
 ) -> Sequence[Entry]:
     """Deliver entries as the policy of the group says."""
-    budget, tell = budget or Budget(), idle_ms is not None
+    tell = idle_ms is not None
+    if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms):
+        most = count if budget is None else budget.most(count)
+        new = _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
+        if new:
+            return new
 
     def fresh(most: int | None) -> Sequence[Entry]:
         return _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
 
     return delivery.deliver(
-        txn, name, stream, found, member, count, noack, budget, room, tell, fresh, idle_ms
+        *(txn, name, stream, found, member, count, noack, budget or Budget(), room, tell),
+        *(fresh, idle_ms),
     )
 
 
@@ -331,6 +343,7 @@ def _history(
         shown += found
         touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
     txn.noted = not txn.dirty
+    note_renewed(txn, group)
     for run, ids in touched:
         _touch(txn, group, run, ids, consumer.name)
     return shown

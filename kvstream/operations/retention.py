@@ -219,7 +219,9 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
         gone, behind = compaction.step(txn, stream, rules, kept.first)
         removed, more = removed + gone, more or behind
         progress.swept_to = compaction.sweep(txn, stream, progress.swept_to)
-    txn.catalog.queue_events.retained_removed += removed
+    if removed:
+        txn.catalog.queue_events.retained_removed += removed
+        txn.catalog.index.note(stream)  # no client's command has made the change
     progress.seen = _version(txn, stream, rules)
     if more:
         next_ms = txn.now_ms
@@ -281,17 +283,21 @@ def new_bound(ms: int) -> StreamID:
 
 def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
     """Return what the groups of a stream need of its entries."""
-    first = undelivered = MAX_ID
-    start = stream.first.packed
-    for group in txn.catalog.groups(txn, stream):
-        last = group.last_delivered
-        undelivered = min(undelivered, last.next() if last < MAX_ID else MAX_ID)
-        for run in runs_from(txn, group, start):
-            at = bisect_left(run.ids, start)
-            if at < len(run.ids):
-                first = min(first, StreamID.unpack(run.ids[at]))
-                break
-    return Needs(min(first, undelivered), undelivered)
+    each = [needs_of_group(txn, group, stream.first) for group in txn.catalog.groups(txn, stream)]
+    if not each:
+        return NOTHING
+    return Needs(min(need.first for need in each), min(need.undelivered for need in each))
+
+
+def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
+    """Return what a group needs of the entries from ``first`` on."""
+    last, start = group.last_delivered, first.packed
+    undelivered = last.next() if last < MAX_ID else MAX_ID
+    for run in runs_from(txn, group, start):
+        at = bisect_left(run.ids, start)
+        if at < len(run.ids):
+            return Needs(min(StreamID.unpack(run.ids[at]), undelivered), undelivered)
+    return Needs(undelivered, undelivered)
 
 
 # --- entries behind the first that a group needs -------------------------------------------------

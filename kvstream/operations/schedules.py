@@ -35,7 +35,6 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
-from kvstream.operations.delayed import note_change
 from kvstream.types import cron
 from kvstream.types.cron import Times
 from kvstream.types.ids import StreamID
@@ -243,7 +242,7 @@ def _fire(txn: Txn, name: bytes, stream: StreamMeta, found: Schedule) -> int:
     events.cron_missed += not times
     last_ms = times[-1] if times else found.last_ms
     _put(txn, stream, found._replace(next_ms=next_ms or 0, last_ms=last_ms))
-    note_change(txn, stream)
+    txn.catalog.index.note(stream)  # no client's command has made the change
     return len(times)
 
 

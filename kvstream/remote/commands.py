@@ -6,7 +6,7 @@ number of its database and the key.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from kvstream.engine.blocking_reads import GroupRead
@@ -36,11 +36,10 @@ from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget
 from kvstream.operations.trim import RefPolicy, Strategy, Trim
 from kvstream.remote import replies
-from kvstream.remote.connection import Word
+from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
+from kvstream.remote.queue_commands import CALLS as QUEUE_CALLS
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
-
-Words = tuple[Word, ...]
 
 SINCE = {
     "XREADGROUP CLAIM": "8.4",
@@ -53,80 +52,8 @@ SINCE = {
     "XNACK": "8.8",
 }
 """Commands and options that a Redis 7.0 lacks, and the version that has them."""
-
-REQUIRED = object()
-
-
-@dataclass(slots=True)
-class Call:
-    """The commands of an operation, which run as one transaction if there are several."""
-
-    db: int | None
-    """None: they concern no database."""
-    keys: tuple[bytes, ...]
-    """The keys that they read or write; none: all."""
-    commands: Sequence[Words]
-    result: Callable[[list[Any]], Any]
-    """Makes the operation's result of the replies."""
-    writes: bool = False
-    immediate: bool = False
-    """A write whose result is needed at once: it cannot wait for the end of a transaction."""
-    repeatable: bool = False
-    """A write that may be sent again if its outcome is unknown."""
-    needs: tuple[str, ...] = ()
-    """What of ``SINCE`` it uses."""
-    missing: Any = REQUIRED
-    """The result if the key does not exist; REQUIRED: an error."""
-
-
-def _same(reply: Any) -> Any:
-    return reply
-
-
-def _nothing(reply: Any) -> None:
-    return None
-
-
-def _ask(
-    name: bytes, *words: Word, result: Callable[[Any], Any] = _same, missing: Any = REQUIRED
-) -> Call:
-    """Return the call of a command that changes nothing."""
-    db, keys = database_of(name), (key_of(name),)
-    return Call(db, keys, (words,), lambda replies: result(replies[0]), missing=missing)
-
-
-def _do(
-    name: bytes,
-    *words: Word,
-    result: Callable[[Any], Any] = _same,
-    needs: tuple[str, ...] = (),
-    immediate: bool = False,
-    repeatable: bool = False,
-) -> Call:
-    """Return the call of a command that changes something."""
-    return Call(
-        database_of(name),
-        (key_of(name),),
-        (words,),
-        lambda replies: result(replies[0]),
-        writes=True,
-        immediate=immediate,
-        repeatable=repeatable,
-        needs=needs,
-    )
-
-
-def _known(result: Any) -> Call:
-    """Return the call of an operation that needs no command."""
-    return Call(None, (), (), lambda replies: result)
-
-
-def _flag(word: str, given: object) -> Words:
-    return (word,) if given else ()
-
-
-def _option(word: str, value: Word | None) -> Words:
-    return () if value is None else (word, value)
+OURS = "KVSTREAM."
+"""How the names of commands begin that no Redis has."""
 
 
 def _ids(ids: Sequence[StreamID]) -> Words:
@@ -145,11 +72,11 @@ def _trim_words(trim: Trim | None) -> Words:
         return ()
     by_length = trim.strategy is Strategy.MAXLEN
     return (
-        *_flag(str(trim.policy), trim.policy is not RefPolicy.KEEPREF),
+        *flag(str(trim.policy), trim.policy is not RefPolicy.KEEPREF),
         str(trim.strategy),
         "~" if trim.approximate else "=",
         trim.maxlen if by_length else str(trim.minid),
-        *_option("LIMIT", trim.limit),
+        *option("LIMIT", trim.limit),
     )
 
 
@@ -172,14 +99,14 @@ def _add(
     nomkstream: bool = False,
     once: Idempotency | None = None,
 ) -> Call:
-    options: Words = (*_flag("NOMKSTREAM", nomkstream), *_trim_words(trim))
+    options: Words = (*flag("NOMKSTREAM", nomkstream), *_trim_words(trim))
     needs = _trim_needs(trim)
     if once is not None:
         append.refuse_explicit_id(eid)
         options, needs = ("IDMP", once.pid, once.iid, *options), ("IDMP", *needs)
     words = _add_words(key_of(name), value, options, eid)
     repeatable = once is not None
-    return _do(name, *words, result=replies.id_or_none, needs=needs, repeatable=repeatable)
+    return do(name, *words, result=replies.id_or_none, needs=needs, repeatable=repeatable)
 
 
 def _add_many(name: bytes, entries: list[tuple[bytes, Names]], trim: Trim | None = None) -> Call:
@@ -196,11 +123,11 @@ def _add_many(name: bytes, entries: list[tuple[bytes, Names]], trim: Trim | None
 
 
 def _trim(name: bytes, how: Trim) -> Call:
-    return _do(name, "XTRIM", key_of(name), *_trim_words(how), needs=_trim_needs(how))
+    return do(name, "XTRIM", key_of(name), *_trim_words(how), needs=_trim_needs(how))
 
 
 def _delete(name: bytes, ids: Sequence[StreamID]) -> Call:
-    return _do(name, "XDEL", key_of(name), *_ids(ids)) if ids else _known(0)
+    return do(name, "XDEL", key_of(name), *_ids(ids)) if ids else known(0)
 
 
 def _outcomes(reply: list[int]) -> list[Outcome]:
@@ -209,9 +136,9 @@ def _outcomes(reply: list[int]) -> list[Outcome]:
 
 def _delete_with_policy(name: bytes, ids: Sequence[StreamID], policy: RefPolicy) -> Call:
     if not ids:
-        return _known([])
+        return known([])
     words = ("XDELEX", key_of(name), str(policy), *_id_block(ids))
-    return _do(name, *words, result=_outcomes, needs=("XDELEX",))
+    return do(name, *words, result=_outcomes, needs=("XDELEX",))
 
 
 def _set_id(
@@ -221,13 +148,13 @@ def _set_id(
     max_deleted: StreamID | None = None,
 ) -> Call:
     deleted = None if max_deleted is None else str(max_deleted)
-    options = (*_option("ENTRIESADDED", entries_added), *_option("MAXDELETEDID", deleted))
-    return _do(name, "XSETID", key_of(name), str(last), *options, result=_nothing)
+    options = (*option("ENTRIESADDED", entries_added), *option("MAXDELETEDID", deleted))
+    return do(name, "XSETID", key_of(name), str(last), *options, result=nothing)
 
 
 def _configure(name: bytes, duration_s: int | None, maxsize: int | None) -> Call:
-    options = (*_option("IDMP-DURATION", duration_s), *_option("IDMP-MAXSIZE", maxsize))
-    return _do(name, "XCFGSET", key_of(name), *options, result=_nothing, needs=("XCFGSET",))
+    options = (*option("IDMP-DURATION", duration_s), *option("IDMP-MAXSIZE", maxsize))
+    return do(name, "XCFGSET", key_of(name), *options, result=nothing, needs=("XCFGSET",))
 
 
 class _Page:
@@ -253,16 +180,16 @@ def _scan(
 ) -> Call:
     first, last = (end, start) if reverse else (start, end)
     words = ("XREVRANGE" if reverse else "XRANGE", key_of(name), str(first), str(last))
-    return _ask(
+    return ask(
         name,
         *words,
-        *_option("COUNT", count),
+        *option("COUNT", count),
         result=_Page,
     )
 
 
 def _stream_info(name: bytes) -> Call:
-    return _ask(name, "XINFO", "STREAM", key_of(name), result=replies.stream_info_of)
+    return ask(name, "XINFO", "STREAM", key_of(name), result=replies.stream_info_of)
 
 
 def _stream_detail(name: bytes, count: int) -> Call:
@@ -289,7 +216,7 @@ def _stream_detail(name: bytes, count: int) -> Call:
 def _resolve(name: bytes, after: StreamID | Position) -> Call:
     """Return the call of the position of a read, which stays while the read blocks."""
     if isinstance(after, StreamID):
-        return _known(after)
+        return known(after)
 
     def position(found: StreamInfo) -> StreamID:
         newest = found.last_entry if after is Position.NEWEST else None
@@ -307,7 +234,7 @@ def _limits(budget: Budget | None) -> tuple[Words, tuple[str, ...]]:
     if budget is None:
         return (), ()
     count, size = budget.limits
-    return (*_option("MAXCOUNT", count), *_option("MAXSIZE", size)), ("MAXCOUNT or MAXSIZE",)
+    return (*option("MAXCOUNT", count), *option("MAXSIZE", size)), ("MAXCOUNT or MAXSIZE",)
 
 
 def _reply_of(db: int, reply: list[Any] | None) -> read.Reply:
@@ -325,7 +252,7 @@ def plain_read(
     db, keys = database_of(wanted[0][0]), tuple(key_of(name) for name, _ in wanted)
     limits, needs = _limits(budget)
     ids = [str(after) for _, after in wanted]
-    words = ("XREAD", *_option("COUNT", count), *limits, *block, "STREAMS", *keys, *ids)
+    words = ("XREAD", *option("COUNT", count), *limits, *block, "STREAMS", *keys, *ids)
     return Call(db, keys, (words,), lambda reply: _reply_of(db, reply[0]), needs=needs)
 
 
@@ -339,11 +266,11 @@ def group_read(attempt: GroupRead, block: Words = (), claim_ms: int | None = Non
         needs = ("XREADGROUP CLAIM", *needs)
     words: Words = (
         *("XREADGROUP", "GROUP", attempt.group, attempt.consumer),
-        *_option("COUNT", attempt.count),
+        *option("COUNT", attempt.count),
         *limits,
         *block,
-        *_option("CLAIM", claim_ms),
-        *_flag("NOACK", attempt.noack),
+        *option("CLAIM", claim_ms),
+        *flag("NOACK", attempt.noack),
         "STREAMS",
         *keys,
         *(">" if after is None else str(after) for _, after in attempt.wanted),
@@ -373,23 +300,23 @@ def _create_group(
     mkstream: bool = False,
     entries_read: int | None = None,
 ) -> Call:
-    options = (*_flag("MKSTREAM", mkstream), *_option("ENTRIESREAD", entries_read))
+    options = (*flag("MKSTREAM", mkstream), *option("ENTRIESREAD", entries_read))
     words = ("XGROUP", "CREATE", key_of(name), group, _position(after), *options)
-    return _do(name, *words, result=_nothing)
+    return do(name, *words, result=nothing)
 
 
 def _set_group_id(
     name: bytes, group: bytes, after: Delivered, entries_read: int | None = None
 ) -> Call:
     words = ("XGROUP", "SETID", key_of(name), group, _position(after))
-    return _do(name, *words, *_option("ENTRIESREAD", entries_read), result=_nothing)
+    return do(name, *words, *option("ENTRIESREAD", entries_read), result=nothing)
 
 
 def _of_group(subcommand: str, result: Callable[[Any], Any]) -> Callable[..., Call]:
     """Return the function for an XGROUP subcommand that takes names alone."""
 
     def call(name: bytes, *names: bytes) -> Call:
-        return _do(name, "XGROUP", subcommand, key_of(name), *names, result=result)
+        return do(name, "XGROUP", subcommand, key_of(name), *names, result=result)
 
     return call
 
@@ -398,7 +325,7 @@ def _group_infos(name: bytes) -> Call:
     def sort(reply: list[Any]) -> list[GroupInfo]:
         return sorted(map(replies.group_info_of, reply), key=lambda each: each.name)
 
-    return _ask(name, "XINFO", "GROUPS", key_of(name), result=sort)
+    return ask(name, "XINFO", "GROUPS", key_of(name), result=sort)
 
 
 def _group_info(name: bytes, group: bytes) -> Call:
@@ -412,7 +339,7 @@ def _group_info(name: bytes, group: bytes) -> Call:
 
 
 def _consumer_infos(name: bytes, group: bytes) -> Call:
-    return _ask(
+    return ask(
         name,
         *("XINFO", "CONSUMERS", key_of(name), group),
         result=lambda reply: sorted(
@@ -422,25 +349,25 @@ def _consumer_infos(name: bytes, group: bytes) -> Call:
 
 
 def _acknowledge(name: bytes, group: bytes, ids: Sequence[StreamID]) -> Call:
-    return _do(name, "XACK", key_of(name), group, *_ids(ids)) if ids else _known(0)
+    return do(name, "XACK", key_of(name), group, *_ids(ids)) if ids else known(0)
 
 
 def _acknowledge_and_delete(
     name: bytes, group: bytes, ids: Sequence[StreamID], policy: RefPolicy
 ) -> Call:
     if not ids:
-        return _known([])
+        return known([])
     words = ("XACKDEL", key_of(name), group, str(policy), *_id_block(ids))
-    return _do(name, *words, result=_outcomes, needs=("XACKDEL",))
+    return do(name, *words, result=_outcomes, needs=("XACKDEL",))
 
 
 def negative_acknowledge(name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack) -> Call:
     """Return the call of an XNACK."""
     if not ids:
-        return _known(0)
-    options = (*_option("RETRYCOUNT", nack.retrycount), *_flag("FORCE", nack.force))
+        return known(0)
+    options = (*option("RETRYCOUNT", nack.retrycount), *flag("FORCE", nack.force))
     words = ("XNACK", key_of(name), group, str(nack.mode), *_id_block(ids), *options)
-    return _do(name, *words, needs=("XNACK",))
+    return do(name, *words, needs=("XNACK",))
 
 
 def _claim(
@@ -457,15 +384,15 @@ def _claim(
     last_id: StreamID | None = None,
 ) -> Call:
     if not ids:
-        return _known([])
+        return known([])
     options = (
-        *_option("TIME", time_ms),
-        *_option("RETRYCOUNT", retrycount),
-        *_flag("FORCE", force),
-        *_flag("JUSTID", justid),
-        *_option("LASTID", None if last_id is None else str(last_id)),
+        *option("TIME", time_ms),
+        *option("RETRYCOUNT", retrycount),
+        *flag("FORCE", force),
+        *flag("JUSTID", justid),
+        *option("LASTID", None if last_id is None else str(last_id)),
     )
-    return _do(
+    return do(
         name,
         *("XCLAIM", key_of(name), group, consumer, min_idle_ms, *_ids(ids), *options),
         result=lambda reply: replies.claimed_of(reply, justid),
@@ -483,16 +410,16 @@ def _autoclaim(
     justid: bool,
 ) -> Call:
     words = (key_of(name), group, consumer, min_idle_ms, str(start), "COUNT", count)
-    return _do(
+    return do(
         name,
-        *("XAUTOCLAIM", *words, *_flag("JUSTID", justid)),
+        *("XAUTOCLAIM", *words, *flag("JUSTID", justid)),
         result=lambda reply: replies.autoclaimed_of(reply, justid),
         immediate=True,
     )
 
 
 def _pending_summary(name: bytes, group: bytes) -> Call:
-    return _ask(name, "XPENDING", key_of(name), group, result=replies.pending_of)
+    return ask(name, "XPENDING", key_of(name), group, result=replies.pending_of)
 
 
 def _pending_range(
@@ -504,9 +431,9 @@ def _pending_range(
     consumer: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Call:
-    words: Words = ("XPENDING", key_of(name), group, *_option("IDLE", min_idle_ms or None))
+    words: Words = ("XPENDING", key_of(name), group, *option("IDLE", min_idle_ms or None))
     bounds: Words = (str(start), str(end), count, *(() if consumer is None else (consumer,)))
-    return _ask(name, *words, *bounds, result=replies.pending_entries_of)
+    return ask(name, *words, *bounds, result=replies.pending_entries_of)
 
 
 # --- keys -----------------------------------------------------------------------------------------
@@ -514,7 +441,7 @@ def _pending_range(
 
 def _delete_all(db: int, keys: Sequence[bytes]) -> Call:
     if not keys:
-        return _known(0)
+        return known(0)
     return Call(db, tuple(keys), (("UNLINK", *keys),), lambda reply: reply[0], writes=True)
 
 
@@ -531,12 +458,12 @@ def _copy(source: bytes, target: bytes, replace: bool = False) -> Call:
 
 
 def _expire_at(name: bytes, at_ms: int) -> Call:
-    return _do(name, "PEXPIREAT", key_of(name), at_ms, result=bool)
+    return do(name, "PEXPIREAT", key_of(name), at_ms, result=bool)
 
 
 def _expiry(name: bytes) -> Call:
     """Return the call of PEXPIRETIME: -1 is 0 here, -2 (no key) None."""
-    return _ask(name, "PEXPIRETIME", key_of(name), result=lambda ms: {-1: 0, -2: None}.get(ms, ms))
+    return ask(name, "PEXPIRETIME", key_of(name), result=lambda ms: {-1: 0, -2: None}.get(ms, ms))
 
 
 def _flush(db: int) -> Call:
@@ -556,12 +483,12 @@ def _flush_all(databases: int) -> Call:
 def _dump(name: bytes, target: str | None = None) -> Call:
     if target is not None:
         raise InvalidArgument("target is for a store in a directory: a server chooses its format")
-    return _ask(name, "DUMP", key_of(name))
+    return ask(name, "DUMP", key_of(name))
 
 
 def _restore(name: bytes, payload: bytes, replace: bool = False, expire_at_ms: int = 0) -> Call:
-    words = ("RESTORE", key_of(name), expire_at_ms, payload, *_flag("REPLACE", replace), "ABSTTL")
-    return _do(name, *words, result=lambda reply: [])
+    words = ("RESTORE", key_of(name), expire_at_ms, payload, *flag("REPLACE", replace), "ABSTTL")
+    return do(name, *words, result=lambda reply: [])
 
 
 CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
@@ -590,19 +517,20 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     info.stream_detail: _stream_detail,
     info.stream_info: _stream_info,
     keyspace.delete_all: _delete_all,
-    keyspace.exists: lambda name: _ask(name, "EXISTS", key_of(name), result=bool),
+    keyspace.exists: lambda name: ask(name, "EXISTS", key_of(name), result=bool),
     keyspace.expire_at: _expire_at,
     keyspace.expiry: _expiry,
     keyspace.flush: _flush,
     keyspace.flush_all: _flush_all,
-    keyspace.kind: lambda name: _ask(name, "TYPE", key_of(name), result=bytes.decode),
-    keyspace.persist: lambda name: _do(name, "PERSIST", key_of(name), result=bool),
+    keyspace.kind: lambda name: ask(name, "TYPE", key_of(name), result=bytes.decode),
+    keyspace.persist: lambda name: do(name, "PERSIST", key_of(name), result=bool),
     keyspace.rename: _rename,
     copy.copy: _copy,
     keyspace.size: lambda db: Call(db, (), (("DBSIZE",),), lambda reply: reply[0]),
-    ranges.length: lambda name: _ask(name, "XLEN", key_of(name)),
+    ranges.length: lambda name: ask(name, "XLEN", key_of(name)),
     ranges.scan: _scan,
     read.resolve: _resolve,
     trim.trim: _trim,
+    **QUEUE_CALLS,
 }
 """The call of each operation, except those that take several round trips."""

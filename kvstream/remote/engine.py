@@ -42,7 +42,8 @@ from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget
 from kvstream.remote import commands
-from kvstream.remote.commands import CALLS, REQUIRED, SINCE, Call
+from kvstream.remote.call import REQUIRED, Call, Words
+from kvstream.remote.commands import CALLS, OURS, SINCE
 from kvstream.remote.connection import (
     CONNECT_S,
     PAGE_MAX,
@@ -52,7 +53,6 @@ from kvstream.remote.connection import (
     ConnectionLost,
     Link,
     NotSent,
-    Words,
     checked,
     connect,
     next_page,
@@ -60,7 +60,7 @@ from kvstream.remote.connection import (
 )
 from kvstream.remote.given_back import GivenBack
 from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
-from kvstream.types.clock import Clock
+from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
 from kvstream.types.records import Entry, HistoryEntry, KeyInfo
@@ -104,6 +104,7 @@ class RemoteEngine:
         self._closed = False
         self.given_back = GivenBack(self.run, self.call)
         self.clock: Clock = ServerClock(first)
+        self.local_clock: Clock = SystemClock()
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
         settings = first.client.connection_pool.connection_kwargs
         host, port = settings.get("host", "localhost"), settings.get("port", 6379)
@@ -180,10 +181,16 @@ class RemoteEngine:
             about = self.connection().info("server")
         except KVStreamError:  # not every user may send INFO
             return error
+        own = [need for need in call.needs if need.startswith(OURS)]
         if "kvstream_version" in about:
-            return error
+            return _too_old(error, own, self.place)
         name = "Valkey" if "valkey_version" in about else "Redis"
         version = about.get("valkey_version") or about.get("redis_version")
+        if own:
+            return ServerTooOld(
+                f"{' and '.join(own)} is a command of kvstream: the server at {self.place} is "
+                f"{name} {version}; open a directory, or run `kvstream serve`"
+            )
         needed = max((SINCE[need] for need in call.needs), key=_version)
         if name == "Redis" and _version(version) >= _version(needed):
             return error
@@ -247,7 +254,7 @@ class RemoteEngine:
                 return found
             looked = found is not None
 
-    def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[commands.Words], Call]:
+    def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[Words], Call]:
         """Return the function that makes the call of a read from its words of BLOCK."""
         if isinstance(attempt, GroupRead):
             return lambda block: commands.group_read(attempt, block)
@@ -339,12 +346,21 @@ class ServerClock:
         return seconds * 1000 + microseconds // 1000
 
 
+def _too_old(error: RequestError, own: list[str], place: str) -> RequestError:
+    """Return an error; ServerTooOld if a server of kvstream does not know a command of ours."""
+    if not own or not str(error).startswith("unknown command"):
+        return error
+    return ServerTooOld(f"{' and '.join(own)} needs a later kvstream than that at {place}")
+
+
 def _version(text: object) -> tuple[int, ...]:
     return tuple(int(part) for part in str(text).split(".") if part.isdigit())
 
 
 def _sent(connection: Connection, call: Call) -> list[Any]:
     """Send the commands of a call; return their replies."""
+    if call.guards:
+        return checked(connection.ask_all([*call.commands, ("UNWATCH",)]))
     if len(call.commands) > 1:
         run = connection.do_all if call.writes else connection.ask_at_once
         return run(call.commands)
@@ -419,6 +435,7 @@ class Transaction:
         self._link: Link | None = None
         self._failed = False
         self._watched: set[bytes] = set()
+        self._guards: list[Call] = []
         self._written: set[bytes] = set()
         self._queue: list[tuple[Call, Queued]] = []
 
@@ -434,6 +451,11 @@ class Transaction:
         if self._connection not in (None, connection):
             raise InvalidArgument("a transaction on a server works on one database")
         self._connection = connection
+        if call.guards:
+            replies = self._send(connection, lambda link: link.ask_all(call.commands))
+            checked(replies)
+            self._guards.append(call)
+            return None
         if not call.writes:
             return call.result(self._read(connection, call))
         if call.immediate:
@@ -488,8 +510,15 @@ class Transaction:
         words = [words for call, _ in self._queue for words in call.commands]
         if self._connection is None or not words:
             return
-        replies = self._send(self._connection, lambda link: link.transaction(words), writing=True)
+        try:
+            replies = self._send(
+                self._connection, lambda link: link.transaction(words), writing=True
+            )
+        except Conflict:
+            self._refuse_lost_leases(self._connection)
+            raise
         self._watched.clear()
+        self._guards.clear()
         at = 0
         for call, queued in self._queue:
             some = replies[at : at + len(call.commands)]
@@ -502,12 +531,18 @@ class Transaction:
             error.add_note("a server undoes nothing: the other writes of the transaction stay")
             raise
 
+    def _refuse_lost_leases(self, connection: Connection) -> None:
+        """Raise LeaseLost if that is why EXEC has done nothing."""
+        guards, self._guards = self._guards, []
+        for call in guards:
+            checked(self._send(connection, lambda link: link.ask_all(call.commands)))  # noqa: B023
+
     def end(self) -> None:
         """Give the connection back, without watches."""
         if self._link is None or self._connection is None:
             return
         try:
-            if self._watched and not self._failed:
+            if (self._watched or self._guards) and not self._failed:
                 with suppress(KVStreamError):
                     self._send(self._connection, lambda link: link.ask_all([("UNWATCH",)]))
         finally:

@@ -23,7 +23,7 @@ from kvstream.operations import claim, readgroup
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.read import Reply
 from kvstream.remote import commands
-from kvstream.remote.commands import Call, Words
+from kvstream.remote.call import Call, Words
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import NOBODY, pending_entry_of
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID

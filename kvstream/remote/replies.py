@@ -7,6 +7,9 @@ from typing import Any
 
 from kvstream.errors import ServerTooOld
 from kvstream.meta.pel import COUNT_MAX
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.retention import Retention
+from kvstream.operations import queue_info, redrive, schedules
 from kvstream.rdb.versions import NACKED_CONSUMER
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import (
@@ -200,6 +203,68 @@ def _consumer_detail_of(raw: list[Any]) -> ConsumerDetail:
             for eid, at_ms, deliveries in values["pending"]
         ],
     )
+
+
+def policy_of(raw: list[Any]) -> GroupPolicy | None:
+    """Return the rules of KVSTREAM.POLICY; None if there are none."""
+    values: dict[str, Any] = {**members(raw)}
+    if not values:
+        return None
+    values |= {"backoff_ms": tuple(values["backoff_ms"]), "paused": bool(values["paused"])}
+    return GroupPolicy(**values)
+
+
+def redrive_of(raw: list[Any] | None) -> redrive.Job | None:
+    """Return the reply of KVSTREAM.REDRIVE."""
+    if not raw:
+        return None
+    values = members(raw)
+    return redrive.Job(
+        state=values["state"].decode(),
+        moved=values["moved"],
+        skipped=values["skipped"],
+        error=values["error"],
+        streams=dict(zip(*[iter(values["streams"])] * 2, strict=True)),
+    )
+
+
+def retention_of(raw: list[Any]) -> Retention | None:
+    """Return the rules of KVSTREAM.RETENTION; None if there are none."""
+    values: dict[str, Any] = {**members(raw)}
+    if not values:
+        return None
+    return Retention(**values | {name: bool(values[name]) for name in ("acked", "force")})
+
+
+def schedules_of(raw: list[list[Any]]) -> list[schedules.Schedule]:
+    """Return the reply of KVSTREAM.SCHEDULE LIST."""
+    return [
+        schedules.Schedule(
+            name=values["name"],
+            cron=values["cron"].decode(),
+            zone=values["zone"].decode(),
+            flat=tuple(values["fields"]),
+            misfire=schedules.Misfire(values["misfire"].decode()),
+            most=values["most"],
+            next_ms=values["next"],
+            last_ms=values["last"],
+            error=values["error"].decode(),
+        )
+        for values in map(members, raw)
+    ]
+
+
+def queue_info_of(raw: list[Any]) -> queue_info.QueueInfo:
+    """Return the reply of KVSTREAM.INFO."""
+    values = members(raw)
+    groups: list[queue_info.GroupQueue] = []
+    for each in values["groups"]:
+        figures: dict[str, Any] = {**members(each)}
+        figures["policy"] = policy_of(figures["policy"])
+        groups.append(queue_info.GroupQueue(**figures))
+    rules = retention_of(values["retention"])
+    counts = (values["length"], values["delayed"], values["schedules"])
+    return queue_info.QueueInfo(*counts, groups, rules)
 
 
 def sections_of(text: bytes) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,7 @@ from kvstream.errors import (
 )
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, append, claim, delete, read, readgroup
+from kvstream.operations import ack, append, claim, delete, policy, read, readgroup
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.read import Reply
@@ -68,7 +68,9 @@ PAUSE_S, PAUSE_MAX_S = 0.002, 0.05
 PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
-_SAME_TWICE: frozenset[Any] = frozenset({ack.acknowledge, claim.renew, delete.delete})
+_SAME_TWICE: frozenset[Any] = frozenset(
+    {ack.acknowledge, claim.renew, delete.delete, policy.set_policy, policy.drop_policy}
+)
 _ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
 
 
@@ -135,6 +137,7 @@ class SharedEngine:
         self._directory, self._wait_s = Path(directory), wait_s
         self.options = options
         self.clock: Clock = SystemClock()
+        self.local_clock: Clock = self.clock
         self.place = str(directory)
         self._closed = False
         self._reset()

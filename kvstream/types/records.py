@@ -5,11 +5,13 @@
 """
 
 from dataclasses import dataclass
+from datetime import datetime
+from enum import IntEnum
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
 from kvstream.errors import shown
-from kvstream.types.ids import StreamID
+from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
     from typing_extensions import TypeVar  # type checkers have it: before Python 3.13, defaults
@@ -288,3 +290,103 @@ class UnfinishedLoad:
     """The last entry loaded."""
     entries: int
     begun_ms: int
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+class LeaseOutcome(IntEnum):
+    """What became of one message in a batch that was acknowledged, given back or extended."""
+
+    DONE = 1
+    NOT_PENDING = 0
+    """It was acknowledged before, or moved to the dead letters."""
+    LOST = -1
+    """It was given back, or delivered again after its lease had ended."""
+
+
+class DeadLetter(NamedTuple, Generic[S]):
+    """A message that a queue has given up."""
+
+    id: StreamID
+    """Its ID in the stream of the dead letters, which ``redrive`` takes."""
+    fields: Fields[S]
+    """Those of the message."""
+    origin: S
+    """The key of the stream that it comes from."""
+    origin_id: StreamID
+    group: S
+    consumer: S
+    """The one that had it last; empty if none had it."""
+    deliveries: int
+    reason: str
+    """``"max-deliveries"``, ``"fatal"`` or ``"expired"``."""
+    at: datetime
+    """When it was given up, in UTC."""
+    error: S
+    traceback: S
+
+
+@dataclass(frozen=True, slots=True)
+class QueueInfo:
+    """How many messages a queue has, by their state."""
+
+    ready: int
+    """For the next readers: not delivered yet, or given back."""
+    delayed: int
+    leased: int
+    waiting: int
+    """Given back, to be repeated after a delay."""
+    held: int
+    """Behind another one of their key, if the queue has ``order_by``."""
+    dead: int
+    """In the stream of the dead letters."""
+    oldest_age: float | None
+    """Seconds since the oldest message that is not done was added; None if there is none."""
+    paused: bool
+
+
+@dataclass(frozen=True, slots=True)
+class RedriveInfo(Generic[S]):
+    """What a redrive of dead letters has done, or would do."""
+
+    state: str
+    """``"running"``, ``"done"``, ``"cancelled"``, ``"failed"`` or ``"dry-run"``."""
+    moved: int
+    skipped: int
+    """Entries left where they are, since they tell no stream to go to."""
+    streams: dict[S, int]
+    """How many were moved to each of the first 100 streams."""
+    error: str
+    """Why it failed."""
+
+
+class DelayedMessage(NamedTuple, Generic[S]):
+    """A message that is not in its stream yet."""
+
+    ticket: Ticket
+    fields: Fields[S]
+    ttl: float | None
+    """The seconds after which it is deleted, from when it is due; None: never."""
+    unique: S
+    """Its unique ID; empty if it has none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule(Generic[S]):
+    """A message that is added at the times of a cron expression."""
+
+    name: S
+    cron: str
+    tz: str
+    misfire: str
+    """``"skip"``, ``"once"`` or ``"all"``: what becomes of times that have passed."""
+    most: int
+    """How many messages ``"all"`` adds at once."""
+    next: datetime | None
+    """None: it has stopped."""
+    last: datetime | None
+    """The planned time of the last message; None: there was none."""
+    error: str
+    """Why it has stopped."""
+    fields: Fields[S]

@@ -9,16 +9,21 @@ import pytest
 
 import kvstream
 from kvstream import aio
+from kvstream.queue import QueueOptions
 
 TWINS = [
     (kvstream.Store, aio.AsyncStore),
     (kvstream.Stream, aio.AsyncStream),
     (kvstream.Group, aio.AsyncGroup),
     (kvstream.Consumer, aio.AsyncConsumer),
+    (kvstream.Queue, aio.AsyncQueue),
+    (kvstream.Message, aio.AsyncMessage),
 ]
 BLOCKING = {"engine", "image", "loader", "open"}
 """What only ``AsyncStore.blocking`` has: it reads or writes piece by piece, or opens."""
-ADDED = {"blocking", "db", "length"}
+ADDED = {"blocking", "db", "length", "store"}
+OF_TWINS = {"ack", "extend", "get", "listen", "nack"}
+"""Methods of a queue whose arguments or results are messages: their types differ."""
 
 
 def public(kind: type) -> set[str]:
@@ -34,22 +39,26 @@ def test_the_names_are_the_same(sync: type, twin: type) -> None:
 def test_the_arguments_are_the_same(sync: type, twin: type) -> None:
     for name in public(twin) - ADDED:
         mine, theirs = inspect.getattr_static(twin, name), inspect.getattr_static(sync, name)
-        if isinstance(theirs, property):
-            assert isinstance(mine, property), name
+        if not callable(theirs):
+            assert not callable(mine), name
             continue
         ours, wanted = inspect.signature(getattr(twin, name)), inspect.signature(theirs)
-        assert list(ours.parameters.values()) == list(wanted.parameters.values()), name
+        arguments = [list(each.parameters.values()) for each in (ours, wanted)]
+        if sync is kvstream.Queue and name in OF_TWINS:
+            arguments = [[each.replace(annotation="") for each in some] for some in arguments]
+        assert arguments[0] == arguments[1], name
         assert mine.__doc__ or not theirs.__doc__, name
 
 
-HANDLES = {"select", "stream", "group", "consumer", "transaction"}
+HANDLES = {"select", "stream", "group", "consumer", "transaction", "streams", "groups"}
 
 
 @pytest.mark.parametrize(("sync", "twin"), TWINS)
 def test_methods_are_awaited_or_iterated(sync: type, twin: type) -> None:
-    for name in public(twin) - HANDLES:
+    handles = HANDLES if sync is kvstream.Queue else HANDLES - {"streams", "groups"}
+    for name in public(twin) - handles:
         mine = inspect.getattr_static(twin, name)
-        if isinstance(mine, property):
+        if not callable(mine):
             continue
         returned = inspect.signature(getattr(sync, name, mine)).return_annotation
         if "Iterator" in str(returned):
@@ -71,3 +80,8 @@ def test_the_module_is_there_without_an_import_of_its_own(tmp_path: Any) -> None
     assert asyncio.run(main()) == [0]
     with pytest.raises(AttributeError):
         kvstream.nothing  # noqa: B018
+
+
+def test_a_queue_of_asyncio_has_the_options_of_a_queue() -> None:
+    options = inspect.signature(kvstream.Queue).parameters.keys() - {"store", "name"}
+    assert options == QueueOptions.__annotations__.keys()

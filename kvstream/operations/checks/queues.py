@@ -11,11 +11,12 @@ from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
-from kvstream.operations import delayed, redrive, schedules
+from kvstream.operations import delayed, redrive, schedules, unique
 from kvstream.operations.checks import retention
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.operations.redrive import Job, State
 from kvstream.storage.batch import Family
+from kvstream.types.ids import StreamID
 
 _TREES = Family.TREES
 _DAMAGED = "a timer cannot be decoded"
@@ -55,6 +56,21 @@ def _is_schedule(
     return True
 
 
+def _is_unique(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
+    """A unique ID has a timer, which frees it at last."""
+    try:
+        found = unique.decode(suffix[1:], value)
+    except DECODING_ERRORS:
+        return False
+    _need_timer(survey, stream, place, found.check_ms, Kind.UNIQUE, suffix[1:])
+    return True
+
+
+def _is_start(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
+    """The row that tells where a group began has an ID."""
+    return len(value) == ID_BYTES
+
+
 def _need_timer(
     survey: Survey, stream: StreamMeta, place: str, at_ms: int, kind: Kind, rest: bytes
 ) -> None:
@@ -72,10 +88,15 @@ TAGS: Mapping[bytes, RowCheck] = {
     b"P": retention.is_sound,
     redrive.JOB: _redrive,
     schedules.ROW_TAG: _is_schedule,
+    unique.ROW_TAG: _is_unique,
+    unique.START_TAG: _is_start,
 }
 """By the tag of the row."""
 
-_DECODERS: Mapping[int, Callable[[Timer], object]] = {Kind.DELAYED: delayed.decode_timer}
+_DECODERS: Mapping[int, Callable[[Timer], object]] = {
+    Kind.DELAYED: delayed.decode_timer,
+    Kind.EXPIRED: lambda timer: StreamID.unpack(timer.rest),
+}
 """Raise one of DECODING_ERRORS if a timer of a kind is damaged."""
 
 

@@ -1,17 +1,18 @@
-"""The state of a connection: HELLO, AUTH, QUIT and RESET; MULTI, DISCARD, WATCH and UNWATCH.
+"""The state of a connection: HELLO, AUTH, QUIT and RESET; MULTI, DISCARD, WATCH, KVSTREAM.GUARD.
 
 The executor runs EXEC itself.
 """
 
 from kvstream.commands.args import Argv, integer, syntax_error, text
-from kvstream.commands.command import EVERY, Family, flags
+from kvstream.commands.command import EVERY, FIRST, OURS, Family, flags
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.operations.keyspace import Watched
+from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client, Queue
+from kvstream.types.ids import StreamID
 
 COMMANDS, TRANSACTIONS = Family("connection"), Family("transactions")
 _NO_AUTH = flags("noscript loading stale fast no_auth allow_busy local")
@@ -160,6 +161,27 @@ def watch(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError("WATCH inside MULTI is not allowed")
     for key in argv[1:]:
         client.watched.add(txn, client.prefix + key)
+    return OK
+
+
+@TRANSACTIONS.command(
+    *("kvstream.guard", "key group consumer id deliveries", _WATCH | flags("readonly"), FIRST),
+    since=OURS,
+)
+def guard(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Make EXEC do nothing if the lease of a pending entry is lost by then.
+
+    The lease is held while the entry is pending with the consumer and was not delivered again: its
+    delivery count is the given one. Returns the error LEASELOST if it is lost already. UNWATCH,
+    EXEC and DISCARD end the guard, as that of WATCH.
+    """
+    if client.queue is not None:
+        raise RequestError("KVSTREAM.GUARD inside MULTI is not allowed")
+    found = Guard(
+        *(client.prefix + argv[1], argv[2], argv[3]), StreamID.parse(argv[4]), integer(argv[5])
+    )
+    found.check(txn)
+    client.watched.guards.append(found)
     return OK
 
 

@@ -16,7 +16,7 @@ from kvstream.commands.replies import RESP2, Reply
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
-from kvstream.operations.keyspace import Watched
+from kvstream.operations.watch import Watched
 from kvstream.resp.requests import ARGUMENT_BYTES, QUERY_LIMIT, RequestReader
 from kvstream.server.acl import Acl, User
 from kvstream.server.options import ServerOptions

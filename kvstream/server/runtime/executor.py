@@ -30,7 +30,7 @@ from kvstream.server.runtime.client import PIECE, Answers, Argv, Client
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
-from kvstream.server.runtime.pipelines import Pipeline, Pipelines
+from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
 from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.tracking import Trackers
@@ -447,7 +447,7 @@ class Executor:
             turn.grows = True
         unit = partial(self.calls.answer, client, command, argv)
         slot = self._run_unit(turn, client, unit, command.tells, not command.writes)
-        if command.name == "watch":
+        if command.name in WATCHES:
             slot.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(

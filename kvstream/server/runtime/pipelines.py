@@ -34,9 +34,10 @@ from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Calls
 from kvstream.server.runtime.reply_queue import Kept, Slot
 
-_EXCLUDED = frozenset({"restore", "watch", "xadd"})
-"""RESTORE sets the last use of its key, WATCH must not run again in another turn, and XADDs are
-batched."""
+WATCHES = frozenset({"kvstream.guard", "watch"})
+"""What prepares an EXEC: it must not run again in another turn."""
+_EXCLUDED = WATCHES | {"restore", "xadd"}
+"""RESTORE sets the last use of its key, and XADDs are batched."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
 _HELD = frozenset({Blocked, Later, Stepwise, Paged})
 """Types of answers that are no reply yet, or are written page by page."""

@@ -24,7 +24,8 @@ HELD_MAX = 1000
 _INSIDE = frozenset(
     {
         *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
-        *("kvstream.add", "kvstream.load|state", "kvstream.schedule|run"),
+        *("kvstream.add", "kvstream.load|state"),
+        *("kvstream.retention|run", "kvstream.schedule|run"),
     }
 )
 """Commands that change a stream without a change in the index of keys."""

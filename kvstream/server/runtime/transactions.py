@@ -29,7 +29,7 @@ from kvstream.commands.reply_pages import OBJECT_BYTES, given_up, memory_of
 from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
-from kvstream.operations.keyspace import Watched
+from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Answers, Argv, Client, Queue
 from kvstream.server.runtime.dispatch import Calls
 

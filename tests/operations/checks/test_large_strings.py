@@ -11,7 +11,7 @@ from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import stream_row
 from kvstream.meta import strings as pieces
 from kvstream.meta.strings import StringMeta
-from kvstream.operations import copy, dump, keyspace, strings
+from kvstream.operations import copy, dump, keyspace, strings, watch
 from kvstream.operations import strings as several
 from kvstream.storage.batch import Family
 from tests.opening import Stores
@@ -156,7 +156,7 @@ def test_a_large_string_in_one_row_stays_readable_until_it_is_written_anew(store
 
 def test_each_writing_is_seen_by_watch(large: Store) -> None:
     for change in (lambda: put(large, VALUE), lambda: large.engine.run(strings.append, NAME, b"!")):
-        watched = keyspace.Watched()
+        watched = watch.Watched()
         large.engine.run(watched.add, NAME)
         assert not large.engine.run(watched.is_changed)
         change()

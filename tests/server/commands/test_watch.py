@@ -76,3 +76,84 @@ def test_rows_that_leave_behind_their_keys_do_not_stop_exec(
     assert server.engine.run(keyspace.sweep, 1000) > 0
     ann.ask("MULTI")
     assert ann.ask("EXEC") == b"*0\r\n"
+
+
+# --- KVSTREAM.GUARD -----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def leased(ann: Talker) -> None:
+    """The entry 1-1 of "s", delivered once to consumer "ann" of group "g"."""
+    for request in (
+        *("XADD s 1-1 f v", "XADD s 2-1 f v", "XGROUP CREATE s g 0"),
+        "XREADGROUP GROUP g ann COUNT 1 STREAMS s >",
+    ):
+        assert not ann.ask(*request.split()).startswith(b"-")
+
+
+@pytest.mark.usefixtures("leased")
+@pytest.mark.parametrize(
+    "said",
+    [
+        "XACK s g 1-1",
+        "XCLAIM s g bob 0 1-1",
+        "XCLAIM s g ann 0 1-1",
+        "XNACK s g FAIL IDS 1 1-1",
+        "XGROUP DELCONSUMER s g ann",
+        "XGROUP DESTROY s g",
+        "DEL s",
+        "RENAME s t",
+        "SET s v",
+    ],
+)
+def test_exec_does_nothing_when_a_guarded_lease_is_lost(
+    ann: Talker, bob: Talker, said: str
+) -> None:
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1") == b"+OK\r\n"
+    assert not bob.ask(*said.split()).startswith(b"-")
+    ann.ask("MULTI")
+    ann.ask("XADD", "done", "1-1", "f", "v")
+    assert ann.ask("EXEC") == b"*-1\r\n"
+    assert ann.ask("EXISTS", "done") == b":0\r\n"
+    if said != "SET s v":
+        told = ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1")
+        lost = b"entry 1-1 of stream 's' is not leased to 'ann' with delivery 1 any more"
+        assert told == b"-LEASELOST %b\r\n" % lost
+
+
+@pytest.mark.usefixtures("leased")
+def test_what_leaves_a_guarded_lease_as_it_is_does_not_stop_exec(ann: Talker, bob: Talker) -> None:
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1") == b"+OK\r\n"
+    for request in (
+        *("XADD s 3-1 f v", "XREADGROUP GROUP g bob STREAMS s >", "XACK s g 2-1"),
+        *("XCLAIM s g bob 100000 1-1", "XTRIM s MAXLEN 1", "XGROUP SETID s g $"),
+    ):
+        assert not bob.ask(*request.split()).startswith(b"-")
+    ann.ask("MULTI")
+    ann.ask("XACK", "s", "g", "1-1")
+    assert ann.ask("EXEC") == b"*1\r\n:1\r\n"
+
+
+@pytest.mark.usefixtures("leased")
+def test_a_guard_ends_with_unwatch_exec_and_discard(ann: Talker, bob: Talker) -> None:
+    for end in (["UNWATCH"], ["MULTI", "EXEC"], ["MULTI", "DISCARD"]):
+        assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1") == b"+OK\r\n"
+        for word in end:
+            ann.ask(word)
+        bob.ask("XNACK", "s", "g", "SILENT", "IDS", "1", "1-1")
+        ann.ask("MULTI")
+        assert ann.ask("EXEC") == b"*0\r\n"
+        bob.ask("XCLAIM", "s", "g", "ann", "0", "1-1")
+
+
+@pytest.mark.usefixtures("leased")
+def test_a_guard_is_refused_inside_multi_and_for_another_token(ann: Talker) -> None:
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "2").startswith(b"-LEASELOST")
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "bob", "1-1", "1").startswith(b"-LEASELOST")
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "x", "1").startswith(
+        b"-ERR Invalid stream ID"
+    )
+    ann.ask("MULTI")
+    assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1") == (
+        b"-ERR KVSTREAM.GUARD inside MULTI is not allowed\r\n"
+    )

@@ -1,0 +1,161 @@
+"""Arguments of queues, checked and converted to those of operations: times, policies, tokens.
+
+A duration is seconds or a ``timedelta``. A moment is a ``datetime`` (UTC without a time zone) or
+Unix seconds.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import date, datetime, timedelta
+from typing import Any, Literal, NamedTuple
+
+from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
+from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.layout.values import FieldPart, to_bytes
+from kvstream.types.clock import Clock
+from kvstream.types.ids import StreamID
+
+Duration = Seconds | timedelta
+Moment = Seconds | datetime
+OnConflict = Literal["skip", "replace", "debounce", "after"]
+Misfire = Literal["skip", "once", "all"]
+Rate = tuple[int, Duration]
+
+CONFLICTS = ("skip", "replace", "debounce", "after")
+MISFIRES = ("skip", "once", "all")
+_MILLISECONDS_FROM = 10**11
+"""Unix seconds of the year 5138: a greater number is milliseconds by mistake."""
+
+
+class Backoff(NamedTuple):
+    """Delays that double after each failure, from ``first`` seconds up to ``cap`` seconds.
+
+    ``jitter`` (0 to 1) is the share of each delay that is left out at random.
+    """
+
+    first: Duration
+    cap: Duration
+    jitter: float = 0.0
+
+
+Delays = Backoff | Duration | Iterable[Duration]
+"""A backoff: one delay for every failure, the delays after each (the last repeats), or Backoff."""
+
+
+def span_ms(duration: Duration, what: str) -> int:
+    """Return a duration in milliseconds; InvalidArgument if it is negative or no duration."""
+    seconds = duration.total_seconds() if isinstance(duration, timedelta) else duration
+    return milliseconds(seconds, what)
+
+
+def moment_ms(moment: Moment, what: str) -> int:
+    """Return a moment in Unix milliseconds."""
+    if isinstance(moment, date):
+        return StreamID.parse(moment).ms
+    if isinstance(moment, timedelta):
+        raise InvalidArgument(f"{what} is a moment, not a time span: give delay={shown(moment)}")
+    if isinstance(moment, int | float) and moment >= _MILLISECONDS_FROM:
+        raise InvalidArgument(
+            f"{what} is in Unix seconds: {shown(moment)} is most likely milliseconds"
+        )
+    return milliseconds(moment, what)
+
+
+def due_ms(delay: Duration | None, at: Moment | None, clock: Clock) -> int | None:
+    """Return the Unix milliseconds at which a message is due; None: now."""
+    if delay is not None and at is not None:
+        raise InvalidArgument("give delay or at, not both")
+    if at is not None:
+        return moment_ms(at, "at")
+    return None if delay is None else clock.now_ms() + span_ms(delay, "delay")
+
+
+def one_of(word: str, known: tuple[str, ...], what: str) -> str:
+    """Return a word that is known; InvalidArgument names the nearest one."""
+    if word not in known:
+        near = nearest(str(word), known) or f": it is one of {', '.join(known)}"
+        raise InvalidArgument(f"{what} cannot be {shown(word)}{near}")
+    return word
+
+
+def part_of(value: FieldPart | None, what: str) -> bytes:
+    """Return a name or value as bytes; b"" for None."""
+    return b"" if value is None else to_bytes(value, what)
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+
+def rules_of(
+    *,
+    lease: Duration | None = None,
+    max_deliveries: int | None = None,
+    backoff: Delays | None = None,
+    dead_letter: Name | None = None,
+    order_by: Name | None = None,
+    max_per_key: int | None = None,
+    max_in_flight: int | None = None,
+    rate: Rate | None = None,
+    reap: Duration | None = None,
+) -> dict[str, Any]:
+    """Return the rules of a policy that are given; None leaves a rule as it is."""
+    if max_per_key is not None and order_by is None:
+        raise InvalidArgument("max_per_key goes with order_by, which names the field of the key")
+    rules: dict[str, Any] = {}
+    if lease is not None:
+        rules["lease_ms"] = span_ms(lease, "lease")
+    if backoff is not None:
+        rules.update(_backoff(backoff))
+    if dead_letter is not None:
+        rules["dead_letter"] = name_bytes(dead_letter, "dead_letter")
+    if order_by is not None:
+        rules["order_by"] = to_bytes(order_by, "order_by")
+    numbers: Mapping[str, int | None] = {
+        "max_deliveries": max_deliveries,
+        "max_per_key": max_per_key,
+        "max_in_flight": max_in_flight,
+    }
+    rules.update((name, _count(each, name)) for name, each in numbers.items() if each is not None)
+    if rate is not None:
+        rules["rate_count"], rules["rate_ms"] = rate_of(rate)
+    if reap is not None:
+        rules["reap_idle_ms"] = span_ms(reap, "reap")
+    return rules
+
+
+def _count(number: int, what: str) -> int:
+    number = whole(number, what)
+    if number < 0:
+        raise InvalidArgument(f"{what} must not be negative: {number}; 0 is without a limit")
+    return number
+
+
+def rate_of(rate: Rate) -> tuple[int, int]:
+    """Return a number, and a time in milliseconds."""
+    if not isinstance(rate, tuple | list) or len(rate) != 2:
+        raise InvalidArgument(
+            f"rate is a pair, (100, 60) for 100 messages in 60 seconds, not {shown(rate)}"
+        )
+    return _count(rate[0], "the number of a rate"), span_ms(rate[1], "the time of a rate")
+
+
+def _backoff(backoff: Delays) -> dict[str, Any]:
+    if isinstance(backoff, Backoff):
+        first, cap = span_ms(backoff.first, "first"), span_ms(backoff.cap, "cap")
+        if not 0 <= backoff.jitter <= 1:
+            raise InvalidArgument(f"jitter is a share from 0 to 1, not {shown(backoff.jitter)}")
+        if not 0 < first <= cap:
+            raise InvalidArgument(
+                f"a backoff doubles from first up to cap: {shown(backoff)} does not"
+            )
+        return {
+            "backoff_ms": (first,),
+            "backoff_cap_ms": cap,
+            "jitter_percent": round(backoff.jitter * 100),
+        }
+    if isinstance(backoff, str | bytes):
+        raise InvalidArgument(
+            f"backoff is seconds, a list of them or Backoff(1, 60), not {shown(backoff)}"
+        )
+    delays = backoff if isinstance(backoff, Iterable) else (backoff,)
+    listed = tuple(span_ms(each, "a delay of backoff") for each in delays)
+    return {"backoff_ms": listed, "backoff_cap_ms": 0, "jitter_percent": 0}

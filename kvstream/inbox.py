@@ -1,0 +1,141 @@
+"""The effect of a message in the user's own database, exactly once.
+
+A queue delivers a message again if its worker dies after the work and before the ``ack``. An inbox
+notes in the user's database, in the transaction of the work, which messages were handled. A message
+that comes again is recognised, acknowledged, and not worked on. The table of the inbox::
+
+    kvstream_inbox (queue, message, handled_at), with the primary key (queue, message)
+
+Connections are those of ``sqlite3`` and ``psycopg``.
+"""
+
+import sqlite3
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from typing import Any, Protocol
+
+from kvstream.errors import InvalidArgument, LeaseLost, shown
+from kvstream.queue import Message
+
+TABLE = "kvstream_inbox"
+
+
+class Cursor(Protocol):
+    """What ``execute`` of a connection returns."""
+
+    rowcount: int
+
+
+class Database(Protocol):
+    """A kind of database: its SQL, and how its transactions begin."""
+
+    create: str
+    insert: str
+    forget: str
+
+    def transaction(self, connection: Any) -> AbstractContextManager[object]:
+        """Return a block that commits, and is rolled back by an exception."""
+        ...
+
+
+class SQLite:
+    """The standard library's sqlite3."""
+
+    create = (
+        f"CREATE TABLE IF NOT EXISTS {TABLE} (queue TEXT NOT NULL, message TEXT NOT NULL, "
+        "handled_at REAL NOT NULL DEFAULT ((julianday('now') - 2440587.5) * 86400), "
+        "PRIMARY KEY (queue, message)) WITHOUT ROWID"
+    )
+    insert = f"INSERT OR IGNORE INTO {TABLE} (queue, message) VALUES (?, ?)"
+    forget = f"DELETE FROM {TABLE} WHERE handled_at < (julianday('now') - 2440587.5) * 86400 - ?"
+
+    @contextmanager
+    def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
+        """Begin a transaction that has the write lock: two workers cannot both be the first."""
+        if connection.in_transaction:
+            raise InvalidArgument(
+                "the connection has a transaction open: commit it before the message is handled"
+            )
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+class Postgres:
+    """psycopg 3."""
+
+    create = (
+        f"CREATE TABLE IF NOT EXISTS {TABLE} (queue text NOT NULL, message text NOT NULL, "
+        "handled_at timestamptz NOT NULL DEFAULT now(), PRIMARY KEY (queue, message))"
+    )
+    insert = f"INSERT INTO {TABLE} (queue, message) VALUES (%s, %s) ON CONFLICT DO NOTHING"
+    forget = f"DELETE FROM {TABLE} WHERE handled_at < now() - make_interval(secs => %s)"
+
+    def transaction(self, connection: Any) -> AbstractContextManager[object]:
+        """Begin a transaction; a second insert of a message waits for the end of the first."""
+        if connection.info.transaction_status.name != "IDLE":
+            raise InvalidArgument(
+                "the connection has a transaction open: commit it before the message is handled"
+            )
+        block: AbstractContextManager[object] = connection.transaction()
+        return block
+
+
+class Inbox:
+    """Handles each message once in the transaction of a database connection. ::
+
+    inbox = Inbox(sqlite3.connect("app.db"))
+    for message in emails.listen():
+        with inbox.handle(message) as is_new:
+            if is_new:
+                inbox.connection.execute("INSERT INTO sent VALUES (?)", (message.fields[b"to"],))
+    """
+
+    def __init__(self, connection: Any) -> None:
+        """Create the table of the inbox, if it is missing, in the database of a connection."""
+        self.connection = connection
+        self._database = _database_of(connection)
+        with self._database.transaction(connection):
+            connection.execute(self._database.create)
+
+    @contextmanager
+    def handle(self, message: Message[Any]) -> Iterator[bool]:
+        """Run a block in a transaction of the database, then acknowledge the message.
+
+        Gives True if the message was not handled before. The block must not commit. If it raises,
+        nothing is committed and the message is not acknowledged: it comes again when its lease has
+        ended, or at once after ``message.nack()``. A lease that was lost meanwhile is no error: the
+        next delivery of the message is recognised.
+        """
+        queue, key = message.queue, message.key
+        name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+        group = queue._group.decode("utf-8", "backslashreplace")
+        with self._database.transaction(self.connection):
+            row = (f"{name} {group}", str(message.id))
+            yield self.connection.execute(self._database.insert, row).rowcount == 1
+        with suppress(LeaseLost):
+            message.ack()
+
+    def forget(self, seconds: float) -> int:
+        """Delete the notes of messages handled more than so many seconds ago; return how many.
+
+        Keep them for longer than a message may take until its last delivery.
+        """
+        with self._database.transaction(self.connection):
+            forgotten: Cursor = self.connection.execute(self._database.forget, (seconds,))
+            return forgotten.rowcount
+
+
+def _database_of(connection: Any) -> Database:
+    if isinstance(connection, sqlite3.Connection):
+        return SQLite()
+    if type(connection).__module__.partition(".")[0] == "psycopg":
+        return Postgres()
+    raise InvalidArgument(
+        f"an inbox is in a connection of sqlite3 or psycopg, not {shown(connection)}"
+    )

@@ -1,0 +1,249 @@
+"""UNIQUE of KVSTREAM.ADD: keep messages of equal unique IDs out of a stream.
+
+The last message that took an ID holds it: for a window of time from then on, or, with a window of
+0, until that message is done. It is done once its entry has left the stream, or once a group that
+has read past it does not have it pending. That is looked up in the groups when the ID is asked for,
+so an acknowledgement does no more work than in other streams, and no crash can part the two::
+
+    unique row := "U" id    -> is_entry(u8) holder(16 bytes) until_ms(u64, 0: done) check_ms(u64)
+    start row  := "G" group -> id
+    timer         kind 8, rest = id, at check_ms: the end of the window, or the next look at
+                  whether the message is done
+
+A group that began above its stream's first ID never reads what lies below: its start row says where
+that was.
+"""
+
+from collections.abc import Sequence
+from enum import Enum, StrEnum, auto
+from struct import Struct
+from struct import error as StructError
+from typing import NamedTuple, TypeAlias
+
+from kvstream.errors import Corruption, InvalidArgument, nearest, quoted, shown
+from kvstream.meta import pel, timers
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import HELD_MS
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations.delete import erase
+from kvstream.operations.entries import exists
+from kvstream.types.ids import MIN_ID, PACKED, UNPACKED, StreamID, Ticket
+
+ROW_TAG, START_TAG = b"U", b"G"
+ID_BYTES_MAX = 1024
+WINDOW_MAX_MS = 100 * 365 * 86_400_000
+LOOK_MIN_MS, LOOK_MAX_MS = 60_000, 3_600_000
+"""A row without a window is looked at when its message is twice as old, between these times."""
+_ROW = Struct(">B16sQQ")
+
+Holder: TypeAlias = StreamID | Ticket
+
+
+class Conflict(StrEnum):
+    """What becomes of a new message while another one holds its unique ID."""
+
+    SKIP = "SKIP"
+    """It is not added."""
+    REPLACE = "REPLACE"
+    """It takes the place of the holder, unless that was delivered: then as SKIP."""
+    DEBOUNCE = "DEBOUNCE"
+    """It takes the place of a delayed holder, and so starts the delay anew."""
+    AFTER = "AFTER"
+    """It is added if the holder was delivered, so that at most one waits."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument(
+            "the rule for a unique ID must be SKIP, REPLACE, DEBOUNCE, or AFTER"
+        ).with_detail(f"{shown(value)}{nearest(str(value), cls)}")
+
+
+class Unique(NamedTuple):
+    """The unique ID of a new message."""
+
+    id: bytes
+    window_ms: int = 0
+    """How long it is held; 0: until the message is done."""
+    conflict: Conflict = Conflict.SKIP
+
+    def refuse_wrong(self, is_delayed: bool) -> None:
+        """Raise InvalidArgument if the rule cannot hold."""
+        if not 1 <= len(self.id) <= ID_BYTES_MAX:
+            raise InvalidArgument(f"a unique ID has 1 to {ID_BYTES_MAX} bytes, not {len(self.id)}")
+        if not 0 <= self.window_ms <= WINDOW_MAX_MS:
+            raise InvalidArgument(f"a window must be 0 to 100 years in ms, not {self.window_ms}")
+        if self.conflict is Conflict.DEBOUNCE and not is_delayed:
+            raise InvalidArgument("DEBOUNCE needs a delay, which each message starts anew")
+
+
+class Row(NamedTuple):
+    """Who holds a unique ID, and until when."""
+
+    holder: Holder
+    until_ms: int
+    check_ms: int
+
+    def encode(self) -> bytes:
+        is_entry = type(self.holder) is StreamID
+        return _ROW.pack(is_entry, PACKED(*self.holder), self.until_ms, self.check_ms)
+
+
+def decode(unique_id: bytes, value: bytes) -> Row:
+    """Return a unique row; raise Corruption if it is damaged."""
+    try:
+        is_entry, packed, until_ms, check_ms = _ROW.unpack(value)
+    except StructError:
+        raise Corruption(f"the row of the unique ID {quoted(unique_id)} is damaged") from None
+    return Row((StreamID if is_entry else Ticket)(*UNPACKED(packed)), until_ms, check_ms)
+
+
+# --- the state of a message ---------------------------------------------------------------------
+
+
+class State(Enum):
+    """How far an entry has come."""
+
+    WAITING = auto()
+    """No consumer has got it."""
+    DELIVERED = auto()
+    """It is pending in a group, and done in none."""
+    DONE = auto()
+    """It was acknowledged in a group, or has left the stream."""
+
+
+def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
+    """Return how far an entry has come in the group that is ahead of the others."""
+    if not stream.length or eid < stream.first or not exists(txn, stream, eid):
+        return State.DONE
+    found = State.WAITING
+    packed = eid.packed
+    for group in txn.catalog.groups(txn, stream):
+        if group.last_delivered < eid:
+            continue
+        run = pel.run_at(txn, group, packed)
+        if run is not None and packed in run.ids:
+            if run.time_ms != HELD_MS:  # else it waits for another of its key
+                found = State.DELIVERED
+        elif eid > _start_of(txn, stream, group):
+            return State.DONE
+    return found
+
+
+def _start_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> StreamID:
+    packed = timers.get_row(txn, stream, START_TAG + group.name)
+    return MIN_ID if packed is None else StreamID.unpack(packed)
+
+
+def note_position(txn: Txn, stream: StreamMeta, group: GroupMeta, is_new: bool) -> None:
+    """Note where a group was set to: what lies below is not done by it."""
+    if not stream.queue_tree:  # no message has an ID so far, and later ones are above
+        return
+    at, start = group.last_delivered, _start_of(txn, stream, group)
+    if at < start or (is_new and at > MIN_ID):
+        timers.put_row(txn, stream, START_TAG + group.name, at.packed)
+
+
+def forget_position(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
+    """Forget where a deleted group began."""
+    timers.delete_row(txn, stream, START_TAG + group.name)
+
+
+# --- who holds an ID ----------------------------------------------------------------------------
+
+
+def row_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
+    """Return the row of a unique ID, which may be held no longer; None if there is none."""
+    value = timers.get_row(txn, stream, ROW_TAG + unique_id)
+    return None if value is None else decode(unique_id, value)
+
+
+def holder_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Holder | None:
+    """Return the message that holds a unique ID; None if it is free."""
+    found = row_of(txn, stream, unique_id)
+    if found is None or 0 < found.until_ms <= txn.now_ms:
+        return None
+    holder = found.holder
+    if found.until_ms or isinstance(holder, Ticket):
+        return holder
+    return None if state_of(txn, stream, holder) is State.DONE else holder
+
+
+def settle(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> bool:
+    """Decide a conflict: return whether the new message is added.
+
+    A delayed holder must then be taken away; one in the stream was deleted here.
+    """
+    rule = unique.conflict
+    if isinstance(holder, Ticket):
+        return rule in (Conflict.REPLACE, Conflict.DEBOUNCE)
+    if rule is Conflict.SKIP:
+        return False
+    if rule is Conflict.DEBOUNCE:  # the change came too late for the holder
+        return True
+    is_waiting = state_of(txn, stream, holder) is State.WAITING
+    if rule is Conflict.AFTER:
+        return not is_waiting
+    if is_waiting and not _is_referenced(txn, stream, holder):
+        erase(txn, stream, [holder])
+        return True
+    return False
+
+
+def _is_referenced(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
+    """Return whether an entry that waits is pending in a group, since its key is busy."""
+    groups = txn.catalog.groups(txn, stream)
+    return any(pel.pending_among(txn, group, [eid.packed]) for group in groups)
+
+
+def hold(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> None:
+    """Give a unique ID to a new message."""
+    _take_timer(txn, stream, unique.id)
+    until_ms = txn.now_ms + unique.window_ms if unique.window_ms else 0
+    due_ms = holder.at_ms if isinstance(holder, Ticket) else txn.now_ms
+    _put(txn, stream, unique.id, Row(holder, until_ms, until_ms or due_ms + LOOK_MIN_MS))
+
+
+def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: Holder) -> None:
+    """Note that a message has got another name: it was moved to another time, or has become due."""
+    found = row_of(txn, stream, unique_id)
+    if found is not None and found.holder == holder:
+        row = found._replace(holder=new)
+        timers.put_row(txn, stream, ROW_TAG + unique_id, row.encode())
+
+
+def release(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder) -> None:
+    """Free the unique ID of a message that was taken away, if it is still the holder."""
+    found = row_of(txn, stream, unique_id)
+    if found is not None and found.holder == holder:
+        _take_timer(txn, stream, unique_id)
+        timers.delete_row(txn, stream, ROW_TAG + unique_id)
+
+
+def _put(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
+    timers.put_row(txn, stream, ROW_TAG + unique_id, row.encode())
+    timers.put(txn, stream, row.check_ms, Kind.UNIQUE, unique_id)
+
+
+def _take_timer(txn: Txn, stream: StreamMeta, unique_id: bytes) -> None:
+    found = row_of(txn, stream, unique_id)
+    if found is not None:
+        timers.take(txn, stream, found.check_ms, Kind.UNIQUE, unique_id)
+
+
+def fire(txn: Txn, name: bytes, stream: StreamMeta, due: Sequence[Timer]) -> None:
+    """Delete the rows of windows that have ended, and of messages that are done."""
+    for timer in due:
+        found = row_of(txn, stream, timer.rest)
+        if found is None or found.check_ms != timer.at_ms:
+            continue
+        if found.until_ms or holder_of(txn, stream, timer.rest) is None:
+            timers.delete_row(txn, stream, ROW_TAG + timer.rest)
+            continue
+        holder = found.holder
+        if isinstance(holder, Ticket):
+            check_ms = max(txn.now_ms, holder.at_ms) + LOOK_MIN_MS
+        else:
+            age_ms = txn.now_ms - holder.ms
+            check_ms = txn.now_ms + min(max(age_ms, LOOK_MIN_MS), LOOK_MAX_MS)
+        _put(txn, stream, timer.rest, found._replace(check_ms=check_ms))

@@ -1,0 +1,117 @@
+"""What stops EXEC: a change of a key under WATCH, or a lost lease under KVSTREAM.GUARD."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from kvstream.errors import LeaseLost, quoted
+from kvstream.layout.keys import key_of
+from kvstream.meta.keyspace import KeyWatch
+from kvstream.meta.pel import run_at
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import StringMeta
+from kvstream.meta.txn import Txn
+from kvstream.types.ids import StreamID
+
+
+class Guard(NamedTuple):
+    """The lease of one entry: its consumer, and how often it was delivered."""
+
+    name: bytes
+    group: bytes
+    consumer: bytes
+    eid: StreamID
+    deliveries: int
+
+    def is_held(self, txn: Txn) -> bool:
+        """Return whether the entry is pending with the consumer, and was not delivered again."""
+        stream = txn.key(self.name)
+        found = None
+        if isinstance(stream, StreamMeta):
+            found = txn.catalog.group(txn, stream, self.group)
+        run = None if found is None else run_at(txn, found, self.eid.packed)
+        return (
+            run is not None
+            and self.eid.packed in run.ids
+            and run.owned
+            and (run.owner, run.deliveries) == (self.consumer, self.deliveries)
+        )
+
+    def check(self, txn: Txn) -> None:
+        """Raise LeaseLost if the lease is not held."""
+        if not self.is_held(txn):
+            raise LeaseLost(
+                f"entry {self.eid} of stream {quoted(key_of(self.name))} is not leased to "
+                f"{quoted(self.consumer)} with delivery {self.deliveries} any more"
+            )
+
+
+def guard(
+    txn: Txn, name: bytes, group: bytes, consumer: bytes, eid: StreamID, deliveries: int
+) -> None:
+    """Raise LeaseLost if an entry is not leased by this token."""
+    Guard(name, group, consumer, eid, deliveries).check(txn)
+
+
+class Watched:
+    """The keys under WATCH and the guarded leases, and whether they have changed since."""
+
+    __slots__ = ("_only", "_prints", "_unchanged", "_watch", "guards")
+
+    def __init__(self) -> None:
+        self.guards: list[Guard] = []
+        self._prints: dict[bytes, object] = {}
+        self._only: set[bytes] = set()
+        self._watch: KeyWatch | None = None
+        self._unchanged = False
+
+    def __len__(self) -> int:
+        return len(self._prints)
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._prints)
+
+    def add(self, txn: Txn, name: bytes) -> None:
+        """Watch another key; a key that is already watched stays as it was."""
+        if name in self._prints:
+            return
+        if self._watch is None:
+            self._watch = txn.catalog.index.watch(self._only)
+        # This deletes an expired key before it is watched.
+        self._prints[name] = _fingerprint(txn, name)
+        self._only.add(txn.catalog.databases.stored_name(txn, name))
+
+    def is_changed(self, txn: Txn) -> bool:
+        """Return whether any of the keys has changed, even if it changed back, or a lease is lost.
+
+        After a turn that was rolled back, changes that were noted since the last call are the
+        caller's own.
+        """
+        if not all(guard.is_held(txn) for guard in self.guards):
+            return True
+        if self._watch is None:
+            return False
+        told = bool(self._watch.changed) and not self._unchanged
+        found = (_fingerprint(txn, name) != before for name, before in self._prints.items())
+        self._unchanged = not (told or any(found))
+        return not self._unchanged
+
+
+def _fingerprint(txn: Txn, name: bytes) -> object:
+    """Return a value that differs once a key has been changed; None: there is no key.
+
+    Changes of a stream's groups do not count, as in Redis.
+    """
+    stream = txn.key(name)
+    if isinstance(stream, StringMeta):
+        return (stream.generation, stream.value, stream.pieces, stream.expire_at)
+    if stream is None:
+        return None
+    return (
+        stream.generation,
+        stream.entries_added,
+        stream.length,
+        stream.last,
+        stream.max_deleted,
+        stream.expire_at,
+        stream.iids_added,
+    )

@@ -1,0 +1,777 @@
+"""A queue: messages that workers lease, finish, give back, and lose to the dead letters.
+
+A queue is a stream and one of its groups, whose policy the store enforces for every client. Each
+priority but the plain one is a stream of its own: ``emails:high``, ``emails``, ``emails:low``.
+
+A message is leased to the consumer that got it. The consumer and the number of deliveries are the
+token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
+"""
+
+import os
+import secrets
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
+from itertools import groupby
+from typing import Any, Generic, TypedDict, cast
+
+from kvstream.engine.blocking_reads import group_read
+from kvstream.engine.coerce import Name, Seconds, name_bytes, optional, wait_of, whole
+from kvstream.engine.decoding import Decoder
+from kvstream.engine.interface import AnyEngine
+from kvstream.engine.listening import Lease, Stop, never
+from kvstream.engine.queue_arguments import (
+    Delays,
+    Duration,
+    Moment,
+    OnConflict,
+    Rate,
+    rate_of,
+    rules_of,
+    span_ms,
+)
+from kvstream.errors import (
+    BusyGroup,
+    InvalidArgument,
+    KVStreamError,
+    LeaseLost,
+    NoGroup,
+    NoSuchKey,
+    RequestError,
+    ServerTooOld,
+    nearest,
+    shown,
+)
+from kvstream.group import Group
+from kvstream.layout.keys import key_of
+from kvstream.layout.values import FieldPart, FieldsLike, to_bytes
+from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
+from kvstream.meta.retention import Retention
+from kvstream.operations import dead, groups, leases, policy, redrive, retention, watch
+from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
+from kvstream.operations.queue_info import queue_info
+from kvstream.operations.redrive import Job
+from kvstream.operations.reply_limits import Budget
+from kvstream.store import Store
+from kvstream.stream import Stream
+from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
+from kvstream.types.records import (
+    DeadLetter,
+    Entry,
+    EntryFields,
+    Fields,
+    LeaseOutcome,
+    QueueInfo,
+    RedriveInfo,
+    RepeatedFields,
+    S,
+)
+
+LEASE_S = 30.0
+REAP_S = 86_400.0
+"""The lease of a new queue, and the idle time after which its consumers are deleted."""
+LOW_SHARE = 10
+"""Every tenth read that returns messages begins with the lowest priority."""
+PLAIN = "normal"
+"""The priority whose stream has the plain name of the queue."""
+
+
+class QueueOptions(TypedDict, total=False):
+    """The options of a queue, for type checkers."""
+
+    group: Name
+    consumer: Name | None
+    lease: Duration | None
+    max_deliveries: int | None
+    backoff: Delays | None
+    dead_letter: Name | None
+    order_by: Name | None
+    max_per_key: int | None
+    max_in_flight: int | None
+    rate: Rate | None
+    priorities: Sequence[str]
+
+
+class Message(Generic[S]):
+    """A message that was delivered to a consumer of a queue, and its lease."""
+
+    __slots__ = ("_entry", "_name", "_settled", "consumer", "deliveries", "queue")
+
+    def __init__(self, queue: "Queue[S]", name: bytes, entry: Entry[S]) -> None:
+        self.queue = queue
+        self.consumer: S = queue.consumer
+        self.deliveries = (entry.deliveries or 0) + 1
+        """How often it was delivered: 1 the first time."""
+        self._name = name
+        self._entry = entry
+        self._settled = False
+
+    def __repr__(self) -> str:
+        return f"<Message {self.id} of {key_of(self._name)!r}, delivery {self.deliveries}>"
+
+    @property
+    def id(self) -> StreamID:
+        return self._entry.id
+
+    @property
+    def fields(self) -> Fields[S]:
+        return self._entry.fields
+
+    @property
+    def flat(self) -> tuple[S, ...]:
+        """Field, value, field, value ... in order, repeated fields included."""
+        return self._entry.flat
+
+    @property
+    def pairs(self) -> tuple[tuple[S, S], ...]:
+        """The (field, value) pairs in order, repeated fields included."""
+        return self._entry.pairs
+
+    @property
+    def key(self) -> S:
+        """The key of its stream, which tells its priority."""
+        return self.queue._decoder.name(key_of(self._name), "the key")
+
+    @property
+    def age(self) -> float:
+        """The seconds since it was added, or was due if it was delayed."""
+        return max(0, self.queue._engine.local_clock.now_ms() - self.id.ms) / 1000
+
+    @property
+    def token(self) -> tuple[StreamID, int]:
+        """The ID and the number of deliveries, which the lease holds for."""
+        return self.id, self.deliveries
+
+    def ack(self) -> None:
+        """Acknowledge the message: it is done. Raises LeaseLost if the lease is another's."""
+        self.queue._settle(self, self.queue._run(leases.ack, self))
+
+    def nack(
+        self,
+        delay: Duration | None = None,
+        *,
+        fatal: bool = False,
+        error: BaseException | str | None = None,
+        traceback: str | None = None,
+    ) -> None:
+        """Give the message back to the queue. Raises LeaseLost if the lease is another's.
+
+        It comes again after ``delay``, or that of the queue's backoff. With ``fatal``, and after
+        the last of ``max_deliveries``, it moves to the dead letters, with the text and traceback of
+        ``error``.
+        """
+        options = _failure(delay, fatal, error, traceback)
+        self.queue._settle(self, self.queue._run(leases.nack, self, **options))
+
+    def extend(self) -> None:
+        """Begin the lease anew. Raises LeaseLost if it is another's."""
+        done = self.queue._run(leases.extend, self)
+        self.queue._refuse_lost(self, done)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Store[S]]:
+        """Run everything that this thread does in the block, and the ack, as one atomic commit.
+
+        So each message has its effect inside the store exactly once: an exception undoes the
+        block, and so does LeaseLost, if the lease is another's by the end. The rules are those of
+        ``Store.transaction``. ::
+
+            with message.transaction() as store:
+                store.stream("invoices").add({"order": message.fields[b"order"]})
+        """
+        queue = self.queue
+        try:
+            with queue._engine.transaction():
+                queue._guard(self)
+                yield queue.store
+                if not self._settled:
+                    self.ack()
+        except BaseException:
+            self._settled = False
+            raise
+
+
+def _failure(
+    delay: Duration | None,
+    fatal: bool,
+    error: BaseException | str | None,
+    traceback: str | None,
+) -> dict[str, Any]:
+    """Return the arguments of ``leases.nack``."""
+    if isinstance(error, BaseException):
+        if traceback is None and error.__traceback__ is not None:
+            from traceback import format_exception  # of a failure alone
+
+            traceback = "".join(format_exception(error))
+        error = f"{type(error).__name__}: {error}"
+    return {
+        "delay_ms": None if delay is None else span_ms(delay, "delay"),
+        "fatal": bool(fatal),
+        "error": (error or "").encode("utf-8", "backslashreplace"),
+        "traceback": (traceback or "").encode("utf-8", "backslashreplace"),
+    }
+
+
+class Queue(Generic[S]):
+    """A queue of messages, by its name; methods may be called from any thread.
+
+    The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the
+    policy that were given: the last process to set a rule wins, and a rule that nobody gives stays.
+    ``put`` needs no policy. ::
+
+        emails = Queue(store, "emails", lease=30, max_deliveries=5, backoff=[1, 10, 60])
+        emails.put({"to": "ann"}, delay=60)
+        for message in emails.listen():
+            send(message.fields)
+            message.ack()
+    """
+
+    def __init__(
+        self,
+        store: Store[S],
+        name: Name,
+        *,
+        group: Name = "workers",
+        consumer: Name | None = None,
+        lease: Duration | None = None,
+        max_deliveries: int | None = None,
+        backoff: Delays | None = None,
+        dead_letter: Name | None = None,
+        order_by: Name | None = None,
+        max_per_key: int | None = None,
+        max_in_flight: int | None = None,
+        rate: Rate | None = None,
+        priorities: Sequence[str] = (),
+    ) -> None:
+        """Describe a queue; nothing is read or written yet.
+
+        ``lease``: the seconds after which a message goes to another consumer, 30 for a new queue.
+        ``max_deliveries``: then it moves to the stream ``dead_letter``, by default
+        ``<name>:dead``. ``backoff``: the seconds before it comes again, as ``[1, 10, 60]`` or
+        ``Backoff(1, 3600)``. ``order_by``: a field; messages of equal value are delivered in
+        order, ``max_per_key`` (1) at a time. ``max_in_flight``: how many are leased at a time.
+        ``rate``: ``(100, 60)`` delivers at most 100 in 60 seconds. ``priorities``: their names, the
+        most urgent first; limits hold for each priority. ``consumer`` is made unique by default.
+        """
+        self.store = store
+        self._engine: AnyEngine = store._engine
+        self._decoder: Decoder[S] = store._decoder
+        self._group = name_bytes(group, "the group")
+        self._consumer = name_bytes(_unique() if consumer is None else consumer, "the consumer")
+        self._key = name_bytes(name, "the queue")
+        self._priorities = _checked_priorities(priorities)
+        self._names = [store._name(_key_of(self._key, each)) for each in self._priorities]
+        self._plain = store._name(self._key)
+        self._rules = rules_of(
+            lease=lease,
+            max_deliveries=max_deliveries,
+            backoff=backoff,
+            dead_letter=dead_letter,
+            order_by=order_by,
+            max_per_key=max_per_key,
+            max_in_flight=max_in_flight,
+            rate=rate,
+        )
+        if len(self._names) > 1:
+            self._rules.setdefault("dead_letter", self._key + DEAD_SUFFIX)
+        if self._rules.get("lease_ms", 1) < 1:
+            raise InvalidArgument("lease must be above 0: without one, a lost message stays lost")
+        self._lease_ms = 0
+        """The lease of the policy; 0: the group and its policy are not known yet."""
+        self._reads = 0
+        """Reads that have returned messages."""
+
+    def __repr__(self) -> str:
+        return f"<Queue {self._key!r}, group {self._group!r}>"
+
+    @property
+    def name(self) -> S:
+        return self._decoder.name(self._key, "the queue")
+
+    @property
+    def group(self) -> S:
+        return self._decoder.name(self._group, "the group")
+
+    @property
+    def consumer(self) -> S:
+        return self._decoder.name(self._consumer, "the consumer")
+
+    @property
+    def priorities(self) -> tuple[str, ...]:
+        """The priorities, the most urgent first."""
+        return self._priorities
+
+    def streams(self) -> list[Stream[S]]:
+        """Return the streams of the priorities, the most urgent first."""
+        return [Stream(self._engine, name, self._decoder) for name in self._names]
+
+    def groups(self) -> list[Group[S]]:
+        """Return the group of each stream."""
+        return [Group(self._engine, name, self._group, self._decoder) for name in self._names]
+
+    # --- putting --------------------------------------------------------------------------------
+
+    def put(
+        self,
+        fields: FieldsLike,
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        ttl: Duration | None = None,
+        unique: FieldPart | None = None,
+        window: Duration | None = None,
+        on_conflict: OnConflict = "skip",
+        priority: str | None = None,
+    ) -> StreamID | Ticket | None:
+        """Add a message; return its ID, or its ticket if it is delayed. See ``Stream.add``."""
+        return self._stream(priority).add(fields, delay=delay, at=at)
+
+    def put_many(
+        self,
+        messages: Iterable[FieldsLike],
+        *,
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        ttl: Duration | None = None,
+        priority: str | None = None,
+    ) -> Sequence[StreamID | Ticket]:
+        """Add messages in one atomic commit; return the ID or ticket of each."""
+        return self._stream(priority).add_many(messages)
+
+    def _stream(self, priority: str | None) -> Stream[S]:
+        if priority is None:
+            return Stream(self._engine, self._plain, self._decoder)
+        if priority not in self._priorities:
+            near = nearest(str(priority), self._priorities) or (
+                f": it has {', '.join(self._priorities)}"
+            )
+            raise InvalidArgument(f"the queue has no priority {shown(priority)}{near}")
+        name = self._names[self._priorities.index(priority)]
+        return Stream(self._engine, name, self._decoder)
+
+    def cancel(self, *tickets: Ticket | str) -> int:
+        """Cancel delayed messages; return how many were still delayed."""
+        return sum(stream.cancel(*tickets) for stream in self.streams())
+
+    # --- getting --------------------------------------------------------------------------------
+
+    def get(self, count: int = 1, block: Seconds | None = None) -> list[Message[S]]:
+        """Lease up to ``count`` messages; [] if there are none.
+
+        First come those that are due again, then those whose lease has ended, then new ones; of
+        several priorities the most urgent come first, but for every tenth read that returns
+        messages, which begins with the lowest. Waits at most ``block`` seconds: 0 is for ever, None
+        not at all.
+        """
+        return take([self], count, block)
+
+    def _wanted(self) -> list[bytes]:
+        """Return the streams of the next read, in its order."""
+        is_low = self._reads % LOW_SHARE == LOW_SHARE - 1
+        return self._names[::-1] if is_low else self._names
+
+    def listen(
+        self, count: int = 1, *, poll: Seconds = 1.0, stop: Stop | None = None
+    ) -> Iterator[Message[S]]:
+        """Yield messages for ever; settle each with ``ack``, ``nack`` or ``transaction``.
+
+        ``count`` messages are read at once. The one in work, and those read ahead, stay leased: a
+        thread (in asyncio a task) extends their leases, three times in each, until the next message
+        is asked for. One whose lease was lost all the same is not yielded. One wait lasts ``poll``
+        seconds at most. Ends when the event ``stop`` is set (see ``stop_on_signals``), before the
+        next message or after the wait; messages that were read and not yielded are given back.
+        """
+        count = _at_least_1(count)
+        wait_of(poll, "poll")
+        return self._heard(count, poll, never if stop is None else stop.is_set)
+
+    def _heard(
+        self, count: int, poll: Seconds, stopped: Callable[[], bool]
+    ) -> Iterator[Message[S]]:
+        lease: Lease[Message[S]] | None = None
+        ahead: list[Message[S]] = []
+        try:
+            while not stopped():
+                found = ahead = self.get(count, poll)
+                if lease is None:
+                    lease = Lease(self._engine, self._kept, self._lease_ms / 3000)
+                lease.hold(found)
+                for at, message in enumerate(found):
+                    if stopped():
+                        return
+                    ahead = found[at + 1 :]
+                    if lease.begin(at):
+                        yield message
+                lease.hold(())
+        finally:
+            if lease is not None:
+                lease.end()
+            for message in ahead:
+                self._return(message)
+
+    def _kept(self, messages: Sequence[Message[S]]) -> list[Message[S]]:
+        """Extend leases; return the messages whose lease is still held, or not needed any more."""
+        held = [message for message in messages if not message._settled]
+        outcomes = zip(held, self.extend(*held), strict=True)
+        lost = {message for message, outcome in outcomes if outcome is not LeaseOutcome.DONE}
+        return [message for message in messages if message not in lost or message._settled]
+
+    def _return(self, message: Message[S]) -> None:
+        """Give back a message that the program has not seen; it does not count as delivered."""
+        nack = Nack(NackMode.SILENT)
+        with suppress(KVStreamError), self._engine.transaction():
+            self._guard(message)
+            self._engine.run(negative_acknowledge, message._name, self._group, [message.id], nack)
+
+    # --- settling -------------------------------------------------------------------------------
+
+    def ack(self, *messages: Message[S]) -> list[LeaseOutcome]:
+        """Acknowledge messages; return the outcome of each."""
+        return self._all(leases.ack, messages)
+
+    def nack(
+        self,
+        *messages: Message[S],
+        delay: Duration | None = None,
+        fatal: bool = False,
+        error: BaseException | str | None = None,
+        traceback: str | None = None,
+    ) -> list[LeaseOutcome]:
+        """Give messages back; return the outcome of each. See ``Message.nack``."""
+        return self._all(leases.nack, messages, **_failure(delay, fatal, error, traceback))
+
+    def extend(self, *messages: Message[S]) -> list[LeaseOutcome]:
+        """Begin leases anew; return the outcome of each."""
+        return self._all(leases.extend, messages)
+
+    def _run(self, operation: Any, *messages: Message[S], **options: Any) -> Any:
+        """Run an operation of leases on messages of one stream and consumer."""
+        first = messages[0]
+        consumer = first.queue._consumer
+        tokens = [message.token for message in messages]
+        return self._engine.run(operation, first._name, self._group, consumer, tokens, **options)
+
+    def _all(
+        self, operation: Any, messages: Sequence[Message[S]], **options: Any
+    ) -> list[LeaseOutcome]:
+        """Run an operation on messages, one commit for each stream; return the outcomes."""
+        outcomes: dict[int, LeaseOutcome] = {}
+        by_stream = sorted(messages, key=_stream_and_consumer)
+        for _, group in groupby(by_stream, key=_stream_and_consumer):
+            some = list(group)
+            done = self._run(operation, *some, **options)
+            if not isinstance(done, list):  # in a transaction on a server
+                return done  # type: ignore[no-any-return]
+            for message, outcome in zip(some, done, strict=True):
+                outcomes[id(message)] = LeaseOutcome(outcome)
+                message._settled |= operation is not leases.extend and outcome == 1
+        return [outcomes[id(message)] for message in messages]
+
+    def _settle(self, message: Message[S], done: Any) -> None:
+        """Note that a message is settled; raise LeaseLost if its lease was lost."""
+        self._refuse_lost(message, done)
+        message._settled = True
+
+    def _refuse_lost(self, message: Message[S], done: Any) -> None:
+        if not isinstance(done, list):  # in a transaction on a server: EXEC will tell
+            self._guard(message)
+        elif done[0] != LeaseOutcome.DONE:
+            raise LeaseLost(
+                f"{message!r} is not leased to {message.queue._consumer!r} any more: "
+                + _WHY[LeaseOutcome(done[0])]
+            )
+
+    def _guard(self, message: Message[S]) -> None:
+        """Raise LeaseLost if the lease is lost; on a server also if it is at the end."""
+        self._engine.run(
+            watch.guard,
+            message._name,
+            self._group,
+            message.queue._consumer,
+            message.id,
+            message.deliveries,
+        )
+
+    # --- the group and its policy ---------------------------------------------------------------
+
+    def _prepare(self) -> None:
+        """Create the groups and set their policies, unless all is as it should be."""
+        if self._lease_ms:
+            return
+        lease_ms = 0
+        for name in self._names:
+            found = self._policy(name)
+            if found is None:
+                self._create(name)
+            rules = dict(self._rules)
+            if found is None or not found.lease_ms:
+                rules.setdefault("lease_ms", round(LEASE_S * 1000))
+                rules.setdefault("reap_idle_ms", round(REAP_S * 1000))
+            if found is None or any(getattr(found, rule) != rules[rule] for rule in rules):
+                found = self._engine.run(policy.set_policy, name, self._group, rules)
+            lease_ms = found.lease_ms
+        self._lease_ms = lease_ms
+
+    def _create(self, name: bytes) -> None:
+        """Create a stream and its group; messages that are done leave a new stream."""
+        with suppress(BusyGroup):  # another process has just created it
+            self._engine.run(groups.create_group, name, self._group, MIN_ID, True, None)
+        if self._engine.run(retention.rules_of, name) is None:
+            self._engine.run(retention.set_rules, name, Retention(acked=True))
+
+    def _policy(self, name: bytes) -> GroupPolicy | None:
+        """Return the policy of a stream's group; None if there is none, or no group."""
+        try:
+            return self._engine.run(policy.policy_of, name, self._group)
+        except ServerTooOld:
+            raise
+        except RequestError:  # NoGroup, or the key does not exist
+            return None
+
+    def pause(self) -> None:
+        """Deliver nothing until ``resume``; messages in work go on, and puts are taken."""
+        self._prepare()
+        for group in self.groups():
+            group.pause()
+
+    def resume(self) -> None:
+        """Deliver again."""
+        self._prepare()
+        for group in self.groups():
+            group.resume()
+
+    # --- looking --------------------------------------------------------------------------------
+
+    def info(self) -> QueueInfo:
+        """Return how many messages there are, by their state; each priority is read by itself."""
+        ready = delayed = leased = waiting = held = dead = oldest_ms = 0
+        paused = False
+        for name in self._names:
+            try:
+                found = self._engine.run(queue_info, name)
+            except NoSuchKey:
+                continue
+            delayed += found.delayed
+            group = next((each for each in found.groups if each.name == self._group), None)
+            if group is None:  # nobody has read from it yet
+                ready += found.length
+                first = Stream(self._engine, name, self._decoder).range(count=1)
+                now_ms = self._engine.clock.now_ms()
+                oldest_ms = max([oldest_ms, *(now_ms - entry.id.ms for entry in first)])
+                continue
+            of_group = Group(self._engine, name, self._group, self._decoder)
+            ready += of_group.backlog() if group.ready is None else group.ready
+            leased, waiting, held = (
+                leased + group.leased,
+                waiting + group.waiting,
+                held + group.held,
+            )
+            dead, oldest_ms = max(dead, group.dead), max(oldest_ms, group.oldest_ms)
+            paused |= group.policy is not None and group.policy.paused
+        age = oldest_ms / 1000 if ready + leased + waiting + held else None
+        return QueueInfo(ready, delayed, leased, waiting, held, dead, age, paused)
+
+    def purge(self) -> int:
+        """Delete all messages, delayed ones too; return how many were not done nor in work.
+
+        Those in work can be settled, and are not repeated. Dead letters stay.
+        """
+        found, cancelled = self.info(), 0
+        for stream in self.streams():
+            stream.trim(maxlen=0)
+            while delayed := stream.delayed():
+                cancelled += stream.cancel(*[each.ticket for each in delayed])
+        return found.ready + found.waiting + found.held + cancelled
+
+    # --- dead letters ---------------------------------------------------------------------------
+
+    def dead_stream(self) -> Stream[S]:
+        """Return the stream of the dead letters."""
+        key = self._rules.get("dead_letter")
+        if not key:
+            found = self._policy(self._plain) or GroupPolicy()
+            key = found.dead_key(self._key)
+        return self.store.stream(key)
+
+    def dead(
+        self, start: BoundLike = "-", end: BoundLike = "+", count: int | None = 100
+    ) -> list[DeadLetter[S]]:
+        """Return dead letters in the order in which they were given up, at most ``count``.
+
+        They are all those of their stream: queues may share one. ``start`` and ``end`` are IDs of
+        letters, or times.
+        """
+        found = self.dead_stream().range(start, end, count)
+        return [letter for entry in found if (letter := dead_letter_of(entry)) is not None]
+
+    def redrive(
+        self,
+        *letters: IDLike | DeadLetter[Any],
+        where: tuple[FieldPart, FieldPart] | None = None,
+        count: int | None = None,
+        rate: Rate | None = None,
+        to: Name | None = None,
+        dry_run: bool = False,
+    ) -> RedriveInfo[S]:
+        """Move dead letters back to the streams that they come from, or ``to`` another.
+
+        All of them, or ``letters``, or those with ``where=(field, value)``, a field of the message
+        or of the letter, such as ``("dead:reason", "fatal")``; at most ``count``. A long redrive,
+        and one with a ``rate``, goes on in the background: see ``redrive_status``. ``dry_run``
+        tells what would be moved.
+        """
+        begin = redrive.dry_run if dry_run else redrive.start
+        found = self._engine.run(
+            begin,
+            self.dead_stream()._name,
+            to=b"" if to is None else name_bytes(to, "the target"),
+            ids=[_letter_id(each) for each in letters] if letters else None,
+            where=None if where is None else (to_bytes(where[0]), to_bytes(where[1])),
+            count=optional(count, "count"),
+            rate=None if rate is None else rate_of(rate),
+        )
+        return self._redrive_info(found)
+
+    def redrive_status(self) -> RedriveInfo[S] | None:
+        """Return the redrive that runs, or the last one; None if there was none."""
+        found = self._engine.run(redrive.status, self.dead_stream()._name)
+        return None if found is None else self._redrive_info(found)
+
+    def cancel_redrive(self) -> bool:
+        """Stop the redrive that runs; return whether one ran. What was moved stays moved."""
+        return self._engine.run(redrive.cancel, self.dead_stream()._name)
+
+    def _redrive_info(self, job: Job) -> RedriveInfo[S]:
+        return RedriveInfo(
+            state=str(job.state),
+            moved=job.moved,
+            skipped=job.skipped,
+            streams={self._decoder.name(key): number for key, number in job.streams.items()},
+            error=job.error.decode("utf-8", "replace"),
+        )
+
+
+def take(
+    queues: Sequence[Queue[S]], count: int = 1, block: Seconds | None = None
+) -> list[Message[S]]:
+    """Lease up to ``count`` messages of several queues with one read; see ``Queue.get``.
+
+    The queues are of one store and database, and have the same group and consumer. Their order is
+    that of the read.
+    """
+    first, count = queues[0], _at_least_1(count)
+    owner = (first._engine, first._group, first._consumer)
+    if any((each._engine, each._group, each._consumer) != owner for each in queues):
+        raise InvalidArgument("queues that are read together need the same store, group, consumer")
+    for queue in queues:
+        queue._prepare()
+    try:
+        found = _take(queues, count, block)
+    except NoGroup:  # deleted meanwhile
+        for queue in queues:
+            queue._lease_ms = 0
+            queue._prepare()
+        found = _take(queues, count, block)
+    for queue in {message.queue for message in found}:
+        queue._reads += 1
+    return found
+
+
+def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list[Message[S]]:
+    first = queues[0]
+    wanted = {name: queue for queue in queues for name in queue._wanted()}
+    several = len(wanted) > 1
+    reply = group_read(
+        first._engine,
+        first._group,
+        first._consumer,
+        [(name, ">") for name in wanted],
+        count=count,
+        block=block,
+        claim_min_idle=min(queue._lease_ms for queue in queues) / 1000,
+        budget=lambda: Budget(count, None) if several else None,
+    )
+    return [
+        Message(wanted[name], name, entry)
+        for name, entries in reply
+        for entry in first._decoder.entries(name, cast(list[Entry], entries))
+    ]
+
+
+# --- arguments ------------------------------------------------------------------------------------
+
+
+_WHY = {
+    LeaseOutcome.NOT_PENDING: "it was acknowledged, or moved to the dead letters",
+    LeaseOutcome.LOST: "it was given back, or delivered again after its lease had ended",
+}
+
+
+def _unique() -> str:
+    """Return a name that no other consumer has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def _checked_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of priorities; InvalidArgument if they cannot be."""
+    if isinstance(priorities, str | bytes) or not all(isinstance(each, str) for each in priorities):
+        raise InvalidArgument(
+            f'priorities are names, the most urgent first, as ("high", "{PLAIN}", "low"), not '
+            f"{shown(priorities)}"
+        )
+    names = tuple(priorities) or (PLAIN,)
+    if len(set(names)) < len(names) or not all(names):
+        raise InvalidArgument(f"priorities are different names: {shown(priorities)} are not")
+    if PLAIN not in names:
+        raise InvalidArgument(
+            f'one of the priorities is "{PLAIN}", that of messages put without one: '
+            f"{shown(priorities)} lack it"
+        )
+    return names
+
+
+def _key_of(key: bytes, priority: str) -> bytes:
+    return key if priority == PLAIN else key + b":" + priority.encode()
+
+
+def _at_least_1(count: int) -> int:
+    count = whole(count, "count")
+    if count < 1:
+        raise InvalidArgument(f"count must be at least 1, not {count}")
+    return count
+
+
+def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:
+    return message._name, message.queue._consumer
+
+
+def _letter_id(letter: Any) -> StreamID:
+    return letter.id if isinstance(letter, DeadLetter) else StreamID.parse(letter)
+
+
+def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
+    """Return an entry of a stream of dead letters as a record; None if it is not one."""
+    flat = entry.flat
+    raw = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in flat]
+    block = dead.origin(raw)
+    if not block:
+        return None
+    own = flat[: len(flat) - 2 * len(block)]
+    fields: Fields[S] = EntryFields(zip(own[::2], own[1::2], strict=True))
+    if 2 * len(fields) < len(own):
+        fields = RepeatedFields(own)
+    origin, _, group, consumer, _, _, _, error, traceback = flat[len(own) + 1 :: 2]
+    return DeadLetter(
+        id=entry.id,
+        fields=fields,
+        origin=origin,
+        origin_id=StreamID.parse(block[b"dead:id"]),
+        group=group,
+        consumer=consumer,
+        deliveries=int(block[b"dead:deliveries"]),
+        reason=block[b"dead:reason"].decode("ascii", "replace"),
+        at=datetime.fromtimestamp(int(block[b"dead:at"]) / 1000, UTC),
+        error=error,
+        traceback=traceback,
+    )

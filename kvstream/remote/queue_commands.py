@@ -1,0 +1,275 @@
+"""The operations of queues as commands of kvstream's own, which a Redis does not have."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+from kvstream.layout.keys import key_of
+from kvstream.layout.values import Names, decode_fields
+from kvstream.meta.retention import Retention
+from kvstream.operations import (
+    delayed,
+    leases,
+    policy,
+    queue_info,
+    redrive,
+    removal,
+    retention,
+    schedules,
+    watch,
+)
+from kvstream.operations.leases import Token
+from kvstream.operations.schedules import Misfire
+from kvstream.remote import replies
+from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
+from kvstream.remote.connection import Word
+from kvstream.types.ids import MIN_ID, StreamID, Ticket
+from kvstream.types.records import Entry
+
+
+def _ask(name: bytes, command: str, *words: Word, **options: Any) -> Call:
+    return ask(name, command, *words, needs=(command,), **options)
+
+
+def _do(name: bytes, command: str, *words: Word, **options: Any) -> Call:
+    return do(name, command, *words, needs=(command,), **options)
+
+
+# --- policies -------------------------------------------------------------------------------------
+
+_POLICY = "KVSTREAM.POLICY"
+_NUMBERS = {
+    "lease_ms": "LEASE",
+    "max_deliveries": "DELIVERIES",
+    "dead_letter": "DEAD",
+    "max_in_flight": "INFLIGHT",
+    "reap_idle_ms": "REAP",
+}
+
+
+def _set_policy(name: bytes, group: bytes, changes: Mapping[str, Any]) -> Call:
+    if changes.get("paused"):
+        return _do(name, _POLICY, "PAUSE", key_of(name), group, result=nothing, repeatable=True)
+    words: list[Word] = []
+    for rule, value in changes.items():
+        if rule in _NUMBERS:
+            words += [_NUMBERS[rule], value]
+    if "backoff_ms" in changes:
+        words += _backoff(changes)
+    if "order_by" in changes:
+        words += ["ORDERBY", changes["order_by"], *option("PERKEY", changes.get("max_per_key"))]
+    if "rate_count" in changes:
+        words += ["RATE", changes["rate_count"], changes["rate_ms"]]
+    if not words:
+        return _policy(name, group)
+    words[:0] = ["SET", key_of(name), group]
+    return _do(name, _POLICY, *words, result=replies.policy_of, immediate=True, repeatable=True)
+
+
+def _backoff(changes: Mapping[str, Any]) -> Words:
+    delays, cap = changes["backoff_ms"], changes["backoff_cap_ms"]
+    jitter = option("JITTER", changes["jitter_percent"] or None)
+    if cap:
+        return ("BACKOFF", "EXP", delays[0], cap, *jitter)
+    return ("BACKOFF", ",".join(map(str, delays)), *jitter)
+
+
+def _policy(name: bytes, group: bytes) -> Call:
+    return _ask(name, _POLICY, "GET", key_of(name), group, result=replies.policy_of)
+
+
+# --- leases ---------------------------------------------------------------------------------------
+
+
+def _tokens(tokens: Sequence[Token]) -> Words:
+    return tuple(word for eid, deliveries in tokens for word in (str(eid), deliveries))
+
+
+def _settle(command: str) -> Callable[..., Call]:
+    def call(name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> Call:
+        if not tokens:
+            return known([])
+        return _do(name, command, key_of(name), group, consumer, *_tokens(tokens))
+
+    return call
+
+
+def _nack(
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    tokens: Sequence[Token],
+    delay_ms: int | None = None,
+    fatal: bool = False,
+    error: bytes = b"",
+    traceback: bytes = b"",
+) -> Call:
+    if not tokens:
+        return known([])
+    options = (
+        *option("DELAY", delay_ms),
+        *flag("FATAL", fatal),
+        *option("ERROR", error or None),
+        *option("TRACEBACK", traceback or None),
+    )
+    words = (key_of(name), group, consumer, *options, *_tokens(tokens))
+    return _do(name, "KVSTREAM.NACK", *words)
+
+
+def _guard(name: bytes, group: bytes, consumer: bytes, eid: StreamID, deliveries: int) -> Call:
+    words = (key_of(name), group, consumer, str(eid), deliveries)
+    return replace(_ask(name, "KVSTREAM.GUARD", *words, result=nothing), guards=True)
+
+
+# --- delayed messages -----------------------------------------------------------------------------
+
+_DELAYED = "KVSTREAM.DELAYED"
+
+
+def _added(raw: bytes | None) -> StreamID | Ticket | None:
+    if raw is None:
+        return None
+    return Ticket.parse(raw) if raw[:1] == b"@" else replies.id_of(raw)
+
+
+def _add(name: bytes, value: bytes, names: Names, at_ms: int | None = None) -> Call:
+    fields = Entry(MIN_ID, decode_fields(value)).flat
+    words = (key_of(name), *option("AT", at_ms), "*", *fields)
+    return _do(name, "KVSTREAM.ADD", *words, result=_added)
+
+
+def _listed(name: bytes, start: Ticket | None = None, limit: int = delayed.LIST_COUNT) -> Call:
+    if limit <= 0:
+        return known([])
+    first = () if start is None else (str(start),)
+
+    def messages(reply: list[list[Any]]) -> list[delayed.Delayed]:
+        return [
+            delayed.Delayed(Ticket.parse(ticket), replies.entry_of([b"0-0", flat]).fields, 0, b"")
+            for ticket, flat in reply
+        ]
+
+    return _ask(name, _DELAYED, "LIST", key_of(name), *first, "COUNT", limit, result=messages)
+
+
+def _cancel(name: bytes, tickets: Sequence[Ticket]) -> Call:
+    if not tickets:
+        return known(0)
+    return _do(name, _DELAYED, "CANCEL", key_of(name), *map(str, tickets))
+
+
+def _move(name: bytes, ticket: Ticket, at_ms: int) -> Call:
+    return _do(name, _DELAYED, "MOVE", key_of(name), str(ticket), at_ms, result=_added)
+
+
+# --- schedules and retention ----------------------------------------------------------------------
+
+_SCHEDULE, _RETENTION = "KVSTREAM.SCHEDULE", "KVSTREAM.RETENTION"
+
+
+def _set_schedule(
+    name: bytes,
+    schedule: bytes,
+    expression: str,
+    flat: Sequence[bytes],
+    zone: str = "",
+    misfire: Misfire = Misfire.ONCE,
+    most: int = 1,
+) -> Call:
+    rule = ("MISFIRE", str(misfire), *((most,) if misfire is Misfire.ALL else ()))
+    words = (key_of(name), schedule, expression, *option("TZ", zone or None), *rule)
+    return _do(name, _SCHEDULE, "SET", *words, "FIELDS", *flat, result=nothing, repeatable=True)
+
+
+def _set_retention(name: bytes, rules: Retention) -> Call:
+    words = (
+        *option("MAXAGE", rules.max_age_ms or None),
+        *option("MAXLEN", rules.max_length or None),
+        *option("MAXBYTES", rules.max_bytes or None),
+        *flag("ACKED", rules.acked),
+        *option("LATEST", rules.latest or None),
+        *flag("FORCE", rules.force),
+    )
+    return _do(name, _RETENTION, "SET", key_of(name), *words, result=nothing, repeatable=True)
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+_REDRIVE = "KVSTREAM.REDRIVE"
+
+
+def _redrive(
+    name: bytes,
+    *,
+    to: bytes = b"",
+    ids: Sequence[StreamID] | None = None,
+    where: tuple[bytes, bytes] | None = None,
+    count: int | None = None,
+    rate: tuple[int, int] | None = None,
+    dry_run: bool = False,
+) -> Call:
+    words: list[Word] = [*option("TO", to or None)]
+    if ids is not None:
+        words += ["IDS", len(ids), *map(str, ids)]
+    if where is not None:
+        words += ["WHERE", *where]
+    words += option("COUNT", count)
+    if rate is not None:
+        words += ["RATE", *rate]
+    words += flag("DRYRUN", dry_run)
+    asked: Words = ("START", key_of(name), *words)
+    if dry_run:
+        return _ask(name, _REDRIVE, *asked, result=replies.redrive_of)
+    return _do(name, _REDRIVE, *asked, result=replies.redrive_of, immediate=True)
+
+
+CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
+    delayed.add: _add,
+    delayed.cancel: _cancel,
+    delayed.length: lambda name: _ask(name, _DELAYED, "LEN", key_of(name)),
+    delayed.listed: _listed,
+    delayed.move: _move,
+    leases.ack: _settle("KVSTREAM.ACK"),
+    leases.extend: _settle("KVSTREAM.EXTEND"),
+    leases.nack: _nack,
+    policy.drop_policy: lambda name, group: _do(
+        name, _POLICY, "DEL", key_of(name), group, result=bool
+    ),
+    policy.policy_of: _policy,
+    policy.resume: lambda name, group: _do(
+        name, _POLICY, "RESUME", key_of(name), group, result=bool
+    ),
+    policy.set_policy: _set_policy,
+    queue_info.queue_info: lambda name: _ask(
+        name, "KVSTREAM.INFO", key_of(name), result=replies.queue_info_of
+    ),
+    redrive.cancel: lambda name: _do(name, _REDRIVE, "CANCEL", key_of(name), result=bool),
+    redrive.dry_run: partial(_redrive, dry_run=True),
+    redrive.start: _redrive,
+    redrive.status: lambda name: _ask(
+        name, _REDRIVE, "STATUS", key_of(name), result=replies.redrive_of
+    ),
+    removal.pass_on: lambda name, group, consumer: _do(
+        name, _POLICY, "REMOVE", key_of(name), group, consumer
+    ),
+    removal.seek: lambda name, group, at_ms: _do(
+        name, _POLICY, "SEEK", key_of(name), group, at_ms, result=replies.id_of
+    ),
+    retention.drop_rules: lambda name: _do(name, _RETENTION, "DEL", key_of(name), result=bool),
+    retention.rules_of: lambda name: _ask(
+        name, _RETENTION, "GET", key_of(name), result=replies.retention_of
+    ),
+    retention.set_rules: _set_retention,
+    schedules.delete_schedule: lambda name, schedule: _do(
+        name, _SCHEDULE, "DEL", key_of(name), schedule, result=bool
+    ),
+    schedules.run_schedule: lambda name, schedule: _do(
+        name, _SCHEDULE, "RUN", key_of(name), schedule, result=replies.id_of
+    ),
+    schedules.schedules: lambda name: _ask(
+        name, _SCHEDULE, "LIST", key_of(name), result=replies.schedules_of
+    ),
+    schedules.set_schedule: _set_schedule,
+    watch.guard: _guard,
+}

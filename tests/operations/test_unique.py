@@ -1,0 +1,327 @@
+"""UNIQUE of KVSTREAM.ADD: a message that holds its ID keeps others out, as its rule says."""
+
+import pytest
+
+from kvstream import ManualClock, Store
+from kvstream.layout.keys import qualified
+from kvstream.meta import pel, timers
+from kvstream.meta.txn import Txn
+from kvstream.operations import dead, unique
+from kvstream.types.ids import StreamID
+from tests.opening import Stores
+from tests.operations.queue_commands import error, ok, opened, step, values
+
+NAME = qualified(0, b"s")
+
+
+@pytest.fixture
+def quiet(open_store: Stores) -> Store:
+    return opened(open_store)
+
+
+def add(
+    store: Store, n: int, rule: str = "SKIP", window: int = 0, options: str = "", id: str = "u"
+) -> str:
+    """Add message ``n`` and return its ID or ticket, or that of the holder."""
+    reply = ok(store, f"KVSTREAM.ADD s {options} UNIQUE {id} WINDOW {window} {rule} n {n}")
+    return str(reply.decode())
+
+
+def read(store: Store, group: str = "g", count: int = 1) -> list[str]:
+    """Read new entries for a group, which is created if it is missing, and return their IDs."""
+    stream = store.stream("s")
+    if group.encode() not in [each.name for each in stream.groups()]:
+        stream.create_group(group, start="0")
+    return [str(entry.id) for entry in stream.group(group).consumer("c").read(count=count)]
+
+
+def ack(store: Store, eid: str, group: str = "g") -> None:
+    assert store.stream("s").group(group).ack(eid) == 1
+
+
+def rows(store: Store) -> list[bytes]:
+    """Return the unique IDs that have rows."""
+
+    def operation(txn: Txn) -> list[bytes]:
+        stream = txn.stream(NAME)
+        assert stream is not None
+        return [suffix[1:] for suffix, _ in timers.scan_rows(txn, stream, unique.ROW_TAG)]
+
+    return store.engine.run(operation)
+
+
+# --- until it is done ---------------------------------------------------------------------------
+
+
+def test_an_id_is_held_until_the_message_is_acknowledged(quiet: Store) -> None:
+    first = add(quiet, 1)
+    assert add(quiet, 2) == first
+    assert read(quiet) == [first]
+    assert add(quiet, 3) == first, "it is worked on"
+    ack(quiet, first)
+    second = add(quiet, 4)
+    assert second != first
+    assert values(quiet) == ["1", "4"]
+    assert add(quiet, 5, id="other") not in (first, second)
+    assert quiet.engine.catalog.queue_events.duplicates_skipped == 2
+
+
+def test_the_first_group_that_is_done_frees_the_id(quiet: Store) -> None:
+    first = add(quiet, 1)
+    for group in ("g", "h"):
+        assert read(quiet, group) == [first]
+    ack(quiet, first, "h")
+    assert add(quiet, 2) != first
+
+
+def test_a_deleted_or_trimmed_message_frees_its_id(quiet: Store) -> None:
+    first = add(quiet, 1)
+    ok(quiet, f"XDEL s {first}")
+    second = add(quiet, 2)
+    assert second != first
+    ok(quiet, "XADD s MAXLEN = 1 * n 3")
+    assert add(quiet, 4) not in (first, second)
+
+
+def test_a_message_given_back_still_holds_its_id(quiet: Store) -> None:
+    first = add(quiet, 1)
+    read(quiet)
+    ok(quiet, f"XNACK s g FAIL IDS 1 {first}")
+    assert add(quiet, 2) == first
+    ok(quiet, "XGROUP DESTROY s g")
+    assert add(quiet, 2) == first, "no group has read it any more"
+
+
+def test_a_group_that_began_later_has_not_done_what_lies_before(quiet: Store) -> None:
+    first = add(quiet, 1)
+    ok(quiet, "XGROUP CREATE s late $")
+    assert add(quiet, 2) == first
+    ok(quiet, "XGROUP SETID s late 0")
+    read(quiet, "late")
+    ack(quiet, first, "late")
+    assert add(quiet, 3) != first
+
+
+def test_a_group_that_was_moved_on_is_done_with_what_it_skips(quiet: Store) -> None:
+    ok(quiet, "XGROUP CREATE s g 0 MKSTREAM")
+    first = add(quiet, 1)
+    ok(quiet, "XGROUP SETID s g $")
+    assert add(quiet, 2) != first
+
+
+def test_a_reader_that_does_not_acknowledge_frees_the_id_by_reading(quiet: Store) -> None:
+    first = add(quiet, 1)
+    ok(quiet, "XGROUP CREATE s g 0")
+    ok(quiet, "XREADGROUP GROUP g c NOACK STREAMS s >")
+    assert add(quiet, 2) != first
+
+
+def test_a_dead_letter_frees_its_id(quiet: Store) -> None:
+    first = add(quiet, 1)
+    read(quiet)
+
+    def bury(txn: Txn) -> None:
+        stream = txn.stream(NAME)
+        assert stream is not None
+        group = stream.groups[b"g"]
+        parts = list(pel.runs_at(txn, group, [StreamID.parse(first).packed]))
+        dead.bury(txn, NAME, stream, group, parts, dead.Reason.FATAL)
+
+    quiet.engine.run(bury)
+    assert add(quiet, 2) != first
+
+
+def test_rows_of_messages_that_are_done_are_removed_in_time(
+    quiet: Store, clock: ManualClock
+) -> None:
+    for number in range(5):
+        add(quiet, number, id=f"u{number}")
+    ids = read(quiet, count=3)
+    ok(quiet, f"XACK s g {' '.join(ids[:2])}")
+    clock.advance(unique.LOOK_MIN_MS)
+    step(quiet)
+    assert rows(quiet) == [b"u2", b"u3", b"u4"]
+    clock.advance(10 * unique.LOOK_MAX_MS)
+    step(quiet)
+    assert add(quiet, 9, id="u2") == ids[2], "it is held however long it takes"
+    ok(quiet, "XTRIM s MAXLEN 0")
+    clock.advance(unique.LOOK_MAX_MS)
+    step(quiet)
+    assert rows(quiet) == []
+
+
+# --- a window -----------------------------------------------------------------------------------
+
+
+def test_an_id_is_held_for_its_window_whatever_becomes_of_the_message(
+    quiet: Store, clock: ManualClock
+) -> None:
+    first = add(quiet, 1, window=100)
+    read(quiet)
+    ack(quiet, first)
+    ok(quiet, f"XDEL s {first}")
+    clock.advance(99)
+    step(quiet)
+    assert add(quiet, 2, window=100) == first
+    clock.advance(1)
+    assert add(quiet, 3, window=100) != first
+    clock.advance(100)
+    step(quiet)
+    assert rows(quiet) == []
+
+
+def test_a_window_outlives_the_store_s_closing(open_store: Stores, clock: ManualClock) -> None:
+    store = opened(open_store)
+    first = add(store, 1, window=100)
+    store.close()
+    clock.advance(50)
+    store = opened(open_store)
+    assert add(store, 2, window=100) == first
+    clock.advance(50)
+    assert add(store, 3, window=100) != first
+
+
+def test_a_clock_set_back_lengthens_a_window(quiet: Store, clock: ManualClock) -> None:
+    first = add(quiet, 1, window=100)
+    clock.advance(-1000)
+    step(quiet)
+    assert add(quiet, 2, window=100) == first
+
+
+# --- delayed messages ---------------------------------------------------------------------------
+
+
+def test_a_delayed_message_holds_its_id_under_its_ticket_and_then_its_id(
+    quiet: Store, clock: ManualClock
+) -> None:
+    ticket = add(quiet, 1, options="DELAY 10")
+    assert add(quiet, 2, options="DELAY 90") == add(quiet, 3) == ticket
+    moved = ok(quiet, f"KVSTREAM.DELAYED MOVE s {ticket} {clock.ms + 20}").decode()
+    assert add(quiet, 2) == moved
+    clock.advance(20)
+    step(quiet)
+    [entry] = quiet.stream("s")
+    assert add(quiet, 4) == str(entry.id)
+    assert values(quiet) == ["1"]
+
+
+def test_a_cancelled_message_frees_its_id(quiet: Store) -> None:
+    for window in (0, 5000):
+        ticket = add(quiet, 1, window=window, options="DELAY 10")
+        ok(quiet, f"KVSTREAM.DELAYED CANCEL s {ticket}")
+        assert rows(quiet) == []
+
+
+def test_a_cancelled_message_that_holds_no_more_frees_nothing(
+    quiet: Store, clock: ManualClock
+) -> None:
+    old = add(quiet, 1, window=5, options="DELAY 100")
+    clock.advance(5)
+    new = add(quiet, 2, window=50, options="DELAY 100")
+    ok(quiet, f"KVSTREAM.DELAYED CANCEL s {old}")
+    assert add(quiet, 3, window=5) == new
+
+
+# --- REPLACE, DEBOUNCE, AFTER -------------------------------------------------------------------
+
+
+def test_replace_takes_the_place_of_a_message_that_nobody_got(quiet: Store) -> None:
+    first = add(quiet, 1, "REPLACE")
+    second = add(quiet, 2, "REPLACE")
+    assert (second != first, values(quiet)) == (True, ["2"])
+    assert read(quiet) == [second]
+    assert add(quiet, 3, "REPLACE") == second, "a consumer works on it"
+    ack(quiet, second)
+    assert add(quiet, 4, "REPLACE") != second
+    assert values(quiet) == ["2", "4"]
+
+
+def test_replace_takes_the_place_of_a_delayed_message(quiet: Store, clock: ManualClock) -> None:
+    first = add(quiet, 1, "REPLACE", options="DELAY 10")
+    second = add(quiet, 2, "REPLACE", options="DELAY 30")
+    assert first != second
+    clock.advance(10)
+    step(quiet)
+    assert values(quiet) == []
+    third = add(quiet, 3, "REPLACE")
+    assert values(quiet) == ["3"]
+    assert ok(quiet, "KVSTREAM.DELAYED LEN s") == 0
+    assert add(quiet, 4, "REPLACE", options="DELAY 5").startswith("@")
+    assert (third, values(quiet)) == (third, [])
+
+
+def test_replace_within_a_window_leaves_what_was_done(quiet: Store) -> None:
+    first = add(quiet, 1, "REPLACE", 1000)
+    read(quiet)
+    ack(quiet, first)
+    assert add(quiet, 2, "REPLACE", 1000) == first
+    assert values(quiet) == ["1"]
+
+
+def test_debounce_moves_the_time_and_replaces_the_fields(quiet: Store, clock: ManualClock) -> None:
+    for number in range(5):
+        add(quiet, number, "DEBOUNCE", 0, "DELAY 10")
+        clock.advance(9)
+        step(quiet)
+    assert values(quiet) == []
+    clock.advance(1)
+    step(quiet)
+    assert values(quiet) == ["4"]
+    add(quiet, 5, "DEBOUNCE", 0, "DELAY 10")
+    clock.advance(10)
+    step(quiet)
+    assert values(quiet) == ["4", "5"], "a change after the message is not lost"
+
+
+def test_once_more_after_the_running_one_lets_one_wait(quiet: Store) -> None:
+    first = add(quiet, 1, "AFTER")
+    assert add(quiet, 2, "AFTER") == first, "it will see the change"
+    assert read(quiet) == [first]
+    second = add(quiet, 3, "AFTER")
+    assert second != first
+    assert add(quiet, 4, "AFTER") == second
+    ack(quiet, first)
+    assert add(quiet, 5, "AFTER") == second
+    assert read(quiet) == [second]
+    assert add(quiet, 6, "AFTER") not in (first, second)
+    assert values(quiet) == ["1", "3", "6"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ("UNIQUE u WINDOW 0", "must be SKIP, REPLACE, DEBOUNCE, or AFTER"),
+        ("UNIQUE u WIDTH 0 SKIP", "syntax error"),
+        ("UNIQUE u WINDOW x SKIP", "not an integer"),
+        ("UNIQUE u WINDOW -1 SKIP", "a window must be 0 to 100 years in ms, not -1"),
+        ("UNIQUE u WINDOW 0 SKIPP", "must be SKIP, REPLACE, DEBOUNCE, or AFTER"),
+        ("UNIQUE u WINDOW 0 DEBOUNCE", "DEBOUNCE needs a delay"),
+        (f"UNIQUE {'u' * 1025} WINDOW 0 SKIP", "a unique ID has 1 to 1024 bytes, not 1025"),
+    ],
+)
+def test_wrong_rules_are_named_and_change_nothing(quiet: Store, options: str, text: str) -> None:
+    assert text in error(quiet, f"KVSTREAM.ADD s {options} n 1")
+    assert not quiet.exists("s")
+
+
+def test_a_stream_without_free_ids_keeps_the_message_to_replace(quiet: Store) -> None:
+    ticket = add(quiet, 1, "REPLACE", options="DELAY 10")
+    ok(quiet, "XADD s 18446744073709551615-18446744073709551615 n 0")
+    assert "exhausted" in error(quiet, "KVSTREAM.ADD s UNIQUE u WINDOW 0 REPLACE n 2")
+    assert ok(quiet, "KVSTREAM.DELAYED LIST s")[0][0] == ticket.encode()
+
+
+def test_a_damaged_row_is_found_and_removed(quiet: Store) -> None:
+    add(quiet, 1)
+    add(quiet, 2, id="v")
+
+    def damage(txn: Txn) -> None:
+        stream = txn.stream(NAME)
+        assert stream is not None
+        timers.put_row(txn, stream, b"Uu", b"x")
+        timers.put_row(txn, stream, b"Gg", b"x")
+
+    quiet.engine.run(damage)
+    assert quiet.check(repair=True)
+    assert quiet.check() == []
+    assert rows(quiet) == [b"v"]

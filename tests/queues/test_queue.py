@@ -1,0 +1,475 @@
+"""Queues on every place: leases, failures, dead letters, delays, priorities, transactions."""
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import (
+    InvalidArgument,
+    LeaseLost,
+    LeaseOutcome,
+    Message,
+    Queue,
+    ServerTooOld,
+    Store,
+    StreamID,
+    Ticket,
+)
+from tests.patience import PATIENCE_S, until
+
+SHORT_S = 0.15
+"""A lease that ends while a test waits."""
+HELD_S = 0.8
+"""A lease that is extended, also on a busy machine."""
+
+
+@contextmanager
+def two(place: str, **rules: Any) -> Iterator[tuple[Queue, Queue]]:
+    """Open a queue for two consumers."""
+    with kvstream.open(place) as store:
+        yield Queue(store, "q", consumer="ann", **rules), Queue(store, "q", consumer="bob", **rules)
+
+
+def names(messages: list[Message]) -> list[bytes]:
+    return [message.fields[b"n"] for message in messages]
+
+
+def the(messages: list[Message]) -> Message:
+    (message,) = messages
+    return message
+
+
+# --- life of a message --------------------------------------------------------------------------
+
+
+def test_a_message_is_leased_and_acknowledged(place: str) -> None:
+    with two(place) as (ann, bob):
+        first = ann.put({"n": 1})
+        second = ann.put({"n": 2})
+        message = the(ann.get())
+        assert (message.id, message.fields, message.deliveries) == (first, {b"n": b"1"}, 1)
+        assert (message.consumer, message.key, message.queue) == (b"ann", b"q", ann)
+        assert 0 <= message.age < PATIENCE_S
+        assert [each.id for each in bob.get(5)] == [second]
+        assert bob.get() == []
+        info = bob.info()
+        assert (info.ready, info.leased, info.waiting, info.dead) == (0, 2, 0, 0)
+        message.ack()
+        assert bob.info().leased == 1
+        with pytest.raises(LeaseLost, match="it was acknowledged, or moved to the dead letters"):
+            message.ack()
+
+
+def test_what_was_put_before_the_first_reader_came_is_read(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put_many([{"n": n} for n in range(3)])
+        assert ann.info().ready == 3
+        assert ann.info().oldest_age is not None
+        assert names(bob.get(5)) == [b"0", b"1", b"2"]
+
+
+def test_a_late_acknowledgement_takes_nothing_from_the_next_consumer(place: str) -> None:
+    with two(place, lease=SHORT_S) as (ann, bob):
+        ann.put({"n": 1})
+        late = the(ann.get())
+        again = the(bob.get(block=PATIENCE_S))
+        assert (again.id, again.deliveries) == (late.id, 2)
+        for call in (late.ack, late.nack, late.extend):
+            with pytest.raises(LeaseLost, match="delivered again after its lease had ended"):
+                call()
+        again.extend()
+        again.ack()
+        assert bob.info().leased == 0
+
+
+def test_a_batch_has_an_outcome_for_each(place: str) -> None:
+    with two(place, priorities=("high", "normal")) as (ann, bob):
+        ann.put_many([{"n": n} for n in range(3)])
+        ann.put({"n": "high"}, priority="high")
+        found = ann.get(4)
+        assert names(found) == [b"high", b"0", b"1", b"2"]
+        found[1].ack()
+        found[2].nack()
+        assert names(bob.get()) == [b"1"]
+        done, gone, lost = LeaseOutcome.DONE, LeaseOutcome.NOT_PENDING, LeaseOutcome.LOST
+        assert ann.extend(*found) == [done, gone, lost, done]
+        assert ann.nack(found[0], delay=60) == [done]
+        assert ann.ack(*reversed(found)) == [done, lost, gone, lost]
+        assert ann.ack() == []
+        info = ann.info()
+        assert (info.ready, info.leased, info.waiting) == (0, 1, 1)
+
+
+def test_a_failed_message_comes_again_after_its_backoff(place: str) -> None:
+    with two(place, backoff=[0, 60]) as (ann, bob):
+        ann.put({"n": 1})
+        the(ann.get()).nack()
+        again = the(bob.get())
+        assert again.deliveries == 2
+        again.nack()
+        assert bob.get(block=0.05) == []
+        assert bob.info().waiting == 1
+    with two(place, backoff=()) as (ann, bob):
+        ann.put({"n": 2})
+        message = the(ann.get())
+        message.nack(delay=SHORT_S)
+        assert ann.get() == []
+        again = the(bob.get(block=PATIENCE_S))
+        assert (again.id, again.deliveries) == (message.id, 2)
+
+
+def test_a_message_that_fails_too_often_is_a_dead_letter_and_is_redriven(place: str) -> None:
+    with two(place, max_deliveries=2) as (ann, bob):
+        ann.put([("n", "1"), ("n", "2"), ("to", "x")])
+        origin = the(ann.get())
+        origin.nack()
+        assert ann.dead() == []
+        try:
+            raise ValueError("no such user")
+        except ValueError as error:
+            the(bob.get()).nack(error=error)
+        assert bob.get() == []
+        (letter,) = ann.dead()
+        assert (letter.origin, letter.origin_id, letter.group) == (b"q", origin.id, b"workers")
+        assert (letter.consumer, letter.deliveries) == (b"bob", 2)
+        assert (letter.reason, letter.error) == ("max-deliveries", b"ValueError: no such user")
+        assert b"Traceback (most recent call last)" in letter.traceback
+        assert letter.fields == {b"n": b"2", b"to": b"x"}
+        assert abs(datetime.now(UTC) - letter.at) < timedelta(seconds=PATIENCE_S)
+        assert ann.info().dead == 1
+        tried = ann.redrive(letter, dry_run=True)
+        assert (tried.state, tried.moved, tried.streams) == ("dry-run", 1, {b"q": 1})
+        assert ann.redrive(where=("dead:reason", "fatal")).moved == 0
+        assert ann.redrive(letter).state == "done"
+        status = ann.redrive_status()
+        assert status is not None
+        assert status.moved == 1
+        assert ann.dead() == []
+        back = the(ann.get())
+        assert (back.deliveries, back.pairs[:2]) == (1, ((b"n", b"1"), (b"n", b"2")))
+
+
+def test_a_fatal_failure_is_a_dead_letter_at_once(place: str) -> None:
+    with two(place, dead_letter="lost") as (ann, _):
+        ann.put({"n": 1})
+        the(ann.get()).nack(fatal=True, error="not a number", traceback="line 1")
+        (letter,) = ann.dead()
+        assert (ann.dead_stream().key, letter.reason, letter.deliveries) == (b"lost", "fatal", 1)
+        assert (letter.error, letter.traceback) == (b"not a number", b"line 1")
+        assert ann.redrive(to="other", rate=(10, 1)).streams == {b"other": 1}
+        assert ann.store.stream("other").range()[0].fields == {b"n": b"1"}
+
+
+def test_a_delayed_message_is_listed_moved_and_cancelled(place: str) -> None:
+    with two(place) as (ann, bob):
+        ticket = ann.put({"n": 1}, delay=60)
+        later = ann.put({"n": 2}, at=datetime.now(UTC) + timedelta(hours=1))
+        soon = ann.put({"n": 3}, delay=timedelta(seconds=SHORT_S))
+        assert isinstance(ticket, Ticket)
+        assert isinstance(later, Ticket)
+        assert ann.get() == []
+        (stream,) = ann.streams()
+        assert [each.fields[b"n"] for each in stream.delayed()][-2:] == [b"1", b"2"]
+        assert stream.delayed(later)[0].ticket == later
+        assert names(bob.get(block=PATIENCE_S)) == [b"3"]
+        assert isinstance(soon, Ticket)
+        moved = stream.move(ticket, delay=0)
+        assert isinstance(moved, Ticket)
+        assert names(bob.get(block=PATIENCE_S)) == [b"1"]
+        assert stream.move(ticket, delay=5) is None
+        assert ann.info().delayed == 1
+        assert ann.cancel(later, str(soon)) == 1
+        assert ann.info().delayed == 0
+        assert isinstance(ann.put({"n": 4}, at=1.5), StreamID)
+
+
+# --- listening ----------------------------------------------------------------------------------
+
+
+def test_listening_keeps_the_lease_of_what_is_in_work_and_read_ahead(place: str) -> None:
+    with two(place, lease=HELD_S) as (ann, bob):
+        ann.put_many([{"n": n} for n in range(3)])
+        heard = ann.listen(3, poll=PATIENCE_S)
+        first = next(heard)
+        assert bob.get(5, block=2 * HELD_S) == []
+        first.ack()
+        second = next(heard)
+        assert second.deliveries == 1
+        heard.close()  # type: ignore[attr-defined]
+        again: dict[bytes, int] = {}
+        while len(again) < 2:
+            found = bob.get(5, block=PATIENCE_S)
+            again.update((message.fields[b"n"], message.deliveries) for message in found)
+            bob.ack(*found)
+        assert again == {b"1": 2, b"2": 1}  # the program has not seen the last one
+        until(lambda: "kvstream-lease" not in {each.name for each in threading.enumerate()})
+
+
+def test_listening_ends_when_it_is_to_stop(place: str) -> None:
+    with two(place) as (ann, _):
+        stop = threading.Event()
+        ann.put_many([{"n": n} for n in range(5)])
+        for message in ann.listen(stop=stop, poll=0.01):
+            message.ack()
+            if message.fields[b"n"] == b"2":
+                stop.set()
+        assert ann.info().ready == 2
+        assert list(ann.listen(stop=stop)) == []
+
+
+# --- priorities ---------------------------------------------------------------------------------
+
+
+def test_the_urgent_come_first_and_the_lower_ones_at_every_tenth_read(place: str) -> None:
+    with two(place, priorities=("high", "normal", "low")) as (ann, bob):
+        for n in range(21):
+            ann.put({"n": f"h{n}"}, priority="high")
+        ann.put({"n": "n0"})
+        for n in range(3):
+            ann.put({"n": f"l{n}"}, priority="low")
+        assert [stream.key for stream in ann.streams()] == [b"q:high", b"q", b"q:low"]
+        read = [names(bob.get())[0].decode() for _ in range(21)]
+        urgent = [f"h{n}" for n in range(21)]
+        assert read == [*urgent[:9], "l0", *urgent[9:18], "l1", "h18"]
+        assert names(bob.get(10)) == [b"h19", b"h20", b"n0", b"l2"]
+        assert bob.get(10) == []
+        with pytest.raises(InvalidArgument, match="the queue has no priority 'hihg': did you mean"):
+            ann.put({"n": 1}, priority="hihg")
+
+
+# --- policies -----------------------------------------------------------------------------------
+
+
+def test_rules_that_are_not_given_stay_and_the_last_one_wins(place: str) -> None:
+    with kvstream.open(place) as store:
+        first = Queue(store, "q", lease=10, max_deliveries=3)
+        assert first.get() == []
+        (group,) = first.groups()
+        policy = group.policy()
+        assert policy is not None
+        assert (policy.lease_ms, policy.max_deliveries) == (10_000, 3)
+        assert policy.reap_idle_ms == 86_400_000
+        Queue(store, "q").get()
+        assert group.policy() == policy
+        Queue(store, "q", max_deliveries=5).get()
+        policy = group.policy()
+        assert policy is not None
+        assert (policy.lease_ms, policy.max_deliveries) == (10_000, 5)
+        Queue(store, "fresh").get()
+        fresh = store.stream("fresh").group("workers").policy()
+        assert fresh is not None
+        assert fresh.lease_ms == 30_000
+
+
+def test_a_deleted_queue_is_made_anew_by_its_next_reader(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put({"n": 1})
+        assert names(ann.get()) == [b"1"]
+        ann.store.delete("q")
+        ann.put({"n": 2})
+        assert names(ann.get()) == [b"2"]
+
+
+def test_a_paused_queue_delivers_nothing(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put_many([{"n": 1}, {"n": 2}])
+        leased = the(ann.get())
+        ann.pause()
+        assert ann.info().paused
+        assert bob.get() == []
+        leased.ack()
+        bob.resume()
+        assert names(bob.get()) == [b"2"]
+        assert not bob.info().paused
+
+
+def test_a_purge_deletes_all_but_dead_letters(place: str) -> None:
+    with two(place, priorities=("normal", "low")) as (ann, bob):
+        ann.put_many([{"n": n} for n in range(5)])
+        ann.put({"n": 5}, priority="low", delay=60)
+        leased, dead = ann.get(2)
+        dead.nack(fatal=True)
+        assert bob.purge() == 4
+        leased.ack()
+        info = bob.info()
+        assert (info.ready, info.delayed, info.leased, info.dead) == (0, 0, 0, 1)
+        assert bob.get(10) == []
+
+
+# --- transactions -------------------------------------------------------------------------------
+
+
+def test_a_transaction_acknowledges_and_adds_in_one_commit(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put({"n": 1})
+        message = the(ann.get())
+        with message.transaction() as store:
+            store.stream("done").add({"n": message.fields[b"n"]})
+        assert len(ann.store.stream("done")) == 1
+        assert ann.info().leased == 0
+
+
+def test_an_exception_undoes_a_transaction_and_the_lease_stays(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put({"n": 1})
+        message = the(ann.get())
+
+        def fail() -> None:
+            with message.transaction() as store:
+                store.stream("done").add({"n": 1})
+                message.ack()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert "done" not in ann.store
+        with message.transaction() as store:
+            store.stream("done").add({"n": 1})
+            message.ack()
+        assert ann.info().leased == 0
+
+
+def test_a_lost_lease_undoes_a_transaction(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put({"n": 1})
+        message = the(ann.get())
+        message.nack()
+        the(bob.get())
+        with pytest.raises(LeaseLost), message.transaction() as store:
+            store.stream("done").add({"n": 1})
+        assert "done" not in ann.store
+
+
+def test_a_lease_that_is_lost_inside_undoes_a_transaction(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put({"n": 1})
+        message = the(ann.get())
+
+        def steal() -> None:
+            with kvstream.open(place) as other:
+                other.stream("q").group("workers").claim("bob", message.id)
+
+        def lose() -> None:
+            with message.transaction() as store:
+                store.stream("done").add({"n": 1})
+                thread = threading.Thread(target=steal)
+                thread.start()
+                thread.join()
+
+        if isinstance(ann.store._engine, kvstream.engine.engine.Engine):
+            return  # others wait until the block ends
+        with pytest.raises(LeaseLost):
+            lose()
+        assert "done" not in ann.store
+        assert bob.info().leased == 1
+
+
+def test_an_acknowledgement_in_a_transaction_of_the_store_is_guarded_as_well(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put_many([{"n": 1}, {"n": 2}])
+        late, held = ann.get(2)
+        late.nack()
+        the(bob.get())
+
+        def acknowledge() -> None:
+            with ann.store.transaction():
+                ann.store.stream("done").add({"n": 1})
+                late.ack()
+
+        with pytest.raises(LeaseLost):
+            acknowledge()
+        assert "done" not in ann.store
+        with ann.store.transaction():
+            ann.put({"n": 3})
+            held.ack()
+        assert ann.info().ready == 1
+        assert names(bob.get(5)) == [b"3"]
+
+
+# --- text, and mistakes -------------------------------------------------------------------------
+
+
+def test_names_and_fields_are_text_in_a_store_of_text(place: str) -> None:
+    with kvstream.open(place, decode=True) as store:
+        queue = Queue(store, "q", consumer="ann", max_deliveries=1)
+        queue.put({"to": "ä"}, delay=60)
+        queue.put({"to": "ä"})
+        (message,) = queue.get()
+        assert (queue.name, queue.group, message.consumer) == ("q", "workers", "ann")
+        assert (message.fields, message.key) == ({"to": "ä"}, "q")
+        message.nack(error="wröng")
+        (letter,) = queue.dead()
+        assert (letter.origin, letter.error, letter.fields) == ("q", "wröng", {"to": "ä"})
+        assert queue.redrive(dry_run=True).streams == {"q": 1}
+        assert queue.streams()[0].delayed()[0].fields == {"to": "ä"}
+
+
+WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
+    "delay and at": (
+        lambda store: Queue(store, "q").put({"a": 1}, delay=1, at=5),
+        "give delay or at, not both",
+    ),
+    "at in milliseconds": (
+        lambda store: Queue(store, "q").put({"a": 1}, at=1_700_000_000_000),
+        "at is in Unix seconds: 1700000000000 is most likely milliseconds",
+    ),
+    "at as a time span": (
+        lambda store: Queue(store, "q").put({"a": 1}, at=timedelta(seconds=5)),  # type: ignore[arg-type]
+        "at is a moment, not a time span: give delay=datetime.timedelta(seconds=5)",
+    ),
+    "a negative delay": (
+        lambda store: Queue(store, "q").put({"a": 1}, delay=timedelta(seconds=-5)),
+        "delay is negative: -5.0",
+    ),
+    "a delay and a trim": (
+        lambda store: store.stream("q").add({"a": 1}, delay=5, maxlen=10),  # type: ignore[call-overload]
+        "maxlen is for an entry that is appended now: it does not go with delay or at",
+    ),
+    "no lease": (
+        lambda store: Queue(store, "q", lease=0),
+        "lease must be above 0: without one, a lost message stays lost",
+    ),
+    "priorities that are text": (
+        lambda store: Queue(store, "q", priorities="high"),
+        'priorities are names, the most urgent first, as ("high", "normal", "low"), not \'high\'',
+    ),
+    "priorities without the plain one": (
+        lambda store: Queue(store, "q", priorities=("high", "low")),
+        'one of the priorities is "normal", that of messages put without one: '
+        "('high', 'low') lack it",
+    ),
+    "count=0": (
+        lambda store: Queue(store, "q").get(0),
+        "count must be at least 1, not 0",
+    ),
+    "listen(count=0)": (
+        lambda store: Queue(store, "q").listen(0),
+        "count must be at least 1, not 0",
+    ),
+    "a ticket that is none": (
+        lambda store: Queue(store, "q").cancel("1-1"),
+        "a ticket of a delayed message is '@ms-number': '1-1'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("wrong", "says"), WRONG.values(), ids=WRONG)
+def test_a_mistake_is_explained(store: Store, wrong: Callable[[Store], Any], says: str) -> None:
+    with pytest.raises(InvalidArgument) as error:
+        wrong(store)
+    assert str(error.value) == says
+
+
+def test_a_redis_has_no_queues(old: str) -> None:
+    with kvstream.open(old) as store:
+        queue = Queue(store, "q")
+        queue.put({"n": 1})
+        with pytest.raises(ServerTooOld, match=r"^KVSTREAM.POLICY is a command of kvs"):
+            queue.get()
+        with pytest.raises(ServerTooOld, match=r"^KVSTREAM.ADD is a command of kvs"):
+            queue.put({"n": 1}, delay=1)

@@ -1,0 +1,60 @@
+"""Retention over a server: redis-py sets the rules, and the background removes entries."""
+
+from typing import Any
+
+import redis
+
+from tests.patience import until
+from tests.server.conftest import Serve
+from tests.server.metrics.scraping import scrape
+
+
+def ask(client: redis.Redis, *words: object) -> Any:
+    run: Any = client.execute_command
+    return run(*words)
+
+
+def info(client: redis.Redis, key: str = "s") -> dict[bytes, object]:
+    told = ask(client, "KVSTREAM.INFO", key)
+    return told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+
+
+def test_acknowledged_entries_leave_a_stream_while_it_is_produced(
+    client: redis.Redis,
+) -> None:
+    client.xgroup_create("s", "g", "0", mkstream=True)
+    assert ask(client, "KVSTREAM.RETENTION", "SET", "s", "ACKED") == b"OK"
+    for _ in range(20):
+        with client.pipeline() as pipe:
+            for number in range(100):
+                pipe.xadd("s", {"n": number})
+            ids = pipe.execute()
+        client.xreadgroup("g", "c", {"s": ">"}, count=100)
+        assert client.xack("s", "g", *ids) == 100
+    until(lambda: client.xlen("s") == 0, "all entries to go")
+    assert client.info("queues")["retained_removed"] == 2000
+    assert info(client)[b"length"] == 0
+
+
+def test_run_removes_all_and_tells_how_many(client: redis.Redis) -> None:
+    with client.pipeline() as pipe:
+        for number in range(1, 1001):
+            pipe.xadd("s", {"u": number % 10}, id=f"{number}-0")
+        pipe.execute()
+    ask(client, "KVSTREAM.RETENTION", "SET", "s", "LATEST", "u")
+    until(lambda: client.xlen("s") == 10, "the compaction")
+    ask(client, "KVSTREAM.RETENTION", "SET", "s", "MAXLEN", 3)
+    ask(client, "KVSTREAM.RETENTION", "RUN", "s")
+    entries: Any = client.xrange("s")
+    assert [eid for eid, _ in entries] == [b"998-0", b"999-0", b"1000-0"]
+    assert ask(client, "KVSTREAM.RETENTION", "DEL", "s") == 1
+
+
+def test_metrics_count_what_retention_removed(serve: Serve) -> None:
+    served = serve(metrics_port=0)
+    client = served.client()
+    client.xadd("s", {"f": "v"})
+    client.xadd("s", {"f": "v"})
+    ask(client, "KVSTREAM.RETENTION", "SET", "s", "MAXLEN", 1)
+    until(lambda: client.info("queues")["retained_removed"] == 1, "the removal")
+    assert scrape(served).one("kvstream_queue_retained_removed_total") == 1
