@@ -12,6 +12,7 @@ import click
 from rich.console import Console
 
 from bench.commands import COMMAND_NAMES, command_rows
+from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS
 from bench.migrate import MIGRATION_ROWS, run_migration
@@ -52,6 +53,7 @@ ROWS = (
     *(work.key for work in (*LIBRARY_ROWS, *SERVER_ROWS, *MIGRATION_ROWS)),
     *COMMAND_GROUPS,
     "rivals",
+    "jobs",
     *SPARK_KEYS,
     *LIMITS,
 )
@@ -86,6 +88,8 @@ def _run(
             report.limits.extend(measure(folder, sizes))
     if "rivals" in chosen:
         report.rivals.extend(run_rivals(sizes, folder, log))
+    if "jobs" in chosen:
+        report.jobs.extend(run_jobs(sizes, folder, log))
     report.migration.extend(run_migration(migration, sizes, folder, log))
     for row in run_spark([key for key in SPARK_KEYS if key in chosen], sizes, folder, log):
         if isinstance(row, Scaling):

@@ -27,6 +27,7 @@ PROCESSOR = "CPU us, Redis"
 """The column with the processor time of a request: kvstream's, and Redis's."""
 _SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _RIVALS_HEAD = ("embedded queue", "kvstream/s", "SQLite/s", "ratio", "rounds", "target", "result")
+_JOBS_HEAD = ("jobs", "kvstream/s", "huey/s", "ratio", "rounds", "target", "result")
 _MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
 _SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
@@ -55,6 +56,8 @@ class Report:
     """Each command, the cycle of a queue, and reads beside other work; in requests or entries."""
     rivals: list[Comparison] = field(default_factory=list)
     """kvstream as an embedded queue, beside SQLite by hand and packages."""
+    jobs: list[Comparison] = field(default_factory=list)
+    """Jobs from enqueue to done, beside huey on SQLite and packages on redis-server."""
     migration: list[Comparison] = field(default_factory=list)
     """An RDB file into a store, beside redis-server and a copy loop."""
     spark: list[Comparison] = field(default_factory=list)
@@ -140,6 +143,8 @@ def worst_rows(report: Report) -> list[Comparison | Limit]:
             report.library,
             report.server,
             report.commands,
+            report.rivals,
+            report.jobs,
             report.migration,
             report.spark,
         )
@@ -166,6 +171,7 @@ def _tables(report: Report) -> list[Figures]:
         _comparisons(_SERVER_HEAD, report.server),
         _comparisons(_COMMAND_HEAD, report.commands),
         _comparisons(_RIVALS_HEAD, report.rivals),
+        _comparisons(_JOBS_HEAD, report.jobs),
         _comparisons(_MIGRATION_HEAD, report.migration),
         _comparisons(_SPARK_HEAD, report.spark),
         (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
@@ -211,6 +217,7 @@ def as_json(report: Report) -> str:
         "served": [row.as_json() for row in report.server],
         "commands": [row.as_json() for row in report.commands],
         "rivals": [row.as_json() for row in report.rivals],
+        "jobs": [row.as_json() for row in report.jobs],
         "moved": [row.as_json() for row in report.migration],
         "sparked": [row.as_json() for row in report.spark],
         "scaled": [row.as_json() for row in report.scaling],

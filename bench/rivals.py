@@ -3,6 +3,10 @@
 All keep their entries in files, and their promise is the same within a group of rows: with
 ``everysec`` what a power cut may take is a moment's work (SQLite: WAL, synchronous NORMAL), with
 ``always`` nothing (synchronous FULL). A queue that cannot be set so is left out of a group.
+
+kvstream's side is a ``Queue`` with a lease, which reads ahead as ``Queue.listen`` does; each
+message is acknowledged by itself. A column has the same one message at a time, and another the
+plain group without leases, one entry at a time.
 """
 
 import random
@@ -18,13 +22,18 @@ from typing import Any, Protocol
 
 from bench.results import Comparison, Limit, Log
 from bench.workload import Sizes
-from kvstream import Consumer, Durability, Store
+from kvstream import Consumer, Durability, Message, Store
+from kvstream import Queue as LeasedQueue
 
 PAYLOAD = "x" * 100
 ALWAYS_DIVISOR = 10
 """By how much fewer entries there are with an fsync each."""
-PAIRS = 2
+PAIRS = 4
 """Producers, and as many consumers."""
+AHEAD = 100
+"""Messages that a consumer reads ahead."""
+RATIOS = {"everysec": 2.0, "always": 1.2}
+"""The promised ratios to SQLite."""
 IDLE_S = 0.0005
 """The pause of a consumer that has found nothing."""
 BUSY_S = 60.0
@@ -46,7 +55,28 @@ class Queue(Protocol):
         ...
 
 
-class KvstreamQueue:
+class MessageQueue:
+    """A queue with leases, from which each thread reads some messages ahead."""
+
+    def __init__(self, store: Store, ahead: int) -> None:
+        self._queue = LeasedQueue(store, "queue", lease=BUSY_S)
+        self._ahead = ahead
+        self._taken: dict[int, list[Message]] = {}
+
+    def put(self, payload: str) -> object:
+        return self._queue.put({"payload": payload})
+
+    def take(self) -> bool:
+        taken = self._taken.setdefault(threading.get_ident(), [])
+        if not taken:
+            taken[:] = reversed(self._queue.get(self._ahead))
+            if not taken:
+                return False
+        taken.pop().ack()  # or raises LeaseLost
+        return True
+
+
+class GroupQueue:
     """A stream with a group; each thread is a consumer."""
 
     def __init__(self, store: Store) -> None:
@@ -186,10 +216,22 @@ class HueyAdapter:
 Open = Callable[[Path, str], AbstractContextManager[Queue]]
 
 
-@contextmanager
-def _kvstream(path: Path, durability: str) -> Iterator[Queue]:
-    with Store.open(path, durability=Durability(durability)) as store:
-        yield KvstreamQueue(store)
+def _kvstream(kind: Callable[[Store], Queue]) -> Open:
+    @contextmanager
+    def opened(path: Path, durability: str) -> Iterator[Queue]:
+        with Store.open(path, durability=Durability(durability)) as store:
+            yield kind(store)
+
+    return opened
+
+
+_AHEAD = _kvstream(lambda store: MessageQueue(store, AHEAD))
+_GROUP = _kvstream(GroupQueue)
+_OURS: dict[str, Open] = {
+    "kvstream": _AHEAD,
+    "kvstream, one ahead": _kvstream(lambda store: MessageQueue(store, 1)),
+    "kvstream's group": _GROUP,
+}
 
 
 @contextmanager
@@ -223,7 +265,7 @@ def rivals(durability: str) -> dict[str, Open]:
         for module, name, opened, promised in _PACKAGED
         if durability in promised and find_spec(module) is not None
     }
-    return {"kvstream": _kvstream, "SQLite": _sqlite, **packaged}
+    return {**_OURS, "SQLite": _sqlite, **packaged}
 
 
 def put_all(queue: Queue, count: int) -> float:
@@ -300,7 +342,8 @@ def run_rivals(sizes: Sizes, folder: Path, log: Log) -> Iterator[Comparison]:
         for key, what, work in WORKS:
             title = f"`{durability}`, SQLite {pragma}: {what}"
             log(title)
-            result = Comparison(f"rival-{durability}-{key}", title, 0, count)
+            name = f"rival-{durability}-{key}"
+            result = Comparison(name, title, RATIOS[durability], count)
             seconds: dict[str, list[float]] = result.further_seconds
             for number in range(sizes.command_rounds):
                 for name, opened in rivals(durability).items():
@@ -340,13 +383,13 @@ def many_streams(folder: Path, sizes: Sizes) -> list[Limit]:
 
 def threads_beside_one(folder: Path, sizes: Sizes) -> list[Limit]:
     """Compare two producers and two consumers in threads with one thread that does their work."""
-    with _kvstream(folder / "one-thread", EVERYSEC) as queue:
+    with _GROUP(folder / "one-thread", EVERYSEC) as queue:
         begun = time.perf_counter()
         for _ in range(sizes.queued):
             queue.put(PAYLOAD)
             queue.take()
         one = time.perf_counter() - begun
-    with _kvstream(folder / "threads", EVERYSEC) as queue:
+    with _GROUP(folder / "threads", EVERYSEC) as queue:
         several = work_in_threads(queue, sizes.queued)
     title = f"{PAIRS} producers and {PAIRS} consumers in threads, beside one thread"
     several_us, one_us = (1e6 * seconds / sizes.queued for seconds in (several, one))

@@ -78,6 +78,8 @@ class Sizes:
     """Entries of an embedded queue."""
     embedded_streams: int
     """Streams of a store among which the library chooses."""
+    jobs: int
+    """Jobs of one round."""
 
 
 FULL = Sizes(
@@ -107,6 +109,7 @@ FULL = Sizes(
     expiring=10_000,
     queued=10_000,
     embedded_streams=200_000,
+    jobs=2_000,
 )
 QUICK = Sizes(
     rounds=2,
@@ -135,6 +138,7 @@ QUICK = Sizes(
     expiring=200,
     queued=200,
     embedded_streams=1_000,
+    jobs=20,
 )
 LOADED_MB, LOADED = 10_000, 60_000_000
 """The sizes with KVSTREAM_LOAD in the environment, which take minutes and gigabytes of disk."""

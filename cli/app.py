@@ -85,6 +85,9 @@ SECTIONS = {
         "top.command.top": "Watch streams, groups and clients live.",
         "monitor.monitor": "Show the requests of a server's clients as they come.",
     },
+    "Jobs": {
+        "queues.work.work": "Run the jobs of an application.",
+    },
     "Files": {
         "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",
         "export.export": "Write the entries of a stream to a FILE or stdout.",

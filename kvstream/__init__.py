@@ -33,6 +33,10 @@ from kvstream.errors import (
     IDTooSmall,
     InvalidArgument,
     InvalidID,
+    JobCancelled,
+    JobError,
+    JobFailed,
+    JobUnknown,
     KeyExists,
     KVStreamError,
     LeaseLost,
@@ -74,6 +78,9 @@ if TYPE_CHECKING:
     from kvstream.group import Consumer, Group
     from kvstream.inbox import Inbox
     from kvstream.inprocess import connect, connect_async
+    from kvstream.jobs.application import Jobs
+    from kvstream.jobs.handle import JobHandle
+    from kvstream.jobs.job import current_job
     from kvstream.meta.policy import GroupPolicy
     from kvstream.meta.retention import Retention
     from kvstream.operations.ack import NackMode
@@ -141,6 +148,12 @@ __all__ = [
     "Inbox",
     "InvalidArgument",
     "InvalidID",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
+    "JobHandle",
+    "JobUnknown",
+    "Jobs",
     "KVStreamError",
     "KeyExists",
     "KeyInfo",
@@ -195,6 +208,7 @@ __all__ = [
     "__version__",
     "connect",
     "connect_async",
+    "current_job",
     "open",
     "stop_on_signals",
 ]
@@ -205,6 +219,9 @@ _LAZY = {
     "group": ("Consumer", "Group"),
     "inbox": ("Inbox",),
     "inprocess": ("connect", "connect_async"),
+    "jobs.application": ("Jobs",),
+    "jobs.handle": ("JobHandle",),
+    "jobs.job": ("current_job",),
     "meta.policy": ("GroupPolicy",),
     "meta.retention": ("Retention",),
     "operations.ack": ("NackMode",),

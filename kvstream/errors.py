@@ -18,6 +18,10 @@
     │   ├── ReplyTooLarge             the reply would exceed the server's memory limit of a reply
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
     │   ├── Conflict                  another client changed what a transaction has read
+    │   ├── JobError                  a job has no result
+    │   │   ├── JobFailed             it raised, and is not tried again; has its traceback
+    │   │   ├── JobCancelled          it was cancelled
+    │   │   └── JobUnknown            nothing is known of it, or not any more
     │   ├── ServerTooOld              the server lacks a command or option
     │   ├── ReplicationRefused        a server refuses to be followed
     │   ├── NotText                   a name or field is not UTF-8; also a UnicodeError
@@ -226,6 +230,25 @@ class Unblocked(RequestError):
 
 class Conflict(RequestError):
     """Another client changed what a transaction has read; nothing was done: run it again."""
+
+
+class JobError(RequestError):
+    """A job has no result."""
+
+
+class JobFailed(JobError):
+    """A job raised an exception and is not tried again; it is among the dead letters."""
+
+    traceback = ""
+    """The traceback of its last exception."""
+
+
+class JobCancelled(JobError):
+    """A job was cancelled before it was done."""
+
+
+class JobUnknown(JobError):
+    """Nothing is known of a job, or not any more: its result was not kept, or not for so long."""
 
 
 class ServerTooOld(RequestError):

@@ -323,9 +323,17 @@ class Queue(Generic[S]):
         window: Duration | None = None,
         on_conflict: OnConflict = "skip",
         priority: str | None = None,
-    ) -> StreamID | Ticket | None:
+    ) -> StreamID | Ticket:
         """Add a message; return its ID, or its ticket if it is delayed. See ``Stream.add``."""
-        return self._stream(priority).add(fields, delay=delay, at=at)
+        return self._stream(priority).add(
+            fields,
+            delay=delay,
+            at=at,
+            ttl=ttl,
+            unique=unique,
+            window=window,
+            on_conflict=on_conflict,
+        )
 
     def put_many(
         self,
@@ -337,7 +345,7 @@ class Queue(Generic[S]):
         priority: str | None = None,
     ) -> Sequence[StreamID | Ticket]:
         """Add messages in one atomic commit; return the ID or ticket of each."""
-        return self._stream(priority).add_many(messages)
+        return self._stream(priority).add_many(messages, delay=delay, at=at, ttl=ttl)
 
     def _stream(self, priority: str | None) -> Stream[S]:
         if priority is None:
@@ -350,7 +358,7 @@ class Queue(Generic[S]):
         name = self._names[self._priorities.index(priority)]
         return Stream(self._engine, name, self._decoder)
 
-    def cancel(self, *tickets: Ticket | str) -> int:
+    def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
         return sum(stream.cancel(*tickets) for stream in self.streams())
 

@@ -26,9 +26,12 @@ from kvstream.engine.queue_arguments import (
     Duration,
     Misfire,
     Moment,
+    OnConflict,
     due_ms,
     one_of,
+    refuse_beside_delay,
     span_ms,
+    unique_of,
 )
 from kvstream.errors import BusyGroup, ClientMissing, InvalidArgument, shown
 from kvstream.group import Group
@@ -154,6 +157,10 @@ class Stream(Generic[S]):
         *,
         delay: Duration | None = ...,
         at: Moment | None = ...,
+        ttl: Duration | None = ...,
+        unique: FieldPart | None = ...,
+        window: Duration | None = ...,
+        on_conflict: OnConflict = ...,
     ) -> StreamID | Ticket: ...
 
     def add(
@@ -171,6 +178,10 @@ class Stream(Generic[S]):
         nomkstream: bool = False,
         delay: Duration | None = None,
         at: Moment | None = None,
+        ttl: Duration | None = None,
+        unique: FieldPart | None = None,
+        window: Duration | None = None,
+        on_conflict: OnConflict = "skip",
     ) -> StreamID | Ticket | None:
         """Append one entry and return its ID, as XADD does; adding and trimming are one commit.
 
@@ -182,21 +193,23 @@ class Stream(Generic[S]):
         no stream.
 
         With ``delay`` (seconds or a timedelta) or ``at`` (a datetime or Unix seconds) the entry is
-        appended then, and gets its ID then. Until then it has a ticket, which is returned.
+        appended then, and gets its ID then; its ticket is returned. ``ttl`` deletes it so long
+        after. ``unique`` is an ID that the message holds for the time ``window``, by default until
+        it is done. Meanwhile another one with that ID is left out ("skip"), takes its place if no
+        group has got it ("replace"), takes the place of a delayed one ("debounce"), or is added if
+        a group has got the first ("after"). For one that is left out the ID or ticket of the
+        message that holds it is returned.
         """
         value, names = encode_fields(fields)
-        if delay is not None or at is not None:
-            _refuse_beside_delay(
+        if not (delay is at is ttl is unique is window is None and on_conflict == "skip"):
+            refuse_beside_delay(
                 id=None if id == "*" else id,
-                maxlen=maxlen,
-                minid=minid,
-                limit=limit,
-                idmp=idmp,
-                idmpauto=idmpauto,
-                nomkstream=nomkstream or None,
+                **{"maxlen": maxlen, "minid": minid, "limit": limit},
+                **{"idmp": idmp, "idmpauto": idmpauto, "nomkstream": nomkstream or None},
             )
-            due = due_ms(delay, at, self._engine.clock)
-            return self._engine.run(delayed.add, self._name, value, names, due)
+            held = unique_of(unique, window, on_conflict)
+            due, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
+            return self._engine.run(delayed.add, self._name, value, names, due, ttl_ms, held)
         trimming = None
         if maxlen is not None or minid is not None or limit is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
@@ -208,6 +221,27 @@ class Stream(Generic[S]):
             append.add, self._name, value, names, eid, trimming, nomkstream, once
         )
 
+    @overload
+    def add_many(
+        self,
+        entries: Iterable[FieldsLike],
+        *,
+        maxlen: int | None = ...,
+        minid: BoundLike | None = ...,
+        approximate: bool = ...,
+        limit: int | None = ...,
+    ) -> list[StreamID]: ...
+
+    @overload
+    def add_many(
+        self,
+        entries: Iterable[FieldsLike],
+        *,
+        delay: Duration | None = ...,
+        at: Moment | None = ...,
+        ttl: Duration | None = ...,
+    ) -> list[StreamID | Ticket]: ...
+
     def add_many(
         self,
         entries: Iterable[FieldsLike],
@@ -216,12 +250,22 @@ class Stream(Generic[S]):
         minid: BoundLike | None = None,
         approximate: bool = False,
         limit: int | None = None,
-    ) -> list[StreamID]:
-        """Append entries in one atomic commit and return their IDs; trim once, after the last."""
+        delay: Duration | None = None,
+        at: Moment | None = None,
+        ttl: Duration | None = None,
+    ) -> list[StreamID] | list[StreamID | Ticket]:
+        """Append entries in one atomic commit and return their IDs; trim once, after the last.
+
+        ``delay``, ``at`` and ``ttl`` are those of ``add``, for all entries.
+        """
         trimming = trim_of(maxlen, minid, approximate, limit, None, self._now)
         encoded = encode_many(entries)
         if not encoded:
             return []
+        if not (delay is at is ttl is None):
+            refuse_beside_delay(maxlen=maxlen, minid=minid)
+            due, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
+            return self._engine.run(delayed.add_many, self._name, encoded, due, ttl_ms)
         return self._engine.run(append.add_many, self._name, encoded, trimming)
 
     # --- delayed messages -----------------------------------------------------------------------
@@ -632,15 +676,6 @@ def _needed(package: str) -> Any:
     except ModuleNotFoundError:
         extra = "'kvstream[arrow]'" if package == "pyarrow" else package
         raise ClientMissing(f"this needs {package}: pip install {extra}") from None
-
-
-def _refuse_beside_delay(**given: object) -> None:
-    """Raise InvalidArgument for an option, not None, that a delayed message cannot have."""
-    for name, value in given.items():
-        if value is not None:
-            raise InvalidArgument(
-                f"{name} is for an entry that is appended now: it does not go with delay or at"
-            )
 
 
 def _once(

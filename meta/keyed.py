@@ -68,55 +68,13 @@ class Counts:
 
 
 class Keyed:
-    """The rows of one group. Methods change rows alone, and not the runs of the entries."""
+    """The rows of one group."""
 
     __slots__ = ("stream", "tree")
 
     def __init__(self, stream: Messages, tree_id: int, new: bool = False) -> None:
         self.stream = stream
         self.tree: Tree[bytes] = Tree(tree_id, _value_of, bytes, new)
-
-    def entry(self, batch: Batch, eid: PackedID) -> tuple[bool, Key] | None:
-        """Return whether an entry is held, and its key; None if it has no key."""
-        value = self.tree.get(batch, ENTRY + eid)
-        if value is None:
-            return None
-        if len(value) != 1 + KEY_BYTES:
-            raise Corruption(f"the key of the pending entry {eid.hex()} is damaged")
-        return value[:1] == IS_HELD, value[1:]
-
-    def counts(self, batch: Batch, key: Key) -> Counts:
-        value = self.tree.get(batch, KEY + key)
-        return Counts() if value is None else Counts.decode(value)
-
-    def put_counts(self, batch: Batch, key: Key, counts: Counts) -> None:
-        """Write the counts of a key that has entries, delete those of others."""
-        if counts.busy or counts.held:
-            self.tree.put(batch, KEY + key, counts.encode())
-        else:
-            self.tree.delete(batch, KEY + key)
-
-    def put_busy(self, batch: Batch, key: Key, eid: PackedID) -> None:
-        self.tree.put(batch, ENTRY + eid, IS_BUSY + key)
-
-    def put_held(self, batch: Batch, key: Key, eid: PackedID) -> None:
-        self.tree.put(batch, ENTRY + eid, IS_HELD + key)
-        self.tree.put(batch, HELD + key + eid, key + eid)
-
-    def end_hold(self, batch: Batch, key: Key, eid: PackedID) -> None:
-        """Delete the held row of an entry."""
-        self.tree.delete(batch, HELD + key + eid)
-
-    def forget(self, batch: Batch, eid: PackedID) -> None:
-        """Delete the entry row of an entry."""
-        self.tree.delete(batch, ENTRY + eid)
-
-    def first_held(self, batch: Batch, key: Key, start: PackedID) -> PackedID:
-        """Return the first held entry of a key at or above ``start``; Corruption if none is."""
-        found = self.tree.first(batch, HELD + key + start)
-        if found is None or len(found) != KEY_BYTES + ID_BYTES or found[:KEY_BYTES] != key:
-            raise Corruption(f"no held entry of the key {key.hex()} is found")
-        return found[KEY_BYTES:]
 
     def keys(self, batch: Batch) -> Iterator[tuple[Key, Counts]]:
         """Yield all keys, with their counts; they may change meanwhile."""
@@ -131,7 +89,84 @@ class Keyed:
             start = found[-1][0] + b"\0"
 
 
+class Edit:
+    """One change of the rows of a group; ``apply`` writes it. The runs are the caller's to change.
+
+    An entry is looked up, and changed, once.
+    """
+
+    __slots__ = ("_batch", "_counts", "_rows", "_tree")
+
+    def __init__(self, keyed: Keyed, batch: Batch) -> None:
+        self._tree, self._batch = keyed.tree, batch
+        self._counts: dict[Key, Counts] = {}
+        self._rows: dict[bytes, bytes | None] = {}
+
+    def entry(self, eid: PackedID) -> tuple[bool, Key] | None:
+        """Return whether an entry is held, and its key; None if it has no key."""
+        value = self._tree.get(self._batch, ENTRY + eid)
+        if value is None:
+            return None
+        if len(value) != 1 + KEY_BYTES:
+            raise Corruption(f"the key of the pending entry {eid.hex()} is damaged")
+        return value[:1] == IS_HELD, value[1:]
+
+    def counts(self, key: Key) -> Counts:
+        """Return the counts of a key, for the caller to change."""
+        counts = self._counts.get(key)
+        if counts is None:
+            value = self._tree.get(self._batch, KEY + key)
+            counts = self._counts[key] = Counts() if value is None else Counts.decode(value)
+        return counts
+
+    def put_busy(self, key: Key, eid: PackedID) -> None:
+        self._rows[ENTRY + eid] = IS_BUSY + key
+
+    def put_held(self, key: Key, eid: PackedID) -> None:
+        self._rows[ENTRY + eid] = IS_HELD + key
+        self._rows[HELD + key + eid] = key + eid
+
+    def end_hold(self, key: Key, eid: PackedID) -> None:
+        """Delete the held row of an entry."""
+        self._rows[HELD + key + eid] = None
+
+    def forget(self, eid: PackedID) -> None:
+        """Delete the entry row of an entry."""
+        self._rows[ENTRY + eid] = None
+
+    def first_held(self, key: Key, start: PackedID) -> PackedID:
+        """Return the first held entry of a key at or above ``start``; Corruption if none is."""
+        suffix = HELD + key + start
+        while True:
+            found = self._tree.first(self._batch, suffix)
+            if found is None or len(found) != KEY_BYTES + ID_BYTES or found[:KEY_BYTES] != key:
+                raise Corruption(f"no held entry of the key {key.hex()} is found")
+            suffix = HELD + found
+            if suffix not in self._rows:
+                return found[KEY_BYTES:]
+            suffix += b"\0"
+
+    def apply(self) -> None:
+        """Write the rows, those of the keys included; keys without entries have none."""
+        rows, tree, batch = self._rows, self._tree, self._batch
+        for key, counts in self._counts.items():
+            rows[KEY + key] = counts.encode() if counts.busy or counts.held else None
+        if len(rows) > _FEW:
+            gone = [suffix for suffix, value in rows.items() if value is None]
+            tree.replace(
+                batch, gone, {suffix: value for suffix, value in rows.items() if value is not None}
+            )
+            return
+        for suffix, value in rows.items():
+            if value is None:
+                tree.delete(batch, suffix)
+            else:
+                tree.put(batch, suffix, value)
+
+
 _PAGE = 1000
+_FEW = 8
+"""Up to this number, rows are written one by one."""
 
 
 def _value_of(suffix: bytes, value: bytes) -> bytes:

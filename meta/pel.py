@@ -23,7 +23,7 @@ from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
 from kvstream.meta import pel_index
-from kvstream.meta.keyed import Key, Keyed
+from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
     HELD_MS,
@@ -555,6 +555,28 @@ def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None
     return before._replace(ids=[*before.ids, *part])
 
 
+# --- readers that wait --------------------------------------------------------------------------
+
+
+def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
+    """Wake the readers of a group that limits entries in flight, after some are not any more."""
+    policy = group.policy
+    if policy is not None and (policy.max_in_flight or policy.order_by):
+        txn.signal(name)
+
+
+def note_renewed(txn: Txn, group: GroupMeta) -> None:
+    """Note that leases begin now, which is earlier than the others if the clock was set back."""
+    group.owned_since = min(group.owned_since, txn.now_ms)
+
+
+def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
+    """Wake the readers of a group with leases after a claim: they see when its leases end."""
+    if group.policy is not None:
+        group.owned_since = 0
+        txn.signal(name)
+
+
 # --- order by key -------------------------------------------------------------------------------
 
 DELETED_MAX = 1000
@@ -566,11 +588,11 @@ def settle(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
 
     For groups that deliver in order by key, after their runs have changed.
     """
-    keyed, batch = group.keyed, txn.batch
-    assert keyed is not None
+    assert group.keyed is not None
+    edit = Edit(group.keyed, txn.batch)
     freed: dict[Key, None] = {}
     for eid in ids:
-        known = keyed.entry(batch, eid)
+        known = edit.entry(eid)
         if known is None:
             continue
         was_held, key = known
@@ -578,48 +600,48 @@ def settle(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
         there = run is not None and run.ids[bisect_left(run.ids, eid)] == eid
         if run is not None and there and was_held == (run.time_ms == HELD_MS):
             continue
-        counts = keyed.counts(batch, key)
+        counts = edit.counts(key)
         if was_held:
-            keyed.end_hold(batch, key, eid)
+            edit.end_hold(key, eid)
             counts.held -= 1
         else:
             counts.busy -= 1
-        if there:  # claimed by FORCE, or given back
-            keyed.put_busy(batch, key, eid)
+        if there:  # claimed by FORCE
+            edit.put_busy(key, eid)
             counts.busy += 1
         else:
-            keyed.forget(batch, eid)
-        keyed.put_counts(batch, key, counts)
+            edit.forget(eid)
         freed[key] = None
     if freed:
-        make_ready(txn, group, freed)
+        _make_ready(txn, group, edit, freed)
 
 
 def make_ready(txn: Txn, group: GroupMeta, keys: Iterable[Key]) -> None:
     """Make the next held entries of some keys ready, as far as these have room."""
-    keyed, batch, policy = group.keyed, txn.batch, group.policy
+    assert group.keyed is not None
+    _make_ready(txn, group, Edit(group.keyed, txn.batch), keys)
+
+
+def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> None:
+    keyed, policy = group.keyed, group.policy
     assert keyed is not None
     assert policy is not None
     ready: dict[PackedID, bool] = {}
     """Whether the message still exists."""
     for key in keys:
-        counts = keyed.counts(batch, key)
-        if not counts.held or counts.busy >= policy.max_per_key:
-            continue
-        left = DELETED_MAX
+        counts, left = edit.counts(key), DELETED_MAX
         while counts.held and counts.busy < policy.max_per_key:
-            eid = keyed.first_held(batch, key, counts.first)
-            keyed.end_hold(batch, key, eid)
+            eid = counts.first = edit.first_held(key, counts.first)
+            edit.end_hold(key, eid)
             counts.held -= 1
-            counts.first = eid
             left -= 1
             ready[eid] = left < 0 or _exists(txn, keyed, eid)
             if ready[eid]:
-                keyed.put_busy(batch, key, eid)
+                edit.put_busy(key, eid)
                 counts.busy += 1
             else:
-                keyed.forget(batch, eid)
-        keyed.put_counts(batch, key, counts)
+                edit.forget(eid)
+    edit.apply()
     if not ready:
         return
     rank = group.nack_rank = group.nack_rank + 1

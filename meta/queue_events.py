@@ -69,6 +69,14 @@ class QueueEvents:
             *(eid, _text(key_of(name)), _text(group), reason),
         )
 
+    def reap(self, name: bytes, group: bytes, consumer: bytes) -> None:
+        """Count and log a consumer that was removed because it was idle."""
+        self.consumers_reaped += 1
+        self._throttle(name, group, "reaped").log(
+            *(_log, NOTICE, "stream %s: consumer %s of group %s was idle and is removed"),
+            *(_text(key_of(name)), _text(consumer), _text(group)),
+        )
+
     def limit(self, name: bytes, group: bytes, kind: str) -> None:
         """Count and log a read that one of LIMITS kept from entries."""
         self.limited[kind] = self.limited.get(kind, 0) + 1
@@ -82,7 +90,7 @@ class QueueEvents:
         if found is None:
             if len(self._throttles) >= THROTTLES_MAX:
                 del self._throttles[next(iter(self._throttles))]
-            found = Throttle() if kind == "dead" else Throttle(lines=1, seconds=LIMIT_LINE_S)
+            found = Throttle(1, LIMIT_LINE_S) if kind in LIMITS else Throttle()
             self._throttles[name, group, kind] = found
         return found
 

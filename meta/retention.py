@@ -100,7 +100,9 @@ class Progress:
     seen: tuple[object, ...] = ()
     """What the stream was like after the last check."""
     thinned_to: StreamID = MIN_ID
-    """The first node that was not looked at for single entries that may go."""
+    """The node at which to look on for single entries that may go; MIN_ID: at the first one."""
+    excess_to: StreamID = MIN_ID
+    """The same for entries above MAXLEN or MAXBYTES."""
     pause_ms: int = 0
     """How long a check waits for acknowledgements."""
     segments: list[Segment] = field(default_factory=list)

@@ -265,11 +265,7 @@ def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
 @COMMANDS.command("setnx", "key value", FAST_GROW, FIRST, since="1.0.0", uses="OW insert")
 def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string if it does not exist; return 1 if it was set."""
-    name = session.prefix + argv[1]
-    if keyspace.exists(txn, name):
-        return 0
-    strings.put(txn, name, argv[2])
-    return 1
+    return int(strings.put_new(txn, session.prefix + argv[1], argv[2]))
 
 
 @COMMANDS.command("setex", "key seconds value", GROW, FIRST, since="2.0.0", uses="OW update")

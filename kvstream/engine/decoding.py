@@ -133,8 +133,7 @@ class Decoder(Generic[S]):
     def delayed_message(self, key: bytes, found: Any) -> DelayedMessage[S]:
         """Return a message of ``operations.delayed`` that is not due yet."""
         entry = self.entries(key, [Entry(MIN_ID, found.fields)])[0]
-        ttl = found.ttl_ms / 1000 if found.ttl_ms else None
-        return DelayedMessage(found.ticket, entry.fields, ttl, self.name(found.unique_id))
+        return DelayedMessage(found.ticket, entry.fields)
 
     def schedule(self, key: bytes, found: Any) -> Schedule[S]:
         """Return a schedule of ``operations.schedules``."""

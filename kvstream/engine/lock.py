@@ -48,10 +48,10 @@ class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
         """Wait until the lock may be free; return at once, and true, if this thread has it."""
         if self.is_held_here():
             return True
-        wake_up = threading.Lock()
-        wake_up.acquire()
         impatient_at = monotonic() + HANDOVER_S
         while self.busy:
+            wake_up = threading.Lock()  # a new one: the last may be released yet, after RETRY_S
+            wake_up.acquire()
             handed = monotonic() >= impatient_at
             mine = wake_up, handed
             try:

@@ -11,6 +11,7 @@ from typing import Any, Literal, NamedTuple
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
 from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.layout.values import FieldPart, to_bytes
+from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
 from kvstream.types.ids import StreamID
 
@@ -69,17 +70,32 @@ def due_ms(delay: Duration | None, at: Moment | None, clock: Clock) -> int | Non
     return None if delay is None else clock.now_ms() + span_ms(delay, "delay")
 
 
+def unique_of(
+    unique: FieldPart | None, window: Duration | None, on_conflict: OnConflict
+) -> Unique | None:
+    """Return the unique ID of a message, and what becomes of it while another one holds that."""
+    if unique is None:
+        if window is not None or on_conflict != "skip":
+            raise InvalidArgument("window and on_conflict go with unique: the ID of the message")
+        return None
+    window_ms = 0 if window is None else span_ms(window, "window")
+    conflict = Conflict(one_of(on_conflict, CONFLICTS, "on_conflict").upper())
+    return Unique(to_bytes(unique, "unique"), window_ms, conflict)
+
+
+def refuse_beside_delay(**given: object) -> None:
+    """Raise InvalidArgument for an option, not None, that such a message cannot have."""
+    for name, value in given.items():
+        if value is not None:
+            raise InvalidArgument(f"{name} does not go with delay, at, ttl and unique")
+
+
 def one_of(word: str, known: tuple[str, ...], what: str) -> str:
     """Return a word that is known; InvalidArgument names the nearest one."""
     if word not in known:
         near = nearest(str(word), known) or f": it is one of {', '.join(known)}"
         raise InvalidArgument(f"{what} cannot be {shown(word)}{near}")
     return word
-
-
-def part_of(value: FieldPart | None, what: str) -> bytes:
-    """Return a name or value as bytes; b"" for None."""
-    return b"" if value is None else to_bytes(value, what)
 
 
 # --- policies -------------------------------------------------------------------------------------

@@ -6,14 +6,23 @@ from enum import StrEnum
 from functools import partial
 
 from kvstream.errors import InvalidArgument, nearest, shown
-from kvstream.meta.pel import COUNT_MAX, Targets, drop, drop_one, plan, stretches, take
+from kvstream.meta.pel import (
+    COUNT_MAX,
+    Targets,
+    drop,
+    drop_one,
+    plan,
+    signal_freed,
+    stretches,
+    take,
+)
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, Outcome, delete_but
 from kvstream.operations.entries import live, live_rows
-from kvstream.operations.groups import group_of_key, signal_freed
+from kvstream.operations.groups import group_of_key
 from kvstream.operations.retries import GivenBack
 from kvstream.operations.trim import RefPolicy, drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts

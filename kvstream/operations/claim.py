@@ -21,10 +21,12 @@ from kvstream.meta.pel import (
     Stretches,
     Targets,
     ids_between,
+    note_renewed,
     plan,
     runs_by_time,
     runs_from,
     runs_of,
+    signal_owned,
     stretches,
 )
 from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
@@ -33,12 +35,7 @@ from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
-from kvstream.operations.groups import (
-    consumer_of,
-    group_of_key,
-    note_renewed,
-    signal_owned,
-)
+from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import Steps
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed

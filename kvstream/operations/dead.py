@@ -104,7 +104,6 @@ def bury(
                 found.append(entry.id)
     if made:
         _add(txn, name, dead_key(stream, group), made)
-    txn.frees = True
     for eid in found:
         txn.catalog.queue_events.bury(stream.name, group.name, eid, reason)
     pel.drop(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))

@@ -125,6 +125,17 @@ def add(
     return added
 
 
+def add_many(
+    txn: Txn,
+    name: bytes,
+    messages: list[tuple[bytes, Names]],
+    at_ms: int | None = None,
+    ttl_ms: int = 0,
+) -> list[Added]:
+    """Add encoded messages that are due at the same time; return the ID or ticket of each."""
+    return [add(txn, name, value, names, at_ms, ttl_ms) for value, names in messages]
+
+
 def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
     """Return the message that keeps a new one out; None if that is added.
 

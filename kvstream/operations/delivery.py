@@ -278,11 +278,12 @@ class _Again:
         txn, group = self.txn, self.group
         self._look(ready_runs(txn, group), limits.owned)
         ready = len(self.taken)
-        limits.owned -= ready
         if lease_ms is not None:
             self._look(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
             txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
         self._apply(name, member, noack)
+        if self.policy.max_in_flight:
+            limits.owned = max(0, self.policy.max_in_flight - in_flight(txn, group))
         return self.taken
 
     def _look(self, runs: Iterable[Run], most: int) -> None:

@@ -150,25 +150,6 @@ def group_of_key(
     return stream, found
 
 
-def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
-    """Wake the readers of a group that limits entries in flight, after some are not any more."""
-    policy = group.policy
-    if policy is not None and (policy.max_in_flight or policy.order_by):
-        txn.signal(name)
-
-
-def note_renewed(txn: Txn, group: GroupMeta) -> None:
-    """Note that leases begin now, which is earlier than the others if the clock was set back."""
-    group.owned_since = min(group.owned_since, txn.now_ms)
-
-
-def signal_owned(txn: Txn, name: bytes, group: GroupMeta) -> None:
-    """Wake the readers of a group with leases after a claim: they see when its leases end."""
-    if group.policy is not None:
-        group.owned_since = 0
-        txn.signal(name)
-
-
 def consumer_of(txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
     """Return a consumer, created if missing, and update its seen time."""
     consumer = group.consumers.get(name) or txn.catalog.consumer(txn, group, name)
@@ -253,7 +234,7 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     lost = pel.drop_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
     if lost:
-        signal_freed(txn, name, found)
+        pel.signal_freed(txn, name, found)
     return lost
 
 

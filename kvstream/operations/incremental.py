@@ -15,7 +15,15 @@ from typing import Generic, NamedTuple, TypeVar
 
 from kvstream.layout.rows import Rows
 from kvstream.meta import pel, pel_index
-from kvstream.meta.pel import Change, Targets, ids_between, run_at, runs_from
+from kvstream.meta.pel import (
+    Change,
+    Targets,
+    ids_between,
+    run_at,
+    runs_from,
+    signal_freed,
+    signal_owned,
+)
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run, RunWatch
 from kvstream.meta.txn import Txn
@@ -37,12 +45,7 @@ from kvstream.operations.claim import (
 )
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.entries import live_rows
-from kvstream.operations.groups import (
-    consumer_of,
-    group_of_key,
-    signal_freed,
-    signal_owned,
-)
+from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
 

@@ -25,13 +25,13 @@ from kvstream.layout.keys import (
 from kvstream.layout.rows import Rows
 from kvstream.meta import catalog, idempotency, nodes, pel
 from kvstream.meta.pel import oldest_delivery, runs_from, runs_of
-from kvstream.meta.pel_index import nacked_in, pending_in, pending_with
+from kvstream.meta.pel_index import nacked_in, pending_in, pending_with, times_of
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import Run, RunIndex, Share
+from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, Run, RunIndex, Share
 from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
-from kvstream.operations import entries, thresholds
+from kvstream.operations import delayed, entries, thresholds
 from kvstream.operations.groups import existing_group, lag
 from kvstream.operations.pages import Steps, entry_steps
 from kvstream.storage.batch import Family, Row
@@ -48,6 +48,9 @@ from kvstream.types.records import (
     StreamInfo,
 )
 
+GIVEN_BACK_RUNS = 2000
+"""Runs that are read to tell entries apart that were given back."""
+
 
 class StreamFigures(NamedTuple):
     """Figures of one stream."""
@@ -58,6 +61,8 @@ class StreamFigures(NamedTuple):
     """None for an empty stream."""
     last: StreamID
     groups: int
+    delayed: int
+    """Messages that are not in the stream yet."""
 
 
 class GroupFigures(NamedTuple):
@@ -73,6 +78,8 @@ class GroupFigures(NamedTuple):
     """Entries given back, which have no owner."""
     oldest_ms: int
     """Milliseconds since the oldest delivery that was not acknowledged; 0: none."""
+    waiting: int
+    """Entries given back that wait for a time, or for another entry of their key."""
 
 
 class Listed(NamedTuple):
@@ -107,7 +114,8 @@ def stream_figures(txn: Txn, name: bytes) -> StreamFigures | None:
         return None
     first = stream.first if stream.length else None
     return StreamFigures(
-        stream.length, stream.entries_added, first, stream.last, stream.groups_count
+        *(stream.length, stream.entries_added, first, stream.last, stream.groups_count),
+        delayed.count(txn, stream),
     )
 
 
@@ -128,6 +136,7 @@ class Counted(NamedTuple):
     nacked: int = 0
     oldest: int | None = None
     """The earliest delivery time."""
+    waiting: int = 0
     following: bytes | None = b""
     """The ID at which the next step starts; None: all are counted."""
 
@@ -142,8 +151,9 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
     if found is None:
         return so_far._replace(following=None)
     if found.indexed or found.index is not None:
-        oldest = oldest_delivery(txn, found)
-        return Counted(pending_in(txn, found), nacked_in(txn, found), oldest, None)
+        oldest, nacked = oldest_delivery(txn, found), nacked_in(txn, found)
+        waiting = nacked - count_given_back(txn, found, b"", OWNED_FIRST) if nacked else 0
+        return Counted(pending_in(txn, found), nacked, oldest, waiting, None)
     runs = found.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
     times = [run.time_ms for run in runs if run.owned]
     if so_far.oldest is not None:
@@ -152,6 +162,7 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
         so_far.pending + sum(len(run.ids) for run in runs),
         so_far.nacked + sum(len(run.ids) for run in runs if not run.owned),
         min(times, default=None),
+        so_far.waiting + sum(len(run.ids) for run in runs if not run.owned and run.time_ms),
         runs[-1].anchor + b"\0" if len(runs) == thresholds.RUNS_TOGETHER else None,
     )
 
@@ -177,7 +188,20 @@ def group_figures(
         pending=counted.pending,
         nacked=counted.nacked,
         oldest_ms=0 if counted.oldest is None else max(0, txn.now_ms - counted.oldest),
+        waiting=counted.waiting,
     )
+
+
+def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> int:
+    """Count the entries given back between two places in the order of time, of GIVEN_BACK_RUNS."""
+    count = 0
+    for suffix in islice(times_of(txn, group, start), GIVEN_BACK_RUNS):
+        if suffix >= end:
+            break
+        run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
+        if run is not None and not run.owned:
+            count += len(run.ids)
+    return count
 
 
 def _group(txn: Txn, name: bytes, group: bytes) -> GroupMeta | None:

@@ -10,13 +10,13 @@ from enum import IntEnum
 from functools import partial
 
 from kvstream.errors import InvalidArgument
-from kvstream.meta.pel import Targets, drop, plan, runs_at
+from kvstream.meta.pel import Targets, drop, note_renewed, plan, runs_at, signal_freed
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
-from kvstream.operations.groups import group_of_key, note_renewed, signal_freed
+from kvstream.operations.groups import group_of_key
 from kvstream.operations.retries import GivenBack
 from kvstream.types.ids import PACKED, StreamID, ascending_packed
 

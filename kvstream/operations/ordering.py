@@ -17,7 +17,7 @@ from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import Rows
 from kvstream.layout.values import decode_checked
 from kvstream.meta import catalog, pel, pel_index
-from kvstream.meta.keyed import Counts, Key, Keyed, key_of_value
+from kvstream.meta.keyed import Edit, Keyed, key_of_value
 from kvstream.meta.pel_index import times_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
@@ -29,7 +29,7 @@ from kvstream.operations.reply_limits import Budget
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 
-LOOK_MAX = 10_000
+LOOK_MAX = 5000
 """Entries that one read looks at: some tens of milliseconds if all of them are held."""
 PAGE = 500
 """Entries that are looked at together."""
@@ -83,10 +83,11 @@ def take_new(
 
 def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int) -> list[Row]:
     """Return the next entries to look at: as many as are wanted, or pages if many are held."""
-    if left <= entries.FEW and not looked:
+    most = entries.first_page(stream)
+    is_large = most < entries.FIRST_PAGE
+    if left <= entries.FEW and not looked and not is_large:
         return entries.ahead(txn, stream, group, left).page
-    most = min(PAGE, entries.first_page(stream) if left > PAGE else PAGE, LOOK_MAX - looked)
-    most = max(1, min(most, max(left, 2 * looked)))
+    most = min(most if is_large else PAGE, LOOK_MAX - looked, max(left, 2 * looked))
     return entries.rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
 
 
@@ -96,9 +97,8 @@ class _Choice:
     def __init__(self, txn: Txn, stream: StreamMeta, group: GroupMeta, noack: bool) -> None:
         assert group.policy is not None
         self._txn, self._group, self._noack = txn, group, noack
-        self._keyed = keyed_of(txn, stream, group)
+        self._edit = Edit(keyed_of(txn, stream, group), txn.batch)
         self._field, self._most = group.policy.order_by, group.policy.max_per_key
-        self._counts: dict[Key, Counts] = {}
 
     def of(self, page: list[Row], left: int) -> tuple[list[int], int]:
         """Return what becomes of the first entries of a page, and how many these are.
@@ -122,23 +122,20 @@ class _Choice:
                 fate = _GIVEN if value is None else self._fate(eid, value)
             left -= fate == _GIVEN
             fates.append(fate)
-        for key, counts in self._counts.items():
-            self._keyed.put_counts(self._txn.batch, key, counts)
+        self._edit.apply()
         return fates, len(fates)
 
     def _fate(self, eid: PackedID, value: bytes) -> int:
-        keyed, batch, key = self._keyed, self._txn.batch, key_of_value(value)
-        counts = self._counts.get(key)
-        if counts is None:
-            counts = self._counts[key] = keyed.counts(batch, key)
+        edit, key = self._edit, key_of_value(value)
+        counts = edit.counts(key)
         if counts.busy < self._most and not counts.held:
             if not self._noack:
                 counts.busy += 1
-                keyed.put_busy(batch, key, eid)
+                edit.put_busy(key, eid)
             return _GIVEN
         counts.first = min(counts.first, eid) if counts.held else eid
         counts.held += 1
-        keyed.put_held(batch, key, eid)
+        edit.put_held(key, eid)
         return _HELD
 
 

@@ -1,31 +1,28 @@
 """KVSTREAM.INFO: what a stream is like as a queue, with the figures of each group.
 
 The cost grows with the groups, not with the entries. What tells entries that were given back apart
-(ready, waiting, held) is read from at most COUNTED_RUNS runs of each group. If Redis's rules do not
-tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at most.
+(ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each group. If Redis's rules do
+not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at most.
 """
 
-from itertools import islice
 from typing import NamedTuple
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U64, database_of, key_of, qualified
 from kvstream.meta import nodes, timers
-from kvstream.meta.pel_index import nacked_in, pending_in, times_of
+from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.retention import Retention
-from kvstream.meta.runs import HELD_MS, OWNED_FIRST, TIME_BYTES
+from kvstream.meta.runs import HELD_MS, OWNED_FIRST
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, entries
+from kvstream.operations import delayed, entries, schedules
 from kvstream.operations.groups import lag
+from kvstream.operations.info import count_given_back
 from kvstream.operations.retention import needs_of_group, progress_of
 from kvstream.types.ids import MAX_ID
 
-COUNTED_RUNS = 2000
 COUNTED_NODES = 2000
-SCHEDULE = b"S"
-"""The tag of rows of schedules."""
 _HELD_FIRST = U64.pack(HELD_MS)
 
 
@@ -68,7 +65,7 @@ def queue_info(txn: Txn, name: bytes) -> QueueInfo:
     return QueueInfo(
         length=stream.length,
         delayed=delayed.count(txn, stream),
-        schedules=sum(1 for _ in timers.scan_rows(txn, stream, SCHEDULE)),
+        schedules=sum(1 for _ in timers.scan_rows(txn, stream, schedules.ROW_TAG)),
         groups=[group_queue(txn, name, stream, group) for group in txn.catalog.groups(txn, stream)],
         retention=None if progress is None else progress.rules,
     )
@@ -79,8 +76,8 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
     pending, nacked = pending_in(txn, group), nacked_in(txn, group)
     again = held = 0
     if nacked:
-        again = _count_runs(txn, group, b"", OWNED_FIRST)
-        held = _count_runs(txn, group, _HELD_FIRST, b"\xff")
+        again = count_given_back(txn, group, b"", OWNED_FIRST)
+        held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
     behind = _undelivered(txn, stream, group)
     return GroupQueue(
         name=group.name,
@@ -93,18 +90,6 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
         oldest_ms=_oldest_ms(txn, stream, group),
         policy=group.policy,
     )
-
-
-def _count_runs(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> int:
-    """Count the entries given back whose places in the order of time are between two bounds."""
-    count = 0
-    for suffix in islice(times_of(txn, group, start), COUNTED_RUNS):
-        if suffix >= end:
-            break
-        run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
-        if run is not None and not run.owned:
-            count += len(run.ids)
-    return count
 
 
 def _undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:

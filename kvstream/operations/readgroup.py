@@ -19,6 +19,7 @@ from kvstream.meta.pel import (
     drop,
     ids_between,
     lift,
+    note_renewed,
     oldest_time,
     place,
     runs_by_time,
@@ -31,13 +32,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import delivery, entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
-from kvstream.operations.groups import (
-    advance_over,
-    consumer_of,
-    group_of_key,
-    lag,
-    note_renewed,
-)
+from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Row

@@ -6,17 +6,13 @@ A group with the rule has one timer, at the time at which its first consumer cou
 is never later than the rule's time from now, so a consumer that appears meanwhile needs no timer.
 """
 
-from itertools import islice
-
-from kvstream.meta.pel import runs_of
-from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.retention import REAP_ROWS
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
 from kvstream.operations.groups import delete_consumer
+from kvstream.operations.removal import give_back
 from kvstream.operations.retention import arm, disarm
-from kvstream.types.ids import StreamID
 
 STEP_RUNS = 500
 """Runs of pending entries that one step passes on."""
@@ -59,18 +55,9 @@ def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: i
     for member in list(txn.catalog.consumers(txn, group)):
         if txn.now_ms - member.seen_ms < idle_ms:
             continue
-        left -= _pass_on(txn, name, group, member, left)
+        left -= give_back(txn, name, group, member, left)[0]
         if left <= 0:
             return False
         delete_consumer(txn, name, group.name, member.name)
-        txn.catalog.queue_events.consumers_reaped += 1
+        txn.catalog.queue_events.reap(stream.name, group.name, member.name)
     return True
-
-
-def _pass_on(txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int) -> int:
-    """Give back the entries of some runs of a consumer; return how many runs."""
-    runs = list(islice(runs_of(txn, group, member), most))
-    ids = [StreamID.unpack(eid) for run in runs for eid in run.ids]
-    if ids:
-        negative_acknowledge(txn, name, group.name, ids, Nack(NackMode.FAIL))
-    return len(runs)

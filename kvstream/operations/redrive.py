@@ -289,7 +289,6 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
         txn.catalog.queue_events.redriven += len(made)
     gone = sorted(letter.id for letters in chosen.values() for letter in letters)
     if gone:
-        txn.frees = True
         drop_references(txn, stream, gone)
         erase(txn, stream, gone)
     pause_ms = job.rate_ms if gone and job.rate_ms else PAUSE_MS

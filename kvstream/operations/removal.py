@@ -10,6 +10,7 @@ from itertools import islice
 from kvstream.errors import InvalidArgument, RequestError, quoted
 from kvstream.meta import nodes, pel_index
 from kvstream.meta.pel import runs_of
+from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.groups import existing_group, set_group_id
@@ -17,6 +18,22 @@ from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 
 RUNS_TOGETHER = 1000
 """Runs that one step gives back: some milliseconds of work."""
+
+
+def give_back(
+    txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int | None
+) -> tuple[int, int]:
+    """Make up to ``most`` runs of a consumer's entries ready; return how many, of how many entries.
+
+    The delivery counts stay.
+    """
+    runs = list(islice(runs_of(txn, group, member), most))
+    rank = group.nack_rank + 1
+    given = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
+    pel_index.replace(txn, group, runs, given)
+    count = sum(len(run.ids) for run in runs)
+    note_released(txn, name, group, rank, count)
+    return len(runs), count
 
 
 class PassingOn:
@@ -42,14 +59,9 @@ class PassingOn:
         if member is None:
             place = f"in group {quoted(self._group)}"
             raise RequestError(f"there is no consumer {quoted(self._consumer)} {place}")
-        runs = list(islice(runs_of(txn, found, member), most))
-        rank = found.nack_rank + 1
-        given = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
-        pel_index.replace(txn, found, runs, given)
-        count = sum(len(run.ids) for run in runs)
-        note_released(txn, self._name, found, rank, count)
+        runs, count = give_back(txn, self._name, found, member, most)
         self._count += count
-        if most is not None and len(runs) == most:
+        if runs == most:
             return None
         txn.frees = True
         txn.catalog.drop_consumer(txn, found, member)

@@ -17,7 +17,7 @@ from itertools import islice
 from struct import error as StructError
 from typing import NamedTuple
 
-from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import nodes, timers
 from kvstream.meta.pel import runs_from
@@ -168,7 +168,9 @@ def run(txn: Txn, name: bytes) -> tuple[int, bool]:
         raise NoSuchKey
     removed, more = check(txn, stream)
     progress = stream.retained
-    return removed, more or (progress is not None and progress.thinned_to > MIN_ID)
+    if progress is not None:
+        more = more or progress.thinned_to > MIN_ID or progress.excess_to > MIN_ID
+    return removed, more
 
 
 def changed_streams(txn: Txn, limit: int = 100) -> int:
@@ -176,16 +178,23 @@ def changed_streams(txn: Txn, limit: int = 100) -> int:
 
     Stops after a stream from which entries were removed, so that a commit stays small.
     """
-    catalog, found = txn.catalog, 0
-    for name in list(catalog.retained):
-        stream = catalog.streams.get(name)
-        progress = None if stream is None else progress_of(txn, stream)
+    retained, found = txn.catalog.retained, 0
+    for name in list(retained):
+        stream = txn.catalog.streams.get(name)
+        retained.discard(name)  # after damage it is looked at once it is loaded again
+        try:
+            progress = None if stream is None else progress_of(txn, stream)
+        except Corruption:
+            continue
         if stream is None or progress is None:
-            catalog.retained.discard(name)
-        elif progress.seen != _version(txn, stream, progress.rules):
+            continue
+        removed = 0
+        if progress.seen != _version(txn, stream, progress.rules):
             found += 1
-            if check(txn, stream)[0] or found >= limit:
-                break
+            removed, _ = check(txn, stream)
+        retained.add(name)
+        if removed or found >= limit:
+            break
     return found
 
 
@@ -245,7 +254,9 @@ def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) 
         due = stream.first.ms + rules.max_age_ms
         times.append(max(due, now_ms + AGE_CHECK_MS))
     if needs.first < needs.undelivered and (rules.acked or not rules.force):
-        progress.pause_ms = min(max(CHECK_MS, 2 * progress.pause_ms), WAIT_MAX_MS)
+        ended = progress.thinned_to == progress.excess_to == MIN_ID
+        longer = 2 * progress.pause_ms if ended else 0
+        progress.pause_ms = min(max(CHECK_MS, longer), WAIT_MAX_MS)
         times.append(now_ms + progress.pause_ms)
     return min(times, default=0)
 
@@ -265,13 +276,11 @@ def _by_bounds(
         uncounted = not _count_bytes(txn, stream, progress)
         excess = max(excess, 0 if uncounted else _excess_entries(txn, stream, progress))
     gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), kept.first)
-    removed, excess, thinned = removed + gone, excess - gone, 0
-    if removed < STEP_ENTRIES and not (rules.force and not acked):
-        upto = MAX_ID if acked else old
-        thinned = _thin(txn, stream, progress, _ALL, min(upto, needs.undelivered), needs)
-        thinned += _thin(txn, stream, progress, excess - thinned, needs.undelivered, needs)
-        if excess <= thinned and not acked and not rules.max_age_ms:
-            progress.thinned_to = MIN_ID  # the next excess is taken from the first entries again
+    removed, thinned = removed + gone, 0
+    if removed < STEP_ENTRIES:
+        upto = MAX_ID if acked else MIN_ID if rules.force else old
+        left = 0 if rules.force else excess - gone
+        thinned = _thin_by_bounds(txn, stream, progress, upto, left, needs)
     removed += thinned
     return removed, removed >= STEP_ENTRIES or thinned >= THINNED_MORE or uncounted
 
@@ -303,30 +312,45 @@ def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
 # --- entries behind the first that a group needs -------------------------------------------------
 
 
-def _thin(
-    txn: Txn, stream: StreamMeta, progress: Progress, most: int, upto: StreamID, needs: Needs
+def _thin_by_bounds(
+    txn: Txn, stream: StreamMeta, progress: Progress, upto: StreamID, excess: int, needs: Needs
 ) -> int:
-    """Remove single entries below ``upto`` that no group needs, at most ``most``.
+    """Remove single entries that no group needs: those below ``upto``, then up to ``excess``.
 
-    Each call looks at the next THINNED_NODES nodes, and begins again at the first one at the end.
+    Each call goes on at the node where the one before stopped. After the last node it stops, and
+    the next call begins at the first one.
     """
-    if most <= 0 or not stream.length or upto <= max(stream.first, needs.first):
-        return 0
-    start = max(progress.thinned_to, stream.head)
+    removed, ahead, above = 0, progress.thinned_to, progress.excess_to
+    progress.thinned_to = progress.excess_to = MIN_ID
+    first, last = max(stream.first, needs.first), needs.undelivered
+    if stream.length and min(upto, last) > first:
+        removed, progress.thinned_to = _thin(txn, stream, ahead, _ALL, min(upto, last))
+    if stream.length and excess > removed and last > first:
+        gone, progress.excess_to = _thin(txn, stream, above, excess - removed, last)
+        removed += gone
+    return removed
+
+
+def _thin(
+    txn: Txn, stream: StreamMeta, start: StreamID, most: int, upto: StreamID
+) -> tuple[int, StreamID]:
+    """Remove up to ``most`` entries below ``upto`` that no group needs, of the nodes from one on.
+
+    Return how many, and the node at which to go on; MIN_ID after the last one.
+    """
     ids: list[StreamID] = []
-    looked = list(islice(_nodes_from(txn, stream, start), THINNED_NODES + 1))
+    looked = list(islice(_nodes_from(txn, stream, max(start, stream.head)), THINNED_NODES + 1))
     for node in looked[:THINNED_NODES]:
         if node.first >= upto:
             break
         ids += entry_ids(txn, stream, node)
-    following = looked[THINNED_NODES].first if len(looked) > THINNED_NODES else MIN_ID
-    progress.thinned_to = following if following < upto else MIN_ID
+    following = looked[THINNED_NODES].first if len(looked) > THINNED_NODES else MAX_ID
     ids = ids[: bisect_left(ids, upto)]
     needed = referenced(txn, stream, ids) if ids else set()
     gone = [eid for eid in ids if eid not in needed][:most]
     if gone:
         remove_entries(txn, stream, gone)
-    return len(gone)
+    return len(gone), following if following < upto else MIN_ID
 
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:

@@ -97,6 +97,14 @@ def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: i
         txn.signal(name)
 
 
+def put_new(txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> bool:
+    """Set a key to a string if it does not exist, as ``put`` does; return whether it was set."""
+    if keyspace.exists(txn, name):
+        return False
+    put(txn, name, value, expire_at)
+    return True
+
+
 def digest(value: bytes) -> bytes:
     """Return the 64-bit XXH3 of a value, as DIGEST shows it."""
     return xxhash.xxh3_64_hexdigest(value).encode()

@@ -18,7 +18,7 @@ from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
 from kvstream.meta.filling import Limits
-from kvstream.meta.pel import drop, pending_among
+from kvstream.meta.pel import drop, pending_among, signal_freed
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -59,7 +59,8 @@ def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     """Remove ``ids``, ascending and distinct, from the PEL of every group."""
     packed = [PACKED(*eid) for eid in ids]
     for group in txn.catalog.groups(txn, stream):
-        drop(txn, group, packed)
+        if drop(txn, group, packed) and group.policy is not None:
+            signal_freed(txn, txn.catalog.databases.shown_name(txn, stream.name), group)
 
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES

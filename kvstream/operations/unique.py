@@ -161,12 +161,14 @@ def row_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
 def holder_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Holder | None:
     """Return the message that holds a unique ID; None if it is free."""
     found = row_of(txn, stream, unique_id)
-    if found is None or 0 < found.until_ms <= txn.now_ms:
-        return None
-    holder = found.holder
-    if found.until_ms or isinstance(holder, Ticket):
-        return holder
-    return None if state_of(txn, stream, holder) is State.DONE else holder
+    return found.holder if found is not None and _is_held(txn, stream, found) else None
+
+
+def _is_held(txn: Txn, stream: StreamMeta, row: Row) -> bool:
+    if row.until_ms:
+        return row.until_ms > txn.now_ms
+    holder = row.holder
+    return isinstance(holder, Ticket) or state_of(txn, stream, holder) is not State.DONE
 
 
 def settle(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> bool:
@@ -237,7 +239,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: Sequence[Timer]) -> Non
         found = row_of(txn, stream, timer.rest)
         if found is None or found.check_ms != timer.at_ms:
             continue
-        if found.until_ms or holder_of(txn, stream, timer.rest) is None:
+        if found.until_ms or not _is_held(txn, stream, found):
             timers.delete_row(txn, stream, ROW_TAG + timer.rest)
             continue
         holder = found.holder

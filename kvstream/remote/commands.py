@@ -25,6 +25,7 @@ from kvstream.operations import (
     info,
     keyspace,
     read,
+    strings,
     trim,
 )
 from kvstream.operations import range as ranges
@@ -457,6 +458,18 @@ def _copy(source: bytes, target: bytes, replace: bool = False) -> Call:
     return Call(database_of(source), keys, (words,), lambda reply: reply[0] != 0, writes=True)
 
 
+def _put(name: bytes, value: bytes, expire_at: int | None = 0) -> Call:
+    expiry: Words = ("KEEPTTL",) if expire_at is None else ()
+    if expire_at:
+        expiry = ("PXAT", expire_at)
+    return do(name, "SET", key_of(name), value, *expiry, result=nothing, repeatable=True)
+
+
+def _put_new(name: bytes, value: bytes, expire_at: int = 0) -> Call:
+    words = ("SET", key_of(name), value, "NX", *option("PXAT", expire_at or None))
+    return do(name, *words, result=bool)
+
+
 def _expire_at(name: bytes, at_ms: int) -> Call:
     return do(name, "PEXPIREAT", key_of(name), at_ms, result=bool)
 
@@ -530,6 +543,11 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     ranges.length: lambda name: ask(name, "XLEN", key_of(name)),
     ranges.scan: _scan,
     read.resolve: _resolve,
+    strings.add: lambda name, number: do(name, "INCRBY", key_of(name), number),
+    strings.get: lambda name: ask(name, "GET", key_of(name)),
+    strings.put: _put,
+    strings.put_new: _put_new,
+    strings.take: lambda name: do(name, "GETDEL", key_of(name)),
     trim.trim: _trim,
     **QUEUE_CALLS,
 }

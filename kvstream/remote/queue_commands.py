@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from kvstream.layout.keys import key_of
+from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
 from kvstream.meta.retention import Retention
 from kvstream.operations import (
@@ -21,6 +21,7 @@ from kvstream.operations import (
 )
 from kvstream.operations.leases import Token
 from kvstream.operations.schedules import Misfire
+from kvstream.operations.unique import Unique
 from kvstream.remote import replies
 from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
 from kvstream.remote.connection import Word
@@ -133,10 +134,44 @@ def _added(raw: bytes | None) -> StreamID | Ticket | None:
     return Ticket.parse(raw) if raw[:1] == b"@" else replies.id_of(raw)
 
 
-def _add(name: bytes, value: bytes, names: Names, at_ms: int | None = None) -> Call:
+def _add_words(
+    key: bytes, value: bytes, at_ms: int | None, ttl_ms: int, unique: Unique | None = None
+) -> Words:
+    rule: Words = ()
+    if unique is not None:
+        rule = ("UNIQUE", unique.id, "WINDOW", unique.window_ms, str(unique.conflict))
     fields = Entry(MIN_ID, decode_fields(value)).flat
-    words = (key_of(name), *option("AT", at_ms), "*", *fields)
-    return _do(name, "KVSTREAM.ADD", *words, result=_added)
+    options = (*option("AT", at_ms), *option("TTL", ttl_ms or None), *rule)
+    return ("KVSTREAM.ADD", key, *options, "*", *fields)
+
+
+def _add(
+    name: bytes,
+    value: bytes,
+    names: Names,
+    at_ms: int | None = None,
+    ttl_ms: int = 0,
+    unique: Unique | None = None,
+) -> Call:
+    words = _add_words(key_of(name), value, at_ms, ttl_ms, unique)
+    return do(name, *words, needs=("KVSTREAM.ADD",), result=_added)
+
+
+def _add_many(
+    name: bytes,
+    messages: Sequence[tuple[bytes, Names]],
+    at_ms: int | None = None,
+    ttl_ms: int = 0,
+) -> Call:
+    key = key_of(name)
+    return Call(
+        database_of(name),
+        (key,),
+        [_add_words(key, value, at_ms, ttl_ms) for value, _ in messages],
+        lambda added: list(map(_added, added)),
+        writes=True,
+        needs=("KVSTREAM.ADD",),
+    )
 
 
 def _listed(name: bytes, start: Ticket | None = None, limit: int = delayed.LIST_COUNT) -> Call:
@@ -226,6 +261,7 @@ def _redrive(
 
 CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     delayed.add: _add,
+    delayed.add_many: _add_many,
     delayed.cancel: _cancel,
     delayed.length: lambda name: _ask(name, _DELAYED, "LEN", key_of(name)),
     delayed.listed: _listed,

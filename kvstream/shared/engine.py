@@ -6,8 +6,9 @@ connects to the one that did. A call that was under way is repeated if that is s
 
 - a call that did not reach the owner, and a read;
 - an add: it has an idempotent ID, of a producer that has one add under way at a time;
-- an acknowledgement or a deletion by IDs: what is done twice is the same, but the number returned
-  leaves out what the first call has done;
+- an acknowledgement, a deletion, and a string that is set: what is done twice is the same, but the
+  number returned leaves out what the first call has done;
+- an acknowledgement of leases: one that is not pending any more counts as done;
 - a read of new entries for a group: entries that the lost call delivered to the consumer are
   returned by the repeated one.
 
@@ -44,7 +45,21 @@ from kvstream.errors import (
 )
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
-from kvstream.operations import ack, append, claim, delete, policy, read, readgroup
+from kvstream.operations import (
+    ack,
+    append,
+    claim,
+    delete,
+    keyspace,
+    leases,
+    policy,
+    read,
+    readgroup,
+    retention,
+    schedules,
+    strings,
+    watch,
+)
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.read import Reply
@@ -56,7 +71,7 @@ from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
-from kvstream.types.records import DeletedEntry, Entry, KeyInfo
+from kvstream.types.records import DeletedEntry, Entry, KeyInfo, PendingEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -69,7 +84,12 @@ PIECE_S = 5.0
 """Longest single wait of a client's group read, whose deliveries are looked for if it is lost."""
 _PENDING_PAGE = 1000
 _SAME_TWICE: frozenset[Any] = frozenset(
-    {ack.acknowledge, claim.renew, delete.delete, policy.set_policy, policy.drop_policy}
+    {
+        *(ack.acknowledge, ack.acknowledge_and_delete, claim.renew, leases.extend),
+        *(delete.delete, keyspace.delete_all, strings.put),
+        *(policy.drop_policy, policy.set_policy, retention.drop_rules, retention.set_rules),
+        *(schedules.delete_schedule, schedules.set_schedule, watch.guard),
+    }
 )
 _ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
 
@@ -334,6 +354,8 @@ class SharedEngine:
             return self._read_group(operation, 0)  # type: ignore[return-value]
         if operation is readgroup.read_new:
             return self._read_new(*args, **kwargs)  # type: ignore[arg-type,return-value]
+        if operation is leases.ack:
+            return self._ack_leases(*args)  # type: ignore[arg-type,return-value]
         again = operation in _SAME_TWICE
         return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
 
@@ -357,6 +379,20 @@ class SharedEngine:
             )
         finally:
             self._producers.append(producer)
+
+    def _ack_leases(
+        self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
+    ) -> list[int]:
+        """Acknowledge leases; after a lost call, those that are not pending any more are done."""
+        calls = 0
+
+        def once(engine: Engine | RemoteEngine) -> list[int]:
+            nonlocal calls
+            calls += 1
+            return engine.run(leases.ack, name, group, consumer, tokens)
+
+        done = self._repeat(once, again=True)
+        return done if calls == 1 else [outcome or int(leases.Held.DONE) for outcome in done]
 
     def _read_new(
         self,
@@ -462,13 +498,15 @@ class SharedEngine:
             for name, after in attempt.wanted:
                 if after is not readgroup.NEW:
                     continue
-                ids = _pending_since(engine, name, attempt, begun)
                 entries: list[Entry] = []
-                for eid in ids:
-                    found = (
-                        engine.run(ranges.scan, name, eid, eid) if (name, eid) not in seen else None
-                    )
+                for row in _pending_since(engine, name, attempt, begun):
+                    if (name, row.id) in seen:
+                        continue
+                    found = engine.run(ranges.scan, name, row.id, row.id)
                     entries += found.entries() if found else []
+                    if found and attempt.claim_ms is not None:
+                        before = row.deliveries - 1
+                        entries[-1] = entries[-1]._replace(idle_ms=0, deliveries=before)
                 if entries:
                     reply.append((name, entries))
             self._note((attempt.group, attempt.consumer), reply)
@@ -552,9 +590,9 @@ def _rest(timeout_s: float | None) -> Callable[[], float | None]:
 
 def _pending_since(
     engine: Engine | RemoteEngine, name: bytes, attempt: GroupRead, begun: float
-) -> list[StreamID]:
+) -> list[PendingEntry]:
     """Return the entries that were delivered to a consumer since a Unix time."""
-    found: list[StreamID] = []
+    found: list[PendingEntry] = []
     start: StreamID | None = MIN_ID
     while start is not None:
         page = engine.run(
@@ -562,7 +600,7 @@ def _pending_since(
         )
         idle_max = (time.time() - begun) * 1000 + 1
         found += [
-            row.id
+            row
             for row in page
             if row.idle_ms is not None and row.idle_ms <= idle_max and row.deliveries != COUNT_MAX
         ]

@@ -366,10 +366,6 @@ class DelayedMessage(NamedTuple, Generic[S]):
 
     ticket: Ticket
     fields: Fields[S]
-    ttl: float | None
-    """The seconds after which it is deleted, from when it is due; None: never."""
-    unique: S
-    """Its unique ID; empty if it has none."""
 
 
 @dataclass(frozen=True, slots=True)

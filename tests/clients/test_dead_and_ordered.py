@@ -101,6 +101,21 @@ def test_keys_are_in_order_and_a_blocked_reader_wakes(client: Any) -> None:
     assert got == ["1"]
 
 
+def test_thousands_are_acknowledged_in_steps(client: Any) -> None:
+    client.xgroup_create("s", "g", mkstream=True)
+    policy(client, "ORDERBY", "user")
+    with client.pipeline(transaction=False) as pipe:
+        for n in range(6000):
+            pipe.xadd("s", {"n": n, "user": f"u{n % 3000}"})
+        ids = pipe.execute()
+    got: list[str] = []
+    while found := read(client, count=10_000):
+        got += found
+    assert got == [str(n) for n in range(3000)]
+    assert client.xack("s", "g", *ids[:3000]) == 3000
+    assert read(client, count=10_000) == [str(n) for n in range(3000, 6000)]
+
+
 def test_a_backlog_of_one_key_holds_no_blocked_reader_up(client: Any) -> None:
     client.xgroup_create("s", "g", mkstream=True)
     policy(client, "ORDERBY", "user")

@@ -1,7 +1,7 @@
 """A process that delays messages until it is killed, and says what was acknowledged.
 
-The store's own thread fires them meanwhile. Each line tells a command that is about to run, or what
-it came to::
+The store's own thread fires them meanwhile, and a schedule each second. Each line tells a command
+that is about to run, or what it came to::
 
     python -m tests.crash.delayed_writer DIRECTORY LEVEL SEED
     try COMMAND N
@@ -18,10 +18,11 @@ from time import time
 from kvstream import Durability, Store
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
-from kvstream.operations import delayed
+from kvstream.operations import delayed, schedules
+from kvstream.operations.schedules import MOST_MAX, Misfire
 from kvstream.types.ids import Ticket
 
-NAME = qualified(0, b"jobs")
+NAME, TICKS = qualified(0, b"jobs"), qualified(0, b"ticks")
 DELAY_MS = 400
 
 
@@ -40,6 +41,8 @@ def main(directory: str, level: str, seed: int) -> None:
     )
     run, chance, number = store.engine.run, random.Random(seed), seed * 1_000_000
     tickets: dict[int, Ticket] = {}
+    fields, every = [b"n", b"1"], "@every 1s"
+    run(schedules.set_schedule, TICKS, b"tick", every, fields, "", Misfire.ALL, MOST_MAX)
     while True:
         command = chance.choices(["add", "cancel", "move"], [20, 2, 2])[0]
         at_ms = int(time() * 1000) + chance.randrange(DELAY_MS)

@@ -1,4 +1,7 @@
-"""A process is killed while its delayed messages fire: each is added once, or still delayed."""
+"""A process is killed while its delayed messages fire: each is added once, or still delayed.
+
+A schedule that makes up for all times that it missed adds each of them once.
+"""
 
 import json
 import os
@@ -103,6 +106,8 @@ def test_a_killed_process_loses_and_doubles_no_delayed_message(
             with store.transaction():  # nothing fires between the two looks
                 found = messages(store)
             oracle.judge(found)
+            ticks = [int(entry.fields[b"cron:at"]) for entry in store.stream("ticks")]
+            assert ticks == [*range(ticks[0], ticks[-1] + 1, 1000)] if ticks else True
             assert store.check() == []
     with Store.open(path) as store:
         until(lambda: not store.engine.run(delayed.length, NAME), "the last message to fire")

@@ -1,6 +1,7 @@
 """The engine's lock: threads park before it, and are woken, handed it, or look by themselves."""
 
 import threading
+from collections import deque
 from contextlib import suppress
 from pathlib import Path
 
@@ -111,3 +112,37 @@ def test_the_end_of_a_transaction_leaves_the_lock_free(tmp_path: Path, fails: bo
                 raise RuntimeError("undone")
         assert not store.engine._lock.busy
         assert store.exists("s") is not fails
+
+
+class LateWakeUps(deque[tuple[threading.Lock, bool]]):
+    """Wakes a thread when it has just stopped waiting, and once more when it waits anew."""
+
+    wake_ups = 0
+
+    def append(self, mine: tuple[threading.Lock, bool]) -> None:
+        super().append(mine)
+        if self.wake_ups == 1:
+            self.wake()
+
+    def remove(self, mine: tuple[threading.Lock, bool]) -> None:
+        if self.wake_ups == 0:
+            self.wake()
+        super().remove(mine)
+
+    def wake(self) -> None:
+        self.wake_ups += 1
+        self.popleft()[0].release()
+
+
+def test_a_wake_up_that_comes_too_late_does_not_hinder_the_next(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(locks, "RETRY_S", 0.001)
+    monkeypatch.setattr(locks, "HANDOVER_S", 3600.0)
+    lock = EngineLock()
+    lock.parked = parked = LateWakeUps()
+    with lock:
+        lock.busy = True
+        call = Call(lambda: use(lock))
+        until(lambda: parked.wake_ups == 2 or call.ended, "a late wake-up")
+    call.result()

@@ -63,11 +63,11 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
     assert set(codes.values()) == {
         "ERR",
         "BUSYKEY",
+        "LEASELOST",
         "WRONGTYPE",
         "NOGROUP",
         "NOLOAD",
         "BUSYGROUP",
-        "LEASELOST",
         "UNBLOCKED",
         "MISCONF",
     }

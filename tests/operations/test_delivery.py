@@ -76,6 +76,33 @@ def test_lapsed_leases_come_oldest_first_and_before_new_entries(
     assert read(say, "b") == ["2-0", "3-0", "1-0", "4-0"]
 
 
+def test_each_lease_ends_at_its_own_time(say: Say, clock: ManualClock) -> None:
+    say("KVSTREAM.POLICY SET s g LEASE 1000")
+    add(say, 1, 2, 3)
+    for _ in range(3):
+        read(say, "a", "COUNT 1")
+        clock.advance(300)
+    say("XACK s g 1-0")
+    clock.advance(100)  # the first lease would end
+    assert read(say, "b") == []
+    clock.advance(300)
+    assert read(say, "b") == ["2-0"]
+    clock.advance(300)
+    assert read(say, "b") == ["3-0"]
+
+
+def test_a_lease_that_began_while_the_clock_was_set_back_ends_in_time(
+    say: Say, clock: ManualClock
+) -> None:
+    say("KVSTREAM.POLICY SET s g LEASE 1000")
+    add(say, 1, 2)
+    read(say, "a", "COUNT 1")
+    clock.advance(-5000)
+    say("KVSTREAM.EXTEND s g a 1-0 1")
+    clock.advance(1000)
+    assert read(say, "b", "COUNT 1") == ["1-0"]
+
+
 def test_a_renewed_lease_does_not_run_out(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1)
@@ -478,3 +505,34 @@ def test_a_claim_while_a_reader_waits_begins_a_lease(
     say("XCLAIM s g a 0 5-0 FORCE JUSTID")
     clock.advance(1000)
     assert told(future) == ["5-0"]
+
+
+@pytest.mark.parametrize("freeing", ["XDELEX s DELREF IDS 1 1-0", "XTRIM s MINID = 2 DELREF"])
+def test_references_that_are_dropped_leave_room(say: Say, ask: Any, freeing: str) -> None:
+    say("KVSTREAM.POLICY SET s g INFLIGHT 1")
+    add(say, 1, 2)
+    read(say, "a")
+    future = ask(BLOCKED)
+    say(freeing)
+    assert told(future) == ["2-0"]
+
+
+def test_an_entry_that_is_given_up_leaves_room(say: Say, clock: ManualClock) -> None:
+    say("KVSTREAM.POLICY SET s g INFLIGHT 1 LEASE 1000 DELIVERIES 1")
+    add(say, 1, 2)
+    read(say, "a")
+    clock.advance(1000)
+    assert read(say, "b") == ["2-0"]
+
+
+def test_a_dead_letter_wakes_its_readers_if_a_blocked_reader_has_made_it(
+    say: Say, ask: Any, clock: ManualClock
+) -> None:
+    say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 1")
+    add(say, 1)
+    read(say, "a")
+    future = ask("XREAD BLOCK 0 STREAMS s:dead $")
+    ask(BLOCKED)
+    clock.advance(1000)
+    assert len(told(future)) == 1
+    add(say, 2)

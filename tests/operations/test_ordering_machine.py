@@ -119,6 +119,12 @@ class OrderMachine(RuleBasedStateMachine):
                     self._forced.add(self._keys[eid])
                 self._delivered.setdefault(entry.id)
 
+    @rule(consumer=CONSUMERS, count=st.sampled_from([1, 3, 100]))
+    def claim_all(self, consumer: str, count: int) -> None:
+        found = self._store.stream("s").group("g").autoclaim(consumer, count=count)
+        self._delivered.update(dict.fromkeys(entry.id for entry in found.entries))
+        self._over.update(found.deleted)
+
     @rule(at=PLACES, held=st.booleans(), references=st.booleans())
     def delete(self, at: int, held: bool, references: bool) -> None:
         how = RefPolicy.DELREF if references else RefPolicy.KEEPREF

@@ -91,6 +91,23 @@ def test_entries_held_for_their_key_are_told_apart(quiet: Store) -> None:
     assert group["policy"]["order_by"] == b"user"
 
 
+def test_entries_that_wait_for_another_delivery_are_told_apart(quiet: Store) -> None:
+    for ms in range(1, 6):
+        run(quiet, f"XADD s {ms}-0 f v")
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.POLICY SET s g LEASE 60000")
+    run(quiet, "XREADGROUP GROUP g c COUNT 4 STREAMS s >")
+    run(quiet, "KVSTREAM.NACK s g c DELAY 60000 1-0 1 2-0 1")
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (2, 0, 2, 1)
+
+
+def test_schedules_are_counted(quiet: Store) -> None:
+    run(quiet, "XADD s 1-0 f v")
+    run(quiet, "KVSTREAM.SCHEDULE SET s nightly @daily FIELDS f v")
+    assert run(quiet, "KVSTREAM.INFO s")["schedules"] == 1
+
+
 def test_dead_letters_of_a_group_are_counted(quiet: Store) -> None:
     run(quiet, "XADD s 1-0 f v")
     run(quiet, "XGROUP CREATE s g 0")

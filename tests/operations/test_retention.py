@@ -328,3 +328,41 @@ def test_steps_are_bounded_and_the_rest_comes_at_once(
     assert len(left(quiet)) == 900
     assert quiet.engine.run(due.run_due, 1) == 1
     assert len(left(quiet)) == 800
+
+
+def test_run_ends_when_entries_are_acknowledged_between_its_steps(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "THINNED_NODES", 2)
+    add(quiet, 1, 1000)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 1000)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 1001) if ms % 10))
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED")
+    assert quiet.engine.run(retention.run, NAME) == (180, True)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(10, 1001, 10)))
+    assert run(quiet, "KVSTREAM.RETENTION RUN s") == 820
+
+
+def test_age_and_length_together_pass_entries_that_stay_pending(
+    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "THINNED_NODES", 2)
+    now = clock.now_ms()
+    add(quiet, now - 1000, now - 1)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 1000)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(now - 300, now)))
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 990 MAXLEN 710")
+    assert run(quiet, "KVSTREAM.RETENTION RUN s") == 290
+    assert left(quiet) == [*range(now - 1000, now - 300), *range(now - 10, now)]
+
+
+def test_ids_of_the_far_future_have_a_timer_too(quiet: Store) -> None:
+    run(quiet, "XADD s 18446744073709551614-0 f v")
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1000")
+    background(quiet)
+    background(quiet)
+    assert len(left(quiet)) == 1
+    assert run(quiet, "KVSTREAM.RETENTION DEL s") == 1
+    assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []

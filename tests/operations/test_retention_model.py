@@ -7,12 +7,15 @@ is compared once nothing is pending, since it waits at the first entry that a gr
 import tempfile
 from contextlib import ExitStack
 from pathlib import Path
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvstream import ManualClock, Store
+from kvstream.engine.engine import Engine
+from kvstream.engine.timing import TimerThread
 from kvstream.layout.keys import qualified
 from kvstream.meta.retention import Retention
 from kvstream.operations import due, retention
@@ -30,6 +33,10 @@ class RetentionMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.ends = ExitStack()
+        for threads, name in ((TimerThread, "start"), (Engine, "_before_cycle")):
+            self.ends.enter_context(patch.object(threads, name, lambda *_: None))
+        for bound, few in {"STEP_ENTRIES": 15, "THINNED_NODES": 2, "THINNED_MORE": 3}.items():
+            self.ends.enter_context(patch.object(retention, bound, few))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)
         self.store: Store = self.open()
@@ -41,11 +48,9 @@ class RetentionMachine(RuleBasedStateMachine):
         self.ms = START_MS
 
     def open(self) -> Store:
-        store = Store.open(
+        return Store.open(
             self.folder / "store", clock=self.clock, durability="no", stream_node_max_entries=3
         )
-        store.engine.timers.paused = True
-        return store
 
     def teardown(self) -> None:
         assert self.store.check() == []
@@ -203,5 +208,5 @@ class RetentionMachine(RuleBasedStateMachine):
             assert self.needed() & set(self.entries) <= there
 
 
-RetentionMachine.TestCase.settings = settings(max_examples=60, stateful_step_count=40)
+RetentionMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40)
 TestRetention = RetentionMachine.TestCase

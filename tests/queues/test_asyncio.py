@@ -84,7 +84,7 @@ def test_a_blocked_get_is_woken_by_a_put_a_retry_and_the_end_of_a_lease(place: s
         third = await one(bob, PATIENCE_S)
         assert (third.id, third.deliveries) == (message.id, 3)
         ticket = await ann.put({"n": 2}, delay=60)
-        assert await ann.cancel(ticket) == 1  # type: ignore[arg-type]
+        assert await ann.cancel(ticket) == 1
 
     run(place, program)
 

@@ -188,6 +188,103 @@ def test_a_delayed_message_is_listed_moved_and_cancelled(place: str) -> None:
         assert isinstance(ann.put({"n": 4}, at=1.5), StreamID)
 
 
+def test_messages_that_are_delayed_together_have_a_ticket_each(place: str) -> None:
+    with two(place) as (ann, bob):
+        tickets = ann.put_many([{"n": n} for n in range(3)], delay=SHORT_S, ttl=60)
+        assert all(isinstance(ticket, Ticket) for ticket in tickets)
+        assert len(set(tickets)) == 3
+        assert ann.cancel(tickets[1]) == 1
+        read: list[bytes] = []
+        while len(read) < 2:
+            read += names(bob.get(5, block=PATIENCE_S))
+        assert read == [b"0", b"2"]
+        assert ann.put_many([], delay=1) == []
+
+
+def test_a_message_that_is_too_old_is_deleted(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put({"n": 1}, ttl=SHORT_S)
+        until(lambda: len(ann.streams()[0]) == 0)
+        assert bob.get() == []
+
+
+def test_a_unique_message_keeps_others_out_until_it_is_done(place: str) -> None:
+    with two(place) as (ann, bob):
+        first = ann.put({"n": 1}, unique="welcome:7")
+        assert ann.put({"n": 2}, unique="welcome:7") == first
+        message = the(bob.get())
+        after = ann.put({"n": 3}, unique="welcome:7", on_conflict="after")
+        assert after != first
+        assert ann.put({"n": 4}, unique="welcome:7", on_conflict="after") == after
+        message.ack()
+        assert names(bob.get(5)) == [b"3"]
+        delayed = ann.put({"n": 5}, unique="search", delay=60, window=120)
+        again = ann.put({"n": 6}, unique="search", delay=90, window=120, on_conflict="debounce")
+        assert again != delayed
+        assert [each.fields[b"n"] for each in ann.streams()[0].delayed()] == [b"6"]
+        other = ann.put({"n": 7}, unique="x", window=timedelta(minutes=1))
+        replacing = ann.put({"n": 8}, unique="x", on_conflict="replace", window=60)
+        assert replacing != other
+        assert names(bob.get(5)) == [b"8"]
+
+
+# --- schedules and retention --------------------------------------------------------------------
+
+
+def test_a_schedule_adds_messages_and_is_listed(place: str) -> None:
+    with two(place) as (ann, bob):
+        (stream,) = ann.streams()
+        fields = [("n", "tick"), ("n", "tack")]
+        stream.schedule("every", "@every 1s", fields, misfire="all", most=3)
+        stream.schedule("nightly", "0 3 * * *", {"n": "night"}, tz="Europe/Berlin")
+        assert names(bob.get(block=PATIENCE_S)) == [b"tack"]
+        every, nightly = stream.schedules()
+        assert (every.name, every.cron, every.tz, every.error) == (b"every", "@every 1s", "UTC", "")
+        assert (every.misfire, every.most, every.fields) == ("all", 3, {b"n": b"tack"})
+        assert every.last is not None
+        assert nightly.last is None
+        assert nightly.next is not None
+        assert (nightly.tz, nightly.next > datetime.now(UTC)) == ("Europe/Berlin", True)
+        assert stream.delete_schedule("every")
+        assert not stream.delete_schedule("every")
+        assert isinstance(stream.run_schedule("nightly"), StreamID)
+        assert b"night" in names(bob.get(10))
+        with pytest.raises(kvstream.NoSuchKey):
+            stream.run_schedule("every")
+
+
+def test_messages_that_are_done_leave_the_stream(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put_many([{"n": n} for n in range(5)])
+        done = ann.get(3)
+        (stream,) = ann.streams()
+        assert stream.retention() == kvstream.Retention(acked=True)
+        ann.ack(*done)
+        until(lambda: len(stream) == 2)
+        stream.set_retention(max_age=60, max_length=10, max_bytes=1000, latest="n", force=True)
+        assert stream.retention() == kvstream.Retention(60_000, 10, 1000, False, b"n", True)
+        assert stream.drop_retention()
+        assert not stream.drop_retention()
+        assert stream.retention() is None
+
+
+# --- groups -------------------------------------------------------------------------------------
+
+
+def test_a_removed_consumer_passes_its_messages_on_and_a_group_is_sought(place: str) -> None:
+    with two(place) as (ann, bob):
+        ann.put_many([{"n": n} for n in range(3)])
+        ann.get(3)
+        (group,) = ann.groups()
+        assert group.remove_consumer("ann") == 3
+        found = bob.get(5)
+        assert (found[0].fields[b"n"], found[0].deliveries) == (b"0", 2)
+        bob.ack(*found[1:])
+        assert group.seek(timedelta(hours=1)) < found[0].id
+        assert bob.get(5) == []  # done, or in work
+        assert group.seek(datetime.now(UTC)) > found[2].id
+
+
 # --- listening ----------------------------------------------------------------------------------
 
 
@@ -428,7 +525,19 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     ),
     "a delay and a trim": (
         lambda store: store.stream("q").add({"a": 1}, delay=5, maxlen=10),  # type: ignore[call-overload]
-        "maxlen is for an entry that is appended now: it does not go with delay or at",
+        "maxlen does not go with delay, at, ttl and unique",
+    ),
+    "a window alone": (
+        lambda store: Queue(store, "q").put({"a": 1}, window=5),
+        "window and on_conflict go with unique: the ID of the message",
+    ),
+    "an unknown rule of unique": (
+        lambda store: Queue(store, "q").put({"a": 1}, unique="x", on_conflict="skipp"),  # type: ignore[arg-type]
+        "on_conflict cannot be 'skipp': did you mean 'skip'?",
+    ),
+    "an unknown misfire rule": (
+        lambda store: store.stream("q").schedule("n", "@daily", {"a": 1}, misfire="never"),  # type: ignore[arg-type]
+        "misfire cannot be 'never': it is one of skip, once, all",
     ),
     "no lease": (
         lambda store: Queue(store, "q", lease=0),

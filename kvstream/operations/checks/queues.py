@@ -75,7 +75,7 @@ def _need_timer(
     survey: Survey, stream: StreamMeta, place: str, at_ms: int, kind: Kind, rest: bytes
 ) -> None:
     """Report a timer that a row needs and that is missing, and write it."""
-    key = tree_prefix(stream.queue_tree) + timers.suffix_of(at_ms, kind, rest)
+    key = timers.row(stream, at_ms, kind, rest)
     if at_ms and survey.rows.get(_TREES, key) is None:
         survey.findings.fault(place, "a timer is missing", f"{kind.name} {rest[:40]!r}")
         survey.findings.put(_TREES, key, b"")

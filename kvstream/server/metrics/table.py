@@ -268,6 +268,9 @@ _STREAMS = (
     ),
     _of_stream("groups", "Groups of a stream.", lambda row: row.groups),
     _of_stream(
+        "delayed", "Delayed messages, which are not in the stream yet.", lambda row: row.delayed
+    ),
+    _of_stream(
         "first_id_timestamp_seconds",
         "Time of the ID of the first entry; none if the stream is empty.",
         lambda row: _seconds(row.first),
@@ -291,6 +294,11 @@ _GROUPS = (
     ),
     _of_group(
         "nacked", "Pending entries without a consumer, returned by XNACK.", lambda row: row.nacked
+    ),
+    _of_group(
+        "waiting",
+        "Of these, entries that wait for a time or for another entry of their key.",
+        lambda row: row.waiting,
     ),
     _of_group("consumers", "Consumers of a group.", lambda row: row.consumers),
     _of_group(

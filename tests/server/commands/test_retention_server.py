@@ -58,3 +58,16 @@ def test_metrics_count_what_retention_removed(serve: Serve) -> None:
     ask(client, "KVSTREAM.RETENTION", "SET", "s", "MAXLEN", 1)
     until(lambda: client.info("queues")["retained_removed"] == 1, "the removal")
     assert scrape(served).one("kvstream_queue_retained_removed_total") == 1
+
+
+def test_metrics_show_delayed_messages_and_waiting_entries(serve: Serve) -> None:
+    client = (served := serve(metrics_port=0)).client()
+    client.xadd("s", {"f": "v"}, id="1-0")
+    client.xgroup_create("s", "g", "0")
+    ask(client, "KVSTREAM.POLICY", "SET", "s", "g", "LEASE", 60_000)
+    client.xreadgroup("g", "c", {"s": ">"})
+    ask(client, "KVSTREAM.NACK", "s", "g", "c", "DELAY", 60_000, "1-0", 1)
+    ask(client, "KVSTREAM.ADD", "s", "DELAY", 60_000, "f", "v")
+    found = scrape(served)
+    assert found.one("kvstream_stream_delayed") == 1
+    assert found.one("kvstream_group_waiting") == found.one("kvstream_group_nacked") == 1

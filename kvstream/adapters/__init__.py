@@ -1,0 +1,1 @@
+"""Task frameworks on a store: huey, Celery (kombu), dramatiq, taskiq and APScheduler."""

@@ -1,0 +1,231 @@
+"""taskiq on a kvstream store: a broker, a result backend and a source of schedules.
+
+::
+
+    from kvstream.adapters.taskiq import KVStreamBroker, KVStreamResultBackend
+
+    broker = KVStreamBroker("data").with_result_backend(KVStreamResultBackend("data"))
+
+A place is a directory or the URL of a server. The queue is a stream for each priority (the label
+``priority``). A task is pending with its worker until it is acknowledged, and renewed while the
+worker lives; that of a killed one goes to another worker after ``lease`` seconds.
+"""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from functools import partial
+from typing import Any, ParamSpec, TypeVar
+
+from taskiq import (
+    AckableMessage,
+    AsyncBroker,
+    AsyncResultBackend,
+    BrokerMessage,
+    ScheduledTask,
+    ScheduleSource,
+    TaskiqResult,
+)
+from taskiq.abc.serializer import TaskiqSerializer
+from taskiq.depends.progress_tracker import TaskProgress
+from taskiq.exceptions import ResultGetError
+from taskiq.serializers import JSONSerializer
+
+import kvstream.aio
+from kvstream.adapters.places import Place, Strings
+from kvstream.adapters.tasks import LEASE_S, Tasks
+from kvstream.aio import AsyncStore
+from kvstream.engine.coerce import AnyPath
+from kvstream.errors import StoreClosed
+from kvstream.store import Store
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+WAIT_S = 1.0
+"""Longest single wait for a task."""
+_opening: dict[Any, tuple[asyncio.Task[AsyncStore], int]] = {}
+"""The stores of event loops, and the number of places that use each."""
+
+
+class AsyncPlace(Place):
+    """A place whose store belongs to an event loop: the parts of a broker share it."""
+
+    _async: AsyncStore | None = None
+    _user_of: Any = None
+    """The key of the store that this place counts as a user of."""
+
+    async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Call a function that uses ``store``; open the store first."""
+        if self._async is None:
+            await self._open()
+        assert self._async is not None
+        return await self._async._engine.task_call(function, *args, **kwargs)
+
+    async def _open(self) -> None:
+        loop = asyncio.get_running_loop()
+        if self._user_of is None:
+            self._user_of = loop, self._key
+            found = _opening.get(self._user_of)
+            if found is None:
+                found = loop.create_task(self._opened()), 0
+            _opening[self._user_of] = found[0], found[1] + 1
+        try:
+            self._async = await asyncio.shield(_opening[self._user_of][0])
+        except Exception:
+            _opening.pop(self._user_of, None)
+            self._user_of = None
+            raise
+
+    async def _opened(self) -> AsyncStore:
+        assert self._place is not None
+        return await kvstream.aio.open(self._place, **self._options)
+
+    @property
+    def store(self) -> Store:
+        """The open store, for a function that ``call`` runs."""
+        if self._async is None:
+            raise StoreClosed
+        return self._async._sync
+
+    async def aclose(self) -> None:
+        """Close the store if no other place uses it; the next call opens it again."""
+        store, key = self._async, self._user_of
+        self._async = self._user_of = None
+        if store is None:
+            return
+        task, users = _opening[key]
+        if users > 1:
+            _opening[key] = task, users - 1
+        else:
+            del _opening[key]
+            await store.close()
+
+
+class KVStreamBroker(AsyncBroker):
+    """A broker whose queue is in a store; ``count`` tasks are read at once."""
+
+    def __init__(
+        self,
+        place: AnyPath,
+        *,
+        queue_name: str = "taskiq",
+        lease: float = LEASE_S,
+        count: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__()
+        self.place = AsyncPlace(place, **options)
+        self.tasks = Tasks(lambda: self.place.store, lease)
+        self.queue_name, self._count = queue_name, count
+
+    async def shutdown(self) -> None:
+        await super().shutdown()
+        if self.place._async is not None:
+            await self.place.call(self.tasks.close)
+        await self.place.aclose()
+
+    async def kick(self, message: BrokerMessage) -> None:
+        priority = float(message.labels.get("priority") or 0)
+        await self.place.call(self.tasks.put, self.queue_name, message.message, priority)
+
+    async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
+        """Yield tasks; each stays this worker's until it is acknowledged."""
+        get = partial(self.tasks.get, self.queue_name, count=self._count, block=WAIT_S)
+        while True:
+            for task in await self.place.call(get):
+                ack = partial(self.place.call, self.tasks.ack, task.ref)
+                yield AckableMessage(data=task.body, ack=ack)
+
+
+class KVStreamResultBackend(AsyncResultBackend[Any]):
+    """Results as strings, which expire after ``result_ex_time`` seconds (None: never).
+
+    Without ``keep_results`` a result is deleted when it is read.
+    """
+
+    def __init__(
+        self,
+        place: AnyPath,
+        *,
+        keep_results: bool = True,
+        result_ex_time: float | None = 86_400,
+        prefix: str = "taskiq",
+        serializer: TaskiqSerializer | None = None,
+        **options: Any,
+    ) -> None:
+        self.place = AsyncPlace(place, **options)
+        self.serializer = serializer or JSONSerializer()
+        self._results = Strings(self.place, f"{prefix}:result:")
+        self._progress = Strings(self.place, f"{prefix}:progress:")
+        self._keep, self._ttl = keep_results, result_ex_time
+
+    async def shutdown(self) -> None:
+        await self.place.aclose()
+
+    async def set_result(self, task_id: str, result: TaskiqResult[Any]) -> None:
+        data = self.serializer.dumpb(result.model_dump(mode="json"))
+        await self.place.call(self._results.put, task_id, data, self._ttl)
+
+    async def is_result_ready(self, task_id: str) -> bool:
+        return await self.place.call(self._results.exists, task_id)
+
+    async def get_result(self, task_id: str, with_logs: bool = False) -> TaskiqResult[Any]:
+        read = self._results.get if self._keep else self._results.take
+        data = await self.place.call(read, task_id)
+        if data is None:
+            raise ResultGetError
+        result = TaskiqResult[Any].model_validate(self.serializer.loadb(data))
+        if not with_logs:
+            result.log = None
+        return result
+
+    async def set_progress(self, task_id: str, progress: TaskProgress[Any]) -> None:
+        data = self.serializer.dumpb(progress.model_dump(mode="json"))
+        await self.place.call(self._progress.put, task_id, data, self._ttl)
+
+    async def get_progress(self, task_id: str) -> TaskProgress[Any] | None:
+        data = await self.place.call(self._progress.get, task_id)
+        if data is None:
+            return None
+        return TaskProgress[Any].model_validate(self.serializer.loadb(data))
+
+
+class KVStreamScheduleSource(ScheduleSource):
+    """Schedules as entries of a stream; one for a single time is deleted when it was sent."""
+
+    def __init__(self, place: AnyPath, *, name: str = "taskiq:schedules", **options: Any) -> None:
+        self.place = AsyncPlace(place, **options)
+        self._name = name
+
+    async def shutdown(self) -> None:
+        await self.place.aclose()
+
+    async def get_schedules(self) -> list[ScheduledTask]:
+        bodies = await self.place.call(self._read)
+        return [ScheduledTask.model_validate_json(body) for body in bodies]
+
+    def _read(self) -> list[bytes]:
+        entries = self.place.store.stream(self._name).scan()
+        return list({entry.fields[b"id"]: entry.fields[b"schedule"] for entry in entries}.values())
+
+    async def add_schedule(self, schedule: ScheduledTask) -> None:
+        """Add a schedule; it replaces one with the same ID."""
+        await self.place.call(self._add, schedule.schedule_id, schedule.model_dump_json())
+
+    def _add(self, schedule_id: str, body: str) -> None:
+        stream = self.place.store.stream(self._name)
+        added = stream.add({"id": schedule_id, "schedule": body})
+        self._delete(schedule_id, f"({added}")
+
+    async def delete_schedule(self, schedule_id: str) -> None:
+        await self.place.call(self._delete, schedule_id, "+")
+
+    def _delete(self, schedule_id: str, end: str) -> None:
+        stream, wanted = self.place.store.stream(self._name), schedule_id.encode()
+        ids = [entry.id for entry in stream.scan("-", end) if entry.fields[b"id"] == wanted]
+        if ids:
+            stream.delete(ids)
+
+    async def post_send(self, task: ScheduledTask) -> None:
+        if task.time is not None:
+            await self.delete_schedule(task.schedule_id)

@@ -1,0 +1,275 @@
+"""A queue of tasks that comes back after a crash: streams, one group of readers, and leases.
+
+Each priority has a stream; a read takes tasks of the highest priority first. What a process has
+read is pending with its consumer until it is acknowledged, which deletes it. While the process
+lives, a thread (in asyncio a task) renews its tasks; those of a dead one go to the next reader once
+``lease`` seconds have passed since the last renewal.
+"""
+
+import os
+import socket
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from functools import partial
+from typing import NamedTuple
+from uuid import uuid4
+
+from kvstream.adapters.places import repeated
+from kvstream.engine.coerce import Name
+from kvstream.errors import KVStreamError, NoGroup
+from kvstream.group import Group
+from kvstream.operations import claim
+from kvstream.store import Store
+from kvstream.stream import Stream
+from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.records import DeletedEntry
+
+GROUP = "workers"
+BODY = b"task"
+LEASE_S = 30.0
+REAP_S = 3600.0
+"""A consumer that has read nothing for so long and has nothing pending is deleted."""
+_PURGE_PAGE = 1000
+
+
+class Ref(NamedTuple):
+    """Where a task stands: the key of its stream, and its ID."""
+
+    key: bytes
+    id: StreamID
+
+
+class Task(NamedTuple):
+    """A task that was read."""
+
+    queue: str
+    body: bytes
+    ref: Ref
+    deliveries: int
+    """How often it was delivered before."""
+
+
+class _Queue:
+    """What a reader knows of a queue: the keys of its priorities."""
+
+    def __init__(self) -> None:
+        self.levels: dict[float, bytes] = {}
+        self.seen = MIN_ID
+        """The last entry of the list of priorities that was read."""
+
+
+class Tasks:
+    """Queues of bytes, by name, and a reader of them. Methods may be called from any thread."""
+
+    def __init__(self, store: Callable[[], Store], lease: float = LEASE_S) -> None:
+        """``store`` returns the open store; it is called in each process."""
+        self._open, self.lease = store, lease
+        self._begin()
+
+    def _begin(self) -> None:
+        """Begin as a new reader: in this process, or in a child that was forked from it."""
+        self._pid = os.getpid()
+        self._lock = threading.RLock()
+        self.consumer = f"{socket.gethostname()}-{self._pid}-{uuid4().hex[:8]}"
+        self._queues: dict[str, _Queue] = defaultdict(_Queue)
+        self._held: set[Ref] = set()
+        """The tasks in work."""
+        self._end: Callable[[], None] | None = None
+
+    # --- priorities -----------------------------------------------------------------------------
+
+    def _levels(self, name: str) -> dict[float, bytes]:
+        """Return the keys of the streams of a queue, by priority; make the first one."""
+        if os.getpid() != self._pid:
+            self._begin()
+        queue = self._queues[name]
+        if not queue.levels:
+            self._add_level(queue, 0, name.encode())
+        for entry in self._list_of(name).range(f"({queue.seen}"):
+            level = float(entry.fields[b"priority"])
+            self._add_level(queue, level, f"{name}:priority:{level!r}".encode())
+            queue.seen = entry.id
+        return queue.levels
+
+    def _list_of(self, name: str) -> Stream:
+        """Return the list of the priorities, other than 0, that a queue has had a task of."""
+        return self._open().stream(f"{name}:priorities")
+
+    def _add_level(self, queue: _Queue, level: float, key: bytes) -> None:
+        if level not in queue.levels:
+            repeated(lambda: self._open().stream(key).create_group(GROUP, "0", exist_ok=True))
+            queue.levels[level] = key
+
+    def _streams(self, name: str) -> list[Stream]:
+        """Return the streams of a queue, the highest priority first."""
+        levels = self._levels(name)
+        return [self._open().stream(levels[level]) for level in sorted(levels, reverse=True)]
+
+    def stream(self, name: str, level: float = 0) -> Stream:
+        """Return the stream of a priority, which all readers look into from now on."""
+        levels = self._queues[name].levels
+        if level not in levels:
+            levels = self._levels(name)
+        if level not in levels:
+            self._list_of(name).add({"priority": repr(float(level))})
+            levels = self._levels(name)
+        return self._open().stream(levels[level])
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    def put(self, name: str, body: bytes, priority: float = 0) -> StreamID:
+        return self.stream(name, priority).add({BODY: body})
+
+    def get(self, *names: str, count: int = 1, block: float | None = None) -> list[Task]:
+        """Return tasks that no other reader has, highest priority first; wait ``block`` seconds.
+
+        Tasks whose reader has died come before new ones of their priority.
+        """
+        with suppress(NoGroup):  # of a queue that was deleted
+            return self._get(names, count, block)
+        for name in names:
+            self._queues.pop(name, None)
+        return self._get(names, count, block)
+
+    def _get(self, names: tuple[str, ...], count: int, block: float | None) -> list[Task]:
+        streams = [
+            (-level, key, name) for name in names for level, key in self._levels(name).items()
+        ]
+        streams.sort(key=lambda stream: stream[0])
+        queue_of = {key: name for _, key, name in streams}
+        wanted: dict[Name, IDLike] = dict.fromkeys(queue_of, ">")
+        found = self._open().read_group(
+            *(GROUP, self.consumer, wanted, count, block),
+            claim_min_idle=self.lease,
+            max_count=count,
+        )
+        tasks = [
+            Task(queue_of[key], entry.fields[BODY], Ref(key, entry.id), entry.deliveries or 0)
+            for key in found
+            for entry in found[key]
+            if not isinstance(entry, DeletedEntry)
+        ]
+        if tasks:
+            self._hold(tasks)
+        return tasks
+
+    def ack(self, *refs: Ref) -> None:
+        """Delete tasks that are done."""
+        for key, ids in _by_key(refs):
+            repeated(partial(self._group(key).ack_delete, ids))
+        self.release(*refs)
+
+    def nack(self, *refs: Ref) -> None:
+        """Give tasks back: the next read of any process gets them first."""
+        self.release(*refs)
+        for key, ids in _by_key(refs):
+            repeated(partial(self._group(key).nack, ids))
+
+    def release(self, *refs: Ref) -> None:
+        """Renew tasks no more: another reader gets them when their lease is over."""
+        with self._lock:
+            self._held.difference_update(refs)
+
+    def _group(self, key: bytes) -> Group:
+        return self._open().stream(key).group(GROUP)
+
+    # --- leases ---------------------------------------------------------------------------------
+
+    def _hold(self, tasks: list[Task]) -> None:
+        with self._lock:
+            self._held.update(task.ref for task in tasks)
+            if self._end is not None:
+                return
+            self._end = self._open()._engine.every(self.lease / 3, self._renew)
+        self._reap(tasks[0].queue)
+
+    def _renew(self) -> None:
+        """Set the idle time of the tasks in work back."""
+        owner = GROUP.encode(), self.consumer.encode()
+        for key, ids in self._work():
+            with suppress(KVStreamError):  # the next call of the program gets the error too
+                store = self._open()
+                kept = store._engine.run(claim.renew, store._name(key), *owner, ids)
+                self.release(*(Ref(key, eid) for eid in set(ids).difference(kept)))
+
+    def _work(self) -> list[tuple[bytes, list[StreamID]]]:
+        with self._lock:
+            return _by_key(self._held)
+
+    def _reap(self, name: str) -> None:
+        """Delete the consumers of processes that ended long ago and have nothing pending."""
+        for stream in self._streams(name):
+            group = stream.group(GROUP)
+            for info in group.consumers():
+                if not info.pending and info.idle > REAP_S * 1000:
+                    group.delete_consumer(info.name)
+
+    def close(self) -> None:
+        """Give back what was not acknowledged, and read no more."""
+        if os.getpid() != self._pid:
+            return
+        if self._end is not None:
+            self._end()
+            self._end = None
+        for key, ids in self._work():
+            with suppress(KVStreamError):
+                self._group(key).nack(ids, mode="SILENT")
+        self._held.clear()
+
+    # --- the whole queue ------------------------------------------------------------------------
+
+    def size(self, name: str) -> int:
+        """Return the number of tasks that no reader has."""
+        return sum(
+            len(stream) - sum(stream.group(GROUP).pending().consumers.values())
+            for stream in self._streams(name)
+        )
+
+    def items(self, name: str, limit: int | None = None) -> list[bytes]:
+        """Return the tasks that no reader has, in the order in which they will be read."""
+        found = [body for stream in self._streams(name) for body in self._ready(stream, limit)]
+        return found[:limit]
+
+    def _ready(self, stream: Stream, limit: int | None) -> Iterator[bytes]:
+        taken = self._taken(stream)
+        for entry in stream.scan():
+            if entry.id not in taken:
+                yield entry.fields[BODY]
+                limit = None if limit is None else limit - 1
+                if limit == 0:
+                    return
+
+    def _taken(self, stream: Stream) -> set[StreamID]:
+        group = stream.group(GROUP)
+        summary = group.pending()
+        return {
+            pending.id
+            for consumer, count in summary.consumers.items()
+            for pending in group.pending_range(count=count, consumer=consumer)
+        }
+
+    def purge(self, name: str) -> int:
+        """Delete the tasks that no reader has; return how many."""
+        purged = 0
+        for stream in self._streams(name):
+            consumer, group = stream.group(GROUP).consumer(self.consumer), stream.group(GROUP)
+            while ids := [entry.id for entry in consumer.read(_PURGE_PAGE)]:
+                group.ack_delete(ids)
+                purged += len(ids)
+        return purged
+
+    def delete(self, name: str) -> None:
+        """Delete the queue, with the tasks in work."""
+        keys = [stream.key for stream in self._streams(name)]
+        self._open().delete(*keys, f"{name}:priorities")
+        self._queues.pop(name, None)
+
+
+def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[StreamID]]]:
+    """Return the IDs of tasks by the keys of their streams."""
+    found: dict[bytes, list[StreamID]] = defaultdict(list)
+    for ref in refs:
+        found[ref.key].append(ref.id)
+    return list(found.items())

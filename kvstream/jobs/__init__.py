@@ -1,0 +1,43 @@
+"""Jobs: functions that workers run, with retries, schedules and results.
+
+::
+
+    from kvstream import Jobs
+
+    jobs = Jobs("data")
+
+
+    @jobs.task(retries=3, backoff=[1, 10, 60], timeout=30)
+    async def send_mail(to: str) -> str: ...
+
+
+    handle = send_mail.enqueue("a@b.c", delay=60)
+    handle.result(timeout=90)
+
+``kvstream work app:jobs`` runs them. A job is a message of a queue (``kvstream.queue``).
+"""
+
+from kvstream.engine.queue_arguments import Backoff
+from kvstream.jobs.application import Jobs, Schedule
+from kvstream.jobs.handle import JobHandle
+from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
+from kvstream.jobs.middleware import Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
+from kvstream.jobs.task import Task
+from kvstream.jobs.worker import Worker
+
+__all__ = [
+    "Backoff",
+    "GiveUp",
+    "Job",
+    "JobHandle",
+    "JobTimeout",
+    "Jobs",
+    "Middleware",
+    "OpenTelemetryMiddleware",
+    "PrometheusMiddleware",
+    "Retry",
+    "Schedule",
+    "Task",
+    "Worker",
+    "current_job",
+]

@@ -1,0 +1,482 @@
+"""``Jobs``: the tasks of an application, and the store that holds their jobs."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import timedelta
+from types import MappingProxyType, TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
+
+import kvstream
+from kvstream.engine.queue_arguments import Backoff, Misfire
+from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.jobs.arguments import checked_format, pack
+from kvstream.jobs.handle import DONE, JobHandle
+from kvstream.jobs.job import ARGS, FORMAT, TASK, VERSION, Job, now_ms
+from kvstream.jobs.middleware import Middleware
+from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
+from kvstream.queue import Queue
+
+if TYPE_CHECKING:
+    from kvstream.engine.coerce import AnyPath
+    from kvstream.jobs.testing import Testing
+    from kvstream.store import Store
+    from kvstream.stream import Stream
+    from kvstream.types.clock import Clock
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+DEFAULT = "default"
+"""The queue of tasks that name none; its stream has the name of the Jobs."""
+PRIORITIES = ("high", "normal", "low")
+RESULT_TTL_S = 3600.0
+LEASE_S, LEASE_S_MIN = 30.0, 0.2
+"""The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
+_RESERVED = frozenset({"dead", "result", *PRIORITIES})
+_CRON = "cron:"
+_log = logging.getLogger(__name__)
+
+
+class Schedule(NamedTuple):
+    """When a task runs by itself."""
+
+    task: Task[..., Any]
+    cron: str
+    tz: str
+    misfire: Misfire
+    most: int
+
+    @property
+    def name(self) -> str:
+        return f"{_CRON}{self.task.name}:{self.cron}"
+
+
+class Jobs:
+    """The tasks of an application. The first use opens the store; ``close`` closes it.
+
+    ``place`` is a directory, with ``shared`` one that many processes use, or the URL of a server.
+    Every method may be called from any thread. ::
+
+        jobs = Jobs("data")
+
+
+        @jobs.task(retries=3, backoff=[1, 10, 60], timeout=30)
+        async def send_mail(to: str) -> str: ...
+
+
+        send_mail.enqueue("a@b.c", delay=60).result(timeout=90)
+    """
+
+    group = "workers"
+
+    def __init__(
+        self,
+        place: AnyPath,
+        *,
+        name: str = "jobs",
+        shared: bool = False,
+        clock: Clock | None = None,
+        format: str = "json",
+        result_ttl: float | timedelta = RESULT_TTL_S,
+        priorities: Sequence[str] = PRIORITIES,
+        middleware: Sequence[Middleware] = (),
+        **options: Any,
+    ) -> None:
+        """Describe the jobs; nothing is opened yet.
+
+        ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
+        "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
+        ``priorities``: the most urgent first. ``options`` are those of ``kvstream.open``.
+        """
+        self.place = place
+        self.name = name
+        self.format = checked_format(format)
+        self.middleware = tuple(middleware)
+        self.tasks: dict[str, Task[..., Any]] = {}
+        self.schedules: list[Schedule] = []
+        self._result_ttl = seconds_of(result_ttl)
+        self._priorities = tuple(priorities)
+        self._options: dict[str, Any] = {"shared": shared, **options}
+        self._clock = clock
+        self._store: Store | None = None
+        self._queues: dict[str, Queue] = {}
+        self._lock = threading.RLock()
+        self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+        """The name of this process as a consumer of all queues."""
+        self.testing: Testing | None = None
+        """The test mode, while it lasts."""
+
+    def __repr__(self) -> str:
+        return f"<Jobs {self.name!r} at {self.place!r}, tasks: {', '.join(self.tasks) or 'none'}>"
+
+    # --- the store ------------------------------------------------------------------------------
+
+    @property
+    def store(self) -> Store:
+        """The store, which is opened by the first use."""
+        store = self._store
+        if store is not None:
+            return store
+        with self._lock:
+            if self._store is None:
+                options = {name: value for name, value in self._options.items() if value}
+                if self._clock is not None:
+                    options["clock"] = self._clock
+                self._store = kvstream.open(self.place, **options)
+            return self._store
+
+    def close(self) -> None:
+        """Close the store, if it is open; the next use opens it again."""
+        self.use(None)
+
+    def use(self, store: Store | None) -> None:
+        """Use a store that is open, in place of the one before, which is closed."""
+        with self._lock:
+            before, self._store = self._store, store
+            self._queues.clear()
+        if before is not None:
+            before.close()
+
+    def share(self) -> None:
+        """Open the directory as a shared one, as the processes of a worker do."""
+        from kvstream.engine.coerce import server_url
+
+        if server_url(self.place) is None:
+            self._options["shared"] = True
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def now_ms(self) -> int:
+        """Return the Unix time in milliseconds, by the clock of the store if it has its own."""
+        clock = self._clock if self.testing is None else self.testing.clock
+        return now_ms() if clock is None else clock.now_ms()
+
+    # --- tasks ----------------------------------------------------------------------------------
+
+    @overload
+    def task(self, function: Callable[P, R], /) -> Task[P, R]: ...
+    @overload
+    def task(
+        self,
+        function: None = ...,
+        /,
+        *,
+        name: str | None = ...,
+        queue: str | None = ...,
+        retries: int = ...,
+        backoff: Any = ...,
+        timeout: float | timedelta | None = ...,
+        dead_letter: str | bool | None = ...,
+        unique: bool | str = ...,
+        priority: str | None = ...,
+        rate: tuple[int, float | timedelta] | None = ...,
+        max_in_flight: int | None = ...,
+        result_ttl: float | timedelta | None = ...,
+    ) -> Callable[[Callable[P, R]], Task[P, R]]: ...
+    def task(
+        self,
+        function: Callable[..., Any] | None = None,
+        /,
+        *,
+        name: str | None = None,
+        queue: str | None = None,
+        retries: int = 0,
+        backoff: Any = None,
+        timeout: float | timedelta | None = None,
+        dead_letter: str | bool | None = None,
+        unique: bool | str = False,
+        priority: str | None = None,
+        rate: tuple[int, float | timedelta] | None = None,
+        max_in_flight: int | None = None,
+        result_ttl: float | timedelta | None = None,
+    ) -> Any:
+        """Make a function, sync or async, a task; it stays callable.
+
+        ``retries``: how often it is tried again after an exception, after the delays of
+        ``backoff``: seconds, a list of seconds (the last repeats), or Backoff. ``timeout``:
+        seconds of one run. ``dead_letter``: the stream for jobs that are given up, by default
+        ``<name>:dead``; False: none. ``unique``: True, or a template such as ``"welcome:{to}"``,
+        is the default of ``enqueue``. ``rate=(100, 60)``: at most 100 runs begin in 60 seconds.
+        ``max_in_flight``: at most so many run at a time, in all workers. A task with a rate,
+        max_in_flight or dead_letter of its own has a queue of its own, of the task's name, unless
+        it names one.
+        """
+        limits: dict[str, Any] = {"rate": rate, "max_in_flight": max_in_flight}
+        if isinstance(dead_letter, str) and dead_letter != f"{self.name}:dead":
+            limits["dead_letter"] = dead_letter
+        limits = {limit: value for limit, value in limits.items() if value is not None}
+
+        def register(wrapped: Callable[..., Any]) -> Task[..., Any]:
+            own = name or wrapped.__name__
+            default = Backoff(BACKOFF_FIRST_S, BACKOFF_CAP_S, BACKOFF_JITTER)
+            made: Task[..., Any] = Task(
+                self,
+                wrapped,
+                name=own,
+                queue=queue or (own if limits else DEFAULT),
+                retries=retries,
+                backoff=default if backoff is None else backoff,
+                timeout=None if timeout is None else seconds_of(timeout),
+                dead_letter=dead_letter,
+                unique=unique,
+                priority=priority,
+                result_ttl=self._result_ttl if result_ttl is None else seconds_of(result_ttl),
+            )
+            self._register(made, limits)
+            return made
+
+        return register if function is None else register(function)
+
+    def _register(self, task: Task[..., Any], limits: Mapping[str, Any]) -> None:
+        if task.name in self.tasks:
+            raise InvalidArgument(f"two tasks are called {task.name}: give one a name=")
+        if task.queue in _RESERVED:
+            raise InvalidArgument(f"a queue cannot be called {task.queue}")
+        if task.retries < 0:
+            raise InvalidArgument(f"retries must be at least 0, not {task.retries}")
+        if task.timeout is not None and task.timeout <= 0:
+            raise InvalidArgument(f"timeout must be above 0, not {task.timeout}")
+        task.limits = dict(limits)
+        for other in self.tasks.values():
+            for limit in limits.keys() & other.limits.keys() if other.queue == task.queue else ():
+                if other.limits[limit] != limits[limit]:
+                    raise InvalidArgument(
+                        f"{other.name} and {task.name} give the queue {task.queue} two values of "
+                        f"{limit}: give one of them another queue="
+                    )
+        with self._lock:
+            self.tasks[task.name] = task
+            self._queues.clear()
+        if task.default_priority is not None:
+            self._checked_priority(task, task.default_priority)
+
+    def cron(
+        self,
+        expression: str,
+        *,
+        tz: str = "",
+        misfire: Misfire = "once",
+        most: int = 1,
+        **options: Any,
+    ) -> Callable[[Callable[P, R] | Task[P, R]], Task[P, R]]:
+        """Make a function without arguments a task that runs at times of ``expression``.
+
+        ``expression`` is that of cron, or ``@every 10s``, ``@hourly`` and so on; ``tz`` is a time
+        zone such as ``"Europe/Berlin"``, by default UTC. ``misfire`` says what becomes of times at
+        which no process had the store open: "skip", "once" (one run for all of them), or "all" (the
+        latest ``most``). ``options`` are those of ``task``. The schedule is kept in the store and
+        fires once for each time, however many workers there are. Workers store it when they start.
+        """
+
+        def schedule(wrapped: Callable[P, R] | Task[P, R]) -> Task[P, R]:
+            task = wrapped if isinstance(wrapped, Task) else self.task(**options)(wrapped)
+            task.signature.dump((), {})  # TypeError if it needs arguments
+            self.schedules.append(Schedule(task, expression, tz, misfire, most))
+            return task
+
+        return schedule
+
+    # --- queues ---------------------------------------------------------------------------------
+
+    @property
+    def lease_s(self) -> float:
+        """The seconds after which a job whose worker is gone goes to another one."""
+        timeouts = [task.timeout for task in self.tasks.values() if task.timeout is not None]
+        return max(LEASE_S_MIN, min([LEASE_S, *timeouts]))
+
+    def queue_names(self) -> list[str]:
+        """Return the names of the queues that tasks use."""
+        return list(dict.fromkeys(task.queue for task in self.tasks.values()))
+
+    def queues(self, names: Sequence[str] = ()) -> list[Queue]:
+        """Return the queues of these names, of all tasks if there are none."""
+        known = self.queue_names()
+        for name in names:
+            if name not in known:
+                near = nearest(name, known) or f": there are {', '.join(known)}"
+                raise InvalidArgument(f"no task uses the queue {shown(name)}{near}")
+        return [self._queue(name) for name in names or known]
+
+    def queue_of(self, task: Task[..., Any]) -> Queue:
+        """Return the queue of a task."""
+        return self._queue(task.queue)
+
+    def dead_keys(self) -> list[str]:
+        """Return the keys of the streams of dead letters."""
+        own = [
+            str(task.limits["dead_letter"])
+            for task in self.tasks.values()
+            if "dead_letter" in task.limits
+        ]
+        return list(dict.fromkeys([f"{self.name}:dead", *own]))
+
+    def _queue(self, name: str) -> Queue:
+        with self._lock:
+            found = self._queues.get(name)
+            if found is None:
+                limits: dict[str, Any] = {}
+                for task in self.tasks.values():
+                    limits |= task.limits if task.queue == name else {}
+                limits.setdefault("dead_letter", f"{self.name}:dead")
+                found = self._queues[name] = Queue(
+                    self.store,
+                    self.name if name == DEFAULT else f"{self.name}:{name}",
+                    group=self.group,
+                    consumer=self.consumer,
+                    lease=self.lease_s,
+                    order_by="key",
+                    priorities=self._priorities_of(limits),
+                    **limits,
+                )
+            return found
+
+    def _priorities_of(self, limits: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the priorities of a queue: one with limits has none, as they hold for each."""
+        return () if limits.keys() & {"rate", "max_in_flight"} else self._priorities
+
+    def _checked_priority(self, task: Task[..., Any], priority: str | None) -> None:
+        if priority is None or priority in self._priorities_of(task.limits):
+            return
+        if priority in self._priorities:
+            raise InvalidArgument(f"{task.name} has limits, so its queue has no priorities")
+        near = nearest(str(priority), self._priorities) or f": {', '.join(self._priorities)}"
+        raise InvalidArgument(f"no such priority: {shown(priority)}{near}")
+
+    # --- jobs -----------------------------------------------------------------------------------
+
+    def put(self, task: Task[..., R], job: Job, *, priority: str | None, **options: Any) -> Any:
+        """Put a job into the queue of its task, and return its handle."""
+        self._checked_priority(task, priority)
+        where = self.queue_of(task).put(job.fields(), priority=priority, **options)
+        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+        if self.testing is not None:
+            self.testing.run()
+        return handle
+
+    def put_many(
+        self, task: Task[..., R], jobs: Sequence[Job], *, priority: str | None, **options: Any
+    ) -> list[JobHandle[R]]:
+        """Put jobs into the queue of their task in one commit, and return their handles."""
+        self._checked_priority(task, priority)
+        queue, fields = self.queue_of(task), [job.fields() for job in jobs]
+        places: Sequence[Any]
+        if all(value is None for value in options.values()):
+            places = queue.put_many(fields, priority=priority)
+        else:
+            with self.store.transaction():
+                places = [queue.put(each, priority=priority, **options) for each in fields]
+        if self.testing is not None:
+            self.testing.run()
+        pairs = zip(jobs, places, strict=True)
+        return [JobHandle(self, job.id, task, where) for job, where in pairs]
+
+    def handle(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job by its ID, which need not exist."""
+        return JobHandle(self, str(job_id))
+
+    def result_key(self, job_id: str) -> str:
+        """Return the key of the stream that has the outcome of a job."""
+        return f"{self.name}:result:{job_id}"
+
+    def record(
+        self,
+        job_id: str,
+        status: bytes,
+        ttl: float | None = None,
+        fields: Mapping[str, str | bytes | int] = MappingProxyType({}),
+    ) -> None:
+        """Write what has become of a job, in the open transaction if there is one."""
+        ttl = self._result_ttl if ttl is None else ttl
+        if ttl <= 0:
+            return
+        key = self.result_key(job_id)
+        self.store.stream(key).add({"status": status, **fields})
+        self.store.expire(key, ttl)
+
+    @contextmanager
+    def finishing(self, job: Job) -> Iterator[Store]:
+        """End a job with its result, in one commit with what the block does."""
+        message, task = job.message, job.task
+        assert message is not None
+        assert task is not None
+        job.ending = True
+        with message.transaction() as store:
+            yield store
+            packed = pack(task.signature.dump_result(job.result), self.format)
+            self.record(
+                *(job.id, DONE, task.result_ttl),
+                {"result": packed, "format": self.format, "task": task.name},
+            )
+            message.ack()
+            store.stream(message.key).delete(message.id)
+
+    # --- workers --------------------------------------------------------------------------------
+
+    def declare(self) -> None:
+        """Create the queues with their policies, and store the schedules; workers do so first.
+
+        A schedule of the store that the application has no longer is removed.
+        """
+        for queue in self.queues():
+            queue._prepare()
+        wanted = {schedule.name: schedule for schedule in self.schedules}
+        for queue in self.queues():
+            stream = self._plain_stream(queue)
+            for found in stream.schedules():
+                stored = found.name.decode()
+                if stored.startswith(_CRON) and stored not in wanted:
+                    _log.info("the schedule %s is removed: the application has it no more", stored)
+                    stream.delete_schedule(stored)
+        for schedule in wanted.values():
+            self._plain_stream(self.queue_of(schedule.task)).schedule(
+                schedule.name,
+                schedule.cron,
+                self._scheduled_fields(schedule.task),
+                tz=schedule.tz,
+                misfire=schedule.misfire,
+                most=schedule.most,
+            )
+
+    def _plain_stream(self, queue: Queue) -> Stream:
+        """Return the stream of a queue's normal priority."""
+        return self.store.stream(queue.name)
+
+    def _scheduled_fields(self, task: Task[..., Any]) -> dict[bytes, str | bytes]:
+        found: dict[bytes, str | bytes] = {
+            TASK: task.name,
+            ARGS: pack(task.signature.dump((), {}), self.format),
+            VERSION: task.signature.version,
+        }
+        if self.format != "json":
+            found[FORMAT] = self.format
+        return found
+
+    def test(self, *, start_ms: int | None = None) -> Testing:
+        """Return the test mode: for a ``with`` block, jobs run inline, by a clock to be turned.
+
+        ::
+
+            with jobs.test() as testing:
+                handle = send_mail.enqueue("a@b.c", delay=60)
+                testing.turn(60)
+                assert handle.result() == "sent"
+        """
+        from kvstream.jobs.testing import Testing
+
+        return Testing(self, start_ms)

@@ -1,0 +1,238 @@
+"""How one job runs: its arguments, its middleware, and its end in one commit.
+
+A job ends with a result, a retry, or among the dead letters. Each end is one commit that the lease
+guards: a late one raises LeaseLost and changes nothing.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from traceback import format_exception
+from typing import TYPE_CHECKING, Any
+
+from kvstream.errors import Conflict, KVStreamError, LeaseLost
+from kvstream.jobs.handle import FAILED, RETRY
+from kvstream.jobs.job import AnyJobs, GiveUp, Job, JobTimeout, Refused, Retry, current
+
+if TYPE_CHECKING:
+    from kvstream.queue import Message
+
+_TRIES = 20
+"""Of a transaction that other clients overtake."""
+_log = logging.getLogger(__name__)
+
+Wait = Callable[[Awaitable[Any]], Any]
+"""Runs a coroutine of a middleware for a sync task."""
+
+
+def job_of(jobs: AnyJobs, message: Message) -> Job | None:
+    """Return the job in a message, with its arguments; None if it was refused.
+
+    A refused one moves to the dead letters: its task is unknown or of another version, or it has
+    taken too many workers with it.
+    """
+    job = Job("", "", b"")
+    try:
+        job = Job.of(message.fields, message.id, message.deliveries)
+        job.message = message
+        task = job.task = jobs.tasks.get(job.task_name)
+        if task is None:
+            raise Refused(f"this worker has no task {job.task_name}")
+        if job.attempt > task.max_deliveries:
+            raise Refused(
+                f"it was delivered {job.attempt - 1} times, and each of its workers died or lost it"
+            )
+        task.load(job)
+        return job
+    except Refused as error:
+        job.message = message
+        give_up(jobs, job, error)
+        return None
+
+
+async def run_async(jobs: AnyJobs, job: Job) -> None:
+    """Run a job of an async task, within its timeout."""
+    assert job.task is not None
+    current.set(job)
+    limit = asyncio.timeout(job.task.timeout)
+    try:
+        for middleware in jobs.middleware:
+            await _awaited(middleware.before(job))
+        async with limit:
+            result = await job.task.function(*job.args, **job.kwargs)
+            if not job.settled:
+                job.result = result
+        for middleware in reversed(jobs.middleware):
+            await _awaited(middleware.after(job, job.result))
+    except asyncio.CancelledError:
+        raise
+    except BaseException as error:
+        failure = _timeout_of(job) if isinstance(error, TimeoutError) and limit.expired() else error
+        for middleware in reversed(jobs.middleware):
+            with suppress(Exception):
+                await _awaited(middleware.error(job, failure))
+        await asyncio.to_thread(fail, jobs, job, failure)
+    else:
+        await asyncio.to_thread(finish, jobs, job)
+
+
+def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> None:
+    """Run a job of a sync task in this thread."""
+    assert job.task is not None
+    token = current.set(job)
+    try:
+        try:
+            for middleware in jobs.middleware:
+                _waited(middleware.before(job), wait)
+            result = job.task.function(*job.args, **job.kwargs)
+            if not job.settled:
+                job.result = result
+            for middleware in reversed(jobs.middleware):
+                _waited(middleware.after(job, job.result), wait)
+        except BaseException as error:
+            failed(jobs, job, error, wait)
+        else:
+            finish(jobs, job)
+    finally:
+        current.reset(token)
+
+
+def failed(jobs: AnyJobs, job: Job, error: BaseException, wait: Wait) -> None:
+    """Tell the middleware of an error, and end the run with it."""
+    for middleware in reversed(jobs.middleware):
+        with suppress(Exception):
+            _waited(middleware.error(job, error), wait)
+    fail(jobs, job, error)
+
+
+def timed_out(jobs: AnyJobs, job: Job, wait: Wait) -> None:
+    """End the run of a sync task that takes too long; its thread goes on for nothing."""
+    failed(jobs, job, _timeout_of(job), wait)
+
+
+def _timeout_of(job: Job) -> JobTimeout:
+    assert job.task is not None
+    return JobTimeout(f"{job.task.name} has run for more than {job.task.timeout:g} s")
+
+
+async def _awaited(found: Any) -> None:
+    if inspect.isawaitable(found):
+        await found
+
+
+def _waited(found: Any, wait: Wait) -> None:
+    if inspect.isawaitable(found):
+        wait(found)
+
+
+# --- the end of a run ---------------------------------------------------------------------------
+
+
+def finish(jobs: AnyJobs, job: Job) -> None:
+    """Write the result and acknowledge the job, in one commit."""
+    if job.settled:
+        _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
+        return
+    try:
+        _repeated(lambda: _finish(jobs, job))
+        job.settled = True
+    except LeaseLost:
+        _note_lost(job)
+    except TypeError as error:  # the result cannot be stored: trying again would not help
+        give_up(jobs, job, error)
+    except KVStreamError as error:
+        _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
+
+
+def _finish(jobs: AnyJobs, job: Job) -> None:
+    with jobs.finishing(job):
+        pass
+
+
+def _repeated(call: Callable[[], None]) -> None:
+    """Call again while other clients change what the transaction has read."""
+    for left in reversed(range(_TRIES)):
+        try:
+            call()
+            return
+        except Conflict:
+            if not left:
+                raise
+
+
+def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
+    """Give the job back for another try, or give it up after the last one."""
+    task, message = job.task, job.message
+    assert task is not None
+    assert message is not None
+    if job.settled:
+        _log.error("job %s of %s failed after its end", job.id, task.name, exc_info=error)
+        return
+    if isinstance(error, GiveUp | Refused) or job.attempt > task.retries:
+        give_up(jobs, job, error)
+        return
+    job.ending = True
+    delay = error.delay if isinstance(error, Retry) else None
+    delay = task.delay_s(job.attempt) if delay is None else delay
+
+    def give_back() -> None:
+        with jobs.store.transaction():
+            jobs.record(job.id, RETRY, task.result_ttl, _described(job, error))
+            message.nack(delay, error=error if isinstance(error, Exception) else repr(error))
+
+    try:
+        _repeated(give_back)
+        _log.info("job %s of %s failed, and is tried again in %g s", job.id, task.name, delay)
+    except LeaseLost:
+        _note_lost(job)
+    except KVStreamError as problem:
+        _log.error("job %s of %s was not given back", job.id, task.name, exc_info=problem)
+    job.settled = True
+
+
+def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
+    """Move the job to the dead letters, with its error, and write that it failed."""
+    task, message = job.task, job.message
+    assert message is not None
+    job.ending = True
+
+    def bury() -> None:
+        with jobs.store.transaction() as store:
+            if job.id:
+                ttl = None if task is None else task.result_ttl
+                jobs.record(job.id, FAILED, ttl, _described(job, error))
+            if task is not None and task.dead_letter is False:
+                message.ack()
+                store.stream(message.key).delete(message.id)
+            else:
+                described = error if isinstance(error, Exception) else repr(error)
+                message.nack(fatal=True, error=described)
+
+    try:
+        _repeated(bury)
+        _log.warning("job %s of %s is given up", job.id, job.task_name, exc_info=error)
+    except LeaseLost:
+        _note_lost(job)
+    except KVStreamError as problem:
+        _log.error("job %s of %s was not given up", job.id, job.task_name, exc_info=problem)
+    job.settled = True
+
+
+def _described(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
+    text = str(error)
+    return {
+        "error": f"{type(error).__name__}: {text}" if text else type(error).__name__,
+        "traceback": "".join(format_exception(error)),
+        "attempt": job.attempt,
+    }
+
+
+def _note_lost(job: Job) -> None:
+    job.settled = True
+    _log.warning(
+        "the outcome of job %s of %s is refused: its lease has ended", job.id, job.task_name
+    )

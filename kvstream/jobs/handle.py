@@ -1,0 +1,278 @@
+"""The handle of a job: its status, its result, and its end by hand.
+
+A job's outcome is a stream of its own, ``<name>:result:<id>``, written by the commit that
+acknowledges the job and kept for ``result_ttl``. So to wait for a result is a blocked read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Generator
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+from kvstream.errors import (
+    Conflict,
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    JobUnknown,
+    NoGroup,
+)
+from kvstream.jobs.arguments import unpack
+from kvstream.jobs.job import ID, AnyJobs, made_ms
+from kvstream.types.ids import StreamID, Ticket
+
+if TYPE_CHECKING:
+    from kvstream.stream import Stream
+    from kvstream.types.records import Entry
+
+R = TypeVar("R")
+
+DONE, FAILED, CANCELLED, RETRY = b"done", b"failed", b"cancelled", b"retry"
+LOOK_S = 5.0
+"""Longest single wait: then the handle looks whether the job is still somewhere."""
+SKEW_MS = 60_000
+"""How far the clocks of a program and of the store may be apart."""
+_TRIES = 100
+_PAGE = 1000
+
+
+class JobHandle(Generic[R]):
+    """A job that was enqueued; ``await`` it for its result in asyncio."""
+
+    __slots__ = ("_jobs", "_task", "_where", "id")
+
+    def __init__(
+        self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
+    ) -> None:
+        """``where``: the ID of its message, or its ticket while it is delayed; None: unknown."""
+        self.id = job_id
+        self._jobs = jobs
+        self._task = task
+        self._where = where
+
+    def __repr__(self) -> str:
+        return f"<JobHandle {self.id}>"
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, JobHandle) and other.id == self.id
+
+    def __hash__(self) -> int:
+        return hash(self.id)
+
+    # --- the outcome ----------------------------------------------------------------------------
+
+    def _records(self, after: Any = "0-0", block: float | None = None) -> list[Entry]:
+        stream = self._jobs.store.stream(self._jobs.result_key(self.id))
+        return stream.read(after, block=block)
+
+    def _last(self) -> dict[bytes, bytes] | None:
+        """Return what a worker wrote last about the job."""
+        found = self._records()
+        return dict(found[-1].fields) if found else None
+
+    def result(self, timeout: float | None = None) -> R:
+        """Wait for the job, and return what its task returned.
+
+        ``timeout`` is in seconds, None waits for ever. Raises TimeoutError, JobFailed with error
+        and traceback once the job is not tried again, JobCancelled, or JobUnknown if its result is
+        not kept any more.
+        """
+        deadline = None if timeout is None else monotonic() + timeout
+        after: Any = "0-0"
+        known = True
+        while True:
+            left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            if not known:
+                left = 0.0
+            found = self._records(after, left if left > 0 else None)
+            if found and found[-1].fields[b"status"] != RETRY:
+                return self._outcome(found[-1].fields)
+            after = found[-1].id if found else after
+            if not known:
+                raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
+            if deadline is not None and monotonic() >= deadline:
+                raise TimeoutError(f"the job {self.id} is not done after {timeout:g} s")
+            known = self.status != "unknown"
+
+    def _outcome(self, fields: Any) -> R:
+        status = fields[b"status"]
+        if status == DONE:
+            plain = unpack(fields[b"result"], fields.get(b"format", b"json").decode())
+            task = self._task or self._jobs.tasks.get(fields.get(b"task", b"").decode())
+            found: R = plain if task is None else task.signature.load_result(plain)
+            return found
+        if status == CANCELLED:
+            raise JobCancelled(f"the job {self.id} was cancelled")
+        failed = JobFailed(fields.get(b"error", b"").decode())
+        failed.traceback = fields.get(b"traceback", b"").decode()
+        raise failed
+
+    async def aresult(self, timeout: float | None = None) -> R:
+        """Await the result, as ``result`` waits for it; the wait costs a thread."""
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[R] = loop.create_future()
+        deadline = None if timeout is None else monotonic() + timeout
+
+        def wait() -> None:
+            outcome: Any = None
+            while not done.cancelled():
+                left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+                try:
+                    outcome = (self.result(max(0.0, left)), None)
+                except TimeoutError as error:
+                    if deadline is None or monotonic() < deadline:
+                        continue
+                    outcome = (None, error)
+                except Exception as error:
+                    outcome = (None, error)
+                break
+            if not loop.is_closed():
+                loop.call_soon_threadsafe(settle, *(outcome or (None, None)))
+
+        def settle(value: Any, error: Exception | None) -> None:
+            if done.done():
+                return
+            if error is None:
+                done.set_result(value)
+            else:
+                done.set_exception(error)
+
+        threading.Thread(target=wait, name="kvstream-job-result", daemon=True).start()
+        return await done
+
+    def __await__(self) -> Generator[Any, Any, R]:
+        return self.aresult().__await__()
+
+    @property
+    def error(self) -> str | None:
+        """The last exception of the job, as ``"ValueError: text"``; None if there is none."""
+        return self._text(b"error")
+
+    @property
+    def traceback(self) -> str | None:
+        """The traceback of its last exception; None if there is none."""
+        return self._text(b"traceback")
+
+    def _text(self, name: bytes) -> str | None:
+        last = self._last()
+        return last[name].decode() if last and name in last else None
+
+    # --- the state ------------------------------------------------------------------------------
+
+    @property
+    def status(self) -> str:
+        """Where the job is.
+
+        ``"scheduled"`` (delayed), ``"queued"``, ``"running"``, ``"retrying"`` (it failed and is to
+        be tried again), ``"done"``, ``"failed"``, ``"cancelled"``, or ``"unknown"``: it ended
+        longer ago than its result was kept.
+        """
+        last = self._last()
+        if last is not None and last[b"status"] != RETRY:
+            return last[b"status"].decode()
+        if self._delayed() is not None:
+            return "scheduled"
+        found = self._found()
+        if found is None:
+            last = self._last()  # it may have ended just now
+            return "unknown" if last is None else last[b"status"].decode()
+        stream, entry_id = found
+        try:
+            rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
+        except NoGroup:
+            rows = []
+        if not rows:
+            return "queued"
+        return "running" if rows[0].consumer else "retrying"
+
+    def _delayed(self) -> tuple[Stream, Ticket] | None:
+        """Return the stream and ticket of the job's message; None if it is not delayed."""
+        where = self._where
+        if isinstance(where, StreamID):
+            return None
+        for stream in self._streams():
+            start, count = (None, _PAGE) if where is None else (where, 1)
+            while page := stream.delayed(start, count):
+                for each in page:
+                    if each.fields.get(ID) == self.id.encode():
+                        return stream, each.ticket
+                if where is not None:
+                    break
+                start = Ticket(page[-1].ticket.at_ms, page[-1].ticket.number + 1)
+        return None
+
+    def _streams(self) -> list[Stream]:
+        """Return the streams that the job may be in."""
+        if self._task is not None:
+            return self._jobs.queue_of(self._task).streams()
+        return [stream for queue in self._jobs.queues() for stream in queue.streams()]
+
+    def _found(self) -> tuple[Stream, StreamID] | None:
+        """Return the stream and ID of the job's message; None if it is in no queue."""
+        where = self._where
+        if isinstance(where, StreamID):
+            for stream in self._streams():
+                entry = stream.get(where)
+                if entry is not None and self._is_mine(entry):
+                    return stream, where
+            return None
+        start = max(0, made_ms(self.id) - SKEW_MS) if where is None else where.at_ms
+        for stream in self._streams():
+            for entry in stream.scan(f"{start}-0"):
+                if self._is_mine(entry):
+                    return stream, entry.id
+        return None
+
+    def _is_mine(self, entry: Entry) -> bool:
+        return entry.fields.get(ID, str(entry.id).encode()) == self.id.encode()
+
+    def cancel(self) -> bool:
+        """Cancel the job; return False if it had ended before.
+
+        A job that runs loses its lease: an async one is cancelled when its worker extends it next,
+        and a thread's result is refused.
+        """
+        delayed = self._delayed()
+        if delayed is not None and delayed[0].cancel(delayed[1]):
+            self._jobs.record(self.id, CANCELLED, self._ttl)
+            return True
+        for _ in range(_TRIES):
+            found = self._found()
+            last = self._last()
+            if found is None or (last is not None and last[b"status"] != RETRY):
+                return False
+            stream, entry_id = found
+            try:
+                with self._jobs.store.transaction():
+                    if stream.get(entry_id) is None:
+                        return False
+                    stream.group(self._jobs.group).ack(entry_id)
+                    stream.delete(entry_id)
+                    self._jobs.record(self.id, CANCELLED, self._ttl)
+                return True
+            except Conflict:
+                continue
+        raise InvalidArgument(f"the job {self.id} changes all the time")
+
+    def retry(self) -> bool:
+        """Move a failed job from the dead letters back to its queue; return whether it was there.
+
+        It is tried as often as a new one.
+        """
+        last = self._last()
+        if last is None or last[b"status"] != FAILED:
+            return False
+        told = {"error": last[b"error"], "traceback": last[b"traceback"]}
+        self._jobs.record(self.id, RETRY, self._ttl, told)
+        for queue in self._jobs.queues():
+            if queue.redrive(where=(ID, self.id)).moved:
+                return True
+        self._jobs.record(self.id, FAILED, self._ttl, told)
+        return False
+
+    @property
+    def _ttl(self) -> float | None:
+        return None if self._task is None else self._task.result_ttl

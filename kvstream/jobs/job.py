@@ -1,0 +1,204 @@
+"""A job: one call of a task, as it stands in a queue and as a worker runs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+from uuid import UUID
+
+from kvstream.errors import InvalidArgument, LeaseLost
+
+if TYPE_CHECKING:
+    from kvstream.queue import Message, Queue
+    from kvstream.store import Store
+
+TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
+AT, KEY, HEADERS = b"at", b"key", b"headers"
+
+
+class Retry(Exception):
+    """Raised by a task to be tried again, after ``delay`` seconds instead of its backoff."""
+
+    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+        super().__init__(message)
+        self.delay = delay
+
+
+class GiveUp(Exception):
+    """Raised by a task that must not be tried again: the job goes to the dead letters."""
+
+
+class JobTimeout(Exception):
+    """The job has run for longer than the ``timeout`` of its task."""
+
+
+class Refused(Exception):
+    """A worker cannot run a job: its task is unknown, or its arguments do not fit."""
+
+
+class AnyJobs(Protocol):
+    """The ``Jobs`` of tasks, handles and runs, which are made before it."""
+
+    name: str
+    format: str
+    group: str
+    middleware: Any
+    tasks: dict[str, Any]
+
+    @property
+    def store(self) -> Store: ...
+
+    def now_ms(self) -> int: ...
+
+    def queues(self) -> list[Queue]: ...
+
+    def queue_of(self, task: Any) -> Queue: ...
+
+    def dead_keys(self) -> list[str]: ...
+
+    def put(self, task: Any, job: Job, *, priority: str | None, **options: Any) -> Any: ...
+
+    def put_many(
+        self, task: Any, jobs: Sequence[Job], *, priority: str | None, **options: Any
+    ) -> list[Any]: ...
+
+    def result_key(self, job_id: str) -> str: ...
+
+    def record(
+        self,
+        job_id: str,
+        status: bytes,
+        ttl: float | None = ...,
+        fields: Mapping[str, str | bytes | int] = ...,
+    ) -> None: ...
+
+    def finishing(self, job: Job) -> AbstractContextManager[Store]: ...
+
+
+def new_id(now_ms: int) -> str:
+    """Return a UUID of version 7, which sorts by time; RFC 9562."""
+    number = (now_ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
+    number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
+    return str(UUID(int=number))
+
+
+def made_ms(job_id: str) -> int:
+    """Return the Unix milliseconds at which an ID was made."""
+    try:
+        return UUID(job_id).int >> 80
+    except ValueError:  # of a message of a schedule: its stream ID
+        ms = job_id.partition("-")[0]
+        if ms.isdecimal():
+            return int(ms)
+        raise InvalidArgument(f"{job_id!r} is not the ID of a job") from None
+
+
+@dataclass(eq=False)
+class Job:
+    """One call of a task. ``current_job()`` returns it to the task, and middleware is given it."""
+
+    id: str
+    task_name: str
+    packed: bytes
+    """The arguments."""
+    form: str = "json"
+    version: str = ""
+    """Of the task's signature where the job was enqueued."""
+    key: str | None = None
+    """Jobs of one key run in order, one at a time."""
+    headers: dict[str, str] = field(default_factory=dict)
+    """For middleware: they travel with the job."""
+    enqueued_ms: int = 0
+    attempt: int = 1
+    """1 for the first run."""
+    args: tuple[Any, ...] = ()
+    kwargs: dict[str, Any] = field(default_factory=dict)
+    state: dict[Any, Any] = field(default_factory=dict)
+    """For middleware, for as long as this run lasts."""
+    result: Any = None
+    """What is kept by ``transaction``; otherwise the return value of the task."""
+    task: Any = None
+    """The ``Task``."""
+    message: Message | None = None
+    ending: bool = False
+    """Its end is being written."""
+    settled: bool = False
+    """It is done, given back or given up; or another worker has it."""
+
+    def fields(self) -> dict[bytes, str | bytes | int]:
+        """Return the fields of its message."""
+        found: dict[bytes, str | bytes | int] = {
+            TASK: self.task_name,
+            ID: self.id,
+            ARGS: self.packed,
+            VERSION: self.version,
+            AT: self.enqueued_ms,
+        }
+        if self.form != "json":
+            found[FORMAT] = self.form
+        if self.key is not None:
+            found[KEY] = self.key
+        if self.headers:
+            found[HEADERS] = json.dumps(self.headers)
+        return found
+
+    @classmethod
+    def of(cls, fields: Mapping[bytes, bytes], entry_id: object, attempt: int = 1) -> Job:
+        """Return the job in a message; raise Refused if it is none."""
+        try:
+            key = fields.get(KEY)
+            return cls(
+                id=fields.get(ID, b"").decode() or str(entry_id),
+                task_name=fields[TASK].decode(),
+                packed=fields[ARGS],
+                form=fields.get(FORMAT, b"json").decode(),
+                version=fields.get(VERSION, b"").decode(),
+                key=None if key is None else key.decode(),
+                headers=json.loads(fields.get(HEADERS, b"{}")),
+                enqueued_ms=int(fields.get(AT, b"0")),
+                attempt=attempt,
+            )
+        except (KeyError, ValueError) as error:
+            raise Refused(f"the message is not a job: {type(error).__name__} {error}") from None
+
+    @contextmanager
+    def transaction(self) -> Iterator[Store]:
+        """Run everything that this thread does in the block, and the end of the job, as one commit.
+
+        So the job has its effect inside the store exactly once. An exception undoes the block, and
+        so does LeaseLost, if another worker has the job by then. The block ends the job: set
+        ``result`` in it if there is one. Within the block no other thread uses a store in a
+        directory of this process. ::
+
+            with current_job().transaction() as store:
+                store.stream("invoices").add({"order": order})
+        """
+        if self.settled:
+            raise LeaseLost(f"the job {self.id} has ended, or another worker has it")
+        with self.task.jobs.finishing(self) as store:
+            yield store
+        self.settled = True
+
+
+current: ContextVar[Job] = ContextVar("kvstream-job")
+
+
+def current_job() -> Job:
+    """Return the job that this thread or asyncio task runs; LookupError if it runs none."""
+    try:
+        return current.get()
+    except LookupError:
+        raise LookupError(
+            "current_job() is for the code of a task while a worker runs it"
+        ) from None
+
+
+def now_ms() -> int:
+    """Return the Unix time in milliseconds."""
+    return time.time_ns() // 1_000_000

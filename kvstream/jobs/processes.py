@@ -1,0 +1,309 @@
+"""The processes of ``kvstream work``: a parent that watches its children, each with a Worker.
+
+On a directory the parent opens the store as a shared one and so serves the children, unless another
+process does already. By URL each child has connections of its own. A child that dies is started
+anew after a pause. SIGTERM and Ctrl-C are passed on: the first lets jobs finish, the second gives
+them back at once. A child also stops when its parent is gone.
+
+    python -m kvstream.jobs.processes '{"target": "app:jobs", ...}'   a child
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict, dataclass
+from importlib import import_module
+from pathlib import Path
+from time import monotonic
+from types import FrameType
+from typing import Any
+
+from kvstream.errors import InvalidArgument, shown
+from kvstream.jobs.application import Jobs
+from kvstream.logs import NOTICE, logging_to
+
+PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
+"""The first and the longest pause before a child that has died is started anew."""
+STEADY_S = 10.0
+"""A child that has lived for so long begins with the first pause again."""
+LOOK_S = 0.1
+LATE_S = 5.0
+"""Seconds that a child has to end beyond the grace of its jobs; then it is killed."""
+STUCK = 75
+"""The exit code of a child whose threads all hang."""
+
+_log = logging.getLogger("kvstream.jobs.processes")  # a child runs this module as __main__
+
+
+@dataclass(frozen=True)
+class WorkOptions:
+    """What a child is started with."""
+
+    target: str
+    """``module:name`` of the Jobs."""
+    concurrency: int = 8
+    queues: tuple[str, ...] = ()
+    grace: float = 30.0
+    log_format: str = "text"
+    log_level: str = "notice"
+    folder: str = "."
+    """It is searched for modules first."""
+
+
+def jobs_of(target: str, folder: str = ".") -> Jobs:
+    """Import the Jobs at ``module:name``; InvalidArgument if there is none."""
+    module_name, _, name = target.partition(":")
+    if (path := os.path.abspath(folder)) not in sys.path:
+        sys.path.insert(0, path)
+    try:
+        found: Any = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise
+        raise InvalidArgument(f"there is no module {module_name} in {path} or installed") from None
+    for part in (name or "jobs").split("."):
+        found = getattr(found, part, None)
+    if not isinstance(found, Jobs):
+        raise InvalidArgument(f"{shown(target)} is not a Jobs: give module:name, such as app:jobs")
+    return found
+
+
+class Signals:
+    """Counts signals to stop; the third acts as it did before."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.stop, self.at_once = _Count(self, 1), _Count(self, 2)
+
+    def receive(self) -> None:
+        """Receive SIGTERM and SIGINT from now on, in the main thread."""
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, self._note)
+
+    def _note(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        if self.count > 2:
+            signal.signal(number, signal.SIG_DFL)
+
+
+class _Count:
+    """Is set once so many signals have come."""
+
+    def __init__(self, signals: Signals, count: int) -> None:
+        self._signals, self._count = signals, count
+
+    def is_set(self) -> bool:
+        return self._signals.count >= self._count
+
+
+# --- a child ------------------------------------------------------------------------------------
+
+
+def work(options: WorkOptions) -> int:
+    """Run a Worker in this process until a signal, or until the parent is gone."""
+    from kvstream.jobs.worker import Worker
+
+    signals = Signals()
+    signals.receive()
+    with logging_to(None, options.log_format, options.log_level):
+        jobs = jobs_of(options.target, options.folder)
+        jobs.share()
+        _stop_with_parent(signals)
+        worker = Worker(
+            *(jobs,),
+            concurrency=options.concurrency,
+            queues=options.queues,
+            grace=options.grace,
+        )
+        worker.run(signals.stop, signals.at_once)
+        if worker.given_back:
+            _log.log(NOTICE, "%d jobs were given back unfinished", worker.given_back)
+        jobs.close()
+        if worker.is_stuck:
+            _log.error("all threads hang in jobs that have taken too long: starting anew")
+            return STUCK
+    return 0
+
+
+def _stop_with_parent(signals: Signals) -> None:
+    """Stop when the parent is gone: it holds the other end of stdin."""
+
+    def wait() -> None:
+        with suppress(OSError, ValueError):
+            while os.read(0, 1):
+                pass
+        signals.count = max(signals.count, 1)
+
+    threading.Thread(target=wait, name="kvstream-jobs-parent", daemon=True).start()
+
+
+def main(settings: str) -> None:
+    """Work with the options in ``settings``, as JSON; threads of jobs given back end with it."""
+    given = json.loads(settings)
+    code = work(WorkOptions(**{**given, "queues": tuple(given["queues"])}))
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # a thread that hangs would keep the process
+
+
+# --- the parent ---------------------------------------------------------------------------------
+
+
+class Child:
+    """A process of a Worker, which is started anew when it dies."""
+
+    def __init__(self, options: WorkOptions) -> None:
+        self._settings = json.dumps(asdict(options))
+        self.process: subprocess.Popen[bytes] | None = None
+        self._begun = 0.0
+        self._pause_s = PAUSE_S
+        self._again_at = 0.0
+
+    @property
+    def is_running(self) -> bool:
+        return self.process is not None and self.process.poll() is None
+
+    def start(self) -> None:
+        self._begun = monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "kvstream.jobs.processes", self._settings],
+            stdin=subprocess.PIPE,
+            start_new_session=True,  # Ctrl-C is for the parent, which passes it on
+        )
+
+    def look(self) -> None:
+        """Start the process anew if it has died, after a pause."""
+        if self.is_running:
+            return
+        now = monotonic()
+        if self.process is not None:
+            code, self.process = self._ended(self.process), None
+            lived = now - self._begun
+            self._pause_s = PAUSE_S if lived >= STEADY_S else min(2 * self._pause_s, PAUSE_MAX_S)
+            self._again_at = now + (0 if code == STUCK else self._pause_s)
+            _log.error("a worker has ended with code %s and is started anew", code)
+        if now >= self._again_at:
+            self.start()
+
+    @staticmethod
+    def _ended(process: subprocess.Popen[bytes]) -> int:
+        if process.stdin is not None:
+            process.stdin.close()
+        return process.wait()
+
+    def send(self, number: int) -> None:
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def end(self) -> None:
+        """Wait until it has ended; kill it if it has not."""
+        process, self.process = self.process, None
+        if process is None:
+            return
+        if process.poll() is None:
+            process.kill()
+        self._ended(process)
+
+
+class Supervisor:
+    """The parent of ``kvstream work``."""
+
+    def __init__(self, options: WorkOptions, processes: int, *, reload: bool = False) -> None:
+        self._options = options
+        self._children = [Child(options) for _ in range(processes)]
+        self._sources = Sources(Path(options.folder)) if reload else None
+
+    @property
+    def pids(self) -> list[int]:
+        """The processes of the children that run."""
+        return [each.process.pid for each in self._children if each.process and each.is_running]
+
+    def run(self, signals: Signals) -> None:
+        """Keep the children running until a signal comes and all have ended."""
+        jobs = jobs_of(self._options.target, self._options.folder)
+        jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
+        jobs.share()
+        jobs.declare()
+        try:
+            while not signals.stop.is_set():
+                for child in self._children:
+                    child.look()
+                if self._sources is not None and self._sources.have_changed():
+                    _log.log(NOTICE, "a source file has changed: starting the workers anew")
+                    self._stop_children(signals)
+                time.sleep(LOOK_S)
+            _log.log(NOTICE, "stopping: jobs have %g s to finish", self._options.grace)
+            self._stop_children(signals)
+        finally:
+            for child in self._children:
+                child.end()
+            jobs.close()
+
+    def _stop_children(self, signals: Signals) -> None:
+        """Stop the children as they are to be stopped by signals; kill those that are late."""
+        deadline = monotonic() + self._options.grace + LATE_S
+        sent = 1
+        self._send(signal.SIGTERM)
+        while any(child.is_running for child in self._children) and monotonic() < deadline:
+            if signals.at_once.is_set() and sent < 2:
+                sent = 2
+                self._send(signal.SIGTERM)
+            time.sleep(LOOK_S / 2)
+        for child in self._children:
+            child.end()
+
+    def _send(self, number: int) -> None:
+        for child in self._children:
+            child.send(number)
+
+
+class Sources:
+    """The Python files of a folder, whose changes restart the workers in development."""
+
+    _SKIPPED = frozenset({"__pycache__", ".git", ".venv", "venv", "node_modules"})
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._times = self._found()
+
+    def _found(self) -> dict[str, int]:
+        times: dict[str, int] = {}
+        for folder, folders, files in os.walk(self._folder):
+            folders[:] = [each for each in folders if each not in self._SKIPPED]
+            for name in files:
+                if name.endswith(".py"):
+                    path = os.path.join(folder, name)
+                    with suppress(OSError):
+                        times[path] = os.stat(path).st_mtime_ns
+        return times
+
+    def have_changed(self) -> bool:
+        """Return whether a file has changed, come or gone since the last call."""
+        before, self._times = self._times, self._found()
+        return before != self._times
+
+
+def supervise(options: WorkOptions, processes: int, *, reload: bool = False) -> None:
+    """Run workers in ``processes`` children until SIGTERM or Ctrl-C; the program ends then."""
+    signals = Signals()
+    signals.receive()
+    with logging_to(None, options.log_format, options.log_level):
+        Supervisor(options, processes, reload=reload).run(signals)
+
+
+def queue_list(names: Sequence[str]) -> tuple[str, ...]:
+    """Return the names in options such as ``--queues mail,images``."""
+    return tuple(each.strip() for name in names for each in name.split(",") if each.strip())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

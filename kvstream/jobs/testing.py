@@ -1,0 +1,162 @@
+"""The test mode of jobs: they run inline, in the thread that enqueues them, by a clock to turn.
+
+The store is a real one in a temporary directory, with a clock that only ``turn`` moves. So retries,
+delays, schedules and dead letters are those of production, at the same times, without waiting.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import tempfile
+import threading
+from collections.abc import Awaitable
+from contextlib import suppress
+from datetime import timedelta
+from types import TracebackType
+from typing import Any, Protocol, Self
+
+from kvstream.jobs.execution import job_of, run_async, run_sync
+from kvstream.jobs.job import AnyJobs, Job
+from kvstream.jobs.task import seconds_of
+from kvstream.operations import due
+from kvstream.queue import take
+from kvstream.store import Store
+from kvstream.types.clock import ManualClock
+from kvstream.types.records import Entry
+
+_TIMERS = 500
+_RUNS_MAX = 100_000
+
+
+class TestedJobs(AnyJobs, Protocol):
+    """A ``Jobs``, whose store the test mode replaces."""
+
+    testing: Testing | None
+
+    def use(self, store: Store | None) -> None: ...
+
+    def declare(self) -> None: ...
+
+
+class Testing:
+    """Runs the jobs of a ``Jobs`` inline, for a ``with`` block; see ``Jobs.test``."""
+
+    __test__ = False  # pytest takes it for a test class by its name
+
+    def __init__(self, jobs: TestedJobs, start_ms: int | None = None) -> None:
+        self.jobs = jobs
+        self.clock = ManualClock() if start_ms is None else ManualClock(start_ms)
+        self.ran: list[Job] = []
+        """The runs so far, in order; a job that is retried is there once for each run."""
+        self._folder = ""
+        self._before: Any = None
+        self._running = False
+
+    def __enter__(self) -> Self:
+        self._folder = tempfile.mkdtemp(prefix="kvstream-jobs-")
+        store = Store.open(self._folder, durability="no", clock=self.clock)
+        self.jobs.testing = self
+        self.jobs.use(store)
+        self.jobs.declare()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            self.jobs.use(None)
+        finally:
+            self.jobs.testing = None
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def run(self) -> int:
+        """Run the jobs that are due now, and those that they enqueue; return how many runs.
+
+        ``enqueue`` does so by itself, unless a job that runs has called it.
+        """
+        if self._running:
+            return 0
+        self._running = True
+        done = 0
+        try:
+            while done < _RUNS_MAX:
+                self._fire()
+                found = take(self.jobs.queues(), 1, None)
+                if not found:
+                    return done
+                done += 1
+                job = job_of(self.jobs, found[0])
+                if job is not None:
+                    self.ran.append(job)
+                    self._run(job)
+        finally:
+            self._running = False
+        raise RuntimeError(f"jobs have enqueued others {done} times: is there a loop?")
+
+    def turn(self, seconds: float | timedelta) -> int:
+        """Turn the clock forward; run all that is due on the way, at its time. Return the runs."""
+        until = self.clock.ms + round(seconds_of(seconds) * 1000)
+        done = self.run()
+        while (at := self._next_ms()) is not None and at <= until:
+            self.clock.ms = max(self.clock.ms, at)
+            done += self.run()
+        self.clock.ms = until
+        return done + self.run()
+
+    def dead(self) -> list[Entry]:
+        """Return the dead letters of all queues, oldest first."""
+        keys = dict.fromkeys(self.jobs.dead_keys())
+        return [entry for key in keys for entry in self.jobs.store.stream(key).range()]
+
+    def _fire(self) -> None:
+        """Fire the timers that are due."""
+        engine = self.jobs.store.engine
+        while engine.run(due.run_due, _TIMERS):
+            pass
+
+    def _next_ms(self) -> int | None:
+        """Return when the next timer is due; None if there is none."""
+        streams = [stream for queue in self.jobs.queues() for stream in queue.streams()]
+        run = self.jobs.store.engine.run
+        found = [at for stream in streams if (at := run(_first_timer, stream._name))]
+        later = [at for at in found if at > self.clock.ms]
+        return min(later, default=None)
+
+    def _run(self, job: Job) -> None:
+        assert job.task is not None
+        if job.task.is_async:
+            _finished(run_async(self.jobs, job))
+        else:
+            run_sync(self.jobs, job, _finished)
+
+
+def _first_timer(txn: Any, name: bytes) -> int:
+    """Return when the first timer of a stream is due, 0 if it has none."""
+    stream = txn.stream(name)
+    return 0 if stream is None else int(stream.due_at)
+
+
+def _finished(awaitable: Awaitable[Any]) -> Any:
+    """Run a coroutine to its end, in a thread of its own if this one has an event loop."""
+
+    async def run() -> Any:
+        return await awaitable
+
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(run())
+    outcome: list[Any] = []
+
+    def in_thread() -> None:
+        with suppress(BaseException):
+            outcome.append(asyncio.run(run()))
+
+    thread = threading.Thread(target=in_thread, name="kvstream-jobs-test")
+    thread.start()
+    thread.join()
+    return outcome[0] if outcome else None

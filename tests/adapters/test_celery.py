@@ -1,0 +1,168 @@
+"""kombu and Celery on a store: messages, exchanges, results, and workers that are killed."""
+
+import importlib
+import sys
+import time
+from collections.abc import Iterator
+from socket import timeout as Timeout
+from typing import Any
+
+import pytest
+from kombu import pools
+from kombu.connection import Connection
+from kombu.entity import Exchange, Queue
+from kombu.messaging import Consumer
+from kombu.transport.virtual import Message
+
+from kvstream import InvalidArgument
+from kvstream.adapters.kombu import place_of
+from tests.adapters.conftest import (
+    LEASE_S,
+    Start,
+    all_are_done_though_workers_are_killed,
+    opened,
+    options_of,
+)
+
+
+@pytest.fixture
+def url(place: str) -> str:
+    return f"kvstream+{place}" if "://" in place else f"kvstream://{place}"
+
+
+@pytest.fixture
+def connection(url: str, place: str) -> Iterator[Connection]:
+    options = {"visibility_timeout": LEASE_S, **options_of(place)}
+    with Connection(url, transport_options=options) as connection:
+        yield connection
+
+
+def test_the_highest_priority_comes_first(connection: Connection) -> None:
+    queue = connection.SimpleQueue("q")
+    for body, priority in (("a", 3), ("b", 7), ("c", 3), ("d", None)):
+        queue.put(body, priority=priority)
+    assert queue.qsize() == 4
+    assert [queue.get(timeout=1).payload for _ in range(4)] == ["b", "a", "c", "d"]
+    queue.close()
+
+
+def test_a_message_is_deleted_when_it_is_acknowledged(connection: Connection, place: str) -> None:
+    queue = connection.SimpleQueue("q")
+    queue.put("a")
+    message = queue.get(timeout=1)
+    with opened(place) as store:
+        assert len(store.stream("kombu:q")) == 1
+        message.ack()
+        assert len(store.stream("kombu:q")) == 0
+    queue.close()
+
+
+def test_what_is_given_back_comes_again_as_redelivered(connection: Connection) -> None:
+    queue = connection.SimpleQueue("q")
+    queue.put("a")
+    queue.get(timeout=1).requeue()
+    message = queue.get(timeout=1)
+    assert message.delivery_info["redelivered"]
+    message.reject()
+    with pytest.raises(queue.Empty):
+        queue.get_nowait()
+    queue.close()
+
+
+def test_what_a_connection_has_not_acknowledged_is_delivered_to_the_next(
+    connection: Connection, url: str
+) -> None:
+    with connection.clone() as first:
+        queue = first.SimpleQueue("q")
+        queue.put("a")
+        queue.get(timeout=1)
+    assert connection.SimpleQueue("q").get(timeout=1).payload == "a"
+
+
+def test_a_purge_deletes_what_nobody_has(connection: Connection) -> None:
+    queue = connection.SimpleQueue("q")
+    for priority in range(3):
+        queue.put("a", priority=priority)
+    taken = queue.get(timeout=1)
+    assert queue.clear() == 2
+    assert queue.qsize() == 0
+    taken.requeue()
+    assert queue.qsize() == 1
+    queue.close()
+
+
+def test_a_message_whose_time_is_over_is_not_delivered(connection: Connection) -> None:
+    queue = connection.SimpleQueue("q")
+    queue.put("a", expiration=0.001)
+    time.sleep(0.002)
+    queue.put("b")
+    assert queue.get(timeout=1).payload == "b"
+    queue.close()
+
+
+@pytest.mark.parametrize(("kind", "received"), [("direct", 1), ("topic", 2), ("fanout", 3)])
+def test_exchanges(connection: Connection, kind: str, received: int) -> None:
+    exchange = Exchange("x", type=kind)
+    keys = ["a.b", "a.*" if kind == "topic" else "c", "d"]
+    queues = [Queue(f"q{n}", exchange, routing_key=key) for n, key in enumerate(keys)]
+    got: list[Message] = []
+    with connection.clone() as sender:  # another process would have no other memory
+        for queue in queues:
+            queue(connection).declare()
+        sender.Producer(exchange=exchange).publish("m", routing_key="a.b", declare=[exchange])
+    with Consumer(connection, queues, callbacks=[lambda _, message: got.append(message)]):
+        for _ in range(received):
+            connection.drain_events(timeout=5)
+        with pytest.raises(Timeout):
+            connection.drain_events(timeout=0.02)
+    assert len(got) == received
+
+
+def test_a_queue_that_is_gone_leaves_its_exchange(connection: Connection, place: str) -> None:
+    exchange = Exchange("x", type="fanout")
+    for name in ("kept", "gone"):
+        Queue(name, exchange)(connection).declare()
+    with opened(place) as store:
+        store.delete("kombu:gone")
+        connection.Producer(exchange=exchange).publish("m")
+        assert "kombu:gone" not in store
+        assert len(store.stream("kombu:kept")) == 1
+        store.delete("kombu:kept")
+        Queue("new", exchange)(connection).declare()
+    assert [queue for _, _, queue in connection.default_channel.get_table("x")] == ["new"]
+
+
+def test_a_url_without_a_directory_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="names no directory"):
+        place_of("kvstream://", {})
+    assert repr(place_of("kvstream:///a%20b", {})) == "<Place '/a b'>"
+
+
+@pytest.fixture
+def app(place: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    monkeypatch.setenv("KVSTREAM_PLACE", place)
+    sys.modules.pop("tests.adapters.celery_app", None)
+    module = importlib.import_module("tests.adapters.celery_app")
+    yield module
+    module.app.backend._place.close()
+    module.app.close()
+    pools.reset()
+
+
+def test_results_expire_and_are_forgotten(app: Any) -> None:
+    backend = app.app.backend
+    backend.store_result("id", {"a": 1}, "SUCCESS")
+    result = app.app.AsyncResult("id")
+    assert (result.status, result.get(timeout=1)) == ("SUCCESS", {"a": 1})
+    assert 86_000 < backend._place.store.ttl(backend.get_key_for_task("id")) <= 86_400
+    result.forget()
+    assert app.app.AsyncResult("id").status == "PENDING"
+
+
+def test_killed_workers_lose_no_task(app: Any, place: str, start: Start) -> None:
+    words = ("worker", "--concurrency", "2", "--loglevel", "ERROR", "--without-heartbeat")
+    workers = start("celery", "-A", "tests.adapters.celery_app", *words)
+    all_are_done_though_workers_are_killed(place, app.note.delay, workers)
+    from celery import chord
+
+    assert chord(app.note.s(n) for n in range(3))(app.total.s()).get(timeout=30) == 3

@@ -1,0 +1,244 @@
+"""``kvstream work``: processes that start, die, stop and are killed."""
+
+import os
+import random
+import re
+import runpy
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import kvstream
+from kvstream import InvalidArgument, Jobs
+from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
+from tests.crash.rounds import rounds
+from tests.patience import PATIENCE_S, until
+from tests.remote.conftest import Places
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "jobs" / "program.py"
+TARGET = "tests.jobs.program:jobs"
+ROUNDS = 4
+JOBS_A_ROUND = 30
+KINDS = ("at_least_once", "at_least_once_async", "exactly_once")
+
+
+class Program:
+    """The application on a place, and the processes that work for it."""
+
+    def __init__(self, place: str, shared: bool, file: Path, patch: pytest.MonkeyPatch) -> None:
+        self.file, self.place = file, place
+        patch.setenv("KVSTREAM_TEST_PLACE", place)
+        patch.setenv("KVSTREAM_TEST_SHARED", "1" if shared else "")
+        patch.setenv("KVSTREAM_TEST_FILE", str(file))
+        self.tasks: dict[str, Any] = runpy.run_path(str(PROGRAM))
+        self.jobs: Jobs = self.tasks["jobs"]
+        self._ends = ExitStack()
+
+    def said(self) -> list[str]:
+        return self.file.read_text().splitlines() if self.file.exists() else []
+
+    def work(self, *options: str) -> "subprocess.Popen[str]":
+        """Start ``kvstream work``."""
+        command = [sys.executable, "-m", "kvstream", "work", TARGET, *options]
+        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        self._ends.callback(self._end, process)
+        return process
+
+    @staticmethod
+    def _end(process: "subprocess.Popen[str]") -> None:
+        for _ in range(2):
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+                time.sleep(0.1)
+        _, told = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, told
+
+    def close(self) -> None:
+        self._ends.close()
+        self.jobs.close()
+        if not self.place.startswith("redis"):
+            with kvstream.open(self.place) as store:
+                assert store.check() == []
+
+
+@pytest.fixture(params=["directory", "server"])
+def program(
+    request: pytest.FixtureRequest,
+    places: Places,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> Iterator[Program]:
+    place = places.of(request.param)
+    made = Program(place, request.param == "directory", tmp_path / "said", monkeypatch)
+    yield made
+    made.close()
+
+
+def test_several_processes_work_for_one_program(program: Program) -> None:
+    program.work("--processes", "2", "--concurrency", "1")
+    handles = program.tasks["pid"].enqueue_many([()] * 40)
+    found = {handle.result(PATIENCE_S) for handle in handles}
+    assert len(found) == 2
+    assert os.getpid() not in found
+
+
+def test_a_process_that_dies_is_started_anew(program: Program) -> None:
+    program.work("--processes", "1", "--concurrency", "1")
+    poison = program.tasks["die"].enqueue()
+    until(lambda: program.said().count("died") >= 1)
+    assert program.tasks["pid"].enqueue(priority="high").result(PATIENCE_S) > 0
+    assert poison.status in ("running", "retrying")
+
+
+def test_sigterm_lets_a_job_finish(program: Program) -> None:
+    process = program.work("--processes", "1")
+    handle = program.tasks["nap"].enqueue(0.5)
+    until(lambda: program.said() == ["begun"])
+    process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert program.said() == ["begun", "ended"]
+    assert handle.result(PATIENCE_S) == "rested"
+    assert "given back" not in told
+
+
+@pytest.mark.parametrize("signals", [1, 2])
+def test_what_takes_longer_than_the_grace_or_a_second_signal_is_given_back(
+    program: Program, signals: int
+) -> None:
+    process = program.work("--processes", "1", "--grace", "3600s" if signals == 2 else "100ms")
+    handle = program.tasks["nap"].enqueue(3600)
+    until(lambda: program.said() == ["begun"])
+    process.send_signal(signal.SIGTERM)
+    if signals == 2:
+        time.sleep(0.3)  # two signals at once are one
+        process.send_signal(signal.SIGTERM)
+    _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert "1 jobs were given back unfinished" in told
+    assert handle.status == "retrying"
+    assert handle.cancel()
+
+
+def test_children_stop_when_their_parent_is_killed(program: Program) -> None:
+    process = program.work("--processes", "1")
+    child = program.tasks["pid"].enqueue().result(PATIENCE_S)
+    program._ends.pop_all()
+    process.kill()
+    until(lambda: not _runs(child))
+    process.communicate()
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return "Z" not in Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2]
+    except FileNotFoundError:
+        return False
+
+
+def test_every_job_of_killed_workers_has_its_effect(program: Program) -> None:
+    """At least once, and with a transaction exactly once; the oracle is what was enqueued."""
+    chance = random.Random(17)
+    program.jobs.declare()
+    children = [Child(WorkOptions(TARGET, concurrency=4, folder=str(ROOT))) for _ in range(2)]
+    handles: dict[str, list[Any]] = {kind: [] for kind in KINDS}
+    try:
+        for child in children:
+            child.start()
+        for each in range(rounds(ROUNDS)):
+            for kind in KINDS:
+                numbers = range(each * JOBS_A_ROUND, (each + 1) * JOBS_A_ROUND)
+                handles[kind] += program.tasks[kind].enqueue_many([(n,) for n in numbers])
+            victim = chance.choice(children)
+            begun = len(program.said())
+            until(lambda begun=begun: len(program.said()) > begun)  # type: ignore[misc]
+            time.sleep(chance.uniform(0, 0.1))
+            assert victim.process is not None
+            victim.process.kill()
+            victim.end()
+            victim.start()
+        wanted = range(rounds(ROUNDS) * JOBS_A_ROUND)
+        for kind in KINDS:
+            found = [handle.result(PATIENCE_S) for handle in handles[kind]]
+            assert found == [*wanted], kind
+    finally:
+        for child in children:
+            child.end()
+    lines = Counter(program.said())
+    assert all(lines[str(number)] >= 2 for number in wanted)  # one by each of two tasks
+    effects = Counter(entry.fields[b"number"] for entry in program.jobs.store.stream("effects"))
+    assert effects == {b"%d" % number: 1 for number in wanted}
+
+
+def test_a_changed_source_file_is_noticed(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text("a = 1")
+    (tmp_path / "__pycache__").mkdir()
+    sources = Sources(tmp_path)
+    assert not sources.have_changed()
+    (tmp_path / "__pycache__" / "b.py").write_text("")
+    (tmp_path / "note.txt").write_text("")
+    assert not sources.have_changed()
+    (tmp_path / "app.py").write_text("a = 2")
+    os.utime(tmp_path / "app.py", ns=(1, 1))
+    assert sources.have_changed()
+    assert not sources.have_changed()
+
+
+def test_workers_start_anew_when_a_source_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = (
+        "from kvstream import Jobs\njobs = Jobs('data', shared=True)\n"
+        "@jobs.task\ndef answer() -> int:\n    return 1\n"
+    )
+    (tmp_path / "app.py").write_text(text)
+    command = [sys.executable, "-m", "kvstream", "work", "app", "--processes", "1", "--reload"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        jobs = Jobs(tmp_path / "data", shared=True)
+        answer = jobs.task(name="answer")(lambda: None)
+        until(lambda: (tmp_path / "data").exists())
+        assert jobs.handle(answer.enqueue().id).result(PATIENCE_S) == 1
+        (tmp_path / "app.py").write_text(text.replace("return 1", "return 22"))
+        until(lambda: jobs.handle(answer.enqueue().id).result(PATIENCE_S) == 22)
+        jobs.close()
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, told = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, told
+    assert "a source file has changed" in told
+
+
+def test_the_target_is_found_or_the_error_says_what_is_wrong(tmp_path: Path) -> None:
+    (tmp_path / "an_application.py").write_text(
+        "from kvstream import Jobs\nclass App: jobs = Jobs('data')\nworkers = App.jobs\n"
+    )
+    (tmp_path / "a_broken_one.py").write_text("import no_such_package\n")
+    folder = str(tmp_path)
+    assert isinstance(jobs_of("an_application:workers", folder), Jobs)
+    assert isinstance(jobs_of("an_application:App.jobs", folder), Jobs)
+    for target, says in (
+        ("an_application", "is not a Jobs: give module:name"),
+        ("no_such_application:jobs", "there is no module no_such_application"),
+    ):
+        with pytest.raises(InvalidArgument, match=says):
+            jobs_of(target, folder)
+    with pytest.raises(ModuleNotFoundError, match="no_such_package"):
+        jobs_of("a_broken_one:jobs", folder)
+    assert queue_list(["a,b", " c "]) == ("a", "b", "c")
+
+
+def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+    run = [sys.executable, "-m", "kvstream", "work", "nothing:jobs"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode != 0
+    assert re.fullmatch(r"Error: there is no module nothing in .*\n", done.stderr)

@@ -1,0 +1,401 @@
+"""Tasks and their handles: enqueued here, run by a worker, their result waited for."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+from uuid import UUID
+
+import pytest
+
+from kvstream import (
+    InvalidArgument,
+    JobCancelled,
+    JobFailed,
+    Jobs,
+    JobUnknown,
+    current_job,
+)
+from kvstream.jobs import GiveUp, Retry
+from kvstream.jobs.job import made_ms, new_id
+from tests.jobs.conftest import Working
+from tests.patience import PATIENCE_S, until
+
+Start = Callable[..., Working]
+
+
+def test_a_task_stays_callable_and_needs_no_parentheses(jobs: Jobs) -> None:
+    @jobs.task
+    def double(x: int) -> int:
+        """Double."""
+        return 2 * x
+
+    @jobs.task(retries=3)
+    def triple(x: int) -> int:
+        return 3 * x
+
+    assert (double(2), triple(2), double.name, double.__doc__) == (4, 6, "double", "Double.")
+    assert jobs._store is None  # nothing is opened
+
+
+def test_a_job_runs_once_and_its_result_comes_back_with_its_type(
+    jobs: Jobs, working: Start
+) -> None:
+    ran = []
+
+    @jobs.task
+    def when(number: UUID) -> datetime:
+        ran.append(number)
+        return datetime(2026, 1, 2, tzinfo=UTC)
+
+    handle = when.enqueue(UUID(int=7))
+    assert handle.status == "queued"
+    working(jobs)
+    assert handle.result(PATIENCE_S) == datetime(2026, 1, 2, tzinfo=UTC)
+    assert jobs.handle(handle.id).result(PATIENCE_S) == datetime(2026, 1, 2, tzinfo=UTC)
+    assert (ran, handle.status, handle.error) == ([UUID(int=7)], "done", None)
+    assert len(jobs.store.stream("jobs")) == 0
+
+
+def test_async_tasks_run_together_in_one_loop_and_are_awaited(jobs: Jobs, working: Start) -> None:
+    threads = set()
+
+    @jobs.task
+    async def meet(n: int) -> int:
+        threads.add(threading.get_ident())
+        while len(entered) < 4:
+            await asyncio.sleep(0.001)
+        return n
+
+    entered: set[int] = set()
+
+    @jobs.task
+    async def enter(n: int) -> int:
+        entered.add(n)
+        return await meet.function(n)
+
+    working(jobs, concurrency=4)
+
+    async def program() -> list[int]:
+        handles = [await enter.aenqueue(n) for n in range(4)]
+        return list(await asyncio.gather(*handles))
+
+    assert asyncio.run(program()) == [0, 1, 2, 3]
+    assert len(threads) == 1
+
+
+def test_many_jobs_are_enqueued_in_one_commit(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def add(a: int, b: int = 1) -> int:
+        return a + b
+
+    handles = add.enqueue_many([(1, 2), [3], {"a": 5, "b": 6}])
+    with pytest.raises(TypeError, match="a call is a tuple"):
+        add.enqueue_many(["ab"])
+    with pytest.raises(TypeError):
+        add.enqueue_many([(1,), ("x",)])
+    working(jobs)
+    assert [handle.result(PATIENCE_S) for handle in handles] == [3, 4, 11]
+
+
+def test_wrong_arguments_are_a_type_error_where_they_are_enqueued(jobs: Jobs) -> None:
+    @jobs.task
+    def mail(to: str) -> None: ...
+
+    for args in ((), ("a", "b"), (1,)):
+        with pytest.raises(TypeError):
+            mail.enqueue(*args)
+    assert "jobs" not in jobs.store
+
+
+def test_a_failed_job_tells_its_error_and_goes_to_the_dead_letters(
+    jobs: Jobs, working: Start
+) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    handle = fail.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed, match="ValueError: no") as caught:
+        handle.result(PATIENCE_S)
+    assert "in fail" in caught.value.traceback
+    assert (handle.status, handle.error) == ("failed", "ValueError: no")
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"task"] == b"fail"
+    assert dead.fields[b"dead:reason"] == b"fatal"
+    assert b"ValueError: no" in dead.fields[b"dead:error"]
+    assert b"in fail" in dead.fields[b"dead:traceback"]
+    assert len(jobs.store.stream("jobs")) == 0
+
+
+def test_a_job_is_tried_again_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
+    attempts = []
+
+    @jobs.task(retries=2, backoff=0)
+    def flaky(until: int) -> int:
+        attempts.append(current_job().attempt)
+        if len(attempts) < until:
+            raise OSError("away")
+        return len(attempts)
+
+    working(jobs)
+    assert flaky.enqueue(3).result(PATIENCE_S) == 3
+    with pytest.raises(JobFailed, match="away"):
+        flaky.enqueue(100).result(PATIENCE_S)
+    assert attempts == [1, 2, 3, 1, 2, 3]
+
+
+def test_a_task_may_give_up_or_ask_for_another_try(jobs: Jobs, working: Start) -> None:
+    attempts = []
+
+    @jobs.task(retries=5, backoff=3600)
+    def picky() -> None:
+        attempts.append(1)
+        if len(attempts) == 1:
+            raise Retry("soon", delay=0)
+        raise GiveUp("never")
+
+    working(jobs)
+    with pytest.raises(JobFailed, match="GiveUp: never"):
+        picky.enqueue().result(PATIENCE_S)
+    assert len(attempts) == 2
+
+
+def test_without_dead_letters_a_job_that_failed_is_gone(jobs: Jobs, working: Start) -> None:
+    @jobs.task(dead_letter=False)
+    def fail() -> None:
+        raise ValueError("no")
+
+    working(jobs)
+    with pytest.raises(JobFailed, match="no"):
+        fail.enqueue().result(PATIENCE_S)
+    assert "jobs:dead" not in jobs.store
+    assert len(jobs.store.stream("jobs")) == 0
+
+
+def test_a_job_of_an_unknown_task_or_other_arguments_goes_to_the_dead_letters(
+    jobs: Jobs, working: Start
+) -> None:
+    @jobs.task
+    def gone() -> None: ...
+
+    @jobs.task
+    def renamed(to: str) -> None: ...
+
+    @jobs.task
+    def grown(to: str) -> None: ...
+
+    handles = [gone.enqueue(), renamed.enqueue("a"), grown.enqueue("b")]
+    jobs.tasks.clear()
+
+    @jobs.task(name="renamed")
+    def renamed_later(receiver: str) -> None: ...
+
+    @jobs.task(name="grown")
+    def grown_later(to: str, copy: str = "c") -> str:
+        return to + copy
+
+    working(jobs)
+    assert jobs.handle(handles[2].id).result(PATIENCE_S) == "bc"
+    with pytest.raises(JobFailed, match="no task gone"):
+        handles[0].result(PATIENCE_S)
+    with pytest.raises(JobFailed, match=r"'receiver'.*version .* of the task, this is"):
+        handles[1].result(PATIENCE_S)
+    assert len(jobs.store.stream("jobs:dead")) == 2
+
+
+def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task(retries=5, backoff=0)
+    def lost() -> Any:
+        ran.append(1)
+        return object()
+
+    working(jobs)
+    with pytest.raises(JobFailed, match=r"the result of .*lost"):
+        lost.enqueue().result(PATIENCE_S)
+    assert ran == [1]
+
+
+def test_a_waiting_program_is_told_of_a_timeout(jobs: Jobs) -> None:
+    @jobs.task
+    def never() -> None: ...
+
+    handle = never.enqueue()
+    with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
+        handle.result(0.01)
+
+    async def program() -> None:
+        await handle.aresult(0.01)
+
+    with pytest.raises(TimeoutError):
+        asyncio.run(program())
+
+
+def test_a_result_that_is_not_kept_is_unknown(jobs: Jobs, working: Start) -> None:
+    done = threading.Event()
+
+    @jobs.task(result_ttl=0)
+    def quiet() -> None:
+        done.set()
+
+    handle = quiet.enqueue()
+    worker = working(jobs)
+    assert done.wait(PATIENCE_S)
+    worker.stop()
+    assert handle.status == "unknown"
+    with pytest.raises(JobUnknown):
+        handle.result()
+
+
+def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task
+    def run(n: int) -> int:
+        ran.append(n)
+        return n
+
+    one, two = run.enqueue(1), run.enqueue(2)
+    assert one.cancel()
+    assert one.status == "cancelled"
+    working(jobs)
+    assert two.result(PATIENCE_S) == 2
+    assert not two.cancel()
+    assert not one.cancel()
+    with pytest.raises(JobCancelled):
+        one.result(PATIENCE_S)
+    assert ran == [2]
+
+
+def test_a_running_async_job_is_cancelled_when_its_lease_is_extended_next(
+    jobs: Jobs, working: Start
+) -> None:
+    cancelled = threading.Event()
+
+    @jobs.task(timeout=2)  # the lease is extended three times in that
+    def sync() -> None: ...
+
+    @jobs.task
+    async def wait() -> None:
+        try:
+            await asyncio.sleep(3600)
+        except asyncio.CancelledError:
+            cancelled.set()
+            raise
+
+    handle = wait.enqueue()
+    working(jobs)
+    until(lambda: handle.status == "running")
+    assert handle.cancel()
+    assert cancelled.wait(PATIENCE_S)
+    assert handle.status == "cancelled"
+
+
+def test_a_job_of_high_priority_overtakes_others(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task
+    def run(name: str) -> None:
+        ran.append(name)
+
+    handles = [run.enqueue(name, priority=name) for name in ("low", "normal", "high")]
+    working(jobs, concurrency=1)
+    for handle in handles:
+        handle.result(PATIENCE_S)
+    assert ran == ["high", "normal", "low"]
+    with pytest.raises(InvalidArgument, match="did you mean 'high'"):
+        run.enqueue("x", priority="hihg")
+
+
+def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working: Start) -> None:
+    jobs = make_jobs(format="msgpack")
+
+    @jobs.task
+    def echo(data: bytes) -> bytes:
+        return data
+
+    handle = echo.enqueue(b"\xff" * 10)
+    (entry,) = jobs.store.stream("jobs").range()
+    assert b"\xff" * 10 in entry.fields[b"args"]
+    working(jobs)
+    assert handle.result(PATIENCE_S) == b"\xff" * 10
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"retries": -1}, "retries must be at least 0"),
+        ({"timeout": 0}, "timeout must be above 0"),
+        ({"backoff": "often"}, "backoff is a number of seconds"),
+        ({"queue": "dead"}, "cannot be called dead"),
+        ({"priority": "urgent"}, "no such priority"),
+        ({"priority": "high", "rate": (1, 1)}, "has limits, so its queue has no priorities"),
+    ],
+)
+def test_wrong_options_of_a_task_are_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        Jobs("unused").task(**options)(lambda: None)
+
+
+def test_names_of_tasks_and_parameters_must_be_clear() -> None:
+    jobs = Jobs("unused")
+
+    @jobs.task
+    def run() -> None: ...
+
+    with pytest.raises(InvalidArgument, match="two tasks are called run"):
+        jobs.task(name="run")(lambda: None)
+    with pytest.raises(InvalidArgument, match=r"'key' .* has the name of an option"):
+        jobs.task(name="other")(lambda key: None)
+    with pytest.raises(TypeError):
+        jobs.cron("* * * * *")(lambda needed: None)
+
+
+def test_ids_sort_by_time_and_tell_it() -> None:
+    ids = [new_id(ms) for ms in (1, 2, 1_700_000_000_000)]
+    assert ids == sorted(ids)
+    assert [made_ms(each) for each in ids] == [1, 2, 1_700_000_000_000]
+    assert all(UUID(each).version == 7 for each in ids)
+    assert made_ms("1700000000000-3") == 1_700_000_000_000
+
+
+def test_use_after_close_opens_the_store_again(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def run() -> int:
+        return 1
+
+    with jobs:
+        handle = run.enqueue()
+    worker = working(jobs)
+    assert handle.result(PATIENCE_S) == 1
+    worker.stop()
+    time.sleep(0)
+
+
+def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: Start) -> None:
+    attempts = []
+
+    @jobs.task(retries=1, backoff=0)
+    def fixed_later() -> str:
+        attempts.append(current_job().attempt)
+        if len(attempts) < 3:
+            raise ValueError("no")
+        return "fixed"
+
+    handle = fixed_later.enqueue()
+    worker = working(jobs)
+    assert not handle.retry()
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    worker.stop()
+    assert handle.retry()
+    assert not handle.retry()
+    working(jobs)
+    assert handle.result(PATIENCE_S) == "fixed"
+    assert attempts == [1, 2, 1]
+    assert len(jobs.store.stream("jobs:dead")) == 0

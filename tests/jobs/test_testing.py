@@ -1,0 +1,259 @@
+"""The test mode: jobs run inline, and time passes when the clock is turned."""
+
+import asyncio
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from zoneinfo import ZoneInfo
+
+import pytest
+
+from kvstream import JobFailed, Jobs
+from kvstream.jobs.testing import Testing
+from kvstream.queue import take
+
+pytest_plugins = ["kvstream.jobs.pytest_plugin"]
+
+
+def test_jobs_run_where_they_are_enqueued(testing_jobs: Callable[[Jobs], Testing]) -> None:
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    def double(x: int) -> int:
+        return 2 * x
+
+    @jobs.task
+    async def later(x: int) -> str:
+        return double.enqueue(x).id
+
+    testing = testing_jobs(jobs)
+    assert double.enqueue(2).result() == 4
+    assert jobs.handle(later.enqueue(3).result()).result() == 6
+    assert [job.task_name for job in testing.ran] == ["double", "later", "double"]
+
+
+def test_a_delayed_job_runs_when_the_clock_is_turned() -> None:
+    jobs = Jobs("nowhere")
+    times: list[Any] = []
+
+    @jobs.task
+    def note() -> None:
+        times.append(testing.clock.ms)
+
+    with jobs.test() as testing:
+        begun = testing.clock.ms
+        handle = note.enqueue(delay=60)
+        assert (handle.status, times) == ("scheduled", [])
+        assert testing.turn(59) == 0
+        assert testing.turn(timedelta(hours=1)) == 1
+        assert handle.status == "done"
+        note.enqueue_many([()] * 2, delay=10)
+        assert testing.turn(10) == 2
+    assert times[0] == begun + 60_000
+    assert jobs._store is None
+
+
+def test_retries_happen_after_their_backoff() -> None:
+    jobs = Jobs("nowhere")
+    times: list[Any] = []
+
+    @jobs.task(retries=3, backoff=[1, 10, 60])
+    def fail() -> None:
+        times.append((testing.clock.ms - begun) / 1000)
+        raise ValueError("no")
+
+    with jobs.test() as testing:
+        begun = testing.clock.ms
+        handle = fail.enqueue()
+        assert handle.status == "retrying"
+        assert handle.error == "ValueError: no"
+        testing.turn(100)
+        assert times == [0, 1, 11, 71]
+        with pytest.raises(JobFailed, match="no"):
+            handle.result()
+        (letter,) = testing.dead()
+        assert letter.fields[b"task"] == b"fail"
+
+
+def test_exponential_backoff_doubles_up_to_its_cap() -> None:
+    from kvstream import Backoff
+
+    task = Jobs("nowhere").task(backoff=Backoff(1, 5))(lambda: None)
+    assert [task.delay_s(n) for n in range(1, 6)] == [1, 2, 4, 5, 5]
+    shaken = Jobs("nowhere").task(backoff=Backoff(1, 5, 0.5))(lambda: None)
+    assert all(0.5 <= shaken.delay_s(1) <= 1 for _ in range(100))
+
+
+def test_a_delayed_job_is_cancelled() -> None:
+    jobs = Jobs("nowhere")
+    ran = []
+
+    @jobs.task
+    def run() -> None:
+        ran.append(1)
+
+    with jobs.test() as testing:
+        handle = run.enqueue(delay=60)
+        assert handle.cancel()
+        assert not handle.cancel()
+        testing.turn(100)
+        assert (handle.status, ran) == ("cancelled", [])
+
+
+def test_jobs_of_one_key_run_in_order_and_others_overtake_them() -> None:
+    jobs = Jobs("nowhere")
+    ran = []
+
+    @jobs.task(retries=1, backoff=60)
+    def run(name: str) -> None:
+        ran.append(name)
+        if ran == ["a1"]:
+            raise ValueError("later")
+
+    with jobs.test() as testing:
+        run.enqueue("a1", key="a")
+        run.enqueue("a2", key="a")
+        run.enqueue("b1", key="b")
+        assert ran == ["a1", "b1"]
+        testing.turn(60)
+        assert ran == ["a1", "b1", "a1", "a2"]
+
+
+def test_async_jobs_run_inside_a_running_loop_too() -> None:
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    async def nap() -> str:
+        await asyncio.sleep(0)
+        return "rested"
+
+    async def program() -> str:
+        with jobs.test():
+            return str(await nap.enqueue())
+
+    assert asyncio.run(program()) == "rested"
+
+
+def test_a_job_that_enqueues_itself_for_ever_is_an_error() -> None:
+    import kvstream.jobs.testing as mode
+
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    def again() -> None:
+        again.enqueue()
+
+    with pytest.MonkeyPatch.context() as patch, jobs.test():
+        patch.setattr(mode, "_RUNS_MAX", 10)
+        with pytest.raises(RuntimeError, match="is there a loop"):
+            again.enqueue()
+
+
+def test_a_schedule_runs_its_task_at_its_times_and_each_once() -> None:
+    jobs = Jobs("nowhere")
+    times: list[Any] = []
+
+    @jobs.cron("0 3 * * *", tz="Europe/Berlin")
+    def nightly() -> str:
+        moment = datetime.fromtimestamp(testing.clock.ms / 1000, ZoneInfo("Europe/Berlin"))
+        times.append(moment.strftime("%d %H:%M"))
+        return "cleaned"
+
+    @jobs.cron("@every 1h")
+    @jobs.task(retries=1)
+    def hourly() -> None: ...
+
+    with jobs.test(start_ms=1_774_652_400_000) as testing:  # 28 March 2026, 0:00 in Berlin
+        testing.turn(timedelta(hours=30))
+        assert times == ["28 03:00", "29 03:00"]  # in between summer time began
+        assert sum(job.task is hourly for job in testing.ran) == 30
+        (first, *_) = [job for job in testing.ran if job.task is nightly]
+        assert jobs.handle(first.id).status == "unknown"  # kept for an hour
+        nightly.enqueue()
+        assert len(times) == 3
+
+
+def test_a_schedule_that_the_application_has_no_more_is_removed() -> None:
+    jobs = Jobs("nowhere")
+    jobs.cron("@hourly")(lambda: None)
+    other = jobs.task(name="other")(lambda: None)
+    with jobs.test():
+        stream = jobs.store.stream("jobs")
+        stream.schedule("mine", "@hourly", {"task": "other"})
+        jobs.schedules.clear()
+        jobs.cron("@daily")(other)
+        jobs.declare()
+        assert [each.name for each in stream.schedules()] == [b"cron:other:@daily", b"mine"]
+
+
+def test_a_job_that_takes_its_workers_along_is_given_up() -> None:
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    def poison() -> None: ...
+
+    with jobs.test() as testing:
+        testing._running = True  # nothing runs inline
+        handle = poison.enqueue()
+        testing._running = False
+        for _ in range(5):
+            assert len(take(jobs.queues())) == 1  # and the worker is gone
+            testing.clock.advance(30_000)
+        testing.run()
+        with pytest.raises(JobFailed, match="delivered 5 times, and each of its workers died"):
+            handle.result()
+        assert testing.ran == []
+        assert len(testing.dead()) == 1
+
+
+@pytest.mark.parametrize("unique", [True, "welcome:{to}"])
+def test_a_unique_job_is_enqueued_once_until_it_is_done(unique: bool | str) -> None:
+    jobs = Jobs("nowhere")
+    sent = []
+
+    @jobs.task(unique=unique)
+    def welcome(to: str) -> None:
+        sent.append(to)
+
+    with jobs.test() as testing:
+        one = welcome.enqueue("ann", delay=60)
+        two = welcome.enqueue("ann", delay=30)
+        welcome.enqueue("bob", delay=60)
+        assert one == two
+        testing.turn(60)
+        assert sent == ["ann", "bob"]
+        welcome.enqueue("ann")
+        assert sent == ["ann", "bob", "ann"]
+
+
+def test_a_unique_job_is_held_for_its_window() -> None:
+    jobs = Jobs("nowhere")
+    sent = []
+
+    @jobs.task
+    def welcome(to: str) -> None:
+        sent.append(to)
+
+    with jobs.test() as testing:
+        welcome.enqueue("ann", unique="w", window=60)
+        welcome.enqueue("bob", unique="w", window=60)
+        assert sent == ["ann"]
+        testing.turn(61)
+        welcome.enqueue("bob", unique="w", window=60)
+        assert sent == ["ann", "bob"]
+
+
+def test_a_job_that_nobody_runs_in_its_time_to_live_is_gone() -> None:
+    jobs = Jobs("nowhere")
+    ran = []
+
+    @jobs.task
+    def run() -> None:
+        ran.append(1)
+
+    with jobs.test() as testing:
+        testing._running = True
+        run.enqueue(ttl=10)
+        testing._running = False
+        testing.turn(11)
+        assert ran == []

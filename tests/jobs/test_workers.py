@@ -1,0 +1,254 @@
+"""Workers: leases, timeouts, stopping, and what they never take."""
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import JobFailed, Jobs, LeaseLost, current_job
+from kvstream.jobs import Worker
+from tests.jobs.conftest import Working
+from tests.patience import PATIENCE_S, until
+
+Start = Callable[..., Working]
+
+
+def test_a_worker_takes_no_more_than_it_can_begin_at_once(jobs: Jobs, working: Start) -> None:
+    go = threading.Event()
+
+    @jobs.task
+    def hold(n: int) -> None:
+        go.wait(PATIENCE_S)
+
+    handles = hold.enqueue_many([(n,) for n in range(10)])
+    worker = working(jobs, concurrency=3)
+    until(lambda: len(worker.worker._runs) == 3)
+    states = [handle.status for handle in handles]
+    go.set()
+    assert states == ["running"] * 3 + ["queued"] * 7
+    for handle in handles:
+        handle.result(PATIENCE_S)
+
+
+def test_a_job_that_takes_longer_than_its_lease_runs_once(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task(timeout=0.3)
+    def short() -> None: ...
+
+    @jobs.task
+    def long() -> None:
+        ran.append(1)
+        time.sleep(1.2)
+
+    assert jobs.lease_s == 0.3
+    handle = long.enqueue()
+    for _ in range(2):
+        working(jobs, concurrency=1)
+    handle.result(PATIENCE_S)
+    assert ran == [1]
+
+
+def test_a_job_whose_worker_is_gone_is_taken_up_again(jobs: Jobs, working: Start) -> None:
+    attempts = []
+
+    @jobs.task(timeout=0.3)
+    def run() -> int:
+        attempts.append(current_job().attempt)
+        return 1
+
+    handle = run.enqueue()
+    gone = Worker(jobs, concurrency=1)
+    jobs.declare()
+    from kvstream.queue import take
+
+    assert len(take(gone._queues, 1, None)) == 1
+    assert handle.status == "running"
+    working(jobs)
+    assert handle.result(PATIENCE_S) == 1
+    assert attempts == [2]
+
+
+def test_an_async_job_is_cancelled_at_its_timeout(jobs: Jobs, working: Start) -> None:
+    ended = []
+
+    @jobs.task(timeout=0.2)
+    async def hang() -> None:
+        try:
+            await asyncio.sleep(3600)
+        finally:
+            ended.append(1)
+
+    working(jobs)
+    with pytest.raises(JobFailed, match="JobTimeout: hang has run for more than"):
+        hang.enqueue().result(PATIENCE_S)
+    assert ended == [1]
+
+
+def test_a_thread_that_takes_too_long_loses_its_job_and_its_result_is_refused(
+    jobs: Jobs, working: Start
+) -> None:
+    go = threading.Event()
+    lost: list[BaseException] = []
+    attempts = []
+
+    @jobs.task(timeout=0.3, retries=1, backoff=0)
+    def hang() -> int:
+        job = current_job()
+        attempts.append(job.attempt)
+        if job.attempt == 2:
+            return 2
+        go.wait(PATIENCE_S)
+        try:
+            with job.transaction() as store:
+                store.stream("effects").add({"attempt": 1})
+        except LeaseLost as error:
+            lost.append(error)
+        return 1
+
+    worker = working(jobs, concurrency=2)
+    assert hang.enqueue().result(PATIENCE_S) == 2
+    go.set()
+    until(lambda: lost)
+    worker.stop()
+    assert attempts == [1, 2]
+    assert "effects" not in jobs.store
+
+
+def test_a_worker_all_of_whose_threads_hang_takes_no_more(jobs: Jobs, working: Start) -> None:
+    go = threading.Event()
+
+    @jobs.task(timeout=0.2)
+    def hang() -> None:
+        go.wait(PATIENCE_S)
+
+    handles = hang.enqueue_many([()] * 8)
+    worker = working(jobs, concurrency=2)
+    until(lambda: worker.worker.is_stuck)
+    until(lambda: not worker._thread.is_alive())
+    assert handles[-1].status == "queued"
+    go.set()
+
+
+def test_a_stopped_worker_finishes_its_jobs_and_begins_none(jobs: Jobs, working: Start) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @jobs.task
+    def run(n: int) -> int:
+        begun.set()
+        go.wait(PATIENCE_S)
+        return n
+
+    one, two = run.enqueue(1), run.enqueue(2)
+    worker = working(jobs, concurrency=1)
+    assert begun.wait(PATIENCE_S)
+    threading.Timer(0.1, go.set).start()
+    worker.stop()
+    assert (one.result(PATIENCE_S), two.status, worker.worker.given_back) == (1, "queued", 0)
+
+
+@pytest.mark.parametrize("kind", ["thread", "async"])
+def test_what_is_not_finished_by_the_deadline_is_given_back_as_not_tried(
+    jobs: Jobs, working: Start, kind: str
+) -> None:
+    begun, go = threading.Event(), threading.Event()
+    attempts = []
+
+    @jobs.task
+    def in_thread() -> int:
+        attempts.append(current_job().attempt)
+        begun.set()
+        go.wait(PATIENCE_S)
+        return 1
+
+    @jobs.task
+    async def in_loop() -> int:
+        attempts.append(current_job().attempt)
+        begun.set()
+        while not go.is_set():
+            await asyncio.sleep(0.01)
+        return 1
+
+    handle = (in_thread if kind == "thread" else in_loop).enqueue()
+    first = working(jobs, grace=0.05)
+    assert begun.wait(PATIENCE_S)
+    first.stop()
+    assert first.worker.given_back == 1
+    assert handle.status == "retrying"
+    go.set()
+    working(jobs)
+    assert handle.result(PATIENCE_S) == 1
+    assert attempts == [1, 1]
+
+
+def test_a_second_signal_gives_jobs_back_at_once(jobs: Jobs, working: Start) -> None:
+    begun, go = threading.Event(), threading.Event()
+
+    @jobs.task
+    def run() -> None:
+        begun.set()
+        go.wait(PATIENCE_S)
+
+    run.enqueue()
+    worker = working(jobs, grace=3600)
+    assert begun.wait(PATIENCE_S)
+    worker.stop(at_once=True)
+    go.set()
+    assert worker.worker.given_back == 1
+
+
+def test_an_effect_inside_the_store_happens_once_with_a_transaction(
+    jobs: Jobs, working: Start
+) -> None:
+    @jobs.task(retries=3, backoff=0)
+    def charge(order: str) -> str:
+        job = current_job()
+        with job.transaction() as store:
+            store.stream("effects").add({"order": order, "attempt": job.attempt})
+            if job.attempt < 3:
+                raise OSError("away")
+            job.result = f"charged {order}"
+        return "not kept"
+
+    handle = charge.enqueue("7")
+    working(jobs)
+    assert handle.result(PATIENCE_S) == "charged 7"
+    (effect,) = jobs.store.stream("effects").range()
+    assert effect.fields == {b"order": b"7", b"attempt": b"3"}
+
+
+def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -> None:
+    @jobs.task(queue="mail")
+    def mail() -> str:
+        return "mail"
+
+    @jobs.task
+    def other() -> str:
+        return "other"
+
+    handles = other.enqueue(), mail.enqueue()
+    worker = working(jobs, queues=["mail"])
+    assert handles[1].result(PATIENCE_S) == "mail"
+    assert handles[0].status == "queued"
+    worker.stop()
+    working(jobs)
+    assert handles[0].result(PATIENCE_S) == "other"
+
+
+def test_four_bad_jobs_among_many_freeze_nothing(jobs: Jobs, working: Start) -> None:
+    done = []
+
+    @jobs.task(retries=2, backoff=0, timeout=5)
+    def run(n: int) -> None:
+        if n % 250 == 99:
+            raise ValueError(f"bad {n}")
+        done.append(n)
+
+    run.enqueue_many([(n,) for n in range(1000)])
+    working(jobs, concurrency=4)
+    until(lambda: len(done) == 996)
+    until(lambda: len(jobs.store.stream("jobs:dead")) == 4)
+    assert sorted(done) == [n for n in range(1000) if n % 250 != 99]
+    assert len(jobs.store.stream("jobs")) == 0
