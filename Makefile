@@ -69,7 +69,7 @@ clients: $(VENV)/.clients ## Install the npm clients that the tests run: ioredis
 
 setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development tools
 
-demo: $(VENV)/.demo ## Run the main job on real data: consumers, a crash, a kill -9, proof, Spark
+demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
 	@$(BIN)/python -m demo
 
 test: $(VENV)/.dev ## Run the tests

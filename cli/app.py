@@ -80,6 +80,12 @@ SECTIONS = {
         "consume.claim": "Assign pending entries to a consumer, and show them.",
         "consume.autoclaim": "Assign entries that were idle for too long to a consumer.",
     },
+    "Queues": {
+        "queues.queue.queue": "Show queues, put messages, set the rules.",
+        "queues.dead.dead": "Show dead letters, and redrive them.",
+        "queues.delayed.delayed": "List, cancel and move messages that are not due yet.",
+        "queues.schedule.schedule": "Add messages at the times of a cron expression.",
+    },
     "Server": {
         "serve.serve": "Serve the store to Redis clients.",
         "top.command.top": "Watch streams, groups and clients live.",

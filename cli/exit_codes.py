@@ -45,9 +45,9 @@ MEANINGS = {
     ExitCode.FAILED: (
         "The request was refused or found nothing: there is no such stream, group or consumer; an "
         "ID is too small; `del`, `ack`, `nack` or `claim` found none of the entries; `read` got no "
-        "entry; `find` found none; a bad line stopped an `import`; `migrate verify` found a "
-        "difference; `migrate run` found keys that differ, or would lose something that was not "
-        "allowed."
+        "entry; `find` found none; `dead` or `delayed` found no such message; a bad line stopped "
+        "an `import`; `migrate verify` found a difference; `migrate run` found keys that differ, "
+        "or would lose something that was not allowed."
     ),
     ExitCode.USAGE: "Wrong usage: an unknown option, a value out of range, an invalid ID.",
     ExitCode.LOCKED: "Another process has the store open. Nothing was done.",

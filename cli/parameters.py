@@ -80,7 +80,9 @@ class StreamName(Name):
 
         from kvstream.cli.session import complete_names, place_of
 
-        given = [ctx.params.get(name) for name in self.inside]
+        # Arguments before an option whose value is completed are not parsed yet.
+        unparsed = dict(zip(self.inside, map(os.fsencode, ctx.args), strict=False))
+        given = [ctx.params.get(name) or unparsed.get(name) for name in self.inside]
         if None in given:
             return []
         try:

@@ -53,6 +53,7 @@ see arguments. Options of redis-py may follow a `?`, as in `rediss://host?ssl_ca
 - An older server refuses what it does not know: `read --claim` before Redis
   8.4, `--ref-policy` and `ack --delete` before 8.2. A Redis before 7.2 does not report when a
   consumer was last active: `consumer ls` shows unknown, `info --full` never (-1).
+- `queue`, `dead`, `delayed` and `schedule` need a server of kvstream; a Redis has no such commands.
 - The backlog of a group is its lag, if the server knows it; otherwise up to 10,000 entries are
   counted.
 - If the reply to a write is lost, the write may have been done or not; it is not sent again. The

@@ -366,16 +366,21 @@ def complete_names(
 
     They are those of streams, of the groups of ``stream``, or of the consumers of its ``group``.
     """
+    return complete(options, partial(_names, stream=stream, group=group))
+
+
+def complete(options: Mapping[str, Any], names_of: Callable[[Store], Iterator[bytes]]) -> list[str]:
+    """Return the names that a function finds in a store; none if it cannot be read."""
     url, directory = options.get("url"), options.get("store")
     try:
         if url is not None and directory is None:
             server = ServerSession(url, options.get("db"), 0, COMPLETION_S)
             with server, server.reading() as store:
-                names = list(islice(_names(store, stream, group), NAMES_MAX))
+                names = list(islice(names_of(store), NAMES_MAX))
         else:
             session = DirectorySession(directory, options.get("db") or 0, wait_s=0.0)
             with session.reading() as store:
-                names = list(islice(_names(store, stream, group), NAMES_MAX))
+                names = list(islice(names_of(store), NAMES_MAX))
     except (click.UsageError, KVStreamError, OSError):
         return []
     return [text for name in names if (text := name.decode("utf-8", "replace")).isprintable()]

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
-from demo import lake
+from demo import lake, mail
 from demo.job import (
     NAMES,
     DemoFailed,
@@ -36,6 +36,7 @@ SUGGESTIONS = {
     "ls": "the streams",
     f"range {RESULTS} --count 3": "what the consumers wrote",
     f"group ls {SOURCES[1].stream}": "the group, with nothing left to do",
+    "queue info emails": "the queue, and its rules",
     "check": "check every row",
     "--help": "all else, and how fast it is",
 }
@@ -185,6 +186,9 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
 
     show.step("Serve the same store on a port, and read it back with redis-py")
     _prove_served(show, folder, data, rows_max)
+
+    show.step("A queue: a mail fails, backs off, is given up and redriven")
+    mail.run(folder, show.say)
 
     if spark:
         show.step("Sum the streams by hour in Spark, into Parquet and back into a stream")

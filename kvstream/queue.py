@@ -7,18 +7,14 @@ A message is leased to the consumer that got it. The consumer and the number of 
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
 
-import os
-import secrets
-import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from datetime import UTC, datetime
 from itertools import groupby
 from typing import Any, Generic, TypedDict, cast
 
 from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, name_bytes, optional, wait_of, whole
-from kvstream.engine.decoding import Decoder
+from kvstream.engine.decoding import Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import Lease, Stop, never
 from kvstream.engine.queue_arguments import (
@@ -27,9 +23,12 @@ from kvstream.engine.queue_arguments import (
     Moment,
     OnConflict,
     Rate,
+    checked_priorities,
+    key_of_priority,
     rate_of,
     rules_of,
     span_ms,
+    unique_consumer,
 )
 from kvstream.errors import (
     BusyGroup,
@@ -48,7 +47,7 @@ from kvstream.layout.keys import key_of
 from kvstream.layout.values import FieldPart, FieldsLike, to_bytes
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
 from kvstream.meta.retention import Retention
-from kvstream.operations import dead, groups, leases, policy, redrive, retention, watch
+from kvstream.operations import groups, leases, policy, readgroup, redrive, retention, watch
 from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
 from kvstream.operations.queue_info import queue_info
 from kvstream.operations.redrive import Job
@@ -59,12 +58,10 @@ from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
 from kvstream.types.records import (
     DeadLetter,
     Entry,
-    EntryFields,
     Fields,
     LeaseOutcome,
     QueueInfo,
     RedriveInfo,
-    RepeatedFields,
     S,
 )
 
@@ -73,8 +70,6 @@ REAP_S = 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
 """Every tenth read that returns messages begins with the lowest priority."""
-PLAIN = "normal"
-"""The priority whose stream has the plain name of the queue."""
 
 
 class QueueOptions(TypedDict, total=False):
@@ -258,10 +253,12 @@ class Queue(Generic[S]):
         self._engine: AnyEngine = store._engine
         self._decoder: Decoder[S] = store._decoder
         self._group = name_bytes(group, "the group")
-        self._consumer = name_bytes(_unique() if consumer is None else consumer, "the consumer")
+        self._consumer = name_bytes(
+            unique_consumer() if consumer is None else consumer, "the consumer"
+        )
         self._key = name_bytes(name, "the queue")
-        self._priorities = _checked_priorities(priorities)
-        self._names = [store._name(_key_of(self._key, each)) for each in self._priorities]
+        self._priorities = checked_priorities(priorities)
+        self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
         self._plain = store._name(self._key)
         self._rules = rules_of(
             lease=lease,
@@ -689,21 +686,27 @@ def take(
 def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list[Message[S]]:
     first = queues[0]
     wanted = {name: queue for queue in queues for name in queue._wanted()}
-    several = len(wanted) > 1
-    reply = group_read(
-        first._engine,
-        first._group,
-        first._consumer,
-        [(name, ">") for name in wanted],
-        count=count,
-        block=block,
-        claim_min_idle=min(queue._lease_ms for queue in queues) / 1000,
-        budget=lambda: Budget(count, None) if several else None,
-    )
+    lease_ms = min([queue._lease_ms for queue in queues])
+    owner = (first._group, first._consumer)
+    lists: Iterable[tuple[bytes, Iterable[Any]]]
+    if block is None and len(wanted) == 1:
+        (name,) = wanted
+        read = readgroup.read_new
+        lists = [(name, first._engine.run(read, name, *owner, count, False, lease_ms))]
+    else:
+        lists = group_read(
+            first._engine,
+            *owner,
+            [(name, ">") for name in wanted],
+            count=count,
+            block=block,
+            claim_min_idle=lease_ms / 1000,
+            budget=lambda: Budget(count, None) if len(wanted) > 1 else None,
+        )
     return [
         Message(wanted[name], name, entry)
-        for name, entries in reply
-        for entry in first._decoder.entries(name, cast(list[Entry], entries))
+        for name, entries in lists
+        for entry in first._decoder.entries(name, cast(Iterable[Entry], entries))
     ]
 
 
@@ -714,33 +717,6 @@ _WHY = {
     LeaseOutcome.NOT_PENDING: "it was acknowledged, or moved to the dead letters",
     LeaseOutcome.LOST: "it was given back, or delivered again after its lease had ended",
 }
-
-
-def _unique() -> str:
-    """Return a name that no other consumer has."""
-    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-
-
-def _checked_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of priorities; InvalidArgument if they cannot be."""
-    if isinstance(priorities, str | bytes) or not all(isinstance(each, str) for each in priorities):
-        raise InvalidArgument(
-            f'priorities are names, the most urgent first, as ("high", "{PLAIN}", "low"), not '
-            f"{shown(priorities)}"
-        )
-    names = tuple(priorities) or (PLAIN,)
-    if len(set(names)) < len(names) or not all(names):
-        raise InvalidArgument(f"priorities are different names: {shown(priorities)} are not")
-    if PLAIN not in names:
-        raise InvalidArgument(
-            f'one of the priorities is "{PLAIN}", that of messages put without one: '
-            f"{shown(priorities)} lack it"
-        )
-    return names
-
-
-def _key_of(key: bytes, priority: str) -> bytes:
-    return key if priority == PLAIN else key + b":" + priority.encode()
 
 
 def _at_least_1(count: int) -> int:
@@ -756,30 +732,3 @@ def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:
 
 def _letter_id(letter: Any) -> StreamID:
     return letter.id if isinstance(letter, DeadLetter) else StreamID.parse(letter)
-
-
-def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
-    """Return an entry of a stream of dead letters as a record; None if it is not one."""
-    flat = entry.flat
-    raw = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in flat]
-    block = dead.origin(raw)
-    if not block:
-        return None
-    own = flat[: len(flat) - 2 * len(block)]
-    fields: Fields[S] = EntryFields(zip(own[::2], own[1::2], strict=True))
-    if 2 * len(fields) < len(own):
-        fields = RepeatedFields(own)
-    origin, _, group, consumer, _, _, _, error, traceback = flat[len(own) + 1 :: 2]
-    return DeadLetter(
-        id=entry.id,
-        fields=fields,
-        origin=origin,
-        origin_id=StreamID.parse(block[b"dead:id"]),
-        group=group,
-        consumer=consumer,
-        deliveries=int(block[b"dead:deliveries"]),
-        reason=block[b"dead:reason"].decode("ascii", "replace"),
-        at=datetime.fromtimestamp(int(block[b"dead:at"]) / 1000, UTC),
-        error=error,
-        traceback=traceback,
-    )

@@ -176,8 +176,9 @@ class Catalog:
         self.held: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.queue_events = QueueEvents()
-        self.retained: set[bytes] = set()
-        """Names of streams in memory that may have rules of retention."""
+        self.retained: dict[bytes, None] = {}
+        """Names of streams in memory that may have rules of retention, in the order in which they
+        are looked at."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
         self.timers_taken: dict[int, bytes] = {}
@@ -238,7 +239,7 @@ class Catalog:
     def _keep(self, name: bytes, stream: StreamMeta) -> None:
         self.streams[name] = stream
         if stream.queue_tree:
-            self.retained.add(name)
+            self.retained[name] = None
         if len(self.streams) > STREAMS_MAX:
             self.crowded = True
 

@@ -561,7 +561,7 @@ def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None
 def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
     """Wake the readers of a group that limits entries in flight, after some are not any more."""
     policy = group.policy
-    if policy is not None and (policy.max_in_flight or policy.order_by):
+    if policy is not None and policy.max_in_flight:
         txn.signal(name)
 
 

@@ -1,1 +1,1 @@
-"""The commands of queues and jobs."""
+"""The commands of queues: messages, dead letters, delays, schedules, jobs and workers."""

@@ -5,7 +5,7 @@ everything else by the number of streams that are shown. A longer scan continues
 sample.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -14,9 +14,13 @@ from typing import Any, TypeAlias
 from kvstream.cli.output import pages
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.cli.tables import printable
+from kvstream.cli.top import queues
+from kvstream.cli.top.queues import QueueSample
 from kvstream.errors import NoGroup, NoSuchKey, RequestError, WrongType
 from kvstream.layout.keys import qualified
+from kvstream.meta.policy import GroupPolicy
 from kvstream.operations import info
+from kvstream.operations.queue_info import GroupQueue, QueueInfo
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.ids import StreamID
@@ -34,6 +38,8 @@ class GroupSample:
     pending: int
     oldest_ms: int | None
     """The longest time that an entry has been pending; None if no entry is."""
+    queue: QueueSample | None = None
+    """None for a group without a policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +57,8 @@ class StreamSample:
     groups_left_out: int = 0
     rate: float | None = None
     """Entries added per second since the last sample."""
+    delayed: int = 0
+    """Messages that are not due yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,13 +95,22 @@ class Sample:
     whole: bool = True
     """Whether all keys have been searched for streams."""
 
+    @property
+    def has_queues(self) -> bool:
+        """Whether any stream is used as a queue."""
+        return any(
+            stream.delayed or any(group.queue is not None for group in stream.groups)
+            for stream in self.streams
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class GroupDetails:
-    """The consumers of a group, and its first pending entries."""
+    """The consumers of a group, its first pending entries, and its policy."""
 
     consumers: list[ConsumerInfo]
     pending: list[PendingEntry]
+    policy: GroupPolicy | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +126,9 @@ def with_rates(sample: Sample, before: Sample | None) -> Sample:
     if before is None or sample.taken <= before.taken:
         return sample
     seconds = sample.taken - before.taken
-    added = {stream.name: stream.added for stream in before.streams}
+    past_streams = {stream.name: stream for stream in before.streams}
     streams = [
-        replace(stream, rate=_rate(stream.added, added.get(stream.name), seconds))
+        _stream_with_rates(stream, past_streams.get(stream.name), seconds)
         for stream in sample.streams
     ]
     server, past = sample.server, before.server
@@ -123,6 +140,23 @@ def with_rates(sample: Sample, before: Sample | None) -> Sample:
             out_rate=max(0, server.bytes_out - past.bytes_out) / seconds,
         )
     return replace(sample, streams=streams, server=server)
+
+
+def _stream_with_rates(
+    stream: StreamSample, before: StreamSample | None, seconds: float
+) -> StreamSample:
+    if before is None:
+        return stream
+    past = {group.name: group.queue for group in before.groups}
+    groups = [_group_with_rate(group, past.get(group.name), seconds) for group in stream.groups]
+    return replace(stream, rate=_rate(stream.added, before.added, seconds), groups=groups)
+
+
+def _group_with_rate(group: GroupSample, before: QueueSample | None, seconds: float) -> GroupSample:
+    if group.queue is None or before is None:
+        return group
+    rate = _rate(group.queue.done, before.done, seconds)
+    return replace(group, queue=replace(group.queue, done_rate=rate))
 
 
 def _rate(now: int | None, before: int | None, seconds: float) -> float | None:
@@ -211,11 +245,15 @@ class ServerSampler:
         self._match = match
         self._found = ShownStreams(most)
         self._cursor = 0
+        self._has_queues = False
+        """Whether the server is ours: others have no policies."""
 
     def sample(self) -> Sample:
         asked = [*(("INFO", part) for part in _INFO_PARTS), ("DBSIZE",)]
         *parts, keys = _checked(self._connection.ask_all(asked))
-        server = server_sample_of(_fields(b"".join(parts)))
+        fields = _fields(b"".join(parts))
+        server = server_sample_of(fields)
+        self._has_queues = "kvstream_version" in fields
         self._scan()
         streams = [
             stream
@@ -250,6 +288,7 @@ class ServerSampler:
                 PendingEntry(StreamID.parse(eid), owner, idle if idle >= 0 else None, times)
                 for eid, owner, idle, times in pending
             ],
+            queues.policy_on_server(self._connection, stream, group) if self._has_queues else None,
         )
 
     def _scan(self) -> None:
@@ -286,17 +325,28 @@ class ServerSampler:
         oldest = self._oldest(
             [(name, group) for name, _, groups, _ in seen for group in _groups(groups)]
         )
+        infos = self._infos([name for name, *_ in seen])
         for name, raw, groups, memory in seen:
-            fields = _pairs(raw)
+            fields, queue_of = _pairs(raw), queues.groups_of(infos[name])
             yield StreamSample(
                 name,
                 fields[b"length"],
                 fields.get(b"entries-added"),
                 StreamID.parse(fields[b"last-generated-id"]),
                 memory if isinstance(memory, int) else None,
-                [_group(each, oldest.get((name, each[b"name"]))) for each in _groups(groups)],
+                [
+                    _group(each, oldest.get((name, each[b"name"])), queue_of.get(each[b"name"]))
+                    for each in _groups(groups)
+                ],
                 max(0, len(groups) - GROUPS_MAX),
+                delayed=infos[name].delayed,
             )
+
+    def _infos(self, names: list[bytes]) -> Mapping[bytes, QueueInfo]:
+        """Return the figures of streams as queues."""
+        if not self._has_queues:
+            return dict.fromkeys(names, queues.NONE)
+        return queues.infos_of_server(self._connection, names)
 
     def _is_gone(self, name: bytes, reply: Any) -> bool:
         """Return whether a stream was deleted or replaced by a key of another type."""
@@ -339,8 +389,9 @@ def _groups(reply: list[Any]) -> list[dict[bytes, Any]]:
     return [_pairs(group) for group in reply[:GROUPS_MAX]]
 
 
-def _group(raw: dict[bytes, Any], oldest_ms: int | None) -> GroupSample:
-    return GroupSample(raw[b"name"], raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms)
+def _group(raw: dict[bytes, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
+    counts = raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms
+    return GroupSample(raw[b"name"], *counts, queues.sample_of(queue, raw.get(b"entries-read")))
 
 
 def _fields(info: bytes) -> dict[str, str]:
@@ -401,7 +452,8 @@ class StoreSampler:
         """Return up to ``count`` pending entries of a group; None if it is gone."""
         with self._session.reading() as store, suppress(NoSuchKey, NoGroup, WrongType):
             found = store.stream(stream).group(group)
-            return GroupDetails(found.consumers(), found.pending_range(count=count))
+            pending = found.pending_range(count=count)
+            return GroupDetails(found.consumers(), pending, found.policy())
         return None
 
     def _scan(self, store: Store, found: ShownStreams) -> None:
@@ -419,15 +471,19 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
     stream = run(info.stream_figures, name)
     if stream is None:  # expired just now
         return
-    groups = []
+    groups, queue_info = [], queues.info_of_store(store, key)
+    queue_of = queues.groups_of(queue_info)
     for group in run(info.group_names, name, GROUPS_MAX):
         found = run(info.group_figures, name, group)
         if found is not None:
             oldest = found.oldest_ms if found.pending else None
-            groups.append(GroupSample(group, found.consumers, found.lag, found.pending, oldest))
+            queue = queues.sample_of(queue_of.get(group), found.entries_read)
+            counts = found.consumers, found.lag, found.pending, oldest
+            groups.append(GroupSample(group, *counts, queue))
     left_out = max(0, stream.groups - len(groups))
     yield StreamSample(
-        key, stream.length, stream.entries_added, stream.last, None, groups, left_out
+        *(key, stream.length, stream.entries_added, stream.last, None, groups, left_out),
+        delayed=queue_info.delayed,
     )
 
 

@@ -9,11 +9,13 @@ import click
 
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output
+from kvstream.cli.queues.policy import policy_rows
 from kvstream.cli.tables import (
     Column,
     Sheet,
     block,
     clipped,
+    count_column,
     duration,
     folded,
     id_columns,
@@ -62,8 +64,28 @@ COLUMNS = (
     Column("pending", "pending", _count, right=True),
     Column("oldest", "oldest_ms", _age, right=True),
 )
+QUEUE_COLUMNS = (
+    name_column("stream"),
+    name_column("group"),
+    COLUMNS[6],
+    count_column("leased"),
+    count_column("waiting"),
+    count_column("dead"),
+    Column("oldest", "oldest_ms", _age, right=True),
+    Column("delayed", "delayed", number, right=True, spare=True),
+    Column("held", "held", number, right=True, spare=True),
+    Column("done/s", "done_rate", _rate, right=True, spare=True),
+    *(COLUMNS[2], replace(COLUMNS[1], spare=True), COLUMNS[3], COLUMNS[5]),
+)
+"""The columns if any stream is used as a queue; the spare ones are last, and go first."""
 _OF_GROUP = ("consumers", "lag", "pending", "oldest_ms")
-_NO_GROUP = dict.fromkeys(("group", *_OF_GROUP), "")
+_OF_QUEUE = ("leased", "waiting", "held", "dead", "done_rate")
+_NO_GROUP = dict.fromkeys(("group", *_OF_GROUP, *_OF_QUEUE), "")
+
+
+def columns_of(sample: Sample) -> Sequence[Column]:
+    """Return the columns of the table of a sample."""
+    return QUEUE_COLUMNS if sample.has_queues else COLUMNS
 
 
 def _row(line: Line) -> dict[str, Any]:
@@ -73,18 +95,23 @@ def _row(line: Line) -> dict[str, Any]:
         "length": stream.length,
         "rate": stream.rate,
         "memory": stream.memory,
+        "delayed": stream.delayed,
         **_NO_GROUP,
     }
     if group is not None:
         row |= {"group": group.name} | {key: getattr(group, key) for key in _OF_GROUP}
+        row["leased"] = group.pending
+        if group.queue is not None:
+            row |= {key: getattr(group.queue, key) for key in _OF_QUEUE}
+            row["oldest_ms"] = group.queue.oldest_age_ms
     return row
 
 
-def _cells(line: Line) -> list[str]:
+def _cells(line: Line, columns: Sequence[Column]) -> list[str]:
     row = _row(line)
     return [
         "-" if row[column.key] == "" and column.key in _NO_GROUP else column.show(row[column.key])
-        for column in COLUMNS
+        for column in columns
     ]
 
 
@@ -110,8 +137,23 @@ def head(sample: Sample, place_width: int | None = None) -> list[str]:
         f"lag {number(sum(group.lag or 0 for group in groups))}   "
         f"{number(sum(group.pending for group in groups))} pending"
         + (f", the oldest for {duration(oldest)}" if oldest else "")
+        + _queues_text(sample)
     )
     return lines + _missing(sample)
+
+
+def _queues_text(sample: Sample) -> str:
+    """Return the sums of the queues, if any stream is used as one."""
+    if not sample.has_queues:
+        return ""
+    queues = [
+        each.queue for stream in sample.streams for each in stream.groups if each.queue is not None
+    ]
+    delayed = sum(stream.delayed for stream in sample.streams)
+    return (
+        f"   {number(delayed)} delayed, {number(sum(queue.waiting for queue in queues))} waiting, "
+        f"{number(sum(queue.dead for queue in queues))} dead"
+    )
 
 
 def _missing(sample: Sample) -> list[str]:
@@ -150,14 +192,17 @@ def live(
         titles = styled(_group_head(sample, screen.stream, screen.group, width), "bold")
         if details is None:
             return Text("\n").join([*titles, *above, Text("" if problem else "it is gone"), *below])
-        titles += above + styled(_consumer_lines(details, width))
-        table = _table(_PENDING, (each._asdict() for each in details.pending), width)
+        titles += above + styled(_policy_lines(details, screen.stream, width))
+        titles += styled(_consumer_lines(details, width))
+        pending = _QUEUE_PENDING if details.policy is not None else _PENDING
+        table = _table(pending, (each._asdict() for each in details.pending), width)
         titles += styled(table.head, "bold")
         shown = [line for row in table.rows for line in row]
         start = screen.scroll(len(shown), height - len(titles) - len(below))
         return Text("\n").join([*titles, *styled(shown[start : start + screen.page]), *below])
     lines = screen.lines(sample)
-    table = sheet(COLUMNS, [_cells(line) for line in lines], width)
+    columns = columns_of(sample)
+    table = sheet(columns, [_cells(line, columns) for line in lines], width)
     if screen.stream is None:
         titles = styled(part for line in head(sample, width // 2) for part in folded(line, width))
     else:
@@ -212,6 +257,11 @@ _PENDING = (
     Column("idle", "idle_ms", _age, right=True),
     Column("deliveries", "deliveries", number, right=True),
 )
+_QUEUE_PENDING = (
+    *id_columns(),
+    name_column("consumer", show=lambda name: printable(name) if name else "(waiting)"),
+    *_PENDING[3:],
+)
 CONSUMERS_SHOWN = 5
 """Consumers above the pending entries of a group: those with the most."""
 
@@ -236,6 +286,12 @@ def _group_head(sample: Sample, stream: bytes, group: bytes, width: int) -> list
     return folded(f"{title}   lag {lag}   {number(found.pending)} pending", width)
 
 
+def _policy_lines(details: GroupDetails, stream: bytes, width: int) -> list[str]:
+    """Return the rules of a group on a few lines."""
+    rules = [f"{title} {text}" for title, text in policy_rows(details.policy, stream)]
+    return folded("   ".join(rules), width) if rules else []
+
+
 def _consumer_lines(details: GroupDetails, width: int) -> list[str]:
     owners = sorted(details.consumers, key=lambda each: -each.pending)
     left = len(owners) - CONSUMERS_SHOWN
@@ -258,14 +314,18 @@ def write(sample: Sample, sort: str, out: Output) -> None:
         click.echo(text)
     lines = lines_of(sample, sort)
     if lines:
-        out.table(_TEXT_COLUMNS, [dict(zip(_KEYS, _cells(line), strict=True)) for line in lines])
-
-
-_TEXT_COLUMNS: Sequence[Column] = [replace(column, show=plain) for column in COLUMNS]
-_KEYS = [column.key for column in COLUMNS]
+        columns = [replace(column, show=plain) for column in columns_of(sample)]
+        keys = [column.key for column in columns]
+        rows = (_cells(line, columns_of(sample)) for line in lines)
+        out.table(columns, [dict(zip(keys, row, strict=True)) for row in rows])
 
 
 def _object(sample: Sample) -> dict[str, Any]:
     values: dict[str, Any] = jsonable(sample)
     del values["taken"]
+    if not sample.has_queues:
+        for stream in values["streams"]:
+            del stream["delayed"]
+            for group in stream["groups"]:
+                del group["queue"]
     return {"time_ms": time.time_ns() // 1_000_000, **values}

@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from dramatiq.broker import Broker, Consumer, MessageProxy
-from dramatiq.common import current_millis, dq_name, q_name, xq_name
+from dramatiq.common import xq_name
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
 from dramatiq.message import Message
 from dramatiq.results.backend import Missing, ResultBackend
@@ -75,23 +75,16 @@ class KVStreamBroker(Broker):
         self.emit_before("declare_queue", queue_name)
         self.queues[queue_name] = None
         self.emit_after("declare_queue", queue_name)
-        delayed_name = dq_name(queue_name)
-        self.delay_queues.add(delayed_name)
-        self.emit_after("declare_delay_queue", delayed_name)
 
     def get_declared_queues(self) -> set[str]:
         return set(self.queues)
 
     def enqueue(self, message: Message[Any], *, delay: int | None = None) -> Message[Any]:
-        """Add a message to its queue, or for ``delay`` milliseconds to that of delayed ones."""
-        if delay is not None:
-            message = message.copy(
-                queue_name=dq_name(message.queue_name),
-                options={"eta": current_millis() + delay},
-            )
+        """Add a message to its queue; the store holds it back for ``delay`` milliseconds."""
         self.emit_before("enqueue", message, delay)
+        seconds = None if delay is None else delay / 1000
         with _connection_errors():
-            self.tasks.put(self.key(message.queue_name), message.encode())
+            self.tasks.put(self.key(message.queue_name), message.encode(), delay=seconds)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -100,13 +93,12 @@ class KVStreamBroker(Broker):
 
     def size(self, queue_name: str) -> int:
         """Return the number of messages of a queue, delayed ones and those in work included."""
-        names = q_name(queue_name), dq_name(queue_name)
-        return sum(len(self.place.store.stream(self.key(name))) for name in names)
+        stream = self.place.store.stream(self.key(queue_name))
+        return len(stream) + stream.delayed_count()
 
     def flush(self, queue_name: str) -> None:
         """Delete all messages of a queue, but its dead letters."""
-        for name in (queue_name, dq_name(queue_name)):
-            self.tasks.delete(self.key(name))
+        self.tasks.delete(self.key(queue_name))
 
     def flush_all(self) -> None:
         for queue_name in self.queues:

@@ -15,6 +15,7 @@ take; those of a dead one are delivered again after ``visibility_timeout`` secon
 """
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty
@@ -39,6 +40,8 @@ FULL_WAIT_S = 0.05
 FANOUT_MESSAGES = 1000
 """Messages of a fanout exchange that a queue keeps for a slow reader."""
 
+_REPLIES = re.compile(r"\.reply\.[^.]+\.pidbox$")
+"""The names of the queues of clients of remote control."""
 _STORE_OPTIONS = ("shared", "durability", "db", "wait_s")
 for _scheme in ("kvstream", "kvstream+redis", "kvstream+rediss", "kvstream+unix"):
     TRANSPORT_ALIASES[_scheme] = "kvstream.adapters.kombu:Transport"
@@ -79,11 +82,8 @@ class KVStreamChannel(virtual.Channel):
 
     def __init__(self, connection: "Transport", **kwargs: Any) -> None:
         super().__init__(connection, **kwargs)
-        self.tasks, self._place, self._bindings = (
-            connection.tasks,
-            connection.place,
-            connection.bindings,
-        )
+        self.tasks, self._place = connection.tasks, connection.place
+        self._bindings = connection.bindings
         self._unacknowledged: set[str] = set()
         """The queues whose messages need no acknowledgement."""
         self._expiring: dict[str, tuple[float, float]] = {}
@@ -92,8 +92,11 @@ class KVStreamChannel(virtual.Channel):
     # --- messages -------------------------------------------------------------------------------
 
     def _put(self, queue: str, message: dict[str, Any], **kwargs: Any) -> None:
-        priority = self._get_message_priority(message)
-        self.tasks.put(PREFIX + queue, json.dumps(message).encode(), priority)
+        body = json.dumps(message).encode()
+        if _REPLIES.search(queue):  # of a client that may be gone: its queue is not made again
+            self._place.store.stream(PREFIX + queue).add({BODY: body}, nomkstream=True)
+        else:
+            self.tasks.put(PREFIX + queue, body, self._get_message_priority(message))
 
     def _get(self, queue: str, timeout: float | None = None) -> dict[str, Any]:
         return self._read([queue], None)[1]

@@ -57,7 +57,7 @@ class Place:
             self._place = os.path.abspath(path_of(place))
             options["shared"] = shared
         self._options = options
-        self._key = self._place, *sorted(options.items())
+        self._key = self._place, repr(sorted(options.items()))
         self._store: Store | None = None
 
     def __repr__(self) -> str:

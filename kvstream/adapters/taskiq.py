@@ -125,8 +125,11 @@ class KVStreamBroker(AsyncBroker):
         await self.place.aclose()
 
     async def kick(self, message: BrokerMessage) -> None:
-        priority = float(message.labels.get("priority") or 0)
-        await self.place.call(self.tasks.put, self.queue_name, message.message, priority)
+        """Add a task; the store holds it back for as many seconds as its label ``delay`` says."""
+        priority, delay = (message.labels.get(label) for label in ("priority", "delay"))
+        seconds = None if delay is None else float(delay)
+        put = partial(self.tasks.put, self.queue_name, message.message)
+        await self.place.call(put, float(priority or 0), seconds)
 
     async def listen(self) -> AsyncGenerator[bytes | AckableMessage, None]:
         """Yield tasks; each stays this worker's until it is acknowledged."""

@@ -10,10 +10,10 @@ import os
 import socket
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 from kvstream.adapters.places import repeated
@@ -23,8 +23,10 @@ from kvstream.group import Group
 from kvstream.operations import claim
 from kvstream.store import Store
 from kvstream.stream import Stream
-from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.ids import MIN_ID, IDLike, StreamID, Ticket
 from kvstream.types.records import DeletedEntry
+
+T = TypeVar("T")
 
 GROUP = "workers"
 BODY = b"task"
@@ -84,14 +86,15 @@ class Tasks:
         """Return the keys of the streams of a queue, by priority; make the first one."""
         if os.getpid() != self._pid:
             self._begin()
-        queue = self._queues[name]
-        if not queue.levels:
-            self._add_level(queue, 0, name.encode())
-        for entry in self._list_of(name).range(f"({queue.seen}"):
-            level = float(entry.fields[b"priority"])
-            self._add_level(queue, level, f"{name}:priority:{level!r}".encode())
-            queue.seen = entry.id
-        return queue.levels
+        with self._lock:
+            queue = self._queues[name]
+            if not queue.levels:
+                self._add_level(queue, 0, name.encode())
+            for entry in self._list_of(name).range(f"({queue.seen}"):
+                level = float(entry.fields[b"priority"])
+                self._add_level(queue, level, f"{name}:priority:{level!r}".encode())
+                queue.seen = entry.id
+            return dict(queue.levels)
 
     def _list_of(self, name: str) -> Stream:
         """Return the list of the priorities, other than 0, that a queue has had a task of."""
@@ -119,19 +122,28 @@ class Tasks:
 
     # --- tasks ----------------------------------------------------------------------------------
 
-    def put(self, name: str, body: bytes, priority: float = 0) -> StreamID:
-        return self.stream(name, priority).add({BODY: body})
+    def put(
+        self, name: str, body: bytes, priority: float = 0, delay: float | None = None
+    ) -> StreamID | Ticket:
+        """Add a task; with ``delay`` it is read after so many seconds at the earliest."""
+        stream = self.stream(name, priority)
+        return stream.add({BODY: body}) if delay is None else stream.add({BODY: body}, delay=delay)
 
     def get(self, *names: str, count: int = 1, block: float | None = None) -> list[Task]:
         """Return tasks that no other reader has, highest priority first; wait ``block`` seconds.
 
         Tasks whose reader has died come before new ones of their priority.
         """
-        with suppress(NoGroup):  # of a queue that was deleted
-            return self._get(names, count, block)
-        for name in names:
-            self._queues.pop(name, None)
-        return self._get(names, count, block)
+        return self._anew(names, lambda: self._get(names, count, block))
+
+    def _anew(self, names: Sequence[str], call: Callable[[], T]) -> T:
+        """Make a call; make it again, and the queues before, if somebody has deleted them."""
+        with suppress(NoGroup):
+            return call()
+        with self._lock:
+            for name in names:
+                self._queues.pop(name, None)
+        return call()
 
     def _get(self, names: tuple[str, ...], count: int, block: float | None) -> list[Task]:
         streams = [
@@ -156,10 +168,10 @@ class Tasks:
         return tasks
 
     def ack(self, *refs: Ref) -> None:
-        """Delete tasks that are done."""
+        """Delete tasks that are done. One whose deletion fails comes back after its lease."""
+        self.release(*refs)
         for key, ids in _by_key(refs):
             repeated(partial(self._group(key).ack_delete, ids))
-        self.release(*refs)
 
     def nack(self, *refs: Ref) -> None:
         """Give tasks back: the next read of any process gets them first."""
@@ -222,15 +234,19 @@ class Tasks:
 
     def size(self, name: str) -> int:
         """Return the number of tasks that no reader has."""
-        return sum(
-            len(stream) - sum(stream.group(GROUP).pending().consumers.values())
-            for stream in self._streams(name)
-        )
+        return self._anew([name], lambda: sum(map(self._size_of, self._streams(name))))
+
+    @staticmethod
+    def _size_of(stream: Stream) -> int:
+        return len(stream) - sum(stream.group(GROUP).pending().consumers.values())
 
     def items(self, name: str, limit: int | None = None) -> list[bytes]:
         """Return the tasks that no reader has, in the order in which they will be read."""
-        found = [body for stream in self._streams(name) for body in self._ready(stream, limit)]
-        return found[:limit]
+
+        def found() -> list[bytes]:
+            return [body for stream in self._streams(name) for body in self._ready(stream, limit)]
+
+        return self._anew([name], found)[:limit]
 
     def _ready(self, stream: Stream, limit: int | None) -> Iterator[bytes]:
         taken = self._taken(stream)
@@ -252,18 +268,21 @@ class Tasks:
 
     def purge(self, name: str) -> int:
         """Delete the tasks that no reader has; return how many."""
-        purged = 0
-        for stream in self._streams(name):
-            consumer, group = stream.group(GROUP).consumer(self.consumer), stream.group(GROUP)
-            while ids := [entry.id for entry in consumer.read(_PURGE_PAGE)]:
-                group.ack_delete(ids)
-                purged += len(ids)
+        return self._anew([name], lambda: sum(map(self._purge, self._streams(name))))
+
+    def _purge(self, stream: Stream) -> int:
+        purged, group = 0, stream.group(GROUP)
+        while ids := [entry.id for entry in group.consumer(self.consumer).read(_PURGE_PAGE)]:
+            group.ack_delete(ids)
+            purged += len(ids)
         return purged
 
     def delete(self, name: str) -> None:
-        """Delete the queue, with the tasks in work."""
-        keys = [stream.key for stream in self._streams(name)]
-        self._open().delete(*keys, f"{name}:priorities")
+        """Delete the queue, with the tasks in work.
+
+        The list of priorities stays: other processes may go on adding tasks of each.
+        """
+        self._open().delete(*(stream.key for stream in self._streams(name)))
         self._queues.pop(name, None)
 
 

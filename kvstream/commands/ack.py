@@ -72,6 +72,9 @@ def xnack(txn: Txn, session: Session, argv: Argv) -> Answer:
     SILENT: The entry was not processed: its delivery count is lowered by one.
     FAIL: Processing failed: the delivery count stays.
     FATAL: The entry is not to be retried: the delivery count becomes 2^63-1.
+
+    In a group with a policy (KVSTREAM.POLICY SET), FAIL waits for the backoff. FATAL, and FAIL
+    after the last delivery, move the entry to the dead letters.
     """
     name, group = session.prefix + argv[1], argv[2]
     group_of_key(txn, name, group)

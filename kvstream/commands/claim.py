@@ -113,6 +113,8 @@ def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     IDLE: The idle time to set.
     TIME: The delivery time to set; a time in the future counts as now.
     LASTID: Raise the last delivered ID of the group to this one.
+
+    Entries that wait for their backoff are claimed with FORCE alone, and never by XAUTOCLAIM.
     """
     group_of_key(txn, session.prefix + argv[1], argv[2])
     min_idle_ms = integer(argv[4], "Invalid min-idle-time argument for XCLAIM")

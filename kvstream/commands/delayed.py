@@ -90,12 +90,13 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
         added, too, if the holder is in the stream already.
     AFTER: It is added if a group has got the holder, and holds the ID from then on. So at most one
         waits while another is worked on. It does not wait for that one to be done.
-    *: Ends the options, so that the first field may have the name of one.
 
     A delayed message is kept outside the stream, so no reader sees it early. It gets its ID when it
     is due. Until then it has a ticket, `@unix-ms-number`. Messages of one millisecond keep the
     order in which they were added. DEL, RENAME, FLUSHDB and the expiry of the key take its delayed
     messages along; COPY, DUMP and migration do not carry them. An empty stream may have some.
+
+    `*` ends the options, so that the first field may have the name of one.
     """
     args, options = Args(argv, 2), _AddOptions()
     while args and args.take_option(_ADD_OPTIONS, options):

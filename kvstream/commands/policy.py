@@ -89,7 +89,8 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     EXP: Double the base at each failure, up to the cap.
     JITTER: Shorten each delay by up to so many percent, at random.
     DEAD: The stream of the dead letters, that of the same name with `:dead` unless given.
-    ORDERBY: Entries of equal value of the field are delivered in order.
+    ORDERBY: Entries of equal value of the field are delivered in order: the next one follows once
+    one is acknowledged. Entries that are pending already have no order.
     PERKEY: So many of them at a time, 1 unless given.
     INFLIGHT: At most so many entries are pending with consumers.
     RATE: At most so many entries are delivered in so many milliseconds.

@@ -68,6 +68,10 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     A blocked XREADGROUP whose key or group is deleted returns `NOGROUP ...` or `WRONGTYPE ...`;
     Redis 7.0 returns `UNBLOCKED ...`. CLAIM orders entries of the same delivery time by ID, Redis
     by which was delivered first. A server delivers thousands of entries in steps.
+
+    In a group with a policy (KVSTREAM.POLICY SET), `>` returns entries that are to be repeated
+    first: those given back, then those whose lease has run out. CLAIM then shows deliveries; its
+    time counts only if the policy has no lease. A server returns at most 10,000 entries at once.
     """
     if argv[-1] == b">" and (count := _small_count(argv)):
         few = readgroup.read_few(txn, session.prefix + argv[-2], argv[2], argv[3], count)

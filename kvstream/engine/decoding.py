@@ -13,13 +13,16 @@ from typing import Any, Generic, Literal, cast, overload
 
 from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
-from kvstream.types.ids import MIN_ID
+from kvstream.operations import dead
+from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import (
     ConsumerDetail,
     ConsumerInfo,
+    DeadLetter,
     DelayedMessage,
     Entry,
     EntryFields,
+    Fields,
     GroupDetail,
     GroupInfo,
     HistoryEntry,
@@ -202,6 +205,33 @@ class Decoder(Generic[S]):
 
     def _pending_details(self, found: list[Any]) -> list[Any]:
         return [each._replace(consumer=self.name(each.consumer)) for each in found]
+
+
+def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
+    """Return an entry of a stream of dead letters as a record; None if it is not one."""
+    flat = entry.flat
+    raw = [part.encode("utf-8", "replace") if isinstance(part, str) else part for part in flat]
+    block = dead.origin(raw)
+    if not block:
+        return None
+    own = flat[: len(flat) - 2 * len(block)]
+    fields: Fields[S] = EntryFields(zip(own[::2], own[1::2], strict=True))
+    if 2 * len(fields) < len(own):
+        fields = RepeatedFields(own)
+    origin, _, group, consumer, _, _, _, error, traceback = flat[len(own) + 1 :: 2]
+    return DeadLetter(
+        id=entry.id,
+        fields=fields,
+        origin=origin,
+        origin_id=StreamID.parse(block[b"dead:id"]),
+        group=group,
+        consumer=consumer,
+        deliveries=int(block[b"dead:deliveries"]),
+        reason=block[b"dead:reason"].decode("ascii", "replace"),
+        at=datetime.fromtimestamp(int(block[b"dead:at"]) / 1000, UTC),
+        error=error,
+        traceback=traceback,
+    )
 
 
 def _moment(unix_ms: int) -> datetime | None:

@@ -17,11 +17,11 @@ from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
-from time import monotonic, perf_counter
+from time import monotonic, perf_counter, sleep
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
-from kvstream.engine.expiry import Expiry
+from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
@@ -585,8 +585,11 @@ class Engine:
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
             return
         self._retain_at = monotonic() + RETAIN_PAUSE_S
+        left = len(self.catalog.retained)
         with suppress(KVStreamError):  # closed, full or damaged
-            self.run(retention.changed_streams)
+            while left > 0 and not self.expiry.closing:
+                left -= self.run(retention.changed_streams)[1] or left
+                sleep(EXPIRE_STEP_PAUSE_S)
 
     def _reclaim(self) -> None:
         """Free the space of large deleted ranges, until the store is to be closed.

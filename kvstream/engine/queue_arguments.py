@@ -4,7 +4,10 @@ A duration is seconds or a ``timedelta``. A moment is a ``datetime`` (UTC withou
 Unix seconds.
 """
 
-from collections.abc import Iterable, Mapping
+import os
+import secrets
+import socket
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
 from typing import Any, Literal, NamedTuple
 
@@ -23,6 +26,8 @@ Rate = tuple[int, Duration]
 
 CONFLICTS = ("skip", "replace", "debounce", "after")
 MISFIRES = ("skip", "once", "all")
+PLAIN = "normal"
+"""The priority whose stream has the plain name of the queue."""
 _MILLISECONDS_FROM = 10**11
 """Unix seconds of the year 5138: a greater number is milliseconds by mistake."""
 
@@ -175,3 +180,34 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
     delays = backoff if isinstance(backoff, Iterable) else (backoff,)
     listed = tuple(span_ms(each, "a delay of backoff") for each in delays)
     return {"backoff_ms": listed, "backoff_cap_ms": 0, "jitter_percent": 0}
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def unique_consumer() -> str:
+    """Return a name that no other consumer has."""
+    return f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
+
+
+def checked_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
+    """Return the names of priorities; InvalidArgument if they cannot be."""
+    if isinstance(priorities, str | bytes) or not all(isinstance(each, str) for each in priorities):
+        raise InvalidArgument(
+            f'priorities are names, the most urgent first, as ("high", "{PLAIN}", "low"), not '
+            f"{shown(priorities)}"
+        )
+    names = tuple(priorities) or (PLAIN,)
+    if len(set(names)) < len(names) or not all(names):
+        raise InvalidArgument(f"priorities are different names: {shown(priorities)} are not")
+    if PLAIN not in names:
+        raise InvalidArgument(
+            f'one of the priorities is "{PLAIN}", that of messages put without one: '
+            f"{shown(priorities)} lack it"
+        )
+    return names
+
+
+def key_of_priority(key: bytes, priority: str) -> bytes:
+    """Return the key of the stream of a priority."""
+    return key if priority == PLAIN else key + b":" + priority.encode()

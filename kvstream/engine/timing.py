@@ -4,14 +4,18 @@ It sleeps until the first timer of the store is due, so a store without timers p
 are short commits with a pause between them, so that other threads get the lock.
 """
 
+import logging
 import threading
 from collections.abc import Callable
 from time import monotonic
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import KVStreamError
+from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.operations.due import run_due
+
+_log, _failures = logging.getLogger(__name__), Throttle()
 
 STEP_TIMERS = 500
 """Timers of one commit: 500 messages are added in some milliseconds."""
@@ -57,6 +61,9 @@ class TimerThread(threading.Thread):
             try:
                 self._commit(run_due, STEP_TIMERS)
             except KVStreamError:  # closed, full or damaged
+                self._rests_until = monotonic() + FAILED_PAUSE_S
+            except Exception as error:  # the thread goes on: nothing else would fire timers
+                _failures.log(_log, logging.ERROR, "timers have failed inside", error=error)
                 self._rests_until = monotonic() + FAILED_PAUSE_S
             else:
                 self._wakes.wait(STEP_PAUSE_S)

@@ -18,10 +18,11 @@ from kvstream.engine.queue_arguments import Backoff, Misfire
 from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.job import ARGS, FORMAT, TASK, VERSION, Job, now_ms
+from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
 from kvstream.queue import Queue
+from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
     from kvstream.engine.coerce import AnyPath
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from kvstream.store import Store
     from kvstream.stream import Stream
     from kvstream.types.clock import Clock
+    from kvstream.types.records import Fields
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -363,11 +365,47 @@ class Jobs:
     def put(self, task: Task[..., R], job: Job, *, priority: str | None, **options: Any) -> Any:
         """Put a job into the queue of its task, and return its handle."""
         self._checked_priority(task, priority)
-        where = self.queue_of(task).put(job.fields(), priority=priority, **options)
+        queue, unique = self.queue_of(task), options.get("unique")
+        where = queue.put(job.fields(), priority=priority, **options)
         handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+        if unique is not None and not self._is_new(handle, queue):
+            handle = self._holder(unique, where, task, queue)
+        elif unique is not None and options["window"] is not None:
+            key = self._unique_key(unique)
+            self.store.stream(key).add({ID: job.id}, maxlen=1)
+            self.store.expire(key, seconds_of(options["window"]))
         if self.testing is not None:
             self.testing.run()
         return handle
+
+    def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
+        """Return whether a job was put that is to be unique, not left out for another one."""
+        if not isinstance(handle.where, StreamID | Ticket):  # in a transaction on a server
+            return True
+        found = self._fields_at(handle.where, queue)
+        return found is not None and found.get(ID) == handle.id.encode()
+
+    @staticmethod
+    def _fields_at(where: StreamID | Ticket | None, queue: Queue) -> Fields | None:
+        """Return the fields of a message; None if it is done."""
+        for stream in queue.streams():
+            if isinstance(where, StreamID):
+                if (entry := stream.get(where)) is not None:
+                    return entry.fields
+            elif (page := stream.delayed(where, 1)) and page[0].ticket == where:
+                return page[0].fields
+        return None
+
+    def _holder(self, unique: str, where: Any, task: Task[..., R], queue: Queue) -> JobHandle[R]:
+        """Return the handle of the job that has a unique name; it may be done."""
+        fields = self._fields_at(where, queue)
+        if fields is None:
+            last = self.store.stream(self._unique_key(unique)).revrange(count=1)
+            fields = last[0].fields if last else {}
+        return JobHandle(self, fields.get(ID, str(where).encode()).decode(), task, where)
+
+    def _unique_key(self, unique: str) -> str:
+        return f"{self.name}:unique:{unique}"
 
     def put_many(
         self, task: Task[..., R], jobs: Sequence[Job], *, priority: str | None, **options: Any

@@ -42,7 +42,7 @@ _PAGE = 1000
 class JobHandle(Generic[R]):
     """A job that was enqueued; ``await`` it for its result in asyncio."""
 
-    __slots__ = ("_jobs", "_task", "_where", "id")
+    __slots__ = ("_jobs", "_task", "id", "where")
 
     def __init__(
         self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
@@ -51,7 +51,7 @@ class JobHandle(Generic[R]):
         self.id = job_id
         self._jobs = jobs
         self._task = task
-        self._where = where
+        self.where = where
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
@@ -190,7 +190,7 @@ class JobHandle(Generic[R]):
 
     def _delayed(self) -> tuple[Stream, Ticket] | None:
         """Return the stream and ticket of the job's message; None if it is not delayed."""
-        where = self._where
+        where = self.where
         if isinstance(where, StreamID):
             return None
         for stream in self._streams():
@@ -212,7 +212,7 @@ class JobHandle(Generic[R]):
 
     def _found(self) -> tuple[Stream, StreamID] | None:
         """Return the stream and ID of the job's message; None if it is in no queue."""
-        where = self._where
+        where = self.where
         if isinstance(where, StreamID):
             for stream in self._streams():
                 entry = stream.get(where)

@@ -38,6 +38,7 @@ STEADY_S = 10.0
 LOOK_S = 0.1
 LATE_S = 5.0
 """Seconds that a child has to end beyond the grace of its jobs; then it is killed."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 STUCK = 75
 """The exit code of a child whose threads all hang."""
 
@@ -86,7 +87,7 @@ class Signals:
 
     def receive(self) -> None:
         """Receive SIGTERM and SIGINT from now on, in the main thread."""
-        for number in (signal.SIGTERM, signal.SIGINT):
+        for number in _SIGNALS:
             signal.signal(number, self._note)
 
     def _note(self, number: int, frame: FrameType | None) -> None:
@@ -298,6 +299,10 @@ def supervise(options: WorkOptions, processes: int, *, reload: bool = False) -> 
     signals.receive()
     with logging_to(None, options.log_format, options.log_level):
         Supervisor(options, processes, reload=reload).run(signals)
+        for number in _SIGNALS:
+            signal.signal(
+                number, signal.SIG_IGN
+            )  # a late one must not end the program with an error
 
 
 def queue_list(names: Sequence[str]) -> tuple[str, ...]:

@@ -13,24 +13,25 @@ DEL and RENAME, FLUSHDB and the expiry of a key take its delayed messages along;
 migration do not carry them.
 """
 
+import logging
 from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
-from kvstream.errors import Corruption, IDsExhausted, InvalidArgument
-from kvstream.layout.keys import U64, decode_number
+from kvstream.errors import Corruption, IDsExhausted, InvalidArgument, quoted
+from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
+from kvstream.logs import Throttle
 from kvstream.meta import timers
-from kvstream.meta.bulk_fill import names_of
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
 from kvstream.operations.groups import existing_stream
 from kvstream.operations.ttl import set_ttl
-from kvstream.operations.unique import Unique, hold, holder_of, release, rename, settle
+from kvstream.operations.unique import Conflict, Unique, hold, holder_of, release, rename, settle
 from kvstream.types.ids import StreamID, Ticket
-from kvstream.types.records import Fields
+from kvstream.types.records import Fields, RepeatedFields
 
 DELAY_MAX_MS = 100 * 365 * 86_400_000
 """A hundred years: a later time is one in microseconds."""
@@ -39,9 +40,12 @@ LIST_COUNT = 100
 _SECONDS = range(10**9, 1 << 32)
 """Times that are Unix seconds from 2001 to 2106; as milliseconds they are days of 1970."""
 _PAGE_BYTES = 1 << 20
-_EXHAUSTED_RETRY_MS = 60_000
+_RETRY_MS = 60_000
+"""When a message that cannot be added is tried again."""
 _HEAD = Struct(">QI")
 COUNT_ROW = b"D"
+
+_log, _refusals = logging.getLogger(__name__), Throttle()
 
 Added = StreamID | Ticket
 
@@ -145,7 +149,8 @@ def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
     holder = None if stream is None else holder_of(txn, stream, unique.id)
     if stream is None or holder is None:
         return None
-    append.next_id(stream.last, None, txn.now_ms)  # nothing is deleted if none is left
+    if unique.conflict is not Conflict.SKIP:  # nothing is deleted if no ID is left
+        append.next_id(stream.last, None, txn.now_ms)
     if not settle(txn, stream, unique, holder):
         return holder
     if isinstance(holder, Ticket):
@@ -280,25 +285,47 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     """Append messages that are due, in their order."""
     try:
         ids = append.next_ids(stream.last, len(due), txn.now_ms)
-    except IDsExhausted:  # XSETID may make room again
+    except IDsExhausted as error:  # XSETID may make room again
         for timer in due:
-            later_ms = txn.now_ms + _EXHAUSTED_RETRY_MS
-            timers.put(txn, stream, later_ms, Kind.DELAYED, timer.rest, timer.value)
+            _postpone(txn, stream, timer, error)
         return
     entries: list[tuple[bytes, Names]] = []
+    taken = len(due)
     for timer in due:
-        message = decode(timer.value)
-        ends_ms = timer.at_ms + message.ttl_ms
-        if message.ttl_ms and ends_ms <= txn.now_ms:
-            if message.unique_id:
-                release(txn, stream, message.unique_id, ticket_of(timer))
+        try:
+            entry = _due_entry(txn, stream, timer, ids[len(entries)])
+        except Corruption as error:  # the others go on
+            _postpone(txn, stream, timer, error)
+            taken -= 1
             continue
-        if message.ttl_ms:
-            set_ttl(txn, stream, ids[len(entries)], ends_ms)
-        if message.unique_id:
-            rename(txn, stream, message.unique_id, ticket_of(timer), ids[len(entries)])
-        entries.append((message.value, names_of(message.value)))
+        if entry is not None:
+            entries.append(entry)
+    _count(txn, stream, -taken)
     append.add_many(txn, name, entries)
-    _count(txn, stream, -len(due))
     txn.catalog.index.note(stream)  # no client's command has made the change
     txn.catalog.queue_events.delayed_fired += len(entries)
+
+
+def _postpone(txn: Txn, stream: StreamMeta, timer: Timer, error: Exception) -> None:
+    """Make a message that cannot be added due again in a minute."""
+    key = quoted(key_of(stream.name))
+    _refusals.log(_log, logging.WARNING, "a delayed message of %s waits: %s", key, error)
+    timers.put(txn, stream, txn.now_ms + _RETRY_MS, Kind.DELAYED, timer.rest, timer.value)
+
+
+def _due_entry(
+    txn: Txn, stream: StreamMeta, timer: Timer, eid: StreamID
+) -> tuple[bytes, Names] | None:
+    """Return the entry of a message that gets the ID ``eid``; None if its time to live is over."""
+    ticket, message, fields = decode_timer(timer)
+    names = fields.flat[::2] if isinstance(fields, RepeatedFields) else fields
+    ends_ms = timer.at_ms + message.ttl_ms
+    if message.ttl_ms and ends_ms <= txn.now_ms:
+        if message.unique_id:
+            release(txn, stream, message.unique_id, ticket)
+        return None
+    if message.unique_id:
+        rename(txn, stream, message.unique_id, ticket, eid)
+    if message.ttl_ms:
+        set_ttl(txn, stream, eid, ends_ms)
+    return message.value, tuple(names)

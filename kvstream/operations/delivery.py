@@ -37,11 +37,13 @@ from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry
 
-Fresh = Callable[[int | None], Sequence[Entry]]
-"""Delivers up to so many new entries."""
+Fresh = Callable[[int | None, int], Sequence[Entry]]
+"""Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
+ROOM_ENTRIES = 10_000
+"""Entries that one read delivers at most if replies are limited: it is done in one go."""
 _BURIED_MAX = 500
 """Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
@@ -86,6 +88,8 @@ def deliver(
     assert policy is not None
     asked = budget.most(count)
     wanted = _ALL if asked is None else asked
+    if room:
+        wanted = min(wanted, ROOM_ENTRIES)
     limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
     given: Sequence[Entry] = ()
     again = None
@@ -93,12 +97,14 @@ def deliver(
         lease_ms = policy.lease_ms or idle_ms  # 0: all that is pending
         has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
         if has_lapsed or _has_ready(txn, group):
-            again = _Again(txn, stream, group, policy, budget, tell, min(wanted, limits.total))
+            most = min(wanted, limits.total)
+            again = _Again(txn, stream, group, policy, budget, tell, most, room)
             given = again.deliver(name, member, noack, limits, lease_ms)
+            wanted, room = min(wanted, len(given) + again.left), again.room
     rest = min(wanted - len(given), limits.total - len(given), limits.owned)
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
-        most = None if rest >= _ALL // 2 else rest
-        new = _new(txn, name, stream, group, member, most, noack, budget, room, tell, fresh)
+        count = None if rest >= _ALL // 2 else rest
+        new = _new(txn, name, stream, group, member, count, noack, budget, room, tell, fresh)
         limits.owned -= len(new)
         given = [*given, *new] if given else new
     if policy.limits:
@@ -158,7 +164,7 @@ def _new(
         return [each._replace(idle_ms=0, deliveries=0) for each in new] if tell else new
     if _is_moved_back(txn, group):
         return _not_pending(txn, stream, group, member, count, noack, budget, room, tell)
-    return fresh(count)
+    return fresh(count, room)
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -216,7 +222,7 @@ def _note_limit(
     left: _Limits,
 ) -> None:
     """Count a read that a limit has kept from entries."""
-    if left.total > 0 < left.owned:
+    if left.total > 0 and left.owned > 0:
         return
     has_new = stream.length > 0 and group.last_delivered < stream.last
     if has_new or _has_ready(txn, group):
@@ -257,6 +263,8 @@ class _Again:
     tell: bool
     left: int
     """How many may still be delivered."""
+    room: int
+    """The memory that they may take, about; 0: no limit."""
     taken: list[Entry] = field(default_factory=list)
     is_left: bool = False
     """Whether the next read may find more at once: entries to be given up, or of freed keys."""
@@ -309,7 +317,8 @@ class _Again:
         chosen: list[PackedID] = []
         at = 0
         while at < len(run.ids) and len(chosen) < most and self.left:
-            some = run.ids[at : at + min(most - len(chosen), self.left)]
+            page = min(most - len(chosen), self.left, entries.first_page(self.stream))
+            some = run.ids[at : at + page]
             at += len(some)
             found = entries.get_packed(self.txn, self.stream, some)
             self._gone += [eid for eid, each in zip(some, found, strict=True) if each is None]
@@ -318,10 +327,18 @@ class _Again:
             self.taken += kept
             self.left -= len(kept)
             chosen += [PACKED(*entry.id) for entry in kept]
+            self._use_room(kept)
             if len(kept) < len(live):
                 break
         self._moves.append((run, chosen))
         return len(chosen)
+
+    def _use_room(self, kept: list[Entry]) -> None:
+        """Count the memory of entries; if there is no more, nothing more is delivered."""
+        if self.room:
+            self.room = max(0, self.room - entries.memory_of_entries(kept))
+            if not self.room:
+                self.left = 0
 
     def _shown(self, entry: Entry, run: Run) -> Entry:
         idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.tell else None

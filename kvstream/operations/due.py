@@ -51,13 +51,15 @@ def run_due(txn: Txn, limit: int) -> int:
     """
     txn.signal_some(txn.catalog.index.take_wakes(txn.now_ms))
     fired = 0
-    for at_ms, name in txn.catalog.index.timers_due(txn, _STREAMS):
+    listed = txn.catalog.index.timers_due(txn, _STREAMS)
+    share = max(1, limit // max(1, len(listed)))  # one stream's backlog does not hold up another
+    for at_ms, name in listed:
         stream = txn.stream(name)
         if stream is None or stream.due_at != at_ms:  # a flush or an expiry left the row
             txn.catalog.index.drop_timer(txn, at_ms, name)
             fired += 1
             continue
-        found = timers.take_due(txn, stream, limit - fired)
+        found = timers.take_due(txn, stream, min(share, limit - fired))
         fired += max(1, len(found))
         for kind, same in groupby(found, attrgetter("kind")):
             _fire(txn, name, stream, kind, list(same))

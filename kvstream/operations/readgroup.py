@@ -202,11 +202,13 @@ def _by_policy(
     tell = idle_ms is not None
     if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms):
         most = count if budget is None else budget.most(count)
+        if room:
+            most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
         new = _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
         if new:
             return new
 
-    def fresh(most: int | None) -> Sequence[Entry]:
+    def fresh(most: int | None, room: int) -> Sequence[Entry]:
         return _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
 
     return delivery.deliver(

@@ -138,7 +138,7 @@ def start(
         return job
     running = job_of(txn, stream)
     if running is not None and running.state == State.RUNNING:
-        raise InvalidArgument(
+        raise RequestError(
             f"a redrive of {quoted(key_of(name))} is running: wait for it, or cancel it"
         )
     job.end = stream.last.packed

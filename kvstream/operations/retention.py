@@ -44,6 +44,9 @@ THINNED_NODES = 30
 """Nodes whose entries one check looks at one by one."""
 THINNED_MORE = 500
 """Removed one by one by one check; above it the next check comes at once."""
+LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
+"""Streams in memory that one commit looks at, those of them that it checks, and the entries removed
+after which it stops."""
 SEGMENT_NODES = 256
 COUNTED_SEGMENTS = 16
 """Segments of nodes whose bytes one check adds up."""
@@ -90,7 +93,7 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
         _forget_latest(txn, stream)
     timers.put_row(txn, stream, RULES_ROW, rules.encode())
     stream.retained = Progress(rules)
-    txn.catalog.retained.add(name)
+    txn.catalog.retained[name] = None
     arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, txn.now_ms)
 
 
@@ -137,6 +140,7 @@ def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
 def arm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes, row: bytes, at_ms: int) -> None:
     """Set the timer whose time stands in a row, in place of the one before."""
     disarm(txn, stream, kind, rest, row)
+    at_ms = min(at_ms, timers.TIME_MAX)
     timers.put(txn, stream, at_ms, kind, rest)
     timers.put_row(txn, stream, row, U64.pack(at_ms))
 
@@ -173,29 +177,30 @@ def run(txn: Txn, name: bytes) -> tuple[int, bool]:
     return removed, more
 
 
-def changed_streams(txn: Txn, limit: int = 100) -> int:
-    """Check up to ``limit`` streams in memory that have changed; return how many.
+def changed_streams(txn: Txn) -> tuple[int, int]:
+    """Look at the next streams in memory, and check those that have changed.
 
-    Stops after a stream from which entries were removed, so that a commit stays small.
+    Return how many were checked and how many looked at: LOOKED, or less if many entries are
+    removed, so that a commit stays small. The next call goes on with the others.
     """
-    retained, found = txn.catalog.retained, 0
-    for name in list(retained):
+    retained, looked, checked, removed = txn.catalog.retained, 0, 0, 0
+    for name in list(islice(retained, LOOKED)):
+        looked += 1
+        del retained[name]  # after damage it is looked at once it is loaded again
         stream = txn.catalog.streams.get(name)
-        retained.discard(name)  # after damage it is looked at once it is loaded again
         try:
             progress = None if stream is None else progress_of(txn, stream)
         except Corruption:
             continue
         if stream is None or progress is None:
             continue
-        removed = 0
         if progress.seen != _version(txn, stream, progress.rules):
-            found += 1
-            removed, _ = check(txn, stream)
-        retained.add(name)
-        if removed or found >= limit:
+            checked += 1
+            removed += check(txn, stream)[0]
+        retained[name] = None  # behind the others
+        if removed >= LOOKED_REMOVES or checked >= LOOKED_CHECKS:
             break
-    return found
+    return checked, looked
 
 
 def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ...]:

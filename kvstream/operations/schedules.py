@@ -220,7 +220,11 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
         if at >= STEP_SCHEDULES or added >= STEP_MESSAGES:
             timers.put(txn, stream, timer.at_ms, Kind.CRON, timer.rest)
             continue
-        found = _get(txn, stream, timer.rest)
+        try:
+            found = _get(txn, stream, timer.rest)
+        except Corruption as error:  # check reports it, and the others go on
+            _log.warning("%s", error)
+            continue
         if found is not None and found.next_ms == timer.at_ms:
             added += _fire(txn, name, stream, found)
 

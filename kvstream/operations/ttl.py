@@ -31,7 +31,7 @@ def set_ttl(txn: Txn, stream: StreamMeta, eid: StreamID, at_ms: int) -> None:
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     """Delete the entries whose time is over, or move them to the dead letters."""
-    ids = sorted(StreamID.unpack(timer.rest) for timer in due)
+    ids = sorted({StreamID.unpack(timer.rest) for timer in due})
     txn.frees = True
     try:
         _bury(txn, name, stream, ids)
@@ -43,6 +43,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     drop_references(txn, stream, ids)
     erase(txn, stream, entries.live(txn, stream, ids))
     txn.catalog.index.note(stream)
+    txn.signal(name)  # a group that had reached a limit may deliver again
 
 
 def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> None:

@@ -236,7 +236,10 @@ def _take_timer(txn: Txn, stream: StreamMeta, unique_id: bytes) -> None:
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: Sequence[Timer]) -> None:
     """Delete the rows of windows that have ended, and of messages that are done."""
     for timer in due:
-        found = row_of(txn, stream, timer.rest)
+        try:
+            found = row_of(txn, stream, timer.rest)
+        except Corruption:  # check reports it, and the others go on
+            continue
         if found is None or found.check_ms != timer.at_ms:
             continue
         if found.until_ms or not _is_held(txn, stream, found):

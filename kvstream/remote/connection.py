@@ -69,6 +69,7 @@ _BY_CODE: dict[str, type[KVStreamError]] = {
 
 _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
     ("no such key", NoSuchKey),
+    ("no such schedule", NoSuchKey),
     ("The ID specified in XADD", IDTooSmall),
     ("The stream has exhausted", IDsExhausted),
     ("Invalid stream ID", InvalidID),

@@ -130,6 +130,17 @@ def test_a_task_is_deleted_when_it_is_acknowledged_and_else_comes_back(place: st
     run(test)
 
 
+def test_a_delayed_task_is_held_back_by_the_store(place: str) -> None:
+    async def test() -> None:
+        broker = broker_of(place)
+        await broker.kick(message(1, delay="0.2"))
+        await broker.kick(message(2))
+        assert [await acknowledged(await next_of(broker)) for _ in range(2)] == [b"2", b"1"]
+        await broker.shutdown()
+
+    run(test)
+
+
 def test_a_task_in_work_stays_its_workers_however_long_it_takes(place: str) -> None:
     async def test() -> None:
         slow, other = broker_of(place), broker_of(place)

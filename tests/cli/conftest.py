@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 import redis
 
-from kvstream import ManualClock, Store
+from kvstream import ManualClock, Queue, Store
+from kvstream.layout.keys import qualified
+from kvstream.operations import schedules
 from tests.cli.program import Program, RemoteProgram
 from tests.server.conftest import Served, redis_port, redis_process
 
@@ -37,6 +39,38 @@ def store_of_orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
         group.create_consumer("idle-worker")
         store.stream("orders:2025").add({"sku": "old"}, id=1_600_000_000_000)
         store.expire_at("orders", FAR_FUTURE_S)
+        assert store.check() == []
+    return directory
+
+
+EMAILS_DUE_S, EMAILS_WAIT_S = 4_000_000_000, 2_000_000_000
+"""When the delayed message of the queue is due, and how long another one waits."""
+
+
+@pytest.fixture(scope="session")
+def store_of_emails(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A closed store with a queue, to copy."""
+    directory = tmp_path_factory.mktemp("emails") / "store"
+    clock = ManualClock()
+    with Store.open(directory, durability="no", clock=clock) as store:
+        emails = Queue(store, "emails", consumer="w", lease=30, max_deliveries=3, backoff=60)
+        emails.get()
+        emails.groups()[0].set_policy(reap=0)  # the consumer will be idle for years
+        for to in ("ann", "bob", "cyd", "dan", "eve", "fay"):
+            emails.put({"to": to})
+            clock.advance(1000)
+        emails.put({"to": "gil"}, at=EMAILS_DUE_S)
+        ann, bob, cyd, _ = emails.get(4)
+        try:
+            raise ConnectionError("no such host")
+        except ConnectionError as error:
+            ann.nack(fatal=True, error=error)
+        clock.advance(1000)
+        bob.nack(fatal=True, error="no such user")
+        cyd.nack(delay=EMAILS_WAIT_S)
+        emails.redrive(where=("to", "nobody"))
+        rule = ("0 3 1 1 *", [b"kind", b"report"], "Europe/Berlin", schedules.Misfire.SKIP)
+        store.engine.run(schedules.set_schedule, qualified(0, b"emails"), b"nightly", *rule)
         assert store.check() == []
     return directory
 
@@ -107,6 +141,24 @@ def on_redis_of_orders(on_redis: RemoteProgram) -> RemoteProgram:
         client.xadd("orders:2025", {"sku": "old"}, "1600000000000")
         client.pexpireat("orders", FAR_FUTURE_S * 1000)
     return on_redis
+
+
+@pytest.fixture
+def emails(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
+    """The program on a store or server with a queue ``emails``, whose group is ``workers``.
+
+    ``ann`` and ``bob`` are dead letters, ``cyd`` waits to be repeated, ``dan`` is leased to
+    consumer ``w`` (the lease has ended), ``eve`` and ``fay`` are ready, ``gil`` is delayed.
+    """
+    source: Path = request.getfixturevalue("store_of_emails")
+    directory = tmp_path / "emails"
+    shutil.copytree(source, directory)
+    if place == "server":
+        yield from _served(directory)
+        return
+    yield Program(directory)
+    with Store.open(directory, read_only=True) as store:
+        assert store.check() == []
 
 
 PLACES = {

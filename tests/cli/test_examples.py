@@ -29,8 +29,8 @@ EXAMPLES = [
     pytest.param(line, id=line)
     for name, command in COMMANDS.items()
     # See test_serving.py, test_top.py, test_monitor.py, test_shell.py,
-    # tests/migration/test_command_line.py and tests/spark.
-    if name.split()[0] not in ("serve", "top", "monitor", "shell", "migrate", "spark")
+    # tests/migration/test_command_line.py, tests/spark and tests/jobs.
+    if name.split()[0] not in ("serve", "top", "monitor", "shell", "migrate", "spark", "work")
     for line in examples_of(command)
 ]
 
@@ -70,15 +70,34 @@ def test_every_group_has_an_example() -> None:
     assert all(examples_of(group) for group in groups)
 
 
+ON_QUEUES = {"queue", "dead", "delayed", "schedule"}
+
+
+def run_on_queue(words: list[str], emails: Program) -> None:
+    """Run an example about queues; its ticket is that of the message that is delayed."""
+    (delayed,) = emails.json("delayed", "ls", "emails")
+    if words[:2] == ["dead", "cancel"]:
+        emails("dead", "redrive", "emails", "--all", "--rate", "1/1d", "--no-wait")
+    emails(*(delayed["ticket"] if word[:2] == "@4" else word for word in words))
+
+
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_every_example_runs_as_it_stands(
-    line: str, orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    words = words_of(line)
+    if words[0] in ON_QUEUES:
+        run_on_queue(words, request.getfixturevalue("emails"))
+        return
+    orders: Program = request.getfixturevalue("orders")
     monkeypatch.chdir(tmp_path)
     rows = '{"sku": "x"}\n{"sku": "y"}\n'
     Path("orders.jsonl").write_text(rows)
     Path("temps.csv").write_text("day,degrees\n2023/11/14,7.5\n")
-    orders(*words_of(line), input=rows)
+    orders(*words, input=rows)
 
 
 ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
@@ -91,9 +110,14 @@ ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
 )
 @pytest.mark.places("server")
 def test_every_example_about_streams_runs_on_a_server(
-    line: str, orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    line: str,
+    place: str,
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    test_every_example_runs_as_it_stands(line, orders, tmp_path, monkeypatch)
+    assert place == "server"
+    test_every_example_runs_as_it_stands(line, request, tmp_path, monkeypatch)
 
 
 def test_the_sections_of_the_help_name_every_command_once(kvstream: Program) -> None:

@@ -112,8 +112,23 @@ def test_every_table_of_the_program_shows_its_numbers(name: str, width: int | No
 
 
 def test_all_commands_are_looked_at() -> None:
-    assert len(TABLES) >= 12
+    assert len(TABLES) >= 18
     assert {"keys._LS", "groups.GROUP_COLUMNS", "top.view.COLUMNS"} <= TABLES.keys()
+    queues = {"queue._LS", "queue._PAUSED", "dead._LS", "delayed._LS"}
+    assert {f"queues.{name}" for name in queues} | {"top.view.QUEUE_COLUMNS"} <= TABLES.keys()
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+@pytest.mark.parametrize("name", ["queues.queue._LS", "top.view.QUEUE_COLUMNS"])
+def test_queues_are_a_table_on_every_usual_terminal(name: str, width: int) -> None:
+    columns = TABLES[name]
+    row = {"queue": "mail:transactional", "stream": "mail:transactional", "group": "workers"}
+    row |= {"oldest": "3h 20m", "lag": "85,600", "ready": "85,600"}
+    laid = sheet(columns, [[row.get(column.title, "12") for column in columns]], width)
+    assert laid.head
+    for title in ("leased", "waiting", "dead", "oldest"):
+        assert title in laid.head[0]
+    assert {"85,600", "12", "3h", "20m"} <= set(words_of(laid.rows[0]))
 
 
 LS = (name_column("stream"), count_column("length"), *id_columns("last id"))

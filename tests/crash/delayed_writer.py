@@ -20,15 +20,32 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
 from kvstream.operations import delayed, schedules
 from kvstream.operations.schedules import MOST_MAX, Misfire
+from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.ids import Ticket
 
-NAME, TICKS = qualified(0, b"jobs"), qualified(0, b"ticks")
+NAME, TICKS, ONLY = (qualified(0, key) for key in (b"jobs", b"ticks", b"only"))
+UNIQUE_IDS = [b"a", b"b", b"c"]
 DELAY_MS = 400
 
 
 def say(*content: object) -> None:
     sys.stdout.write(json.dumps(content) + "\n")
     sys.stdout.flush()
+
+
+def work_on_unique(store: Store, chance: random.Random) -> None:
+    """Add messages of a few unique IDs to a stream of their own, read them and acknowledge them."""
+    group = store.stream("only").group("g")
+    if chance.random() < 0.3:
+        entries = group.consumer("c").read(count=2)
+        pending = group.pending_range(count=4)
+        group.ack([each.id for each in pending[: len(entries)]])
+        return
+    chosen = chance.choice(UNIQUE_IDS)
+    value, names = encode_fields({"id": chosen})
+    at_ms = int(time() * 1000) + chance.randrange(-50, 50)
+    rule = chance.choice([Conflict.SKIP, Conflict.REPLACE, Conflict.AFTER])
+    store.engine.run(delayed.add, ONLY, value, names, at_ms, 0, Unique(chosen, 0, rule))
 
 
 def main(directory: str, level: str, seed: int) -> None:
@@ -41,9 +58,12 @@ def main(directory: str, level: str, seed: int) -> None:
     )
     run, chance, number = store.engine.run, random.Random(seed), seed * 1_000_000
     tickets: dict[int, Ticket] = {}
+    if not store.exists("only"):
+        store.stream("only").create_group("g", start="0", mkstream=True)
     fields, every = [b"n", b"1"], "@every 1s"
     run(schedules.set_schedule, TICKS, b"tick", every, fields, "", Misfire.ALL, MOST_MAX)
     while True:
+        work_on_unique(store, chance)
         command = chance.choices(["add", "cancel", "move"], [20, 2, 2])[0]
         at_ms = int(time() * 1000) + chance.randrange(DELAY_MS)
         if command == "add" or not tickets:

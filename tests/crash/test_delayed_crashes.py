@@ -17,8 +17,10 @@ from pathlib import Path
 import pytest
 
 from kvstream import Durability, Store
-from kvstream.operations import delayed
-from tests.crash.delayed_writer import NAME
+from kvstream.meta.txn import Txn
+from kvstream.operations import delayed, unique
+from kvstream.types.ids import StreamID, Ticket
+from tests.crash.delayed_writer import NAME, ONLY
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 
@@ -91,6 +93,26 @@ def messages(store: Store) -> Counter[int]:
     return Counter(there + [int(each.fields[b"n"]) for each in waiting])
 
 
+def see_unique(store: Store) -> None:
+    """See that of each unique ID at most one message waits, and that it holds the ID."""
+    [group] = store.stream("only").groups()
+    waiting: list[tuple[bytes, StreamID | Ticket]] = [
+        (entry.fields[b"id"], entry.id)
+        for entry in store.stream("only").range(f"({group.last_delivered_id}")
+    ]
+    listed = store.engine.run(delayed.listed, ONLY)
+    waiting += [(each.fields[b"id"], each.ticket) for each in listed]
+    assert len({unique_id for unique_id, _ in waiting}) == len(waiting)
+
+    def holder(txn: Txn, unique_id: bytes) -> StreamID | Ticket | None:
+        stream = txn.stream(ONLY)
+        assert stream is not None
+        return unique.holder_of(txn, stream, unique_id)
+
+    for unique_id, name in waiting:
+        assert store.engine.run(holder, unique_id) == name
+
+
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", list(Durability))
 def test_a_killed_process_loses_and_doubles_no_delayed_message(
@@ -105,6 +127,8 @@ def test_a_killed_process_loses_and_doubles_no_delayed_message(
         with Store.open(path) as store:
             with store.transaction():  # nothing fires between the two looks
                 found = messages(store)
+                if store.exists("only"):
+                    see_unique(store)
             oracle.judge(found)
             ticks = [int(entry.fields[b"cron:at"]) for entry in store.stream("ticks")]
             assert ticks == [*range(ticks[0], ticks[-1] + 1, 1000)] if ticks else True

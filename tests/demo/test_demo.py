@@ -13,8 +13,10 @@ import redis
 from click.testing import CliRunner
 
 import demo.job
+from demo import mail
 from demo.__main__ import SERVING, SUGGESTIONS, main
 from demo.readings import SOURCES, DataMissing, Sum, data_folder
+from kvstream import Store
 
 ROWS = "600"
 
@@ -47,6 +49,28 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> N
     texts = {each.text for each in picture.iter("{http://www.w3.org/2000/svg}text")}
     assert {"Mean temperature by hour of the day", "stream", "0", "18"} <= texts
     assert {source.stream for source in SOURCES if source.column == "temp"} <= texts
+
+
+def test_a_mail_fails_waits_dies_and_is_redriven_in_ten_lines(tmp_path: Path) -> None:
+    lines: list[str] = []
+    mail.run(tmp_path / "store", lines.append)
+    shown = [re.sub(r"\[/?\w*\]", "", line) for line in lines]
+    assert len(shown) <= 10
+    assert all(len(line) < 78 for line in shown), shown
+    text = re.sub(r"\d+\.\d s ", "T ", "\n".join(shown))
+    assert re.sub(r"\d{13}-\d", "ID", text).splitlines() == [
+        "put       ID to ann@example.org",
+        "at T  delivery 1 fails, waits 0.1 s: 1 waiting",
+        "at T  delivery 2 fails, waits 0.3 s: 1 waiting",
+        "at T  delivery 3 fails, given up",
+        "dead      ID in emails:dead, reason max-deliveries",
+        "because   ConnectionError: the mail server is down",
+        "redriven  1 dead letter, the mail server is up again",
+        "at T  delivery 1 is sent",
+        "left      nothing is ready, leased, waiting or dead",
+    ]
+    with Store.open(tmp_path / "store", read_only=True) as store:
+        assert store.check() == []
 
 
 @pytest.mark.unmeasured

@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
@@ -216,3 +217,20 @@ def test_check_finds_a_time_that_is_too_late_and_mends_it(
     clock.advance(5)
     step(quiet)
     assert fired == [(b"s", b"x")]
+
+
+def test_the_thread_outlives_a_failure_inside(
+    open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "FAILED_PAUSE_S", 0.01)
+    tries: list[bytes] = []
+
+    def fire(txn: Txn, name: bytes, stream: StreamMeta, found: list[Timer]) -> None:
+        tries.append(found[0].rest)
+        if len(tries) == 1:
+            raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(due, "KINDS", {Kind.REAP: fire})
+    store = open_store("own")
+    put(store, clock.now_ms(), b"x")
+    until(lambda: tries == [b"x", b"x"], "the second try")

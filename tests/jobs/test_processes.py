@@ -145,6 +145,7 @@ def _runs(pid: int) -> bool:
         return False
 
 
+@pytest.mark.timeout(7200)
 def test_every_job_of_killed_workers_has_its_effect(program: Program) -> None:
     """At least once, and with a transaction exactly once; the oracle is what was enqueued."""
     chance = random.Random(17)

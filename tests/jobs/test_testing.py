@@ -235,9 +235,10 @@ def test_a_unique_job_is_held_for_its_window() -> None:
         sent.append(to)
 
     with jobs.test() as testing:
-        welcome.enqueue("ann", unique="w", window=60)
-        welcome.enqueue("bob", unique="w", window=60)
+        one = welcome.enqueue("ann", unique="w", window=60)
+        two = welcome.enqueue("bob", unique="w", window=60)
         assert sent == ["ann"]
+        assert (one, two.status) == (two, "done")
         testing.turn(61)
         welcome.enqueue("bob", unique="w", window=60)
         assert sent == ["ann", "bob"]
@@ -252,8 +253,9 @@ def test_a_job_that_nobody_runs_in_its_time_to_live_is_gone() -> None:
         ran.append(1)
 
     with jobs.test() as testing:
-        testing._running = True
-        run.enqueue(ttl=10)
+        testing._running = True  # nothing runs inline
+        handle = run.enqueue(ttl=10)
         testing._running = False
-        testing.turn(11)
-        assert ran == []
+        testing.clock.advance(11_000)
+        testing.run()
+        assert (ran, handle.status) == ([], "unknown")

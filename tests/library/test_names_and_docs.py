@@ -63,7 +63,6 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
     assert set(codes.values()) == {
         "ERR",
         "BUSYKEY",
-        "LEASELOST",
         "WRONGTYPE",
         "NOGROUP",
         "NOLOAD",

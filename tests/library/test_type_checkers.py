@@ -1,4 +1,4 @@
-"""mypy and pyright accept a typical program, and find twelve planted mistakes."""
+"""mypy and pyright accept a typical program, and find sixteen planted mistakes."""
 
 import json
 import os
@@ -21,7 +21,7 @@ PROGRAM = FOLDER / "typed_program.py"
 
 MISTAKES = """
 import kvstream
-from kvstream import Consumer, Entry, Group, Store, Stream
+from kvstream import Consumer, Entry, Group, Queue, Store, Stream, StreamID
 
 
 async def asynchronous() -> None:
@@ -40,6 +40,10 @@ def mistakes(store: Store, texts: Store[str], jobs: Stream, group: Group, worker
     worker.nack("1-0", mode="fail")  # wrong: FAIL
     kvstream.open("data", durability="sync")  # wrong: always, everysec or no
     kvstream.open("data", durabilty="always")  # wrong: durability
+    ticket: StreamID = jobs.add({"sku": "a"}, delay=5)  # wrong: perhaps a Ticket
+    queue = Queue(store, "q", backoff="1,10")  # wrong: seconds, a list or Backoff
+    queue.put({"sku": "a"}, unique="a", on_conflict="drop")  # wrong: skip, replace, ...
+    print(queue.get()[0].fields["sku"], ticket)  # wrong: fields are bytes
     shown: list[Entry] = texts.stream("jobs").range()  # wrong: of text
     print(shown)
 """
@@ -92,7 +96,7 @@ def test_a_program_has_no_error_and_each_mistake_is_found(
     (tmp_path / "mistakes.py").write_text(MISTAKES)
     lines = enumerate(MISTAKES.splitlines(), 1)
     wrong = {number for number, line in lines if "# wrong: " in line}
-    assert len(wrong) == 12
+    assert len(wrong) == 16
     assert checker(tmp_path) == {"mistakes.py": wrong}
 
 

@@ -1,10 +1,28 @@
 """A program as users write it, which type checkers accept: see test_type_checkers.py."""
 
 import asyncio
+import sqlite3
 from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
 
 import kvstream
-from kvstream import Consumer, DeletedEntry, Durability, Entry, Group, Store, Stream, StreamID
+from kvstream import (
+    Backoff,
+    Consumer,
+    DeletedEntry,
+    Durability,
+    Entry,
+    Group,
+    Inbox,
+    LeaseLost,
+    LeaseOutcome,
+    Message,
+    Queue,
+    Store,
+    Stream,
+    StreamID,
+    Ticket,
+)
 
 
 def produce(orders: Stream, rows: list[dict[str, str | int]]) -> list[StreamID]:
@@ -49,6 +67,53 @@ def text(store: Store[str]) -> dict[str, str]:
     return {name: group.name for name in names for group in jobs.groups()}
 
 
+def queues(store: Store, texts: Store[str]) -> None:
+    emails = Queue(
+        store, "emails", lease=30, max_deliveries=5, backoff=[1, 10, 60], order_by="user"
+    )
+    urgent = Queue(
+        texts,
+        "urgent",
+        backoff=Backoff(1, timedelta(hours=1), jitter=0.2),
+        rate=(100, 60),
+        priorities=("high", "normal", "low"),
+    )
+    ticket: StreamID | Ticket = emails.put({"to": "ann"}, delay=timedelta(minutes=5), unique="w7")
+    urgent.put({"to": "bob"}, at=datetime(2030, 1, 1, tzinfo=UTC), priority="high")
+    several: list[LeaseOutcome] = emails.ack(*emails.get(10, block=5.0))
+    inbox = Inbox(sqlite3.connect("app.db"))
+    for message in emails.listen():
+        work(message)
+        with message.transaction() as same, inbox.handle(message) as is_new:
+            same.stream("sent").add({"to": message.fields[b"to"], "new": int(is_new)})
+    for letter in urgent.dead():
+        name: str = letter.fields["to"] + letter.error + letter.origin
+        print(name, letter.at.isoformat(), urgent.redrive(letter, rate=(10, 1)).streams)
+    print(several, emails.cancel(ticket), urgent.info().oldest_age)
+    store.stream("emails").schedule("nightly", "0 3 * * *", {"to": "all"}, tz="Europe/Berlin")
+    rules = store.stream("emails").group("workers").set_policy(max_in_flight=10)
+    print(rules.max_in_flight, [each.next for each in texts.stream("emails").schedules()])
+
+
+def work(message: Message) -> None:
+    try:
+        print(message.fields[b"to"].decode(), message.deliveries, message.age)
+        message.extend()
+    except LeaseLost:
+        return
+    except Exception as error:
+        message.nack(delay=5, fatal=message.deliveries > 3, error=error)
+
+
+async def asynchronous_queues() -> None:
+    async with kvstream.aio.open("data", decode=True) as store:
+        emails = kvstream.aio.AsyncQueue(store, "emails", lease=30, max_in_flight=5)
+        await emails.put_many([{"to": "ann"}], delay=1)
+        async for message in emails.listen(stop=asyncio.Event()):
+            async with message.transaction() as same:
+                await same.stream("sent").add({"to": message.fields["to"].upper()})
+
+
 def show(entry: Entry[str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in entry.pairs)
 
@@ -81,4 +146,6 @@ def main(flag: bool) -> None:
         print(either.size(), len(either.stream("jobs").range()))
     with Store.open("data", durability=Durability.NO, read_only=True) as reader:
         reader.stream("orders").add({"share": 0.5, "raw": b"x"})
+        queues(reader, Store.open("texts", decode=True))
     asyncio.run(asynchronous())
+    asyncio.run(asynchronous_queues())

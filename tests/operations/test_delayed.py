@@ -5,6 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.layout.keys import U64, qualified
+from kvstream.meta import timers
+from kvstream.meta.txn import Txn
 from kvstream.operations import due
 from kvstream.types.ids import Ticket
 from tests.opening import Stores
@@ -231,6 +234,37 @@ def test_a_transaction_that_is_undone_leaves_no_delayed_message(quiet: Store) ->
 
     with pytest.raises(RuntimeError, match="undo"):
         fail()
+    assert ok(quiet, "KVSTREAM.DELAYED LEN s") == 0
+
+
+def test_a_backlog_of_one_stream_does_not_hold_up_another(quiet: Store, clock: ManualClock) -> None:
+    for number in range(300):
+        ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number}")
+    ok(quiet, "KVSTREAM.ADD t DELAY 2 n late")
+    clock.advance(2)
+    quiet.engine.run(due.run_due, 100)
+    assert values(quiet, "t") == ["late"]
+    assert len(values(quiet)) == 50
+    step(quiet, 100)
+    assert values(quiet) == [str(number) for number in range(300)]
+
+
+def test_a_damaged_message_waits_and_the_others_are_added(quiet: Store, clock: ManualClock) -> None:
+    tickets = [ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number}") for number in range(3)]
+
+    def damage(txn: Txn) -> None:
+        stream = txn.stream(qualified(0, b"s"))
+        assert stream is not None
+        at_ms, number = Ticket.parse(tickets[1])
+        timers.put(txn, stream, at_ms, timers.Kind.DELAYED, U64.pack(number), b"damaged")
+
+    quiet.engine.run(damage)
+    clock.advance(1)
+    step(quiet)
+    assert values(quiet) == ["0", "2"]
+    assert ok(quiet, "KVSTREAM.DELAYED LEN s") == 1
+    assert len(quiet.check(repair=True)) == 2
+    assert quiet.check() == []
     assert ok(quiet, "KVSTREAM.DELAYED LEN s") == 0
 
 

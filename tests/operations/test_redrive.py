@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 
 import pytest
 
-from kvstream import InvalidArgument, ManualClock, Store, StreamID, WrongType
+from kvstream import InvalidArgument, ManualClock, RequestError, Store, StreamID, WrongType
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import qualified
@@ -127,7 +127,7 @@ def test_a_rate_is_kept_and_outlives_a_reopening(
 def test_a_redrive_is_cancelled(store: Store, clock: ManualClock) -> None:
     fill(store, 7)
     start(store, rate=(3, 1000))
-    with pytest.raises(InvalidArgument, match="is running"):
+    with pytest.raises(RequestError, match="is running"):
         start(store)
     assert store.engine.run(redrive.cancel, DEAD)
     assert not store.engine.run(redrive.cancel, DEAD)

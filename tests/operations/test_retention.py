@@ -49,7 +49,7 @@ def left(store: Store) -> list[int]:
 
 def background(store: Store) -> None:
     """Let the background do all that it would do now."""
-    while store.engine.run(retention.changed_streams) or store.engine.run(due.run_due, 100):
+    while store.engine.run(retention.changed_streams)[0] or store.engine.run(due.run_due, 100):
         pass
 
 
@@ -284,7 +284,7 @@ def test_an_idle_stream_has_no_timer(quiet: Store) -> None:
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100 MAXBYTES 100000 ACKED LATEST f")
     background(quiet)
     assert stream_of(quiet).due_at == 0
-    assert quiet.engine.run(retention.changed_streams) == 0
+    assert quiet.engine.run(retention.changed_streams) == (0, 1)
 
 
 def test_a_stream_waits_for_the_age_of_its_first_entry(quiet: Store, clock: ManualClock) -> None:
@@ -366,3 +366,20 @@ def test_ids_of_the_far_future_have_a_timer_too(quiet: Store) -> None:
     assert len(left(quiet)) == 1
     assert run(quiet, "KVSTREAM.RETENTION DEL s") == 1
     assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []
+
+
+def test_very_many_streams_are_looked_at_in_turn(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LOOKED", 3)
+    monkeypatch.setattr(retention, "LOOKED_CHECKS", 2)
+    for number in range(8):
+        run(quiet, f"XADD s{number} * f v")
+        run(quiet, f"KVSTREAM.RETENTION SET s{number} MAXLEN 1")
+    while quiet.engine.run(retention.changed_streams)[0]:
+        pass
+    for number in range(8):
+        run(quiet, f"XADD s{number} * f v")
+    looks = [quiet.engine.run(retention.changed_streams) for _ in range(4)]
+    assert looks == [(2, 2)] * 4
+    assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8

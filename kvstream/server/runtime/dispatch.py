@@ -30,7 +30,13 @@ _UNUSED = frozenset(
     {
         *("exists", "expiretime", "pexpiretime", "pttl", "ttl", "type", "watch"),
         *("object|encoding", "object|freq", "object|idletime", "object|refcount"),
-        *("kvstream.load|state", "kvstream.load|ticket", "memory|usage", "restore"),
+        *(
+            "kvstream.guard",
+            "kvstream.load|state",
+            "kvstream.load|ticket",
+            "memory|usage",
+            "restore",
+        ),
     }
 )
 """Commands that look at a key without using it, and RESTORE, which sets the last use itself."""

@@ -62,7 +62,7 @@ def test_damaged_rules_do_not_stop_the_retention_of_others(ruled: Store) -> None
         ruled.stream(other).add({"f": "2"})
         rules = Retention(max_length=1)
         ruled.engine.run(retention.set_rules, qualified(0, other.encode()), rules)
-    while ruled.engine.run(retention.changed_streams):
+    while ruled.engine.run(retention.changed_streams)[0]:
         pass
     assert (len(ruled.stream("a")), len(ruled.stream("t"))) == (1, 1)
     ruled.check(repair=True)

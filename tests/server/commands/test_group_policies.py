@@ -153,3 +153,31 @@ def test_no_read_of_the_library_gets_around_a_policy(
     assert store.read_group("g", "a", {"s": ">"}, count=count, block=block) == {}
     assert consumer.read(count=count, block=block, claim_min_idle=0) == []
     assert consumer.read(count=count, block=block, noack=True) == []
+
+
+def test_a_long_read_is_cut_and_the_next_goes_on(
+    client: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.operations.delivery.ROOM_ENTRIES", 7)
+    client.execute_command("KVSTREAM.POLICY SET", "s", "g", "LEASE", 60000)
+    expected = [client.xadd("s", {"f": number}) for number in range(10)]
+    assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[:7]
+    client.execute_command("XNACK", "s", "g", "FAIL", "IDS", 7, *expected[:7])
+    assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[:7]
+    assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[7:]
+
+
+def test_entries_that_are_repeated_take_no_more_memory_than_a_reply_may(
+    served: Served, client: Any
+) -> None:
+    served.engine.catalog.limits.reply_max = 16 << 20
+    client.execute_command("KVSTREAM.POLICY SET", "s", "g", "LEASE", 60000)
+    expected = [client.xadd("s", {"f": b"x" * 200_000}) for _ in range(40)]
+    first = ids(client.xreadgroup("g", "a", {"s": ">"}))
+    assert 0 < len(first) < 40
+    client.execute_command("XNACK", "s", "g", "FAIL", "IDS", len(first), *first)
+    found: list[bytes] = []
+    while some := ids(client.xreadgroup("g", "a", {"s": ">"})):
+        assert len(some) < 40
+        found += some
+    assert found == expected

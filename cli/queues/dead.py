@@ -1,0 +1,326 @@
+"""``dead``: the messages that a queue has given up, and their way back."""
+
+import time
+from collections.abc import Mapping
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+import click
+
+from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.json_values import fields_json, jsonable
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import (
+    Field,
+    Name,
+    example,
+    ids_argument,
+    ids_given,
+    stream_argument,
+)
+from kvstream.cli.queues.delayed import fields_text
+from kvstream.cli.queues.policy import Rate, chosen_group, group_option
+from kvstream.cli.session import Session
+from kvstream.cli.tables import (
+    Column,
+    count_column,
+    id_columns,
+    number,
+    plain,
+    plural,
+    printable,
+    quoted,
+    time_of,
+)
+from kvstream.engine.decoding import dead_letter_of
+from kvstream.errors import NoSuchKey, RequestError
+from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.operations.dead import BLOCK, is_letter
+from kvstream.queue import Queue
+from kvstream.store import Store
+from kvstream.types.records import Entry, RedriveInfo
+
+_MS = 1000
+_POLL_S = 0.05
+"""Pause between two looks at a redrive that runs."""
+_ERROR_LENGTH = 200
+"""Characters of an error in a list; `dead show` has all of it."""
+
+
+@click.group(epilog=example("kvstream dead ls emails"))
+def dead() -> None:
+    """Show dead letters, and redrive them.
+
+    A message that failed too often, or for good, moves to the dead-letter stream with all its
+    fields, its error and its origin. A redrive moves it back. STREAM is the queue, or its
+    dead-letter stream.
+    """
+
+
+def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
+    """Return the key of the dead letters of a queue; NoSuchKey if there is none."""
+    there = store.exists(stream)
+    if there and (stream.endswith(DEAD_SUFFIX) or _has_letters(store, stream)):
+        return stream
+    key = stream + DEAD_SUFFIX
+    if there and (group is not None or store.stream(stream).info().groups):
+        rules = chosen_group(store, stream, group).policy()
+        key = key if rules is None else rules.dead_key(stream)
+    if not store.exists(key):
+        raise NoSuchKey(
+            f"queue {quoted(stream)} has no dead letters: there is no stream {quoted(key)}"
+        )
+    return key
+
+
+def _has_letters(store: Store, stream: bytes) -> bool:
+    found = next(iter(store.stream(stream).range(count=1)), None)
+    return found is not None and is_letter(found.flat)
+
+
+# --- letters --------------------------------------------------------------------------------------
+
+
+def _row(entry: Entry) -> dict[str, Any] | None:
+    """Return a dead letter by the names of its parts; None for another entry."""
+    letter = dead_letter_of(entry)
+    if letter is None:
+        return None
+    return {**letter._asdict(), "fields": entry.pairs[: -len(BLOCK)]}
+
+
+def _json(row: Mapping[str, Any]) -> dict[str, Any]:
+    at_ms = round(row["at"].timestamp() * _MS)
+    return {**row, "at": at_ms, "fields": fields_json(row["fields"])}
+
+
+def _first_line(error: bytes) -> str:
+    lines = error.decode("utf-8", "backslashreplace").strip().splitlines() or [""]
+    return printable(lines[0][:_ERROR_LENGTH]) or "-"
+
+
+_LS = (
+    *id_columns(),
+    Column("reason", "reason", plain),
+    count_column("deliveries"),
+    Column("error", "error", _first_line, wraps=True),
+    Column("consumer", "consumer", lambda name: plain(name) or "-", shrinks=True, spare=True),
+)
+
+
+def _matches(row: Mapping[str, Any], where: tuple[bytes, bytes] | None) -> bool:
+    """Return whether a letter has a field of a value, as ``redrive --where`` chooses."""
+    if where is None:
+        return True
+    name, value = where
+    part = _PARTS.get(name)
+    if part is None:
+        return where in row["fields"]
+    found = row[part]
+    return value == (found if isinstance(found, bytes) else str(found).encode())
+
+
+_PARTS = {
+    **{f"dead:{name}".encode(): name for name in ("group", "consumer", "deliveries", "reason")},
+    b"dead:stream": "origin",
+    b"dead:id": "origin_id",
+}
+"""The parts of a letter by their fields in the stream."""
+
+
+where_option = click.option(
+    "--where", type=Field(), help="Only those with this field, also dead:reason and the like."
+)
+
+
+@dead.command(
+    "ls",
+    epilog=example("kvstream dead ls emails", "kvstream dead ls emails --where dead:reason=fatal"),
+)
+@stream_argument
+@group_option
+@where_option
+@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Show at most N.")
+@output_options
+@click.pass_obj
+def list_dead(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    group: bytes | None,
+    where: tuple[bytes, bytes] | None,
+    count: int | None,
+) -> None:
+    """List dead letters, oldest first, with their errors.
+
+    The exit code is 1 if there is none.
+    """
+    with session.reading() as store:
+        found = map(_row, store.stream(_dead_key(store, stream, group)).scan())
+        chosen = islice((row for row in found if row and _matches(row, where)), count)
+        shown = out.table(_LS, map(_json, chosen) if out.json else chosen)
+    fail_unless(shown)
+
+
+@dead.command(epilog=example("kvstream dead show emails 1700000006000-0"))
+@stream_argument
+@ids_argument
+@group_option
+@output_options
+@click.pass_obj
+def show(
+    session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...], group: bytes | None
+) -> None:
+    """Show dead letters in full: fields, origin, error and traceback.
+
+    An ID is one that `dead ls` shows; - reads IDs from stdin, one per line. The exit code is 1 if
+    one of them does not exist.
+    """
+    wanted = ids_given(ids)
+    shown = 0
+    with session.reading() as store:
+        found = store.stream(_dead_key(store, stream, group))
+        for row in (_row(entry) for entry in map(found.get, wanted) if entry is not None):
+            if row is not None:
+                _show_letter(out, row, first=not shown)
+                shown += 1
+    fail_unless(shown == len(wanted))
+
+
+def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
+    if out.json:
+        out.result("", **_json(row))
+        return
+    if not first:
+        click.echo()
+    facts = {name: row[name] for name in row if name not in ("fields", "traceback")}
+    out.record(
+        {**facts, "fields": row["fields"]},
+        {"at": _time_text, "deliveries": number, "fields": fields_text},
+    )
+    for line in row["traceback"].decode("utf-8", "backslashreplace").splitlines():
+        click.echo(f"  {printable(line)}")
+
+
+def _time_text(at: datetime) -> str:
+    return time_of(round(at.timestamp() * _MS))
+
+
+# --- redrive --------------------------------------------------------------------------------------
+
+
+@dead.command(
+    epilog=example(
+        "kvstream dead redrive emails",
+        "kvstream dead redrive emails --where dead:reason=fatal --dry-run",
+        "kvstream dead redrive emails --all --rate 100/1s",
+    )
+)
+@stream_argument
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@group_option
+@click.option("--all", "everything", is_flag=True, help="Move all that are there now.")
+@where_option
+@click.option("--to", type=Name(), metavar="KEY", help="Move them to this stream instead.")
+@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Move at most N.")
+@click.option("--rate", type=Rate(), metavar="N/DURATION", help="Move at most N in this time.")
+@click.option("--no-wait", is_flag=True, help="On a store: return before all are moved.")
+@click.option("--dry-run", is_flag=True, help="Show what would move without moving it.")
+@output_options
+@click.pass_obj
+def redrive(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    ids: tuple[str, ...],
+    group: bytes | None,
+    everything: bool,
+    no_wait: bool,
+    dry_run: bool,
+    **options: Any,
+) -> None:
+    """Move dead letters back to the streams that they come from.
+
+    Name what to move: IDs, --where or --all. With none of them this is a dry run, which shows what
+    --all would move. A message gets a new ID and starts with no deliveries; each step is one
+    commit, so none is lost or doubled.
+
+    On a store this command stays until all are moved; with --no-wait, and after Ctrl-C, the next
+    process that opens the store for writing goes on. On a server (--url) a redrive with a --rate,
+    or of many, goes on by itself. `dead status` shows how far it is, `dead cancel` stops it.
+    """
+    if everything and (ids or options["where"]):
+        raise click.UsageError("--all moves all: it goes with no ID and no --where")
+    unnamed = not (ids or options["where"] or everything)
+    given = {name: value for name, value in options.items() if value is not None}
+    wanted = ids_given(ids)
+    dry_run = dry_run or unnamed
+    with session.reading() if dry_run else session.writing() as store:
+        queue = _queue_of(store, stream, group)
+        done = queue.redrive(*wanted, dry_run=dry_run, **given)
+        while done.state == "running" and not (session.shared or no_wait):
+            time.sleep(_POLL_S)  # the timers of the store go on meanwhile
+            done = queue.redrive_status() or done
+    advice = "; to move them, name IDs, --where or --all" if unnamed and done.moved else ""
+    _show_redrive(out, queue, done, advice)
+    fail_unless(done.state != "failed" and (done.moved or done.state == "running"))
+
+
+def _queue_of(store: Store, stream: bytes, group: bytes | None) -> Queue:
+    return Queue(store, stream, dead_letter=_dead_key(store, stream, group))
+
+
+_WORDS = {
+    "running": "moved so far; the redrive goes on (see: dead status)",
+    "done": "moved",
+    "cancelled": "moved before the redrive was cancelled",
+    "failed": "moved before the redrive failed",
+    "dry-run": "would move",
+}
+
+
+def _show_redrive(out: Output, queue: Queue, done: RedriveInfo, advice: str = "") -> None:
+    if out.json:
+        out.result("", dead=queue.dead_stream().key, **jsonable(done))
+        return
+    to = ", ".join(f"{printable(name)} {count:,}" for name, count in done.streams.items())
+    text = f"{plural(done.moved, 'dead letter')} {_WORDS[done.state]}"
+    text += f" (to {to})" if to else ""
+    if done.skipped:
+        text += f", {done.skipped:,} skipped: they tell no other stream, give --to"
+    if done.error:
+        text += f": {printable(done.error)}"
+    click.echo(text + advice)
+
+
+@dead.command(epilog=example("kvstream dead status emails"))
+@stream_argument
+@group_option
+@output_options
+@click.pass_obj
+def status(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
+    """Show how far the redrive of a queue is, or how the last one ended."""
+    with session.reading() as store:
+        queue = _queue_of(store, stream, group)
+        found = queue.redrive_status()
+        if found is None:
+            raise RequestError(
+                f"the dead letters {quoted(queue.dead_stream().key)} were never redriven"
+            )
+        _show_redrive(out, queue, found)
+
+
+@dead.command(epilog=example("kvstream dead cancel emails"))
+@stream_argument
+@group_option
+@output_options
+@click.pass_obj
+def cancel(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
+    """Stop the redrive of a queue; what was moved stays moved."""
+    with session.writing() as store:
+        done = _queue_of(store, stream, group).cancel_redrive()
+    out.result("the redrive is cancelled" if done else "no redrive runs", cancelled=done)
+    fail_unless(done)

@@ -1,0 +1,266 @@
+"""``queue``: the queues of a store, and the messages in them."""
+
+from collections.abc import Iterator
+from itertools import islice
+from typing import Any
+
+import click
+
+from kvstream.cli.json_values import jsonable
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import (
+    Duration,
+    Field,
+    Moment,
+    Name,
+    example,
+    stream_argument,
+)
+from kvstream.cli.queues.policy import (
+    chosen_group,
+    group_option,
+    policy,
+    policy_rows,
+    policy_values,
+)
+from kvstream.cli.session import IMPORT_PREFIX, Session, stream_or_free
+from kvstream.cli.tables import (
+    Column,
+    count_column,
+    duration,
+    name_column,
+    number,
+    plural,
+    printable,
+)
+from kvstream.engine.queue_arguments import CONFLICTS
+from kvstream.group import Group
+from kvstream.queue import Queue
+from kvstream.store import Store
+from kvstream.types.ids import Ticket
+from kvstream.types.records import QueueInfo
+
+_MS = 1000
+
+
+@click.group(epilog=example("kvstream queue ls"))
+def queue() -> None:
+    """Show queues, put messages, set the rules.
+
+    A queue is a stream with a consumer group that has rules: leases, retries, dead letters.
+    `read --group` leases a message, and `ack`, `nack` and `pending` settle and show it.
+    """
+
+
+queue.add_command(policy)
+
+
+# --- what is in queues ----------------------------------------------------------------------------
+
+
+def _age(seconds: float | None) -> str:
+    return "-" if seconds is None else duration(round(seconds * _MS))
+
+
+_LS = (
+    name_column("queue"),
+    name_column("group"),
+    count_column("ready"),
+    count_column("leased"),
+    count_column("waiting"),
+    count_column("dead"),
+    Column("oldest", "oldest_age", _age, right=True),
+    Column("delayed", "delayed", number, right=True, spare=True),
+    Column("held", "held", number, right=True, spare=True),
+)
+_PAUSED = (*_LS[:2], Column("paused", "paused"), *_LS[2:])
+"""The columns if any queue is paused."""
+
+
+@queue.command("ls", epilog=example("kvstream queue ls", "kvstream queue ls 'email*' --json"))
+@click.argument("pattern", type=Name(), required=False)
+@click.option("--all", "everything", is_flag=True, help="Include groups without rules.")
+@output_options
+@click.pass_obj
+def list_queues(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
+    """List the queues: the groups that have rules, and how many messages they have.
+
+    A message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
+    held behind another one of its key; or dead. Oldest is the age of the oldest message that is not
+    done. A PATTERN as of KEYS, such as 'orders:*', selects streams by name.
+    """
+    with session.reading() as store:
+        rows = list(_rows(store, pattern, everything))
+    out.table(_PAUSED if any(row["paused"] for row in rows) else _LS, rows)
+
+
+def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+    for info in store.key_infos(pattern):
+        if info.type != "stream" or not info.groups or info.key.startswith(IMPORT_PREFIX):
+            continue
+        stream = store.stream(info.key)
+        for group in (stream.group(each.name) for each in stream.groups()):
+            if everything or group.policy() is not None:
+                counts = jsonable(figures_of(store, info.key, group))
+                yield {"queue": info.key, "group": group.name, **counts}
+
+
+def figures_of(store: Store, stream: bytes, group: Group) -> QueueInfo:
+    """Return how many messages a queue has, by their state."""
+    return Queue(store, stream, group=group.name).info()
+
+
+@queue.command(epilog=example("kvstream queue info emails"))
+@stream_argument
+@group_option
+@output_options
+@click.pass_obj
+def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
+    """Show the messages of a queue by state, and its rules."""
+    with session.reading() as store:
+        chosen = chosen_group(store, stream, group)
+        rules = chosen.policy()
+        counts = jsonable(figures_of(store, stream, chosen))
+    if out.json:
+        out.result("", queue=stream, group=chosen.name, **counts, policy=policy_values(rules))
+        return
+    numbers = ("ready", "leased", "waiting", "held", "delayed", "dead")
+    shown: dict[str, Any] = {"group": chosen.name, **{each: counts[each] for each in numbers}}
+    shown["oldest"] = _age(counts["oldest_age"])
+    out.record(shown, dict.fromkeys(numbers, number))
+    rows = dict(policy_rows(rules, stream))
+    if rows:
+        out.heading("rules")
+        out.record(rows, {})
+
+
+# --- messages -------------------------------------------------------------------------------------
+
+
+@queue.command(
+    epilog=example(
+        "kvstream queue put emails to=ann",
+        "kvstream queue put emails to=bob --delay 10m",
+        "kvstream queue put emails to=cyd --unique welcome:7 --window 1d",
+    )
+)
+@stream_argument
+@click.argument("pairs", type=Field(), metavar="FIELD=VALUE...", nargs=-1, required=True)
+@click.option("--delay", type=Duration(), metavar="DURATION", help="Add it after this time.")
+@click.option("--at", type=Moment(), help="Add it at this time.")
+@click.option("--ttl", type=Duration(), metavar="DURATION", help="Delete it after this time.")
+@click.option("--unique", type=Name(), metavar="ID", help="One message of this ID at a time.")
+@click.option(
+    "--window",
+    type=Duration(),
+    metavar="DURATION",
+    help="With --unique: one in this time, by default until it is done.",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(CONFLICTS),
+    help="With --unique, if there is one: skip the new one; replace the old one unless a worker "
+    "has had it; debounce, which replaces a delayed one; or add it after one that is in work.",
+)
+@output_options
+@click.pass_obj
+def put(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    pairs: tuple[tuple[bytes, bytes], ...],
+    **options: Any,
+) -> None:
+    """Put a message into a queue, and show its ID, or the ticket of a delayed one.
+
+    The store and the stream are created if they do not exist. A delayed message has a ticket,
+    @ms-number, until it is due and gets its ID. If --unique leaves the message out, the ID or
+    ticket of the one that is there is shown.
+    """
+    given = {name: value for name, value in options.items() if value is not None}
+    if "at" in given:
+        given["at"] /= _MS
+    if "delay" in given and "at" in given:
+        raise click.UsageError("give --delay or --at, not both")
+    if "unique" not in given and given.keys() & {"window", "on_conflict"}:
+        raise click.UsageError("--window and --on-conflict go with --unique")
+    with session.writing(create=True) as store:
+        made = stream_or_free(store, stream).add(pairs, **given)
+    delayed = isinstance(made, Ticket)
+    ticket = str(made) if delayed else None
+    out.result(str(made), id=None if delayed else made, ticket=ticket)
+
+
+@queue.command(epilog=example("kvstream queue peek emails --count 3"))
+@stream_argument
+@group_option
+@click.option("--count", "-n", type=click.IntRange(1), default=10, metavar="N", help="Show N.")
+@output_options
+@click.pass_obj
+def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, count: int) -> None:
+    """Show the next ready messages of a queue; they stay ready.
+
+    These are the new ones, which no consumer has had. `pending --list` shows those that are leased
+    or wait to be repeated, and `delayed ls` those that are not due.
+    """
+    with session.reading() as store:
+        after = chosen_group(store, stream, group).info().last_delivered_id
+        out.entries(islice(store.stream(stream).scan(f"({after}"), count))
+
+
+@queue.command(epilog=example("kvstream queue pause emails"))
+@stream_argument
+@group_option
+@output_options
+@click.pass_obj
+def pause(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
+    """Deliver nothing from a queue until `resume`.
+
+    Messages are still taken, and those that are leased may be finished.
+    """
+    with session.writing() as store:
+        chosen = chosen_group(store, stream, group)
+        chosen.pause()
+    out.result(f"group {printable(chosen.name)} is paused", group=chosen.name, paused=True)
+
+
+@queue.command(epilog=example("kvstream queue resume emails"))
+@stream_argument
+@group_option
+@output_options
+@click.pass_obj
+def resume(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
+    """Deliver from a paused queue again."""
+    with session.writing() as store:
+        chosen = chosen_group(store, stream, group)
+        chosen.resume()
+    out.result(f"group {printable(chosen.name)} delivers", group=chosen.name, paused=False)
+
+
+@queue.command(
+    epilog=example("kvstream queue purge emails --dry-run", "kvstream queue purge emails")
+)
+@stream_argument
+@group_option
+@click.option("--dry-run", is_flag=True, help="Show how many there are without deleting any.")
+@output_options
+@click.pass_obj
+def purge(
+    session: Session, out: Output, /, stream: bytes, group: bytes | None, dry_run: bool
+) -> None:
+    """Delete all messages of a queue, delayed ones too.
+
+    Other groups of the stream lose them too. The groups, their rules, the schedules and the dead
+    letters stay. Messages in work may be settled, and are not repeated; they are not counted.
+    """
+    with session.reading() if dry_run else session.writing() as store:
+        chosen = chosen_group(store, stream, group)
+        found = Queue(store, stream, group=chosen.name)
+        if dry_run:
+            counts = found.info()
+            count = counts.ready + counts.waiting + counts.held + counts.delayed
+        else:
+            count = found.purge()
+    verb = "would be deleted" if dry_run else "deleted"
+    out.result(f"{plural(count, 'message')} {verb}", deleted=count, dry_run=dry_run)

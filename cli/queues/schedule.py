@@ -1,0 +1,213 @@
+"""``schedule``: messages that a stream gets again and again, at the times of a cron expression."""
+
+from collections.abc import Iterator
+from dataclasses import fields as dataclass_fields
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.json_values import fields_json
+from kvstream.cli.output import Output, output_options
+from kvstream.cli.parameters import Field, Name, StreamName, example, stream_argument
+from kvstream.cli.queues.delayed import fields_text, pairs_of
+from kvstream.cli.session import (
+    IMPORT_PREFIX,
+    Session,
+    complete,
+    existing_stream,
+    place_of,
+    stream_or_free,
+)
+from kvstream.cli.tables import Column, name_column, printable, quoted, time_of
+from kvstream.engine.queue_arguments import MISFIRES, Misfire
+from kvstream.errors import RequestError
+from kvstream.store import Store
+from kvstream.stream import Stream
+from kvstream.types.cron import parse
+from kvstream.types.records import Schedule
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
+
+MOST = 100
+"""Messages that --misfire all adds at once unless --most says otherwise."""
+_MS = 1000
+
+
+class ScheduleName(Name):
+    """The name of a schedule of the stream that is named before it; the shell completes it."""
+
+    def shell_complete(
+        self, ctx: click.Context, param: click.Parameter, incomplete: str
+    ) -> "list[CompletionItem]":
+        from click.shell_completion import CompletionItem
+
+        stream = ctx.params.get("stream")
+        if stream is None:
+            return []
+
+        def names(store: Store) -> Iterator[bytes]:
+            return (each.name for each in store.stream(stream).schedules())
+
+        found = complete(place_of(ctx.find_root()), names)
+        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+
+
+name_argument = click.argument("name", type=ScheduleName())
+
+
+def _ms(at: datetime | None) -> int | None:
+    return None if at is None else round(at.timestamp() * _MS)
+
+
+_LS = (
+    name_column("stream"),
+    name_column("name"),
+    Column("cron", "cron"),
+    Column("next", "next", lambda at: time_of(_ms(at)) or "stopped", width=24),
+    Column("last", "last", lambda at: time_of(_ms(at)) or "-", width=24, spare=True),
+    Column("misfire", "misfire", spare=True),
+    Column("zone", "zone", spare=True),
+    Column("fields", "fields", lambda fields: fields_text(pairs_of(fields)), wraps=True),
+)
+
+
+@click.group(epilog=example("kvstream schedule ls"))
+def schedule() -> None:
+    """Add messages at the times of a cron expression.
+
+    Schedules are kept in the store, which adds the message of each time exactly once, whatever the
+    number of processes, while one of them has it open for writing.
+    """
+
+
+@schedule.command(
+    "ls", epilog=example("kvstream schedule ls", "kvstream schedule ls emails --json")
+)
+@click.argument("stream", type=StreamName(), required=False)
+@output_options
+@click.pass_obj
+def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> None:
+    """List the schedules of a stream, or of all streams, with their next times in UTC.
+
+    A schedule stops if it can no longer be computed; then `--json` shows why.
+    """
+    with session.reading() as store:
+        keys = [existing_stream(store, stream).key] if stream is not None else _streams(store)
+        rows = ((key, each) for key in keys for each in store.stream(key).schedules())
+        out.table(_LS, (_json(*row) if out.json else _row(*row) for row in rows))
+
+
+def _streams(store: Store) -> Iterator[bytes]:
+    for key in store.scan_keys():
+        if store.type(key) == "stream" and not key.startswith(IMPORT_PREFIX):
+            yield key
+
+
+def _row(key: bytes, each: Schedule) -> dict[str, Any]:
+    values = {field.name: getattr(each, field.name) for field in dataclass_fields(each)}
+    return {"stream": key, **values, "zone": values.pop("tz") or "UTC"}
+
+
+def _json(key: bytes, each: Schedule) -> dict[str, Any]:
+    row = _row(key, each)
+    times = {"next": _ms(row.pop("next")), "last": _ms(row.pop("last"))}
+    return {**row, **times, "fields": fields_json(pairs_of(each.fields))}
+
+
+@schedule.command(
+    "set",
+    epilog=example(
+        'kvstream schedule set emails m "0 8 * * 1-5" kind=mail --tz Europe/Berlin',
+        "kvstream schedule set emails beat '@every 30s' kind=beat --misfire skip",
+    ),
+)
+@stream_argument
+@name_argument
+@click.argument("cron")
+@click.argument("pairs", type=Field(), metavar="FIELD=VALUE...", nargs=-1, required=True)
+@click.option("--tz", metavar="ZONE", default="UTC", help="The time zone, such as Europe/Berlin.")
+@click.option(
+    "--misfire",
+    type=click.Choice(MISFIRES),
+    default="once",
+    help="What becomes of times that passed while nobody had the store open: skip them, add one "
+    "message for all, or one for each.",
+)
+@click.option(
+    "--most", type=click.IntRange(1), metavar="N", help=f"With all: at most N, by default {MOST}."
+)
+@output_options
+@click.pass_obj
+def set_schedule(
+    session: Session,
+    out: Output,
+    /,
+    stream: bytes,
+    name: bytes,
+    cron: str,
+    pairs: tuple[tuple[bytes, bytes], ...],
+    tz: str,
+    misfire: Misfire,
+    most: int | None,
+) -> None:
+    """Create or change a schedule, and show its next time.
+
+    CRON has five fields, or six with seconds first; or it is @every 10s, @hourly, @daily, @weekly,
+    @monthly or @yearly. A message has the given fields, then cron:name and cron:at, the planned
+    time in Unix milliseconds. Where clocks are changed, a time that is left out comes right after
+    the gap, and one that occurs twice counts once.
+    """
+    if most is not None and misfire != "all":
+        raise click.UsageError("--most goes with --misfire all")
+    tz = "" if tz == "UTC" else tz
+    parse(cron, tz)  # a wrong one is wrong usage, on a server too
+    with session.writing(create=True) as store:
+        found = stream_or_free(store, stream)
+        most = most or (MOST if misfire == "all" else 1)
+        found.schedule(name, cron, pairs, tz=tz, misfire=misfire, most=most)
+        made = _existing(found, name)
+    text = f"{printable(name)} is next due {time_of(_ms(made.next))}"
+    out.result(text, **_json(stream, made))
+
+
+def _existing(stream: Stream, name: bytes) -> Schedule:
+    """Return a schedule; RequestError names those that there are."""
+    found = {each.name: each for each in stream.schedules()}
+    if name not in found:
+        known = ", ".join(map(printable, found)) or "none"
+        raise RequestError(
+            f"stream {quoted(stream.key)} has no schedule {quoted(name)}: it has {known}"
+        )
+    return found[name]
+
+
+@schedule.command("rm", epilog=example("kvstream schedule rm emails nightly"))
+@stream_argument
+@name_argument
+@output_options
+@click.pass_obj
+def remove(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
+    """Delete a schedule; messages that it has added stay."""
+    with session.writing() as store:
+        found = existing_stream(store, stream)
+        _existing(found, name)
+        done = found.delete_schedule(name)
+    out.result(f"{printable(name)} deleted", deleted=done)
+    fail_unless(done)
+
+
+@schedule.command(epilog=example("kvstream schedule run emails nightly"))
+@stream_argument
+@name_argument
+@output_options
+@click.pass_obj
+def run(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
+    """Add a message of a schedule now, and show its ID; its next time stays."""
+    with session.writing() as store:
+        found = existing_stream(store, stream)
+        _existing(found, name)
+        made = found.run_schedule(name)
+    out.result(str(made), id=made)

@@ -1,0 +1,439 @@
+"""Queues from the command line: messages, rules, dead letters, what comes later."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+from click.testing import CliRunner
+
+from kvstream.cli import main
+from kvstream.cli.session import DirectorySession
+from kvstream.cli.tables import cells
+from kvstream.cli.top import view
+from kvstream.cli.top.queues import QueueSample
+from kvstream.cli.top.samples import (
+    GroupSample,
+    Sample,
+    ServerSampler,
+    StoreSampler,
+    StreamSample,
+    with_rates,
+)
+from kvstream.cli.top.screen import Screen
+from kvstream.remote.connection import Connection, connect
+from kvstream.types.ids import StreamID
+from tests.cli.program import Program, RemoteProgram
+from tests.patience import until
+
+pytestmark = pytest.mark.places("store", "server")
+
+ANN, BOB = "1700000006000-0", "1700000007000-0"
+TICKET = re.compile(r"@\d{13}-\d+")
+
+
+def counts_of(emails: Program) -> dict[str, int]:
+    info = emails.one("queue", "info", "emails")
+    return {name: info[name] for name in ("ready", "leased", "waiting", "delayed", "dead")}
+
+
+# --- queues ---------------------------------------------------------------------------------------
+
+
+def test_queue_ls_counts_messages_by_state(emails: Program) -> None:
+    (row,) = emails.json("queue", "ls")
+    assert row.pop("oldest_age") > 9e7
+    assert row == {
+        "queue": "emails",
+        "group": "workers",
+        "ready": 2,
+        "delayed": 1,
+        "leased": 1,
+        "waiting": 1,
+        "held": 0,
+        "dead": 2,
+        "paused": False,
+    }
+    title, line = emails.lines("queue", "ls")
+    assert title.split()[:7] == ["queue", "group", "ready", "leased", "waiting", "dead", "oldest"]
+    assert line.split()[:6] == ["emails", "workers", "2", "1", "1", "2"]
+
+
+def test_queue_ls_lists_groups_without_rules_only_with_all(orders: Program) -> None:
+    assert orders.json("queue", "ls") == []
+    (row,) = orders.json("queue", "ls", "--all")
+    assert (row["queue"], row["group"], row["leased"], row["ready"]) == ("orders", "billing", 2, 3)
+    assert orders.json("queue", "ls", "none*", "--all") == []
+
+
+def test_a_paused_queue_says_so_and_delivers_nothing(emails: Program) -> None:
+    emails("queue", "pause", "emails")
+    assert "paused" in emails.lines("queue", "ls")[0]
+    read = ["read", "emails", "--group", "workers", "--consumer", "v", "--count", "10"]
+    emails(*read, code=1)
+    emails("queue", "resume", "emails")
+    assert "paused" not in emails.lines("queue", "ls")[0]
+    fields = [row["fields"]["to"] for row in emails.json(*read)]
+    assert fields == ["dan", "eve", "fay"]  # dan, whose lease has ended, comes first
+
+
+def test_queue_info_shows_the_rules(emails: Program) -> None:
+    lines = emails.lines("queue", "info", "emails")
+    assert "lease           30.0 s" in lines
+    assert "dead letters    emails:dead" in lines
+    policy = emails.one("queue", "info", "emails")["policy"]
+    assert (policy["lease_ms"], policy["max_deliveries"]) == (30_000, 3)
+
+
+def test_put_shows_an_id_or_a_ticket(emails: Program) -> None:
+    (eid,) = emails.lines("queue", "put", "emails", "to=hal")
+    assert re.fullmatch(r"\d{13}-\d+", eid)
+    made = emails.one("queue", "put", "emails", "to=ivy", "--delay", "1h")
+    assert made["id"] is None
+    assert TICKET.fullmatch(made["ticket"])
+    at = emails.one("queue", "put", "emails", "to=joy", "--at", "2090-01-31T12:00")
+    assert at["ticket"].startswith("@3789547200000-")
+    assert counts_of(emails) | {"ready": 3, "delayed": 3} == counts_of(emails)
+    assert (
+        "not both"
+        in emails("queue", "put", "emails", "a=b", "--delay", "1", "--at", "now", code=2).stderr
+    )
+    assert (
+        "go with --unique"
+        in emails("queue", "put", "emails", "a=b", "--window", "1", code=2).stderr
+    )
+
+
+def test_a_unique_message_is_put_once(emails: Program) -> None:
+    put = ["queue", "put", "emails", "to=kim", "--unique", "welcome:7"]
+    (first,) = emails.lines(*put)
+    assert emails.lines(*put, "--window", "1d", "--on-conflict", "skip") == [first]
+    assert counts_of(emails)["ready"] == 3
+    (other,) = emails.lines(*put, "--on-conflict", "replace")
+    assert other != first
+    assert counts_of(emails)["ready"] == 3
+
+
+def test_a_message_with_a_time_to_live_goes(emails: Program) -> None:
+    emails("queue", "put", "emails", "to=lou", "--ttl", "1ms")
+    resume = ["queue", "resume", "emails"]  # opens a store for writing, so that timers fire
+    until(lambda: emails(*resume) and counts_of(emails)["ready"] == 2)
+
+
+def test_put_creates_the_stream(emails: Program) -> None:
+    emails("queue", "put", "new", "a=b", "--delay", "1h")
+    assert emails.one("len", "new") == {"length": 0}
+
+
+def test_peek_shows_the_next_messages_and_leaves_them(emails: Program) -> None:
+    before = counts_of(emails)
+    rows = emails.json("queue", "peek", "emails")
+    assert [row["fields"]["to"] for row in rows] == ["eve", "fay"]
+    assert len(emails.json("queue", "peek", "emails", "--count", "1")) == 1
+    assert counts_of(emails) == before
+
+
+def test_purge_deletes_messages_and_keeps_rules_and_dead_letters(emails: Program) -> None:
+    planned = emails.one("queue", "purge", "emails", "--dry-run")
+    assert planned == {"deleted": 4, "dry_run": True}
+    assert counts_of(emails)["ready"] == 2
+    assert emails.lines("queue", "purge", "emails") == ["4 messages deleted"]
+    counts = counts_of(emails)
+    assert (counts["ready"], counts["delayed"], counts["dead"]) == (0, 0, 2)
+    assert emails.one("queue", "policy", "emails")["max_deliveries"] == 3
+
+
+# --- rules ----------------------------------------------------------------------------------------
+
+
+def test_policy_changes_the_rules_that_are_given(emails: Program) -> None:
+    words = ["--backoff", "1s..1h", "--jitter", "20", "--rate", "100/1m", "--order-by", "to"]
+    done = emails.one("queue", "policy", "emails", *words, "--max-in-flight", "7", "--reap", "2d")
+    assert done["stream"] == "emails"
+    shown = {name: done[name] for name in ("backoff_ms", "backoff_cap_ms", "jitter_percent")}
+    assert shown == {"backoff_ms": [1000], "backoff_cap_ms": 3_600_000, "jitter_percent": 20}
+    assert (done["rate_count"], done["rate_ms"], done["order_by"]) == (100, 60_000, "to")
+    assert (done["max_in_flight"], done["reap_idle_ms"]) == (7, 172_800_000)
+    assert (done["lease_ms"], done["max_deliveries"]) == (30_000, 3)
+    text = "\n".join(emails.lines("queue", "policy", "emails"))
+    assert "backoff         1.0 s, doubled up to 1h, up to 20% less" in text
+    assert "rate            100 in 1m" in text
+    listed = emails.one("queue", "policy", "emails", "--backoff", "1s,10s,1m", "--rate", "0")
+    assert (listed["backoff_ms"], listed["rate_count"]) == ([1000, 10_000, 60_000], 0)
+    assert emails.one("queue", "policy", "emails", "--backoff", "0")["backoff_ms"] == []
+
+
+def test_policy_drop_removes_all_rules(emails: Program) -> None:
+    assert emails.lines("queue", "policy", "emails", "--drop") == [
+        "group workers of stream emails has no rules"
+    ]
+    assert emails.json("queue", "ls") == []
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--backoff", "soon"], "write 1s,10s,1m or 1s..1h"),
+        (["--backoff", "1h..1s"], "write 1s,10s,1m or 1s..1h"),
+        (["--rate", "100"], "write 100/1m"),
+        (["--jitter", "10"], "--backoff 1s..1h"),
+        (["--max-per-key", "2"], "goes with --order-by"),
+        (["--drop", "--lease", "1m"], "no other option"),
+    ],
+)
+def test_a_rule_that_cannot_be_is_wrong_usage(emails: Program, words: list[str], told: str) -> None:
+    assert told in emails("queue", "policy", "emails", *words, code=2).stderr
+
+
+def test_a_stream_without_a_group_is_told_how_to_be_a_queue(orders: Program) -> None:
+    told = orders("queue", "info", "orders:2025", code=1).stderr
+    assert "has no group" in told
+    assert "kvstream queue policy orders:2025 --create --lease 30s" in told
+    orders("queue", "policy", "orders:2025", "--create", "--lease", "30s")
+    assert orders.one("queue", "info", "orders:2025")["group"] == "workers"
+    assert "no stream 'nothing'" in orders("queue", "info", "nothing", code=1).stderr
+
+
+def test_the_group_is_named_where_several_may_be_meant(emails: Program) -> None:
+    emails("group", "create", "emails", "audit")
+    assert emails.one("queue", "info", "emails")["group"] == "workers"  # the one with rules
+    emails("queue", "policy", "emails", "--group", "audit", "--lease", "1m")
+    assert "audit, workers" in emails("queue", "info", "emails", code=2).stderr
+    assert emails.one("queue", "info", "emails", "--group", "audit")["group"] == "audit"
+
+
+# --- dead letters ---------------------------------------------------------------------------------
+
+
+def test_dead_ls_and_show_tell_why(emails: Program) -> None:
+    rows = emails.json("dead", "ls", "emails")
+    assert [(row["id"], row["fields"]["to"], row["reason"]) for row in rows] == [
+        (ANN, "ann", "fatal"),
+        (BOB, "bob", "fatal"),
+    ]
+    assert rows[0]["error"] == "ConnectionError: no such host"
+    assert rows[0]["at"] == 1_700_000_006_000
+    assert emails.json("dead", "ls", "emails:dead") == rows
+    assert emails.json("dead", "ls", "emails", "--count", "1") == rows[:1]
+    lines = emails.lines("dead", "show", "emails", ANN)
+    assert "error       ConnectionError: no such host" in lines
+    assert "fields      to=ann" in lines
+    assert "  Traceback (most recent call last):" in lines
+    assert emails.one("dead", "show", "emails", BOB)["traceback"] == ""
+    emails("dead", "show", "emails", ANN, "5-5", code=1)
+
+
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [("to=bob", [BOB]), ("dead:reason=fatal", [ANN, BOB]), ("dead:consumer=x", []), ("to=", [])],
+)
+def test_where_chooses_the_same_letters_for_ls_and_redrive(
+    emails: Program, where: str, found: list[str]
+) -> None:
+    code = 0 if found else 1
+    rows = emails.json("dead", "ls", "emails", "--where", where, code=code)
+    assert [row["id"] for row in rows] == found
+    planned = emails.one("dead", "redrive", "emails", "--where", where, "--dry-run", code=code)
+    assert (planned["moved"], planned["state"]) == (len(found), "dry-run")
+
+
+def test_a_redrive_that_names_nothing_is_a_dry_run(emails: Program) -> None:
+    assert emails.lines("dead", "redrive", "emails") == [
+        "2 dead letters would move (to emails 2); to move them, name IDs, --where or --all"
+    ]
+    assert counts_of(emails)["dead"] == 2
+
+
+def test_a_redrive_moves_what_is_named(emails: Program) -> None:
+    assert emails.lines("dead", "redrive", "emails", BOB) == ["1 dead letter moved (to emails 1)"]
+    assert [row["id"] for row in emails.json("dead", "ls", "emails")] == [ANN]
+    done = emails.one("dead", "redrive", "emails", "--all", "--to", "later")
+    assert (done["moved"], done["streams"], done["dead"]) == (1, {"later": 1}, "emails:dead")
+    emails("dead", "ls", "emails", code=1)
+    assert emails.one("dead", "status", "emails")["state"] == "done"
+    emails("dead", "redrive", "emails", "--all", code=1)
+    assert counts_of(emails) | {"ready": 3, "dead": 0} == counts_of(emails)
+    assert "--all moves all" in emails("dead", "redrive", "emails", ANN, "--all", code=2).stderr
+
+
+def test_a_slow_redrive_goes_on_until_it_is_cancelled(emails: Program) -> None:
+    words = ["dead", "redrive", "emails", "--all", "--rate", "1/1d", "--no-wait"]
+    assert emails.lines(*words)[0].startswith("1 dead letter moved so far; the redrive goes on")
+    assert emails.one("dead", "status", "emails")["state"] == "running"
+    assert "is running" in emails(*words, code=1).stderr
+    assert emails.lines("dead", "cancel", "emails") == ["the redrive is cancelled"]
+    assert emails.lines("dead", "cancel", "emails", code=1) == ["no redrive runs"]
+    assert counts_of(emails)["dead"] == 1
+
+
+def test_a_redrive_with_a_rate_moves_all_in_the_end(emails: Program) -> None:
+    emails("dead", "redrive", "emails", "--all", "--rate", "1/50ms")
+    until(lambda: emails.one("dead", "status", "emails")["state"] == "done")
+    assert counts_of(emails)["dead"] == 0
+
+
+def test_a_queue_without_dead_letters_is_told(orders: Program) -> None:
+    told = orders("dead", "ls", "orders", code=1).stderr
+    assert "queue 'orders' has no dead letters: there is no stream 'orders:dead'" in told
+
+
+# --- delayed messages and schedules ---------------------------------------------------------------
+
+
+def test_delayed_messages_are_listed_moved_and_cancelled(emails: Program) -> None:
+    (row,) = emails.json("delayed", "ls", "emails")
+    assert (row["fields"], row["due_ms"]) == ({"to": "gil"}, 4_000_000_000_000)
+    first = row["ticket"]
+    assert emails.lines("delayed", "ls", "emails")[1].split()[0] == first
+    (moved,) = emails.lines("delayed", "move", "emails", first, "--at", "2090-01-31")
+    assert moved.startswith("@3789504000000-")
+    told = emails("delayed", "move", "emails", first, "--delay", "1h", code=1).stderr
+    assert f"no delayed message {first}" in told
+    assert "new ticket" in told
+    assert "1 not found" in emails.lines("delayed", "cancel", "emails", first, code=1)[0]
+    assert emails.lines("delayed", "cancel", "emails", moved) == ["1 delayed message cancelled"]
+    assert emails.json("delayed", "ls", "emails") == []
+
+
+def test_a_message_moved_to_now_is_added(emails: Program) -> None:
+    (row,) = emails.json("delayed", "ls", "emails")
+    emails("delayed", "move", "emails", row["ticket"], "--delay", "0")
+    until(
+        lambda: emails("queue", "resume", "emails") and not emails.json("delayed", "ls", "emails")
+    )
+    assert [row["fields"]["to"] for row in emails.json("queue", "peek", "emails")][-1] == "gil"
+
+
+def test_a_wrong_ticket_is_wrong_usage(emails: Program) -> None:
+    told = emails("delayed", "cancel", "emails", ANN, code=2).stderr
+    assert "is no ticket" in told
+    assert "in its stream already: use del" in told
+
+
+def test_many_delayed_messages_are_listed_in_pages(
+    emails: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.cli.queues.delayed._PAGE", 2)
+    for number in range(5):
+        emails("queue", "put", "emails", f"n={number}", "--delay", f"{number + 1}h")
+    rows = emails.json("delayed", "ls", "emails")
+    assert [row["fields"].get("n") for row in rows] == ["0", "1", "2", "3", "4", None]
+    assert len(emails.json("delayed", "ls", "emails", "--count", "3")) == 3
+
+
+def test_schedules_are_set_listed_run_and_deleted(emails: Program) -> None:
+    assert [row["name"] for row in emails.json("schedule", "ls")] == ["nightly"]
+    made = emails.one(
+        *("schedule", "set", "reports", "weekly", "0 6 * * 1", "kind=week", "--tz"),
+        *("Europe/Berlin", "--misfire", "all", "--most", "3"),
+    )
+    assert (made["cron"], made["zone"], made["misfire"]) == ("0 6 * * 1", "Europe/Berlin", "all")
+    assert made["next"] > 1_700_000_000_000
+    assert made["fields"] == {"kind": "week"}
+    rows = emails.json("schedule", "ls")
+    assert {(row["stream"], row["name"]) for row in rows} == {
+        ("emails", "nightly"),
+        ("reports", "weekly"),
+    }
+    emails("schedule", "run", "reports", "weekly")
+    (entry,) = emails.json("range", "reports")
+    assert entry["fields"]["cron:name"] == "weekly"
+    emails("schedule", "rm", "reports", "weekly")
+    told = emails("schedule", "run", "reports", "weekly", code=1).stderr
+    assert "has no schedule 'weekly': it has none" in told
+    assert "it has nightly" in emails("schedule", "rm", "emails", "night", code=1).stderr
+    assert emails("schedule", "set", "emails", "x", "not cron", "a=b", code=2).stderr
+
+
+# --- top ------------------------------------------------------------------------------------------
+
+
+def test_top_shows_queues_where_there_are_any(emails: Program) -> None:
+    (told,) = emails.json("top", "--once", "--match", "emails")
+    (stream,) = told["streams"]
+    assert stream["delayed"] == 1
+    queue = stream["groups"][0]["queue"]
+    assert queue.pop("oldest_age_ms") > 9 * 10**10
+    assert queue == {
+        "ready": 2,
+        "leased": 1,
+        "waiting": 1,
+        "held": 0,
+        "dead": 2,
+        "paused": False,
+        "done": 2,
+        "done_rate": None,
+    }
+    lines = emails.lines("top", "--once")
+    at = next(n for n, line in enumerate(lines) if line.startswith("stream "))
+    assert lines[at].split()[2:8] == ["lag", "leased", "waiting", "dead", "oldest", "delayed"]
+    assert lines[at + 1].split()[:6] == ["emails", "workers", "2", "1", "1", "2"]
+    assert "1 delayed, 1 waiting, 2 dead" in lines[at - 1]
+
+
+def test_top_without_queues_is_as_before(orders: Program) -> None:
+    (told,) = orders.json("top", "--once")
+    assert all("delayed" not in stream for stream in told["streams"])
+    assert all("queue" not in group for each in told["streams"] for group in each["groups"])
+
+
+@pytest.fixture
+def sampler(emails: Program) -> Iterator[ServerSampler | StoreSampler]:
+    """What takes the samples of ``top`` on the queue."""
+    if not isinstance(emails, RemoteProgram):
+        yield StoreSampler(DirectorySession(emails.directory), b"*", 10)
+        return
+    connection = Connection(connect(emails.url))
+    yield ServerSampler(connection, "here", b"*", 10)
+    connection.close()
+
+
+def test_a_group_in_top_shows_its_rules_and_what_waits(
+    sampler: ServerSampler | StoreSampler,
+) -> None:
+    sample = sampler.sample()
+    details = sampler.details(b"emails", b"workers", 10)
+    assert details is not None
+    screen = Screen("lag", stream=b"emails", group=b"workers")
+    lines = view.live(sample, screen, 80, 24, details=details).plain.splitlines()
+    text = "\n".join(lines)
+    assert "lease 30.0 s   max deliveries 3   backoff 1m   dead letters emails:dead" in text
+    (waiting,) = [line.split() for line in lines if "(waiting)" in line]
+    assert waiting[0] == "1700000002000-0"
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_done_messages_give_a_rate(emails: Program, sampler: ServerSampler | StoreSampler) -> None:
+    before = sampler.sample()
+    (entry,) = emails.json("read", "emails", "--group", "workers", "--consumer", "v", "-n", "1")
+    emails("ack", "emails", "workers", entry["id"])  # dan, whose lease has ended
+    after = replace(sampler.sample(), taken=before.taken + 2)
+    stream = next(each for each in with_rates(after, before).streams if each.name == b"emails")
+    assert stream.groups[0].queue is not None
+    assert stream.groups[0].queue.done_rate == 0.5
+
+
+@pytest.mark.parametrize("width", [60, 80, 120])
+def test_queues_are_whole_in_top_on_terminals_of_any_width(width: int) -> None:
+    queue = QueueSample(12, 856_000, 1_234, 7, 98, 12_000_000, False, 10, 345.0)
+    group = GroupSample(b"workers", 3, 77_000, 857_234, 90_000_000, queue)
+    stream = StreamSample(b"mail" * 20, 10**6, 1, StreamID(1, 1), 10**9, [group], delayed=65_000)
+    sample = Sample("here", 0.0, 1, None, [stream])
+    drawn = view.live(sample, Screen("name"), width, 24).plain.splitlines()
+    shown = set(" ".join(drawn).split())
+    assert {"77,000", "856,000", "1,234", "98", "3h", "20m", "65,000"} <= shown
+    assert all(cells(line) <= width for line in drawn)
+
+
+def test_the_shell_completes_groups_and_schedules(emails: Program) -> None:
+    if isinstance(emails, RemoteProgram):
+        return
+    for words, offered in (
+        ("kvstream queue info emails --group w", ["plain,workers"]),
+        ("kvstream schedule run emails n", ["plain,nightly"]),
+        ("kvstream schedule ls em", ["plain,emails", "plain,emails:dead"]),
+    ):
+        env = {"COMP_WORDS": words, "COMP_CWORD": str(len(words.split()) - 1)}
+        env |= {"_KVSTREAM_COMPLETE": "bash_complete", "KVSTREAM_STORE": str(emails.directory)}
+        done = CliRunner().invoke(main, env=env, prog_name="kvstream")
+        assert done.stdout.split() == offered

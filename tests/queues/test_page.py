@@ -1,0 +1,57 @@
+"""Whoever follows docs/queues.md from top to bottom, in one directory, sees what it shows."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from kvstream.meta.policy import GroupPolicy
+from tests.server.conftest import Served
+from tests.test_readme import ROOT, masked, run
+
+PAGE = (ROOT / "docs" / "queues.md").read_text()
+BLOCKS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+"""Blocks of Python, each with the output that is shown below it."""
+COMMANDS = re.findall(r"^\$ (kvstream --store .*)\n((?:(?!\$ |```).*\n)+)", PAGE, re.MULTILINE)
+"""Commands, each with the output that is shown below it."""
+REQUESTS = re.findall(r"^> (.*)$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.unmeasured
+def test_blocks_and_commands_print_what_is_shown(tmp_path: Path) -> None:
+    assert len(BLOCKS) == PAGE.count("```python")
+    assert len(COMMANDS) >= 5
+    for block, shown in BLOCKS:
+        done = run(tmp_path, "-c", block)
+        assert (done.stdout, done.stderr) == (shown, ""), block
+    for command, shown in COMMANDS:
+        done = run(tmp_path, "-m", *shlex.split(command))
+        assert masked(done.stdout) == masked(shown), done.stderr
+
+
+@pytest.fixture
+def served(tmp_path: Path) -> Iterator[Served]:
+    served = Served(tmp_path / "served")
+    yield served
+    served.stop()
+
+
+def test_the_server_takes_the_requests_that_are_shown(served: Served) -> None:
+    assert len(REQUESTS) >= 12
+    client: Any = served.client()
+    for request in REQUESTS:
+        words = shlex.split(request)
+        assert client.execute_command(*words) is not None, request
+        if words[0] in ("KVSTREAM.EXTEND", "KVSTREAM.NACK"):
+            assert client.xpending("emails", "workers")["pending"] == 1
+
+
+def test_every_rule_of_a_policy_is_in_the_table() -> None:
+    rules = PAGE.partition("## Rules")[2].partition("\n## ")[0]
+    others = {"paused", "keyed_tree", "backoff_cap_ms", "jitter_percent", "rate_ms"}
+    for name in GroupPolicy.__dataclass_fields__.keys() - others:
+        plain = name.removesuffix("_ms").removesuffix("_count").removesuffix("_idle")
+        assert f"{plain}=" in rules, name
