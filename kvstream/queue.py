@@ -7,6 +7,7 @@ A message is leased to the consumer that got it. The consumer and the number of 
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
 
+import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
@@ -40,6 +41,7 @@ from kvstream.errors import (
     RequestError,
     ServerTooOld,
     nearest,
+    quoted,
     shown,
 )
 from kvstream.group import Group
@@ -49,6 +51,7 @@ from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
 from kvstream.meta.retention import Retention
 from kvstream.operations import groups, leases, policy, readgroup, redrive, retention, watch
 from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
+from kvstream.operations.info import group_infos
 from kvstream.operations.queue_info import queue_info
 from kvstream.operations.redrive import Job
 from kvstream.operations.reply_limits import Budget
@@ -86,24 +89,30 @@ class QueueOptions(TypedDict, total=False):
     max_in_flight: int | None
     rate: Rate | None
     priorities: Sequence[str]
+    keep: bool
 
 
 class Message(Generic[S]):
     """A message that was delivered to a consumer of a queue, and its lease."""
 
-    __slots__ = ("_entry", "_name", "_settled", "consumer", "deliveries", "queue")
+    __slots__ = ("_consumer", "_entry", "_name", "_settled", "deliveries", "queue")
 
-    def __init__(self, queue: "Queue[S]", name: bytes, entry: Entry[S]) -> None:
+    def __init__(self, queue: "Queue[S]", name: bytes, consumer: bytes, entry: Entry[S]) -> None:
         self.queue = queue
-        self.consumer: S = queue.consumer
         self.deliveries = (entry.deliveries or 0) + 1
         """How often it was delivered: 1 the first time."""
-        self._name = name
+        self._name, self._consumer = name, consumer
         self._entry = entry
         self._settled = False
+        """It was acknowledged or given back, perhaps in a transaction that is not over."""
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {key_of(self._name)!r}, delivery {self.deliveries}>"
+
+    @property
+    def consumer(self) -> S:
+        """The consumer that it was delivered to."""
+        return self.queue._decoder.name(self._consumer, "the consumer")
 
     @property
     def id(self) -> StreamID:
@@ -179,6 +188,7 @@ class Message(Generic[S]):
         try:
             with queue._engine.transaction():
                 queue._guard(self)
+                self._settled = False  # an earlier transaction may have been undone
                 yield queue.store
                 if not self._settled:
                     self.ack()
@@ -238,6 +248,7 @@ class Queue(Generic[S]):
         max_in_flight: int | None = None,
         rate: Rate | None = None,
         priorities: Sequence[str] = (),
+        keep: bool = False,
     ) -> None:
         """Describe a queue; nothing is read or written yet.
 
@@ -247,15 +258,17 @@ class Queue(Generic[S]):
         ``Backoff(1, 3600)``. ``order_by``: a field; messages of equal value are delivered in
         order, ``max_per_key`` (1) at a time. ``max_in_flight``: how many are leased at a time.
         ``rate``: ``(100, 60)`` delivers at most 100 in 60 seconds. ``priorities``: their names, the
-        most urgent first; limits hold for each priority. ``consumer`` is made unique by default.
+        most urgent first; limits hold for each priority. ``keep``: messages that are done stay in
+        the stream. ``consumer`` is made unique by default, in each process.
         """
         self.store = store
         self._engine: AnyEngine = store._engine
         self._decoder: Decoder[S] = store._decoder
         self._group = name_bytes(group, "the group")
-        self._consumer = name_bytes(
-            unique_consumer() if consumer is None else consumer, "the consumer"
-        )
+        self._given = None if consumer is None else name_bytes(consumer, "the consumer")
+        self._own: tuple[int, bytes] = (0, b"")
+        """The process and its consumer, if none was given."""
+        self._keep = bool(keep)
         self._key = name_bytes(name, "the queue")
         self._priorities = checked_priorities(priorities)
         self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
@@ -293,6 +306,15 @@ class Queue(Generic[S]):
     @property
     def consumer(self) -> S:
         return self._decoder.name(self._consumer, "the consumer")
+
+    @property
+    def _consumer(self) -> bytes:
+        if self._given is not None:
+            return self._given
+        process = os.getpid()
+        if self._own[0] != process:  # this one was forked
+            self._own = process, unique_consumer().encode()
+        return self._own[1]
 
     @property
     def priorities(self) -> tuple[str, ...]:
@@ -453,24 +475,31 @@ class Queue(Generic[S]):
     def _run(self, operation: Any, *messages: Message[S], **options: Any) -> Any:
         """Run an operation of leases on messages of one stream and consumer."""
         first = messages[0]
-        consumer = first.queue._consumer
+        consumer = first._consumer
         tokens = [message.token for message in messages]
         return self._engine.run(operation, first._name, self._group, consumer, tokens, **options)
 
     def _all(
         self, operation: Any, messages: Sequence[Message[S]], **options: Any
     ) -> list[LeaseOutcome]:
-        """Run an operation on messages, one commit for each stream; return the outcomes."""
+        """Run an operation on messages, one commit for each stream; return the outcomes.
+
+        In a transaction on a server they are known when its block has ended.
+        """
         outcomes: dict[int, LeaseOutcome] = {}
+        unknown: list[Any] = []
         by_stream = sorted(messages, key=_stream_and_consumer)
         for _, group in groupby(by_stream, key=_stream_and_consumer):
             some = list(group)
             done = self._run(operation, *some, **options)
             if not isinstance(done, list):  # in a transaction on a server
-                return done  # type: ignore[no-any-return]
+                unknown.append(done)
+                continue
             for message, outcome in zip(some, done, strict=True):
                 outcomes[id(message)] = LeaseOutcome(outcome)
                 message._settled |= operation is not leases.extend and outcome == 1
+        if unknown:
+            return unknown[0] if len(unknown) == 1 else unknown
         return [outcomes[id(message)] for message in messages]
 
     def _settle(self, message: Message[S], done: Any) -> None:
@@ -483,7 +512,7 @@ class Queue(Generic[S]):
             self._guard(message)
         elif done[0] != LeaseOutcome.DONE:
             raise LeaseLost(
-                f"{message!r} is not leased to {message.queue._consumer!r} any more: "
+                f"{message!r} is not leased to {quoted(message._consumer)} any more: "
                 + _WHY[LeaseOutcome(done[0])]
             )
 
@@ -493,7 +522,7 @@ class Queue(Generic[S]):
             watch.guard,
             message._name,
             self._group,
-            message.queue._consumer,
+            message._consumer,
             message.id,
             message.deliveries,
         )
@@ -519,9 +548,17 @@ class Queue(Generic[S]):
         self._lease_ms = lease_ms
 
     def _create(self, name: bytes) -> None:
-        """Create a stream and its group; messages that are done leave a new stream."""
-        with suppress(BusyGroup):  # another process has just created it
+        """Create a stream and its group, unless another process has just done so.
+
+        Messages that are done leave the stream, if no other group reads it and no rule says
+        otherwise.
+        """
+        try:
             self._engine.run(groups.create_group, name, self._group, MIN_ID, True, None)
+        except BusyGroup:
+            return
+        if self._keep or len(self._engine.run(group_infos, name)) > 1:
+            return
         if self._engine.run(retention.rules_of, name) is None:
             self._engine.run(retention.set_rules, name, Retention(acked=True))
 
@@ -687,16 +724,17 @@ def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list
     first = queues[0]
     wanted = {name: queue for queue in queues for name in queue._wanted()}
     lease_ms = min([queue._lease_ms for queue in queues])
-    owner = (first._group, first._consumer)
+    group, consumer = first._group, first._consumer
     lists: Iterable[tuple[bytes, Iterable[Any]]]
     if block is None and len(wanted) == 1:
         (name,) = wanted
         read = readgroup.read_new
-        lists = [(name, first._engine.run(read, name, *owner, count, False, lease_ms))]
+        lists = [(name, first._engine.run(read, name, group, consumer, count, False, lease_ms))]
     else:
         lists = group_read(
             first._engine,
-            *owner,
+            group,
+            consumer,
             [(name, ">") for name in wanted],
             count=count,
             block=block,
@@ -704,7 +742,7 @@ def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list
             budget=lambda: Budget(count, None) if len(wanted) > 1 else None,
         )
     return [
-        Message(wanted[name], name, entry)
+        Message(wanted[name], name, consumer, entry)
         for name, entries in lists
         for entry in first._decoder.entries(name, cast(Iterable[Entry], entries))
     ]
@@ -727,7 +765,7 @@ def _at_least_1(count: int) -> int:
 
 
 def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:
-    return message._name, message.queue._consumer
+    return message._name, message._consumer
 
 
 def _letter_id(letter: Any) -> StreamID:

@@ -1,4 +1,4 @@
-"""dramatiq on a kvstream store: a broker, and a backend of results.
+"""dramatiq on a kvstream store: a broker, and the backends of results and rate limiters.
 
 ::
 
@@ -16,7 +16,7 @@ message moves to the queue of dead letters in one commit.
 """
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -24,9 +24,10 @@ from dramatiq.broker import Broker, Consumer, MessageProxy
 from dramatiq.common import xq_name
 from dramatiq.errors import ConnectionClosed, QueueJoinTimeout
 from dramatiq.message import Message
+from dramatiq.rate_limits.backend import RateLimiterBackend
 from dramatiq.results.backend import Missing, ResultBackend
 
-from kvstream.adapters.places import Place, Strings
+from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, GROUP, LEASE_S, Ref, Tasks
 from kvstream.engine.coerce import AnyPath
 from kvstream.errors import KVStreamError
@@ -225,6 +226,59 @@ class KVStreamBackend(ResultBackend):
 
     def _store(self, message_key: str, result: Any, ttl: int) -> None:
         self._results.put(message_key, self.encoder.encode(result), ttl / 1000)
+
+
+class KVStreamRateLimiterBackend(RateLimiterBackend):
+    """The counters of rate limiters and barriers, as strings that expire after ``ttl`` ms."""
+
+    def __init__(
+        self, place: AnyPath, *, namespace: str = "dramatiq-limits", **options: Any
+    ) -> None:
+        self.place = Place(place, **options)
+        self._namespace = namespace
+        self._counters = Strings(self.place, f"{namespace}:")
+
+    def add(self, key: str, value: int, ttl: int) -> bool:
+        return self._counters.put_new(key, b"%d" % value, ttl / 1000)
+
+    def incr(self, key: str, amount: int, maximum: int, ttl: int) -> bool:
+        return self._change(key, ttl, amount, lambda value: value <= maximum)
+
+    def decr(self, key: str, amount: int, minimum: int, ttl: int) -> bool:
+        return self._change(key, ttl, -amount, lambda value: value >= minimum)
+
+    def incr_and_sum(
+        self, key: str, keys: Callable[[], Iterable[str]], amount: int, maximum: int, ttl: int
+    ) -> bool:
+        def allowed(value: int) -> bool:
+            return value <= maximum and amount + sum(map(self._value, keys())) <= maximum
+
+        return self._change(key, ttl, amount, allowed)
+
+    def _value(self, key: str) -> int:
+        return int(self._counters.get(key) or 0)
+
+    def _change(self, key: str, ttl: int, amount: int, allowed: Callable[[int], bool]) -> bool:
+        """Add to a counter in one commit if the new value is allowed; return whether it is."""
+
+        def once() -> bool:
+            with self.place.store.transaction():
+                value = self._value(key) + amount
+                done = allowed(value)
+                if done:
+                    self._counters.put(key, b"%d" % value, ttl / 1000)
+            return done
+
+        return repeated(once, twice=False)
+
+    def wait(self, key: str, timeout: int) -> bool:
+        stream = self.place.store.stream(f"{self._namespace}:{key}")
+        return bool(stream.read("0-0", count=1, block=timeout / 1000))
+
+    def wait_notify(self, key: str, ttl: int) -> None:
+        name = f"{self._namespace}:{key}"
+        self.place.store.stream(name).add({"done": ""}, maxlen=1)
+        self.place.store.expire(name, ttl / 1000)
 
 
 @contextmanager

@@ -45,12 +45,15 @@ class Codec(NamedTuple):
 
 
 def pack(plain: Any, form: str) -> bytes:
-    """Return plain data as JSON or msgpack."""
-    if form == "msgpack":
-        packed: bytes = msgpack.packb(plain)
-        return packed
-    text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=_base64)
-    return text.encode()
+    """Return plain data as JSON or msgpack; raise TypeError if that cannot hold it."""
+    try:
+        if form == "msgpack":
+            packed: bytes = msgpack.packb(plain)
+            return packed
+        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=_base64)
+        return text.encode()
+    except (ValueError, OverflowError, RecursionError) as error:
+        raise TypeError(f"{form} cannot hold the value: {error}") from None
 
 
 def unpack(data: bytes, form: str) -> Any:

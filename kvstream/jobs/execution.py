@@ -224,9 +224,10 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
 
 def _described(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
     text = str(error)
+    name = type(error).__name__
     return {
-        "error": f"{type(error).__name__}: {text}" if text else type(error).__name__,
-        "traceback": "".join(format_exception(error)),
+        "error": (f"{name}: {text}" if text else name).encode("utf-8", "backslashreplace"),
+        "traceback": "".join(format_exception(error)).encode("utf-8", "backslashreplace"),
         "attempt": job.attempt,
     }
 

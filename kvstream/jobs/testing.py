@@ -10,8 +10,8 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable
-from contextlib import suppress
+from collections.abc import Awaitable, Iterator
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
@@ -96,6 +96,15 @@ class Testing:
         finally:
             self._running = False
         raise RuntimeError(f"jobs have enqueued others {done} times: is there a loop?")
+
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Run nothing within the block; ``run`` or ``turn`` do so later."""
+        before, self._running = self._running, True
+        try:
+            yield
+        finally:
+            self._running = before
 
     def turn(self, seconds: float | timedelta) -> int:
         """Turn the clock forward; run all that is due on the way, at its time. Return the runs."""

@@ -206,12 +206,15 @@ class Worker:
                 self._changed.wait(max(0.0, min([due, *deadlines]) - monotonic()))
                 runs = list(self._runs)
             now = monotonic()
-            for run in runs:
-                if run.deadline is not None and now >= run.deadline and self._abandon(run):
-                    timed_out(self.jobs, run.job, self._wait)
-            if now >= due:
-                self._extend([run for run in runs if not run.abandoned])
-                due = monotonic() + every_s
+            try:
+                for run in runs:
+                    if run.deadline is not None and now >= run.deadline and self._abandon(run):
+                        timed_out(self.jobs, run.job, self._wait)
+                if now >= due:
+                    due = now + every_s
+                    self._extend([run for run in runs if not run.abandoned])
+            except Exception as error:  # this thread keeps all leases, so it must go on
+                _log.error("the leases of jobs are not kept as they should be", exc_info=error)
 
     def _extend(self, runs: Sequence[Run]) -> None:
         by_queue: dict[Any, list[Run]] = {}

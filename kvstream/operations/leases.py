@@ -6,7 +6,6 @@ changes nothing, and its outcome says so: each token has an outcome of its own.
 """
 
 from collections.abc import Callable, Sequence
-from enum import IntEnum
 from functools import partial
 
 from kvstream.errors import InvalidArgument
@@ -19,19 +18,10 @@ from kvstream.operations.ack import note_released
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.retries import GivenBack
 from kvstream.types.ids import PACKED, StreamID, ascending_packed
+from kvstream.types.records import LeaseOutcome
 
 Token = tuple[StreamID, int]
 """The ID of a pending entry, and how often it has been delivered."""
-
-
-class Held(IntEnum):
-    """What became of one token."""
-
-    DONE = 1
-    NOT_PENDING = 0
-    """The entry was acknowledged, or given up."""
-    LOST = -1
-    """It was given back, or delivered to somebody since."""
 
 
 Parts = list[tuple[Run, list[PackedID]]]
@@ -39,7 +29,7 @@ Parts = list[tuple[Run, list[PackedID]]]
 
 
 def _held(
-    txn: Txn, group: GroupMeta, consumer: bytes, tokens: Sequence[Token], again: Held
+    txn: Txn, group: GroupMeta, consumer: bytes, tokens: Sequence[Token], again: LeaseOutcome
 ) -> tuple[list[int], Parts]:
     """Return the outcome of each token, and the entries whose token is current.
 
@@ -61,11 +51,11 @@ def _held(
     seen: set[PackedID] = set()
     for eid, deliveries in asked:
         if eid not in current:
-            outcomes.append(Held.NOT_PENDING)
+            outcomes.append(LeaseOutcome.NOT_PENDING)
         elif current[eid] != deliveries:
-            outcomes.append(Held.LOST)
+            outcomes.append(LeaseOutcome.LOST)
         else:
-            outcomes.append(again if eid in seen else Held.DONE)
+            outcomes.append(again if eid in seen else LeaseOutcome.DONE)
             seen.add(eid)
     return outcomes, found
 
@@ -73,7 +63,7 @@ def _held(
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
     """Acknowledge the deliveries of a consumer whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, Held.NOT_PENDING)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
     txn.frees = True
     if parts:
         drop(txn, of_group, [eid for _, ids in parts for eid in ids])
@@ -86,7 +76,7 @@ def extend(
 ) -> list[int]:
     """Begin the leases of a consumer anew whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, Held.DONE)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
         note_renewed(txn, of_group)
@@ -114,7 +104,7 @@ def nack(
     if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
         raise InvalidArgument("a delay must not be negative")
     stream, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, Held.LOST)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
     if not parts:
         return outcomes
     rank = of_group.nack_rank + 1

@@ -42,6 +42,8 @@ from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
 WHERE = " in XREADGROUP with GROUP option"
 """The end of XREADGROUP's errors."""
 _LAST = MAX_ID.packed
+_WOKEN_MS = 60_000
+"""When a reader tries again that is woken anyway."""
 
 SMALL_READ = entries.FEW
 """Reads of up to this many entries use the group's readahead."""
@@ -242,9 +244,12 @@ def read_few(
 def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
     """Return the earliest time at which an entry of the group may be idle for ``min_idle_ms``.
 
-    If none is pending, that is ``min_idle_ms`` from now.
+    If none is pending, that is ``min_idle_ms`` from now. Readers of a group with a policy are woken
+    when a lease ends, so a time far enough ahead is returned for them.
     """
     _, found = group_of_key(txn, name, group, WHERE)
+    if found.policy is not None:
+        return txn.now_ms + _WOKEN_MS
     oldest = oldest_time(txn, found)
     return (txn.now_ms if oldest is None else oldest) + min_idle_ms
 

@@ -14,8 +14,8 @@ from kvstream.operations.groups import delete_consumer
 from kvstream.operations.removal import give_back
 from kvstream.operations.retention import arm, disarm
 
-STEP_RUNS = 500
-"""Runs of pending entries that one step passes on."""
+STEP_CONSUMERS, STEP_RUNS = 20, 500
+"""Consumers that one step removes, and runs of pending entries that it passes on."""
 
 
 def watch(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
@@ -51,13 +51,13 @@ def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
 
 def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
     """Remove consumers that were idle for so long; return False if there is more to do."""
+    members = list(txn.catalog.consumers(txn, group))
+    idle = [member for member in members if txn.now_ms - member.seen_ms >= idle_ms]
     left = STEP_RUNS
-    for member in list(txn.catalog.consumers(txn, group)):
-        if txn.now_ms - member.seen_ms < idle_ms:
-            continue
+    for member in idle[:STEP_CONSUMERS]:
         left -= give_back(txn, name, group, member, left)[0]
         if left <= 0:
             return False
         delete_consumer(txn, name, group.name, member.name)
         txn.catalog.queue_events.reap(stream.name, group.name, member.name)
-    return True
+    return len(idle) <= STEP_CONSUMERS

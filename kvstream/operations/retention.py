@@ -1,7 +1,7 @@
 """Remove the entries that a stream need not keep, in the background and in bounded steps.
 
 A check looks at every rule (meta/retention.py) and removes what may go: STEP_ENTRIES at the head of
-the stream at most, and entries of THINNED_NODES nodes behind it. A timer runs the next check: at
+the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
 once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
 ``changed_streams`` finds the streams in memory that have changed since their last check; the engine
 asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
@@ -31,17 +31,18 @@ from kvstream.meta.retention import (
     Retention,
     Segment,
 )
+from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import compaction
-from kvstream.operations.trim import entry_ids, referenced, remove_entries, trim_head
+from kvstream.operations.trim import entry_ids, remove_entries, trim_head
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 STEP_ENTRIES = 200_000
 """Entries that one check removes at the head: the rows of 2000 nodes are read for them."""
-THINNED_NODES = 30
-"""Nodes whose entries one check looks at one by one."""
+THINNED_ENTRIES = 3000
+"""Entries that one check looks at one by one, by whole nodes."""
 THINNED_MORE = 500
 """Removed one by one by one check; above it the next check comes at once."""
 LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
@@ -343,19 +344,37 @@ def _thin(
 
     Return how many, and the node at which to go on; MIN_ID after the last one.
     """
-    ids: list[StreamID] = []
-    looked = list(islice(_nodes_from(txn, stream, max(start, stream.head)), THINNED_NODES + 1))
-    for node in looked[:THINNED_NODES]:
+    some: list[Node] = []
+    live, following = 0, MIN_ID
+    for node in _nodes_from(txn, stream, max(start, stream.head)):
         if node.first >= upto:
             break
-        ids += entry_ids(txn, stream, node)
-    following = looked[THINNED_NODES].first if len(looked) > THINNED_NODES else MAX_ID
+        if live >= THINNED_ENTRIES:
+            following = node.first
+            break
+        some.append(node)
+        live += node.live
+    ids = [eid for node in some for eid in entry_ids(txn, stream, node)]
     ids = ids[: bisect_left(ids, upto)]
-    needed = referenced(txn, stream, ids) if ids else set()
-    gone = [eid for eid in ids if eid not in needed][:most]
+    needed = _pending_between(txn, stream, ids[0], ids[-1]) if ids else set()
+    gone = [eid for eid in ids if eid not in needed][:most] if needed else ids[:most]
     if gone:
         remove_entries(txn, stream, gone)
-    return len(gone), following if following < upto else MIN_ID
+    return len(gone), following
+
+
+def _pending_between(
+    txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID
+) -> set[StreamID]:
+    """Return entries that groups have pending: all of a range, and perhaps some around it."""
+    found: set[PackedID] = set()
+    upper = last.packed
+    for group in txn.catalog.groups(txn, stream):
+        for run in runs_from(txn, group, first.packed):
+            if run.anchor > upper:
+                break
+            found.update(run.ids)
+    return set(map(StreamID.unpack, found))
 
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:

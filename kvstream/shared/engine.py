@@ -71,7 +71,7 @@ from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
-from kvstream.types.records import DeletedEntry, Entry, KeyInfo, PendingEntry
+from kvstream.types.records import DeletedEntry, Entry, KeyInfo, LeaseOutcome, PendingEntry
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -392,7 +392,7 @@ class SharedEngine:
             return engine.run(leases.ack, name, group, consumer, tokens)
 
         done = self._repeat(once, again=True)
-        return done if calls == 1 else [outcome or int(leases.Held.DONE) for outcome in done]
+        return done if calls == 1 else [outcome or int(LeaseOutcome.DONE) for outcome in done]
 
     def _read_new(
         self,

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,7 +13,11 @@ from dramatiq.errors import QueueJoinTimeout
 from dramatiq.results import Results
 from dramatiq.results.errors import ResultMissing, ResultTimeout
 
-from kvstream.adapters.dramatiq import KVStreamBackend, KVStreamBroker
+from kvstream.adapters.dramatiq import (
+    KVStreamBackend,
+    KVStreamBroker,
+    KVStreamRateLimiterBackend,
+)
 from tests.adapters.conftest import (
     LEASE_S,
     Start,
@@ -163,6 +168,22 @@ def test_results_are_stored_and_expire(place: str, broker: KVStreamBroker) -> No
         assert message.get_result(backend=backend, block=True, timeout=JOIN_MS) == 3
     backend._store("short", 1, 10)
     until(lambda: backend._results.get("short") is None)
+    backend.place.close()
+
+
+def test_limits_hold_for_all_processes(place: str) -> None:
+    backend = KVStreamRateLimiterBackend(place, **options_of(place))
+    with ThreadPoolExecutor(8) as threads:
+        tries = [threads.submit(backend.incr, "jobs", 1, 5, 60_000) for _ in range(8)]
+    assert sum(each.result() for each in tries) == 5
+    assert backend.decr("jobs", 5, 0, 60_000)
+    assert not backend.decr("jobs", 1, 0, 60_000)
+    assert backend.add("other", 4, 60_000)
+    assert not backend.incr_and_sum("jobs", lambda: ["other"], 2, 5, 60_000)
+    assert backend.incr_and_sum("jobs", lambda: ["other"], 1, 5, 60_000)
+    assert not backend.wait("done", timeout=1)
+    backend.wait_notify("done", ttl=60_000)
+    assert backend.wait("done", timeout=JOIN_MS)
     backend.place.close()
 
 

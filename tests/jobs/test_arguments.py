@@ -195,3 +195,9 @@ def test_the_version_changes_with_the_signature_alone() -> None:
     versions = [Signature(each).version for each in (one, two, three, four)]
     assert versions[0] == versions[1]
     assert len(set(versions)) == 3
+
+
+@pytest.mark.parametrize(("form", "value"), [("msgpack", 1 << 70), ("json", "\ud800")])
+def test_what_the_format_cannot_hold_is_a_type_error(form: str, value: object) -> None:
+    with pytest.raises(TypeError, match=f"{form} cannot hold the value"):
+        pack([value], form)

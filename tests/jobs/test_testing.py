@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
@@ -193,9 +194,8 @@ def test_a_job_that_takes_its_workers_along_is_given_up() -> None:
     def poison() -> None: ...
 
     with jobs.test() as testing:
-        testing._running = True  # nothing runs inline
-        handle = poison.enqueue()
-        testing._running = False
+        with testing.held():
+            handle = poison.enqueue()
         for _ in range(5):
             assert len(take(jobs.queues())) == 1  # and the worker is gone
             testing.clock.advance(30_000)
@@ -253,9 +253,80 @@ def test_a_job_that_nobody_runs_in_its_time_to_live_is_gone() -> None:
         ran.append(1)
 
     with jobs.test() as testing:
-        testing._running = True  # nothing runs inline
-        handle = run.enqueue(ttl=10)
-        testing._running = False
+        with testing.held():
+            handle = run.enqueue(ttl=10)
         testing.clock.advance(11_000)
         testing.run()
         assert (ran, handle.status) == ([], "unknown")
+
+
+def test_a_rate_holds_for_a_task_and_lets_others_run() -> None:
+    jobs = Jobs("nowhere")
+    ran: list[Any] = []
+
+    @jobs.task(rate=(2, 60))
+    def limited(n: int) -> None:
+        ran.append(n)
+
+    @jobs.task
+    def other() -> None:
+        ran.append("other")
+
+    with jobs.test() as testing:
+        handles = limited.enqueue_many([(n,) for n in range(5)])
+        other.enqueue()
+        assert ran == [0, 1, "other"]
+        assert handles[2].status == "queued"
+        testing.turn(61)
+        assert ran == [0, 1, "other", 2, 3]
+        testing.turn(61)
+        assert ran == [0, 1, "other", 2, 3, 4]
+
+
+def test_jobs_are_enqueued_with_a_transaction_or_not_at_all() -> None:
+    jobs = Jobs("nowhere")
+    ran: list[Any] = []
+
+    @jobs.task
+    def run(n: int) -> None:
+        ran.append(n)
+
+    with jobs.test() as testing:
+        with testing.held():
+            with jobs.store.transaction():
+                jobs.store.stream("orders").add({"order": 1})
+                run.enqueue(1)
+            with suppress(OSError), jobs.store.transaction():
+                run.enqueue(2)
+                raise OSError("away")
+        testing.run()
+        assert ran == [1]
+
+
+def test_a_moment_is_a_datetime_or_unix_seconds() -> None:
+    jobs = Jobs("nowhere")
+    ran: list[Any] = []
+
+    @jobs.task
+    def run(n: int) -> None:
+        ran.append(n)
+
+    with jobs.test(start_ms=1_774_652_400_000) as testing:
+        run.enqueue(1, at=1_774_652_460)
+        run.enqueue(2, at=datetime(2026, 3, 28, 0, 0, 30, tzinfo=ZoneInfo("Europe/Berlin")))
+        testing.turn(29)
+        assert ran == []
+        testing.turn(31)
+        assert ran == [2, 1]
+
+
+def test_an_error_with_text_that_is_no_utf8_is_told(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("CRITICAL", "kvstream.jobs.execution")  # pytest-xdist cannot send its line
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("\ud800")
+
+    with jobs.test():
+        assert fail.enqueue().error == "ValueError: \\ud800"

@@ -253,3 +253,44 @@ def test_four_bad_jobs_among_many_freeze_nothing(jobs: Jobs, working: Start) -> 
     until(lambda: len(jobs.store.stream("jobs:dead")) == 4)
     assert sorted(done) == [n for n in range(many) if n % (many // 4) != 99]
     until(lambda: len(jobs.store.stream("jobs")) == 0)
+
+
+def test_no_more_jobs_of_a_task_run_at_a_time_than_it_allows(jobs: Jobs, working: Start) -> None:
+    lock = threading.Lock()
+    running, most = 0, []
+
+    @jobs.task(max_in_flight=2)
+    def run() -> None:
+        nonlocal running
+        with lock:
+            running += 1
+            most.append(running)
+        time.sleep(0.01)
+        with lock:
+            running -= 1
+
+    handles = run.enqueue_many([()] * 20)
+    for _ in range(2):
+        working(jobs, concurrency=4)
+    for handle in handles:
+        handle.result(PATIENCE_S)
+    assert max(most) <= 2
+
+
+def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task
+    def run(n: int) -> int:
+        ran.append(n)
+        return n
+
+    one = run.enqueue(1, unique="u", window=3600)
+    assert run.enqueue(2, unique="u", window=3600) == one
+    working(jobs)
+    assert one.result(PATIENCE_S) == 1
+    assert run.enqueue(3, unique="u", window=3600).result(PATIENCE_S) == 1
+    later = run.enqueue(4, unique="v", delay=3600)
+    assert run.enqueue(5, unique="v", delay=0.01, on_conflict="replace").result(PATIENCE_S) == 5
+    assert later.status == "unknown"
+    assert ran == [1, 5]

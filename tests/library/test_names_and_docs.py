@@ -67,6 +67,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
         "NOGROUP",
         "NOLOAD",
         "BUSYGROUP",
+        "LEASELOST",
         "UNBLOCKED",
         "MISCONF",
     }

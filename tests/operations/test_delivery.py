@@ -536,3 +536,16 @@ def test_a_dead_letter_wakes_its_readers_if_a_blocked_reader_has_made_it(
     clock.advance(1000)
     assert len(told(future)) == 1
     add(say, 2)
+
+
+def test_a_reader_that_is_blocked_with_claim_wakes_when_a_lease_ends(
+    store: Store, say: Say, ask: Any, clock: ManualClock
+) -> None:
+    say("KVSTREAM.POLICY SET s g LEASE 1000")
+    add(say, 1)
+    read(say, "a")
+    future = ask("XREADGROUP GROUP g b BLOCK 0 CLAIM 1000 STREAMS s >")
+    clock.advance(1000)
+    assert told(future) == ["1-0"]
+    group = store.engine.catalog.streams[b"\0\0s"].groups[b"g"]
+    assert group.index is None, "small groups need no index for leases"

@@ -7,7 +7,7 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
-from kvstream.operations import due, policy, reaping, removal
+from kvstream.operations import due, policy, reaping
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")
@@ -73,7 +73,7 @@ def test_a_consumer_that_appears_later_is_removed_too(quiet: Store, clock: Manua
 def test_very_many_entries_pass_on_in_steps(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(removal, "RUNS_TOGETHER", 2)
+    monkeypatch.setattr(reaping, "STEP_RUNS", 2)
     group = quiet.stream("s").group("g")
     for _ in range(5):
         group.consumer("old").read(count=1)

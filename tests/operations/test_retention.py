@@ -11,7 +11,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.retention import LATEST_ROWS
-from kvstream.operations import due, retention
+from kvstream.operations import compaction, due, retention
 from tests.opening import Stores
 from tests.patience import until
 
@@ -333,7 +333,7 @@ def test_steps_are_bounded_and_the_rest_comes_at_once(
 def test_run_ends_when_entries_are_acknowledged_between_its_steps(
     quiet: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "THINNED_NODES", 2)
+    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
     add(quiet, 1, 1000)
     run(quiet, "XGROUP CREATE s g 0")
     read(quiet, 1000)
@@ -347,7 +347,7 @@ def test_run_ends_when_entries_are_acknowledged_between_its_steps(
 def test_age_and_length_together_pass_entries_that_stay_pending(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(retention, "THINNED_NODES", 2)
+    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
     now = clock.now_ms()
     add(quiet, now - 1000, now - 1)
     run(quiet, "XGROUP CREATE s g 0")
@@ -383,3 +383,19 @@ def test_very_many_streams_are_looked_at_in_turn(
     looks = [quiet.engine.run(retention.changed_streams) for _ in range(4)]
     assert looks == [(2, 2)] * 4
     assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8
+
+
+def test_compaction_goes_on_where_it_was_when_the_store_is_opened_again(
+    quiet: Store, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "STEP_ENTRIES", 100)
+    for number in range(1, 1001):
+        run(quiet, f"XADD s {number}-0 u {number % 7}")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    quiet.engine.run(due.run_due, 1)
+    assert len(left(quiet)) == 907
+    store = reopen(quiet)
+    background(store)
+    assert left(store) == list(range(994, 1001))
+    rows = store.engine.run(lambda txn: list(timers.scan_rows(txn, stream_of(store), b"Pk")))
+    assert len(rows) == 7

@@ -35,7 +35,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.ends = ExitStack()
         for threads, name in ((TimerThread, "start"), (Engine, "_before_cycle")):
             self.ends.enter_context(patch.object(threads, name, lambda *_: None))
-        for bound, few in {"STEP_ENTRIES": 15, "THINNED_NODES": 2, "THINNED_MORE": 3}.items():
+        for bound, few in {"STEP_ENTRIES": 15, "THINNED_ENTRIES": 6, "THINNED_MORE": 3}.items():
             self.ends.enter_context(patch.object(retention, bound, few))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)

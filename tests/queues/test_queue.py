@@ -1,5 +1,6 @@
 """Queues on every place: leases, failures, dead letters, delays, priorities, transactions."""
 
+import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -268,6 +269,19 @@ def test_messages_that_are_done_leave_the_stream(place: str) -> None:
         assert stream.retention() is None
 
 
+def test_messages_stay_where_others_may_want_them(place: str) -> None:
+    with kvstream.open(place) as store:
+        for name in ("kept", "read", "ruled"):
+            store.stream(name).add({"n": 1})
+        store.stream("read").create_group("others")
+        store.stream("ruled").set_retention(max_length=10)
+        queues = [Queue(store, "kept", keep=True), Queue(store, "read"), Queue(store, "ruled")]
+        for queue in queues:
+            the(queue.get()).ack()
+        rules = [queue.streams()[0].retention() for queue in queues]
+        assert rules == [None, None, kvstream.Retention(max_length=10)]
+
+
 # --- groups -------------------------------------------------------------------------------------
 
 
@@ -486,6 +500,49 @@ def test_an_acknowledgement_in_a_transaction_of_the_store_is_guarded_as_well(pla
             held.ack()
         assert ann.info().ready == 1
         assert names(bob.get(5)) == [b"3"]
+
+
+def test_an_acknowledgement_that_was_undone_is_made_again(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put({"n": 1})
+        message = the(ann.get())
+
+        def fail() -> None:
+            with ann.store.transaction():
+                message.ack()
+                raise ZeroDivisionError
+
+        with pytest.raises(ZeroDivisionError):
+            fail()
+        assert ann.info().leased == 1
+        with message.transaction() as store:
+            store.stream("done").add({"n": 1})
+        assert ann.info().leased == 0
+
+
+def test_a_batch_of_several_priorities_is_settled_in_a_transaction(place: str) -> None:
+    with two(place, priorities=("high", "normal")) as (ann, _):
+        ann.put({"n": 1})
+        ann.put({"n": 2}, priority="high")
+        found = ann.get(2)
+        with ann.store.transaction():
+            ann.ack(*found)
+        assert ann.info().leased == 0
+
+
+def test_each_process_has_a_consumer_of_its_own(store: Store) -> None:
+    queue = Queue(store, "q")
+    mine = queue.consumer
+    assert queue.consumer == mine != Queue(store, "q").consumer
+    reading, writing = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.write(writing, queue.consumer)
+        os._exit(0)
+    os.waitpid(child, 0)
+    assert os.read(reading, 1000) not in (b"", mine)
+    os.close(reading)
+    os.close(writing)
 
 
 # --- text, and mistakes -------------------------------------------------------------------------
