@@ -38,10 +38,11 @@ from kvstream.errors import InvalidArgument, NoGroup, advise
 from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
-from kvstream.operations import ack, claim, groups, info, policy, readgroup, removal
+from kvstream.operations import ack, claim, groups, info, readgroup
 from kvstream.operations.ack import Nack, NackMode
 from kvstream.operations.claim import AUTOCLAIM_COUNT
 from kvstream.operations.delete import Outcome
+from kvstream.operations.queues import policy, removal
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.records import (

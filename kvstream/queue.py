@@ -49,11 +49,12 @@ from kvstream.layout.keys import key_of
 from kvstream.layout.values import FieldPart, FieldsLike, to_bytes
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
 from kvstream.meta.retention import Retention
-from kvstream.operations import groups, leases, policy, readgroup, redrive, retention, watch
+from kvstream.operations import groups, readgroup, watch
 from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
 from kvstream.operations.info import group_infos
-from kvstream.operations.queue_info import queue_info
-from kvstream.operations.redrive import Job
+from kvstream.operations.queues import leases, policy, redrive, retention
+from kvstream.operations.queues.info import queue_info
+from kvstream.operations.queues.redrive import Job
 from kvstream.operations.reply_limits import Budget
 from kvstream.store import Store
 from kvstream.stream import Stream

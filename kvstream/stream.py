@@ -45,22 +45,13 @@ from kvstream.layout.values import (
     to_bytes,
 )
 from kvstream.meta.retention import Retention
-from kvstream.operations import (
-    append,
-    delayed,
-    delete,
-    groups,
-    info,
-    read,
-    retention,
-    schedules,
-    trim,
-)
+from kvstream.operations import append, delayed, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
 from kvstream.operations.info import FULL_COUNT
+from kvstream.operations.queues import retention, schedules
 from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import (
     BoundLike,

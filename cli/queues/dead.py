@@ -36,7 +36,7 @@ from kvstream.cli.tables import (
 from kvstream.engine.decoding import dead_letter_of
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.policy import DEAD_SUFFIX
-from kvstream.operations.dead import BLOCK, is_letter
+from kvstream.operations.delivery.dead import BLOCK, is_letter
 from kvstream.queue import Queue
 from kvstream.store import Store
 from kvstream.types.records import Entry, RedriveInfo

@@ -210,7 +210,7 @@ def _backoff_text(policy: GroupPolicy) -> str:
 
 def policy_values(policy: GroupPolicy | None) -> dict[str, Any]:
     """Return the rules for programs, by the names of the library; times are in milliseconds."""
-    from kvstream.operations.policy import SHOWN  # imports the engine
+    from kvstream.operations.queues.policy import SHOWN  # imports the engine
 
     return {} if policy is None else {name: getattr(policy, name) for name in SHOWN}
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import GroupPolicy
-from kvstream.operations.queue_info import GroupQueue, QueueInfo, queue_info
+from kvstream.operations.queues.info import GroupQueue, QueueInfo, queue_info
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import policy_of, queue_info_of
 from kvstream.store import Store

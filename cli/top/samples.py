@@ -20,7 +20,7 @@ from kvstream.errors import NoGroup, NoSuchKey, RequestError, WrongType
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import GroupPolicy
 from kvstream.operations import info
-from kvstream.operations.queue_info import GroupQueue, QueueInfo
+from kvstream.operations.queues.info import GroupQueue, QueueInfo
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.ids import StreamID

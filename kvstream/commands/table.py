@@ -11,21 +11,14 @@ from kvstream.commands import (
     claim,
     config,
     copy,
-    delayed,
     delete,
     dump,
     groups,
     info,
     keyspace,
-    leases,
-    policy,
-    queue_info,
     range,
     read,
     readgroup,
-    redrive,
-    retention,
-    schedules,
     strings,
     trim,
 )
@@ -41,6 +34,8 @@ from kvstream.commands.command import (
     Table,
     table_of,
 )
+from kvstream.commands.queues import delayed, leases, policy, redrive, retention, schedules
+from kvstream.commands.queues import info as queue_info
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, RequestError

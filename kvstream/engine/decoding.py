@@ -13,7 +13,7 @@ from typing import Any, Generic, Literal, cast, overload
 
 from kvstream.errors import InvalidArgument, NotText, quoted, shown
 from kvstream.layout.keys import key_of
-from kvstream.operations import dead
+from kvstream.operations.delivery import dead
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import (
     ConsumerDetail,

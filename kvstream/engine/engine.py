@@ -37,7 +37,8 @@ from kvstream.errors import (
 )
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, retention, trim, unfinished_loads
+from kvstream.operations import info, keyspace, trim, unfinished_loads
+from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
 from kvstream.storage.database import Database

@@ -13,7 +13,7 @@ from kvstream.engine.waiters import Signal
 from kvstream.errors import KVStreamError
 from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
-from kvstream.operations.due import run_due
+from kvstream.operations.queues.due import run_due
 
 _log, _failures = logging.getLogger(__name__), Throttle()
 

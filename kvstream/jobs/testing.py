@@ -19,7 +19,7 @@ from typing import Any, Protocol, Self
 from kvstream.jobs.execution import job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import seconds_of
-from kvstream.operations import due
+from kvstream.operations.queues import due
 from kvstream.queue import take
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock

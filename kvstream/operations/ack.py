@@ -21,9 +21,9 @@ from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, Outcome, delete_but
+from kvstream.operations.delivery.retries import GivenBack
 from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.retries import GivenBack
 from kvstream.operations.trim import RefPolicy, drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
 

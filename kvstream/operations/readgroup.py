@@ -29,9 +29,10 @@ from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
-from kvstream.operations import delivery, entries, thresholds
+from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
+from kvstream.operations.delivery import reads as delivery
 from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room

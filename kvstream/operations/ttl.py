@@ -15,8 +15,9 @@ from kvstream.meta import pel, timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import dead, entries
+from kvstream.operations import entries
 from kvstream.operations.delete import erase
+from kvstream.operations.delivery import dead
 from kvstream.operations.trim import drop_references
 from kvstream.types.ids import StreamID
 

@@ -8,19 +8,11 @@ from typing import Any
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
 from kvstream.meta.retention import Retention
-from kvstream.operations import (
-    delayed,
-    leases,
-    policy,
-    queue_info,
-    redrive,
-    removal,
-    retention,
-    schedules,
-    watch,
-)
-from kvstream.operations.leases import Token
-from kvstream.operations.schedules import Misfire
+from kvstream.operations import delayed, watch
+from kvstream.operations.queues import info as queue_info
+from kvstream.operations.queues import leases, policy, redrive, removal, retention, schedules
+from kvstream.operations.queues.leases import Token
+from kvstream.operations.queues.schedules import Misfire
 from kvstream.operations.unique import Unique
 from kvstream.remote import replies
 from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option

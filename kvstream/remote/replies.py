@@ -9,7 +9,8 @@ from kvstream.errors import ServerTooOld
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.retention import Retention
-from kvstream.operations import queue_info, redrive, schedules
+from kvstream.operations.queues import info as queue_info
+from kvstream.operations.queues import redrive, schedules
 from kvstream.rdb.versions import NACKED_CONSUMER
 from kvstream.types.ids import StreamID, new_id
 from kvstream.types.records import (

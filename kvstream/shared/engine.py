@@ -51,17 +51,14 @@ from kvstream.operations import (
     claim,
     delete,
     keyspace,
-    leases,
-    policy,
     read,
     readgroup,
-    retention,
-    schedules,
     strings,
     watch,
 )
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
+from kvstream.operations.queues import leases, policy, retention, schedules
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget
 from kvstream.remote.connection import ConnectionLost

@@ -15,7 +15,7 @@ import redis
 
 from kvstream import ManualClock, Queue, Store
 from kvstream.layout.keys import qualified
-from kvstream.operations import schedules
+from kvstream.operations.queues import schedules
 from tests.cli.program import Program, RemoteProgram
 from tests.server.conftest import Served, redis_port, redis_process
 

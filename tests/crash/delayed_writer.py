@@ -18,8 +18,9 @@ from time import time
 from kvstream import Durability, Store
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
-from kvstream.operations import delayed, schedules
-from kvstream.operations.schedules import MOST_MAX, Misfire
+from kvstream.operations import delayed
+from kvstream.operations.queues import schedules
+from kvstream.operations.queues.schedules import MOST_MAX, Misfire
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.ids import Ticket
 

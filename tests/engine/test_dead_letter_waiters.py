@@ -4,7 +4,7 @@ import threading
 
 from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
-from kvstream.operations import due, policy
+from kvstream.operations.queues import due, policy
 from tests.patience import until
 
 

@@ -12,7 +12,7 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import due
+from kvstream.operations.queues import due
 from tests.opening import Stores
 from tests.patience import until
 

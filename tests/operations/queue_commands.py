@@ -5,7 +5,7 @@ from typing import Any
 from kvstream import Store
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.commands.table import Dispatcher
-from kvstream.operations import due
+from kvstream.operations.queues import due
 from tests.opening import Stores
 
 

@@ -8,7 +8,7 @@ from kvstream import ManualClock, Store
 from kvstream.layout.keys import U64, qualified
 from kvstream.meta import timers
 from kvstream.meta.txn import Txn
-from kvstream.operations import due
+from kvstream.operations.queues import due
 from kvstream.types.ids import Ticket
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step, values

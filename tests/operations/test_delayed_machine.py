@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from kvstream import ManualClock, Store
-from kvstream.operations import due
+from kvstream.operations.queues import due
 from tests.folders import fast_folder
 from tests.operations.queue_commands import ok, values
 

@@ -6,7 +6,8 @@ from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel, timers
 from kvstream.meta.txn import Txn
-from kvstream.operations import dead, unique
+from kvstream.operations import unique
+from kvstream.operations.delivery import dead
 from kvstream.types.ids import StreamID
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step, values

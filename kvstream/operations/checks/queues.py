@@ -11,10 +11,11 @@ from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
-from kvstream.operations import delayed, redrive, schedules, unique
+from kvstream.operations import delayed, unique
 from kvstream.operations.checks import retention
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
-from kvstream.operations.redrive import Job, State
+from kvstream.operations.queues import redrive, schedules
+from kvstream.operations.queues.redrive import Job, State
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 

@@ -8,7 +8,7 @@ from kvstream import Store
 from kvstream.layout.keys import qualified
 from kvstream.meta.keyed import ENTRY, HELD, IS_BUSY, KEY, Counts, key_of_value
 from kvstream.meta.runs import HELD_MS
-from kvstream.operations import policy
+from kvstream.operations.queues import policy
 from tests.operations.checks.seeding import Reopen, Rows, damage, small_trees, told
 
 A = key_of_value(b"a")

@@ -9,7 +9,7 @@ from kvstream import Corruption, PendingEntry, Store, StreamID
 from kvstream.layout.keys import ID_LAST, qualified
 from kvstream.meta.pel import RUN_IDS_MAX
 from kvstream.meta.runs import Run
-from kvstream.operations import leases
+from kvstream.operations.queues import leases
 from tests.operations.checks.seeding import (
     GROUP,
     Reopen,

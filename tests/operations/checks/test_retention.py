@@ -6,7 +6,7 @@ from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.retention import LATEST_ROWS, Retention
-from kvstream.operations import due, retention
+from kvstream.operations.queues import due, retention
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")

@@ -1,0 +1,1 @@
+"""The commands KVSTREAM.* of queues."""

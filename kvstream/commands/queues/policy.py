@@ -1,0 +1,172 @@
+"""KVSTREAM.POLICY: the rules by which a consumer group delivers, repeats and gives up entries."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
+from kvstream.commands.command import FAST_READ, GROW, OURS, SECOND, WRITE, Answer, Family, Session
+from kvstream.commands.incremental import in_steps
+from kvstream.commands.replies import OK, Map, Reply
+from kvstream.errors import InvalidArgument
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.txn import Txn
+from kvstream.operations.queues import policy, removal
+
+COMMANDS = Family("stream")
+COMMANDS.add_help("kvstream.policy", since=OURS)
+_BACKOFF = "BACKOFF must be a list of milliseconds, such as 1000,10000, or EXP base cap"
+
+
+@dataclass(slots=True)
+class _Changes:
+    rules: dict[str, Any] = field(default_factory=dict)
+
+
+def _number(*names: str) -> Option[_Changes]:
+    """Return an option with a number for each of some rules."""
+
+    def take(args: Args, changes: _Changes) -> None:
+        for name in names:
+            changes.rules[name] = args.integer()
+
+    return len(names), take
+
+
+def _order(args: Args, changes: _Changes) -> None:
+    changes.rules["order_by"] = args.next()
+    if args and args.peek().upper() == b"PERKEY":
+        args.next()
+        changes.rules["max_per_key"] = args.integer()
+
+
+def _dead(args: Args, changes: _Changes) -> None:
+    changes.rules["dead_letter"] = args.next()
+
+
+def _backoff(args: Args, changes: _Changes) -> None:
+    word = args.next()
+    changes.rules |= {"backoff_cap_ms": 0, "jitter_percent": 0}
+    if word.upper() == b"EXP":
+        changes.rules["backoff_ms"] = (args.integer(_BACKOFF),)
+        changes.rules["backoff_cap_ms"] = args.integer(_BACKOFF)
+        if not 0 < changes.rules["backoff_ms"][0] <= changes.rules["backoff_cap_ms"]:
+            raise InvalidArgument("BACKOFF EXP: the base must be above 0 and not above the cap")
+    else:
+        changes.rules["backoff_ms"] = tuple(
+            integer(delay, _BACKOFF) for delay in word.split(b",") if word
+        )
+    if args and args.peek().upper() == b"JITTER":
+        args.next()
+        changes.rules["jitter_percent"] = args.integer()
+
+
+_OPTIONS: dict[bytes, Option[_Changes]] = {
+    b"LEASE": _number("lease_ms"),
+    b"DELIVERIES": _number("max_deliveries"),
+    b"BACKOFF": (1, _backoff),
+    b"DEAD": (1, _dead),
+    b"ORDERBY": (1, _order),
+    b"INFLIGHT": _number("max_in_flight"),
+    b"RATE": _number("rate_count", "rate_ms"),
+    b"REAP": _number("reap_idle_ms"),
+}
+
+
+@COMMANDS.command(
+    "kvstream.policy|set",
+    "key group [LEASE ms] [DELIVERIES count] [BACKOFF delays|EXP base cap [JITTER percent]] "
+    "[DEAD key] [ORDERBY field [PERKEY count]] [INFLIGHT count] [RATE count ms] [REAP ms]",
+    *(GROW, SECOND),
+    since=OURS,
+    uses="RW update",
+)
+def policy_set(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set rules of a group, leave its others, and return all of them.
+
+    LEASE: An entry pending for so long goes to the next reader of new entries.
+    DELIVERIES: After so many deliveries an entry moves to the dead letters.
+    BACKOFF: Milliseconds before a failed entry is repeated, parted by commas; the last one repeats.
+    EXP: Double the base at each failure, up to the cap.
+    JITTER: Shorten each delay by up to so many percent, at random.
+    DEAD: The stream of the dead letters, that of the same name with `:dead` unless given.
+    ORDERBY: Entries of equal value of the field are delivered in order: the next one follows once
+    one is acknowledged. Entries that are pending already have no order.
+    PERKEY: So many of them at a time, 1 unless given.
+    INFLIGHT: At most so many entries are pending with consumers.
+    RATE: At most so many entries are delivered in so many milliseconds.
+    REAP: A consumer idle for so long is deleted; its pending entries pass on.
+
+    0, or an empty value, removes a rule. The rules hold for every client that reads new entries
+    (XREADGROUP with `>`).
+    """
+    changes, args = _Changes(), Args(argv, 4)
+    args.take_options(_OPTIONS, changes)
+    if not changes.rules:
+        raise syntax_error()
+    return shown(policy.set_policy(txn, session.prefix + argv[2], argv[3], changes.rules))
+
+
+@COMMANDS.command("kvstream.policy|get", "key group", FAST_READ, SECOND, since=OURS)
+def policy_get(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return the rules of a group, an empty map if it has none."""
+    found = policy.policy_of(txn, session.prefix + argv[2], argv[3])
+    return Map([]) if found is None else shown(found)
+
+
+@COMMANDS.command("kvstream.policy|del", "key group", WRITE, SECOND, since=OURS, uses="RW delete")
+def policy_del(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Remove all rules of a group; return 1 if it had any."""
+    return int(policy.drop_policy(txn, session.prefix + argv[2], argv[3]))
+
+
+@COMMANDS.command("kvstream.policy|pause", "key group", GROW, SECOND, since=OURS, uses="RW update")
+def policy_pause(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver nothing to readers of new entries until the group is resumed.
+
+    Pending entries are acknowledged, given back and extended as before.
+    """
+    policy.set_policy(txn, session.prefix + argv[2], argv[3], {"paused": True})
+    return OK
+
+
+@COMMANDS.command("kvstream.policy|resume", "key group", WRITE, SECOND, since=OURS)
+def policy_resume(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver entries again after a pause; return 1 if there was one."""
+    return int(policy.resume(txn, session.prefix + argv[2], argv[3]))
+
+
+@COMMANDS.command(
+    "kvstream.policy|seek", "key group unix-time-milliseconds", WRITE, SECOND, since=OURS
+)
+def policy_seek(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Deliver entries from a time on, again or for the first time; return the last delivered ID.
+
+    Pending entries stay with their consumers.
+    """
+    at_ms = integer(argv[4], "the time must be Unix milliseconds")
+    return bytes(removal.seek(txn, session.prefix + argv[2], argv[3], at_ms))
+
+
+@COMMANDS.command(
+    "kvstream.policy|remove", "key group consumer", WRITE, SECOND, since=OURS, uses="RW delete"
+)
+def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Delete a consumer and give its pending entries back to the group; return how many.
+
+    A server gives back very many of them in steps, which other clients see one by one.
+    """
+    name, group, consumer = session.prefix + argv[2], argv[3], argv[4]
+    if not session.steps:
+        return removal.pass_on(txn, name, group, consumer)
+    work = removal.PassingOn(name, group, consumer)
+    return in_steps(work.step, lambda count: count)
+
+
+def shown(found: GroupPolicy) -> Map:
+    """Return the reply for a policy: every rule and its value."""
+    pairs: list[tuple[bytes, Reply]] = []
+    for name in policy.SHOWN:
+        value = getattr(found, name)
+        reply: Reply = [*value] if isinstance(value, tuple) else value
+        pairs.append((name.encode(), int(value) if isinstance(value, bool) else reply))
+    return Map(pairs)

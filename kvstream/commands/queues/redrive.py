@@ -1,0 +1,146 @@
+"""KVSTREAM.REDRIVE: move dead letters back to where they came from, or elsewhere."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from kvstream.commands.args import Args, Argv, Option, stream_ids
+from kvstream.commands.command import (
+    FAST_READ,
+    FAST_WRITE,
+    OURS,
+    SECOND,
+    Answer,
+    Family,
+    Keys,
+    Session,
+    flags,
+)
+from kvstream.commands.incremental import in_steps
+from kvstream.commands.replies import Map, Reply
+from kvstream.errors import InvalidArgument
+from kvstream.meta.txn import Txn
+from kvstream.operations.queues import redrive
+from kvstream.operations.queues.redrive import Job
+
+COMMANDS = Family("stream")
+COMMANDS.add_help("kvstream.redrive", since=OURS)
+_NUMIDS = "the number of IDs must be positive, and no more than there are arguments"
+
+
+@dataclass(slots=True)
+class _Asked:
+    options: dict[str, Any] = field(default_factory=dict)
+    dry: bool = False
+
+
+def _to(args: Args, asked: _Asked) -> None:
+    asked.options["to"] = args.next()
+
+
+def _ids(args: Args, asked: _Asked) -> None:
+    count = args.at_least(1, _NUMIDS, _NUMIDS)
+    if count > len(args):
+        raise InvalidArgument(_NUMIDS)
+    asked.options["ids"] = stream_ids([*args.take(count)])
+
+
+def _where(args: Args, asked: _Asked) -> None:
+    asked.options["where"] = args.next(), args.next()
+
+
+def _count(args: Args, asked: _Asked) -> None:
+    asked.options["count"] = args.integer()
+
+
+def _rate(args: Args, asked: _Asked) -> None:
+    asked.options["rate"] = args.integer(), args.integer()
+
+
+def _dry(args: Args, asked: _Asked) -> None:
+    asked.dry = True
+
+
+_OPTIONS: dict[bytes, Option[_Asked]] = {
+    b"TO": (1, _to),
+    b"IDS": (2, _ids),
+    b"WHERE": (2, _where),
+    b"COUNT": (1, _count),
+    b"RATE": (2, _rate),
+    b"DRYRUN": (0, _dry),
+}
+
+
+class _RedriveKeys(Keys):
+    """The keys of START: the dead letters, and the stream after TO."""
+
+    def of(self, argv: Argv) -> list[bytes]:
+        keys, at = [*argv[2:3]], 3
+        while at < len(argv):
+            word = argv[at].upper()
+            if word == b"TO" and at + 1 < len(argv):
+                keys.append(argv[at + 1])
+            if word == b"IDS" and at + 1 < len(argv) and argv[at + 1].isdigit():
+                at += int(argv[at + 1][:9])
+            at += 1 + _WORDS.get(word, 0)
+        return keys
+
+
+_WORDS = {word: option[0] - (word == b"IDS") for word, option in _OPTIONS.items()}
+
+
+@COMMANDS.command(
+    "kvstream.redrive|start",
+    "key [TO key] [IDS numids id [id ...]] [WHERE field value] [COUNT count] "
+    "[RATE count milliseconds] [DRYRUN]",
+    *(flags("write denyoom movablekeys"), _RedriveKeys(2, 2)),
+    since=OURS,
+    uses="RW access delete,RW insert",
+)
+def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Move dead letters to the streams they came from, without the fields of the dead letter.
+
+    TO: To this stream. IDS: These letters. WHERE: Those with a field of this value, be it one of
+    the entry or one such as `dead:group`. COUNT: At most so many. RATE: At most so many in so many
+    milliseconds. DRYRUN: Move nothing, and tell how many would be moved and where to.
+
+    The first letters are moved at once. If that is all, `state` is `done`; if not, it is `running`:
+    a background job moves the others, and STATUS tells how far it is. The job goes on after a
+    restart. Each of its steps is one commit: no entry is lost, and none is doubled. One job of a
+    key runs at a time.
+
+    The streams that letters came from are not checked against the keys that the user may write.
+    """
+    asked, args, name = _Asked(), Args(argv, 3), session.prefix + argv[2]
+    args.take_options(_OPTIONS, asked)
+    if not asked.dry:
+        return shown(redrive.start(txn, name, **asked.options))
+    if not session.steps:
+        return shown(redrive.dry_run(txn, name, **asked.options))
+    return in_steps(redrive.DryRun(txn, name, **asked.options).step, shown)
+
+
+@COMMANDS.command("kvstream.redrive|status", "key", FAST_READ, SECOND, since=OURS)
+def redrive_status(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return how far the redrive of a key is, or how the last one ended; nil if there was none."""
+    job = redrive.status(txn, session.prefix + argv[2])
+    return None if job is None else shown(job)
+
+
+@COMMANDS.command("kvstream.redrive|cancel", "key", FAST_WRITE, SECOND, since=OURS)
+def redrive_cancel(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Stop the redrive of a key; return 1 if one ran. What was moved stays moved."""
+    return int(redrive.cancel(txn, session.prefix + argv[2]))
+
+
+def shown(job: Job) -> Map:
+    """Return the reply for a redrive."""
+    streams = Map([(key, count) for key, count in job.streams.items()])
+    return Map(
+        [
+            (b"state", job.state.encode()),
+            (b"moved", job.moved),
+            (b"skipped", job.skipped),
+            (b"streams", streams),
+            (b"error", job.error),
+        ]
+    )

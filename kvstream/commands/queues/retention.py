@@ -1,0 +1,134 @@
+"""KVSTREAM.RETENTION: the rules by which a stream loses entries in the background."""
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+from kvstream.commands.args import Args, Argv, Option, syntax_error
+from kvstream.commands.command import (
+    FAST_READ,
+    GROW,
+    OURS,
+    SECOND,
+    WRITE,
+    Answer,
+    Family,
+    Session,
+    Stepwise,
+)
+from kvstream.commands.replies import OK, Map, Reply
+from kvstream.errors import InvalidArgument
+from kvstream.meta.retention import Retention
+from kvstream.meta.txn import Txn
+from kvstream.operations.queues import retention
+
+COMMANDS = Family("stream")
+COMMANDS.add_help("kvstream.retention", since=OURS)
+
+
+@dataclass(slots=True)
+class _Rules:
+    given: dict[str, Any] = field(default_factory=dict)
+
+
+def _number(name: str) -> Option[_Rules]:
+    def take(args: Args, rules: _Rules) -> None:
+        rules.given[name] = args.integer()
+        if rules.given[name] < 1:
+            raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
+
+    return 1, take
+
+
+def _flag(name: str) -> Option[_Rules]:
+    def take(args: Args, rules: _Rules) -> None:
+        rules.given[name] = True
+
+    return 0, take
+
+
+def _latest(args: Args, rules: _Rules) -> None:
+    rules.given["latest"] = args.next()
+
+
+_OPTIONS: dict[bytes, Option[_Rules]] = {
+    b"MAXAGE": _number("max_age_ms"),
+    b"MAXLEN": _number("max_length"),
+    b"MAXBYTES": _number("max_bytes"),
+    b"ACKED": _flag("acked"),
+    b"LATEST": (1, _latest),
+    b"FORCE": _flag("force"),
+}
+
+
+@COMMANDS.command(
+    "kvstream.retention|set",
+    "key [MAXAGE ms] [MAXLEN count] [MAXBYTES bytes] [ACKED] [LATEST field] [FORCE]",
+    *(GROW, SECOND),
+    since=OURS,
+    uses="RW update",
+)
+def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Set the rules by which a stream loses entries in the background, in place of former ones.
+
+    MAXAGE: Entries go when the time of their ID is so many milliseconds ago.
+    MAXLEN: The first entries go while there are more.
+    MAXBYTES: The first nodes go while all nodes have more bytes.
+    ACKED: Entries go once every group has read and acknowledged them; without groups all stay.
+    LATEST: Of entries with an equal value of a field only the last one stays; entries without the
+        field stay.
+    FORCE: Entries go even if a group has them pending or has not read them.
+
+    An entry goes when one of the rules lets it go. Without FORCE none goes that a group needs.
+    Bytes are those of the nodes as Redis's listpacks, deleted entries included until their node
+    goes; the node that is being filled always stays. A stream that changes is checked each second,
+    and when its first entry reaches its age. LATEST goes through the stream in order, and waits at
+    the first entry that a group needs.
+    """
+    rules, args = _Rules(), Args(argv, 3)
+    args.take_options(_OPTIONS, rules)
+    if not rules.given:
+        raise syntax_error()
+    retention.set_rules(txn, session.prefix + argv[2], Retention(**rules.given))
+    return OK
+
+
+@COMMANDS.command("kvstream.retention|get", "key", FAST_READ, SECOND, since=OURS)
+def retention_get(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Return the rules of a stream, an empty map if it has none."""
+    return shown(retention.rules_of(txn, session.prefix + argv[2]))
+
+
+@COMMANDS.command("kvstream.retention|del", "key", WRITE, SECOND, since=OURS, uses="RW delete")
+def retention_del(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Remove the rules of a stream; return 1 if it had any."""
+    return int(retention.drop_rules(txn, session.prefix + argv[2]))
+
+
+@COMMANDS.command("kvstream.retention|run", "key", WRITE, SECOND, since=OURS, uses="RW delete")
+def retention_run(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Remove now what the rules of a stream let go; return how many entries were removed.
+
+    Other clients are served between the steps. Inside MULTI, and in process, all happens in one go.
+    """
+    removed = 0
+
+    def step(txn: Txn, session: Session, argv: Argv) -> Answer:
+        nonlocal removed
+        while True:
+            gone, more = retention.run(txn, session.prefix + argv[2])
+            removed += gone
+            if not more:
+                return removed
+            if session.steps:
+                return Stepwise(step)
+
+    return step(txn, session, argv)
+
+
+def shown(rules: Retention | None) -> Map:
+    """Return the reply for rules: every one and its value."""
+    pairs: list[tuple[Reply, Reply]] = []
+    for each in fields(Retention) if rules is not None else ():
+        value = getattr(rules, each.name)
+        pairs.append((each.name.encode(), int(value) if isinstance(value, bool) else value))
+    return Map(pairs)

@@ -1,0 +1,415 @@
+"""What a reader of new entries (``>``) gets in a group that has a policy.
+
+First come the entries that were given back and are ready, in the order in which they became so;
+then those whose lease has run out, oldest first; then new ones. Entries that were delivered as
+often as the policy allows move to the dead letters instead. The policy's limits bound every read:
+pause, rate, entries in flight. Entries whose lease has run out are in flight already.
+
+A read that finds nothing says when the next one may succeed without a change of the stream: when
+the first lease ends, or the rate allows more. The timer thread wakes the blocked readers then.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kvstream.meta import catalog
+from kvstream.meta.pel import (
+    COUNT_MAX,
+    drop,
+    lapsed_runs,
+    lift,
+    oldest_delivery,
+    pending_among,
+    place,
+    ready_runs,
+    take,
+)
+from kvstream.meta.pel import deliver as make_pending
+from kvstream.meta.pel_index import nacked_in, pending_in
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.txn import Txn
+from kvstream.operations import entries
+from kvstream.operations.delivery import dead, ordering
+from kvstream.operations.delivery.dead import Reason
+from kvstream.operations.groups import advance_over
+from kvstream.operations.reply_limits import Budget
+from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
+from kvstream.types.records import Entry
+
+Fresh = Callable[[int | None, int], Sequence[Entry]]
+"""Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
+
+_ALL = 1 << 62
+_LAST = MAX_ID.packed
+ROOM_ENTRIES = 10_000
+"""Entries that one read delivers at most if replies are limited: it is done in one go."""
+_BURIED_MAX = 500
+"""Entries that one read moves to the dead letters at most; the next read moves the others."""
+_PAGE = 100
+_RATE_PARTS, _RATED_MAX = 16, 64
+"""Into so many parts the time of a rate is divided; all of a part count as its last delivery."""
+
+
+def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None) -> bool:
+    """Return whether a read of the group delivers new entries alone, as if it had no policy."""
+    policy = group.policy
+    assert policy is not None
+    lease_ms = policy.lease_ms or idle_ms
+    return not (
+        policy.limits
+        or policy.order_by
+        or _has_ready(txn, group)
+        or (lease_ms is not None and _has_lapsed(txn, group, lease_ms))
+        or _is_moved_back(txn, group)
+    )
+
+
+def deliver(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget,
+    room: int,
+    tell: bool,
+    fresh: Fresh,
+    idle_ms: int | None = None,
+) -> Sequence[Entry]:
+    """Deliver up to ``count`` entries to a consumer, as the policy of the group says.
+
+    ``fresh`` delivers new ones. With ``tell`` entries have their idle time. Without a lease,
+    ``idle_ms`` is the time after which pending entries are delivered again.
+    """
+    policy = group.policy
+    assert policy is not None
+    asked = budget.most(count)
+    wanted = _ALL if asked is None else asked
+    if room:
+        wanted = min(wanted, ROOM_ENTRIES)
+    limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
+    given: Sequence[Entry] = ()
+    again = None
+    if limits.total:
+        lease_ms = policy.lease_ms or idle_ms  # 0: all that is pending
+        has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
+        if has_lapsed or _has_ready(txn, group):
+            most = min(wanted, limits.total)
+            again = _Again(txn, stream, group, policy, budget, tell, most, room)
+            given = again.deliver(name, member, noack, limits, lease_ms)
+            wanted, room = min(wanted, len(given) + again.left), again.room
+    rest = min(wanted - len(given), limits.total - len(given), limits.owned)
+    if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
+        count = None if rest >= _ALL // 2 else rest
+        new = _new(txn, name, stream, group, member, count, noack, budget, room, tell, fresh)
+        limits.owned -= len(new)
+        given = [*given, *new] if given else new
+    if policy.limits:
+        limits.total -= len(given)
+        if policy.rate_count and given:
+            _count_rated(txn, group, policy, len(given))
+        if len(given) < wanted and not budget.exhausted:
+            _note_limit(txn, name, stream, group, policy, limits)
+    if not given:
+        _note_next(txn, name, group, policy, again is not None and again.is_left)
+    return given
+
+
+def _has_ready(txn: Txn, group: GroupMeta) -> bool:
+    """Return whether entries are ready that were given back."""
+    if group.looked_rank == group.nack_rank:
+        return False
+    if next(ready_runs(txn, group), None) is not None:
+        return True
+    group.looked_rank = group.nack_rank
+    return False
+
+
+def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
+    """Return whether a lease has run out.
+
+    Entries are looked up only when one may have been delivered so long ago. Deliveries are not
+    before ``owned_since``, unless the clock is set back or they are claimed, which sets it anew.
+    """
+    now_ms = txn.now_ms
+    if now_ms < group.owned_since:
+        group.owned_since = now_ms
+    if now_ms - lease_ms < group.owned_since:
+        return False
+    oldest = oldest_delivery(txn, group)
+    group.owned_since = now_ms if oldest is None else min(oldest, now_ms)
+    return oldest is not None and oldest <= now_ms - lease_ms
+
+
+def _new(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget,
+    room: int,
+    tell: bool,
+    fresh: Fresh,
+) -> Sequence[Entry]:
+    """Deliver new entries."""
+    assert group.policy is not None
+    if group.policy.order_by:
+        new = ordering.take_new(txn, name, stream, group, member, count, noack, budget, room)
+        return [each._replace(idle_ms=0, deliveries=0) for each in new] if tell else new
+    if _is_moved_back(txn, group):
+        return _not_pending(txn, stream, group, member, count, noack, budget, room, tell)
+    return fresh(count, room)
+
+
+# --- limits -------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Limits:
+    """How many entries a read may deliver at most."""
+
+    total: int = _ALL
+    owned: int = _ALL
+    """Of those that no consumer has."""
+
+    @classmethod
+    def of(cls, txn: Txn, group: GroupMeta, policy: GroupPolicy) -> "_Limits":
+        total = owned = _ALL
+        if policy.paused:
+            total = 0
+        elif policy.rate_count:
+            total = _rate_left(txn, group, policy)
+        if policy.max_in_flight:
+            owned = max(0, policy.max_in_flight - in_flight(txn, group))
+        return cls(total, owned)
+
+
+def in_flight(txn: Txn, group: GroupMeta) -> int:
+    """Return how many entries are pending with consumers."""
+    return pending_in(txn, group) - nacked_in(txn, group)
+
+
+def _rate_left(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> int:
+    """Return how many entries the rate allows now, and forget deliveries that are long past."""
+    now = txn.now_ms
+    group.rated = [(min(at, now), count) for at, count in group.rated if at > now - policy.rate_ms]
+    return max(0, policy.rate_count - sum(count for _, count in group.rated))
+
+
+def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) -> None:
+    """Count deliveries for the rate, in no more than some parts of its time."""
+    part = max(1, policy.rate_ms // _RATE_PARTS)
+    if group.rated and group.rated[-1][0] // part == txn.now_ms // part:
+        count += group.rated.pop()[1]
+    group.rated.append((txn.now_ms, count))
+    if len(group.rated) > _RATED_MAX:  # the time of the rate has become longer
+        group.rated[:2] = [(group.rated[1][0], group.rated[0][1] + group.rated[1][1])]
+    txn.member_changed(group)
+
+
+def _note_limit(
+    txn: Txn,
+    name: bytes,
+    stream: StreamMeta,
+    group: GroupMeta,
+    policy: GroupPolicy,
+    left: _Limits,
+) -> None:
+    """Count a read that a limit has kept from entries."""
+    if left.total > 0 and left.owned > 0:
+        return
+    has_new = stream.length > 0 and group.last_delivered < stream.last
+    if has_new or _has_ready(txn, group):
+        kind = "paused" if policy.paused else "in-flight" if left.total > 0 else "rate"
+        txn.catalog.queue_events.limit(name, group.name, kind)
+
+
+def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_left: bool) -> None:
+    """Say when the next read may find entries although nothing has changed.
+
+    ``is_left``: it may find some at once.
+    """
+    at_ms = None
+    if policy.paused:
+        return
+    if is_left:
+        at_ms = txn.now_ms
+    elif policy.rate_count and not _rate_left(txn, group, policy):
+        at_ms = group.rated[0][0] + policy.rate_ms
+    elif policy.lease_ms and group.runs.first(txn.batch) is not None:
+        at_ms = group.owned_since + policy.lease_ms
+    if at_ms is not None:
+        txn.catalog.index.wake_at(name, at_ms)
+
+
+# --- entries that are delivered again -----------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Again:
+    """The pending entries that one read delivers again, or gives up."""
+
+    txn: Txn
+    stream: StreamMeta
+    group: GroupMeta
+    policy: GroupPolicy
+    budget: Budget
+    tell: bool
+    left: int
+    """How many may still be delivered."""
+    room: int
+    """The memory that they may take, about; 0: no limit."""
+    taken: list[Entry] = field(default_factory=list)
+    is_left: bool = False
+    """Whether the next read may find more at once: entries to be given up, or of freed keys."""
+    _moves: list[tuple[Run, list[PackedID]]] = field(default_factory=list)
+    _gone: list[PackedID] = field(default_factory=list)
+    _dead: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
+    _fatal: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
+    _buried: int = 0
+
+    def deliver(
+        self,
+        name: bytes,
+        member: ConsumerMeta,
+        noack: bool,
+        limits: "_Limits",
+        lease_ms: int | None,
+    ) -> Sequence[Entry]:
+        """Deliver what is ready, then what was delivered ``lease_ms`` ago."""
+        txn, group = self.txn, self.group
+        self._look(ready_runs(txn, group), limits.owned)
+        ready = len(self.taken)
+        if lease_ms is not None:
+            self._look(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
+            txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
+        self._apply(name, member, noack)
+        if self.policy.max_in_flight:
+            limits.owned = max(0, self.policy.max_in_flight - in_flight(txn, group))
+        return self.taken
+
+    def _look(self, runs: Iterable[Run], most: int) -> None:
+        """Take up to ``most`` entries of runs."""
+        for run in runs:
+            if not (self.left and most) or self.budget.exhausted:
+                return
+            if self._is_given_up(run):
+                if self._buried >= _BURIED_MAX:
+                    self.is_left = True
+                    return
+                self._buried += len(run.ids)
+                (self._fatal if run.deliveries == COUNT_MAX else self._dead).append((run, run.ids))
+                continue
+            most -= self._take(run, most)
+
+    def _is_given_up(self, run: Run) -> bool:
+        allowed = self.policy.max_deliveries
+        return run.deliveries == COUNT_MAX or 0 < allowed <= run.deliveries
+
+    def _take(self, run: Run, most: int) -> int:
+        """Take entries of a run; return how many. Those whose message was deleted are done."""
+        chosen: list[PackedID] = []
+        at = 0
+        while at < len(run.ids) and len(chosen) < most and self.left:
+            page = min(most - len(chosen), self.left, entries.first_page(self.stream))
+            some = run.ids[at : at + page]
+            at += len(some)
+            found = entries.get_packed(self.txn, self.stream, some)
+            self._gone += [eid for eid, each in zip(some, found, strict=True) if each is None]
+            live = [self._shown(entry, run) for entry in found if entry is not None]
+            kept = live[: self.budget.take(live)]
+            self.taken += kept
+            self.left -= len(kept)
+            chosen += [PACKED(*entry.id) for entry in kept]
+            self._use_room(kept)
+            if len(kept) < len(live):
+                break
+        self._moves.append((run, chosen))
+        return len(chosen)
+
+    def _use_room(self, kept: list[Entry]) -> None:
+        """Count the memory of entries; if there is no more, nothing more is delivered."""
+        if self.room:
+            self.room = max(0, self.room - entries.memory_of_entries(kept))
+            if not self.room:
+                self.left = 0
+
+    def _shown(self, entry: Entry, run: Run) -> Entry:
+        idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.tell else None
+        return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
+
+    def _apply(self, name: bytes, member: ConsumerMeta, noack: bool) -> None:
+        """Give the entries to a consumer, and those that are given up to the dead letters."""
+        txn, group = self.txn, self.group
+        for run, ids in self._moves:
+            if noack:
+                take(txn, group, ids)
+            else:
+                lift(txn, group, ids)
+                again = min(run.deliveries + 1, COUNT_MAX)
+                place(txn, group, ids, member.name, txn.now_ms, again)
+        if group.keyed is not None and (self._gone or self._dead or self._fatal):
+            self.is_left = True
+        if self._gone:
+            drop(txn, group, ascending_packed(self._gone))
+        for parts, reason in ((self._dead, Reason.MAX_DELIVERIES), (self._fatal, Reason.FATAL)):
+            if parts:
+                dead.bury_or_wait(txn, name, self.stream, group, parts, reason)
+        if self.taken:
+            catalog.note_activity(txn, group, member)
+
+
+# --- new entries of a group that was moved back -------------------------------------------------
+
+
+def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
+    """Return whether entries above the group's last delivered ID are pending."""
+    last = group.runs.floor(txn.batch, _LAST)
+    return last is not None and last.ids[-1] > group.last_delivered.packed
+
+
+def _not_pending(
+    txn: Txn,
+    stream: StreamMeta,
+    group: GroupMeta,
+    member: ConsumerMeta,
+    count: int | None,
+    noack: bool,
+    budget: Budget,
+    room: int,
+    tell: bool,
+) -> list[Entry]:
+    """Deliver new entries, and leave those that are pending to their consumers."""
+    given: list[Entry] = []
+    while group.last_delivered < stream.last and not budget.exhausted:
+        most = _PAGE if count is None else min(_PAGE, count - len(given))
+        after = group.last_delivered.next()
+        page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, room)
+        if most <= 0 or not page:
+            break
+        ids = page.packed_ids()
+        pending = frozenset(pending_among(txn, group, ids))
+        free = [each for each, eid in zip(page, ids, strict=True) if eid not in pending]
+        if tell:
+            free = [each._replace(idle_ms=0, deliveries=0) for each in free]
+        kept = free[: budget.take(free)]
+        if len(kept) < len(free):
+            ids = [eid for eid in ids if eid < PACKED(*free[len(kept)].id)]
+        given += kept
+        if ids:
+            advance_over(stream, group, ids)
+            txn.member_changed(group)
+        if kept and not noack:
+            packed = [PACKED(*each.id) for each in kept]
+            make_pending(txn, group, packed, member.name, txn.now_ms)
+            catalog.note_activity(txn, group, member)
+        if count is None and given:
+            break
+    return given

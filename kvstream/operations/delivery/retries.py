@@ -1,0 +1,118 @@
+"""Entries that wait before they are delivered again, in a group that has a policy.
+
+An entry that was given back may wait: a delay is asked for, or the policy has a backoff. It then
+has no owner, and its time is when it will be ready. A timer makes all entries of a group ready that
+wait for the same millisecond::
+
+    timer := time kind=RETRY group -> empty
+
+``GivenBack`` decides for XNACK and KVSTREAM.NACK what becomes of entries: ready, waiting, or given
+up. A timer without entries that wait for it does nothing.
+"""
+
+from collections.abc import Sequence
+from itertools import islice
+
+from kvstream.meta import pel_index, timers
+from kvstream.meta.pel import Targets, runs_waiting_for
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.runs import HELD_MS, PackedID, Run
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations.delivery import dead
+from kvstream.operations.delivery.dead import Reason
+
+RUNS_TOGETHER = 1000
+"""Runs that one firing makes ready at most: some milliseconds of work."""
+
+
+def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+    """Make the entries ready that have waited for timers."""
+    left = RUNS_TOGETHER
+    for timer in due:
+        group = txn.catalog.group(txn, stream, timer.rest)
+        if group is None:
+            continue
+        runs = list(islice(runs_waiting_for(txn, group, timer.at_ms), left + 1))
+        if len(runs) > left:  # a later step goes on
+            timers.put(txn, stream, timer.at_ms, Kind.RETRY, timer.rest)
+            runs = runs[:left]
+        left -= len(runs)
+        if runs:
+            make_ready(txn, name, group, runs)
+
+
+def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: Sequence[Run]) -> None:
+    """Put runs without owner behind those that are ready, and wake the readers."""
+    group.nack_rank = rank = group.nack_rank + 1
+    ready = {run.anchor: run._replace(time_ms=0, rank=rank) for run in runs}
+    pel_index.replace(txn, group, list(runs), ready)
+    txn.member_changed(group)
+    txn.signal(name)
+    txn.catalog.queue_events.retries += sum(len(run.ids) for run in runs)
+
+
+class GivenBack:
+    """What becomes of entries that are given back together.
+
+    ``share`` returns what they are to become; after the last call ``bury`` moves those that are
+    given up to the dead letters, and after the change of the others ``set_timers`` is called.
+    """
+
+    def __init__(
+        self, txn: Txn, group: GroupMeta, delay_ms: int | None = None, fatal: bool = False
+    ) -> None:
+        """``delay_ms`` overrides the policy's backoff; ``fatal``: they are all given up."""
+        self._txn, self._group = txn, group
+        self._delay_ms, self._fatal = delay_ms, fatal
+        self._dues: set[int] = set()
+        self._dead: list[tuple[Run, Sequence[PackedID]]] = []
+
+    def share(
+        self, run: Run, ids: Sequence[PackedID], deliveries: int, rank: int, tried: bool = True
+    ) -> Targets:
+        """Return what IDs of a run become; not ``tried``: they are ready at once."""
+        policy = self._group.policy
+        allowed = 0 if policy is None else policy.max_deliveries
+        if tried and (self._fatal or 0 < allowed <= deliveries):
+            self._dead.append((run, ids))
+            return {}
+        if not tried or (self._delay_ms is None and policy is None):
+            return dict.fromkeys(ids, (b"", 0, deliveries, rank))
+        if self._delay_ms is not None or policy is None or not policy.jitter_percent:
+            due = self._due(deliveries)
+            return dict.fromkeys(ids, (b"", due, deliveries, rank))
+        return {eid: (b"", self._due(deliveries), deliveries, rank) for eid in ids}
+
+    def _due(self, deliveries: int) -> int:
+        """Return when an entry is ready; 0: at once."""
+        delay_ms, policy = self._delay_ms, self._group.policy
+        if delay_ms is None:
+            delay_ms = 0 if policy is None else policy.delay_ms(deliveries)
+        if delay_ms <= 0:
+            return 0
+        due = min(self._txn.now_ms + delay_ms, HELD_MS - 1)
+        self._dues.add(due)
+        return due
+
+    def bury(
+        self,
+        name: bytes,
+        stream: StreamMeta,
+        error: bytes = b"",
+        traceback: bytes = b"",
+    ) -> int:
+        """Move the entries that are given up to the dead letters; return how many there were.
+
+        Raises RequestError, before any change, if the dead letters cannot be written.
+        """
+        if not self._dead:
+            return 0
+        reason = Reason.FATAL if self._fatal else Reason.MAX_DELIVERIES
+        dead.bury(self._txn, name, stream, self._group, self._dead, reason, error, traceback)
+        return sum(len(ids) for _, ids in self._dead)
+
+    def set_timers(self, stream: StreamMeta) -> None:
+        """Set the timers of the entries that wait."""
+        for due in self._dues:
+            timers.put(self._txn, stream, due, Kind.RETRY, self._group.name)

@@ -1,0 +1,1 @@
+"""What the store does for queues besides single reads: timers, policies, retention, redrive."""

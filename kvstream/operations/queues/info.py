@@ -1,0 +1,119 @@
+"""KVSTREAM.INFO: what a stream is like as a queue, with the figures of each group.
+
+The cost grows with the groups, not with the entries. What tells entries that were given back apart
+(ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each group. If Redis's rules do
+not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at most.
+"""
+
+from typing import NamedTuple
+
+from kvstream.errors import NoSuchKey
+from kvstream.layout.keys import U64, database_of, key_of, qualified
+from kvstream.meta import nodes, timers
+from kvstream.meta.pel_index import nacked_in, pending_in
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.records import GroupMeta, StreamMeta
+from kvstream.meta.retention import Retention
+from kvstream.meta.runs import HELD_MS, OWNED_FIRST
+from kvstream.meta.txn import Txn
+from kvstream.operations import delayed, entries
+from kvstream.operations.groups import lag
+from kvstream.operations.info import count_given_back
+from kvstream.operations.queues import schedules
+from kvstream.operations.queues.retention import needs_of_group, progress_of
+from kvstream.types.ids import MAX_ID
+
+COUNTED_NODES = 2000
+_HELD_FIRST = U64.pack(HELD_MS)
+
+
+class GroupQueue(NamedTuple):
+    """One group of a queue. An entry that it needs is in one of ready, leased, waiting, held."""
+
+    name: bytes
+    consumers: int
+    ready: int | None
+    """Entries for the next reads: not delivered yet, or given back. None: too many to count."""
+    leased: int
+    """Entries pending with a consumer."""
+    waiting: int
+    """Entries that failed and wait for another delivery."""
+    held: int
+    """Entries that wait for another entry of their key."""
+    dead: int
+    """Entries of its dead-letter stream, which other groups may share."""
+    oldest_ms: int
+    """The age, by its ID, of the first entry that is not acknowledged; 0 if there is none."""
+    policy: GroupPolicy | None
+
+
+class QueueInfo(NamedTuple):
+    """A stream as a queue."""
+
+    length: int
+    delayed: int
+    schedules: int
+    groups: list[GroupQueue]
+    retention: Retention | None
+
+
+def queue_info(txn: Txn, name: bytes) -> QueueInfo:
+    """Return what a stream is like as a queue; NoSuchKey if there is none."""
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    progress = progress_of(txn, stream)
+    return QueueInfo(
+        length=stream.length,
+        delayed=delayed.count(txn, stream),
+        schedules=sum(1 for _ in timers.scan_rows(txn, stream, schedules.ROW_TAG)),
+        groups=[group_queue(txn, name, stream, group) for group in txn.catalog.groups(txn, stream)],
+        retention=None if progress is None else progress.rules,
+    )
+
+
+def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> GroupQueue:
+    """Return what a group is like as a queue."""
+    pending, nacked = pending_in(txn, group), nacked_in(txn, group)
+    again = held = 0
+    if nacked:
+        again = count_given_back(txn, group, b"", OWNED_FIRST)
+        held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
+    behind = _undelivered(txn, stream, group)
+    return GroupQueue(
+        name=group.name,
+        consumers=group.consumers_count,
+        ready=None if behind is None else behind + again,
+        leased=pending - nacked,
+        waiting=max(0, nacked - again - held),
+        held=held,
+        dead=_dead(txn, name, group.policy),
+        oldest_ms=_oldest_ms(txn, stream, group),
+        policy=group.policy,
+    )
+
+
+def _undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:
+    """Return how many entries a group has not delivered, None if they are too many to count."""
+    if group.last_delivered >= stream.last or not stream.length:
+        return 0
+    known = lag(stream, group)
+    if known is not None or stream.nodes > COUNTED_NODES:
+        return known
+    return nodes.live_after(txn, stream, group.last_delivered)
+
+
+def _dead(txn: Txn, name: bytes, policy: GroupPolicy | None) -> int:
+    """Return the length of a group's dead-letter stream."""
+    if policy is None:
+        return 0
+    dead = txn.catalog.peek(txn, qualified(database_of(name), policy.dead_key(key_of(name))))
+    return dead.length if isinstance(dead, StreamMeta) else 0
+
+
+def _oldest_ms(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
+    needs = needs_of_group(txn, group, stream.first)
+    if needs.first < needs.undelivered:
+        return max(0, txn.now_ms - needs.first.ms)
+    found = entries.between(txn, stream, needs.undelivered, MAX_ID, 1)
+    return max(0, txn.now_ms - found[0].id.ms) if found else 0

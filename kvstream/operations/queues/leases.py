@@ -1,0 +1,134 @@
+"""Acknowledge, give back and extend deliveries by their tokens.
+
+A token is the consumer and the delivery count of a pending entry: the lease of one delivery. It is
+lost once the entry is delivered again, claimed or given back. A late call of the former holder then
+changes nothing, and its outcome says so: each token has an outcome of its own.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+from kvstream.errors import InvalidArgument
+from kvstream.meta.pel import Targets, drop, note_renewed, plan, runs_at, signal_freed
+from kvstream.meta.records import GroupMeta
+from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.timers import TIME_MAX
+from kvstream.meta.txn import Txn
+from kvstream.operations.ack import note_released
+from kvstream.operations.delivery.retries import GivenBack
+from kvstream.operations.groups import group_of_key
+from kvstream.types.ids import PACKED, StreamID, ascending_packed
+from kvstream.types.records import LeaseOutcome
+
+Token = tuple[StreamID, int]
+"""The ID of a pending entry, and how often it has been delivered."""
+
+
+Parts = list[tuple[Run, list[PackedID]]]
+"""Runs, each with some of its IDs."""
+
+
+def _held(
+    txn: Txn, group: GroupMeta, consumer: bytes, tokens: Sequence[Token], again: LeaseOutcome
+) -> tuple[list[int], Parts]:
+    """Return the outcome of each token, and the entries whose token is current.
+
+    ``again`` is the outcome of a current token that is given once more.
+    """
+    asked = [(PACKED(*eid), deliveries) for eid, deliveries in tokens]
+    current: dict[PackedID, int | None] = {}
+    found: Parts = []
+    wanted = set(asked)
+    for run, within in runs_at(txn, group, ascending_packed([eid for eid, _ in asked])):
+        there = frozenset(run.ids)
+        pending = [eid for eid in within if eid in there]
+        own = run.owned and run.owner == consumer
+        current.update(dict.fromkeys(pending, run.deliveries if own else None))
+        valid = [eid for eid in pending if own and (eid, run.deliveries) in wanted]
+        if valid:
+            found.append((run, valid))
+    outcomes: list[int] = []
+    seen: set[PackedID] = set()
+    for eid, deliveries in asked:
+        if eid not in current:
+            outcomes.append(LeaseOutcome.NOT_PENDING)
+        elif current[eid] != deliveries:
+            outcomes.append(LeaseOutcome.LOST)
+        else:
+            outcomes.append(again if eid in seen else LeaseOutcome.DONE)
+            seen.add(eid)
+    return outcomes, found
+
+
+def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
+    """Acknowledge the deliveries of a consumer whose tokens are current."""
+    _, of_group = group_of_key(txn, name, group)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
+    txn.frees = True
+    if parts:
+        drop(txn, of_group, [eid for _, ids in parts for eid in ids])
+        signal_freed(txn, name, of_group)
+    return outcomes
+
+
+def extend(
+    txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]
+) -> list[int]:
+    """Begin the leases of a consumer anew whose tokens are current."""
+    _, of_group = group_of_key(txn, name, group)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
+    if parts:
+        _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
+        note_renewed(txn, of_group)
+        txn.member_changed(of_group)
+    return outcomes
+
+
+def nack(
+    txn: Txn,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    tokens: Sequence[Token],
+    delay_ms: int | None = None,
+    fatal: bool = False,
+    error: bytes = b"",
+    traceback: bytes = b"",
+) -> list[int]:
+    """Give back the deliveries of a consumer whose tokens are current.
+
+    They are delivered again after ``delay_ms``, or the backoff of the group's policy. ``fatal``
+    ones, and those that were delivered as often as the policy allows, move to the dead letters with
+    ``error`` and ``traceback``.
+    """
+    if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
+        raise InvalidArgument("a delay must not be negative")
+    stream, of_group = group_of_key(txn, name, group)
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
+    if not parts:
+        return outcomes
+    rank = of_group.nack_rank + 1
+    back = GivenBack(txn, of_group, delay_ms, fatal)
+    targets = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
+    buried = back.bury(name, stream, error, traceback)
+    kept = {eid: to for _, _, each in targets for eid, to in each.items()}
+    left = [(run, ids) for run, ids, each in targets if each]
+    _change(txn, of_group, left, lambda run, ids: {eid: kept[eid] for eid in ids})
+    back.set_timers(stream)
+    note_released(txn, name, of_group, rank, buried + len(kept))
+    return outcomes
+
+
+def _renewed(now_ms: int, run: Run, ids: Sequence[PackedID]) -> Targets:
+    return dict.fromkeys(ids, (run.owner, now_ms, run.deliveries, 0))
+
+
+def _change(
+    txn: Txn, group: GroupMeta, parts: Parts, decide: Callable[[Run, Sequence[PackedID]], Targets]
+) -> None:
+    """Change pending entries as ``decide`` says."""
+
+    def decided(run: Run | None, ids: Sequence[PackedID]) -> Targets:
+        return {} if run is None else decide(run, ids)
+
+    plan(group, parts, decided).apply(txn, group)

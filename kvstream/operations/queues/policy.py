@@ -1,0 +1,95 @@
+"""Set, show and drop the policies of consumer groups."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kvstream.errors import InvalidArgument
+from kvstream.layout.keys import key_of
+from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.timers import TIME_MAX
+from kvstream.meta.txn import Txn
+from kvstream.operations.delivery.ordering import follow_policy
+from kvstream.operations.groups import existing_group
+from kvstream.operations.queues import reaping
+from kvstream.types.options import KEY_BYTES_MAX
+
+BACKOFF_MAX = 64
+"""Delays of one backoff: each commit of the group writes them."""
+_YEARS_100_MS = 100 * 365 * 86_400_000
+
+SHOWN = tuple(name for name in GroupPolicy.__dataclass_fields__ if name != "keyed_tree")
+"""The names of the rules, in order."""
+RULES = frozenset(SHOWN)
+
+
+def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) -> GroupPolicy:
+    """Change some rules of a group, and return all of them; NoGroup if there is no group.
+
+    An unchanged policy writes nothing. Readers that wait for the group try again.
+    """
+    refuse_wrong(changes, key_of(name))
+    stream, found = existing_group(txn, name, group)
+    before = found.policy or GroupPolicy()
+    policy = before.with_rules(changes)
+    if policy != before or found.policy is None:
+        found.policy, found.owned_since = policy, 0
+        follow_policy(txn, found, before)
+        if policy.reap_idle_ms != before.reap_idle_ms:
+            reaping.watch(txn, stream, found)
+        txn.member_changed(found)
+        txn.signal(name)
+    return found.policy or policy
+
+
+def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
+    """Return the policy of a group; None if it has none."""
+    return existing_group(txn, name, group)[1].policy
+
+
+def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
+    """Remove the policy of a group; return whether it had one."""
+    stream, found = existing_group(txn, name, group)
+    before, found.policy = found.policy, None
+    if before is None:
+        return False
+    follow_policy(txn, found, before)
+    reaping.watch(txn, stream, found)
+    txn.member_changed(found)
+    txn.signal(name)
+    return True
+
+
+def resume(txn: Txn, name: bytes, group: bytes) -> bool:
+    """End the pause of a group; return whether there was one."""
+    _, found = existing_group(txn, name, group)
+    if found.policy is None or not found.policy.paused:
+        return False
+    set_policy(txn, name, group, {"paused": False})
+    if found.policy.is_empty:
+        drop_policy(txn, name, group)
+    return True
+
+
+def refuse_wrong(changes: Mapping[str, Any], key: bytes) -> None:
+    """Raise InvalidArgument for a rule that is unknown or cannot hold."""
+    for rule, value in changes.items():
+        if rule not in RULES:
+            raise InvalidArgument(f"a policy has no rule {rule!r}: it has {', '.join(SHOWN)}")
+        if type(value) is int and not 0 <= value <= min(_YEARS_100_MS, TIME_MAX):
+            raise InvalidArgument(f"the rule {rule} must be between 0 and 100 years, not {value}")
+    delays = changes.get("backoff_ms", ())
+    if len(delays) > BACKOFF_MAX:
+        raise InvalidArgument(f"a backoff has at most {BACKOFF_MAX} delays, not {len(delays)}")
+    if not all(0 <= delay <= _YEARS_100_MS for delay in delays):
+        raise InvalidArgument("the delays of a backoff must be between 0 and 100 years")
+    if changes.get("max_per_key", 1) < 1:
+        raise InvalidArgument("max_per_key must be at least 1")
+    if changes.get("jitter_percent", 0) > 100:
+        raise InvalidArgument("the jitter must be at most 100 percent")
+    if bool(changes.get("rate_count", 0)) != bool(changes.get("rate_ms", 0)):
+        raise InvalidArgument("a rate needs a count and a time, both above 0, or both 0 for none")
+    dead = changes.get("dead_letter", b"")
+    if len(dead) > KEY_BYTES_MAX:
+        raise InvalidArgument(f"the key of the dead letters is longer than {KEY_BYTES_MAX} bytes")
+    if dead == key:
+        raise InvalidArgument("the dead letters of a stream must be another stream")

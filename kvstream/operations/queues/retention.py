@@ -1,0 +1,460 @@
+"""Remove the entries that a stream need not keep, in the background and in bounded steps.
+
+A check looks at every rule (meta/retention.py) and removes what may go: STEP_ENTRIES at the head of
+the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
+once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
+``changed_streams`` finds the streams in memory that have changed since their last check; the engine
+asks once a second. So an idle stream costs one comparison, and XADD costs nothing.
+
+Unless FORCE is set, no rule removes what a group needs: entries that it has not delivered yet or
+has pending. Below the first of these, whole nodes go by XTRIM's own code. Behind it the entries
+that no group needs go one by one: one that is never acknowledged keeps itself, not the stream.
+"""
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import islice
+from struct import error as StructError
+from typing import NamedTuple
+
+from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
+from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.meta import nodes, timers
+from kvstream.meta.pel import runs_from
+from kvstream.meta.records import GroupMeta, Node, StreamMeta
+from kvstream.meta.retention import (
+    CURSOR_ROW,
+    LATEST_ROWS,
+    RULES_ROW,
+    TIMER_ROW,
+    Progress,
+    Retention,
+    Segment,
+)
+from kvstream.meta.runs import PackedID
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations.queues import compaction
+from kvstream.operations.trim import entry_ids, remove_entries, trim_head
+from kvstream.storage.batch import Family
+from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+
+STEP_ENTRIES = 200_000
+"""Entries that one check removes at the head: the rows of 2000 nodes are read for them."""
+THINNED_ENTRIES = 3000
+"""Entries that one check looks at one by one, by whole nodes."""
+THINNED_MORE = 500
+"""Removed one by one by one check; above it the next check comes at once."""
+LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
+"""Streams in memory that one commit looks at, those of them that it checks, and the entries removed
+after which it stops."""
+SEGMENT_NODES = 256
+COUNTED_SEGMENTS = 16
+"""Segments of nodes whose bytes one check adds up."""
+RULE_MAX = 1 << 62
+AGE_CHECK_MS = 100
+"""The least time between two checks for entries that reach their age."""
+CHECK_MS = 1000
+"""The first pause while acknowledgements are missing; it doubles while nothing changes."""
+WAIT_MAX_MS = 60_000
+"""The longest pause before acknowledgements are looked for that no other change would show."""
+_ALL = 1 << 62
+
+
+class Needs(NamedTuple):
+    """What the groups of a stream need."""
+
+    first: StreamID
+    """The first ID that a group has pending or has not been delivered; MAX_ID: there is none."""
+    undelivered: StreamID
+    """The first ID that a group has not been delivered."""
+
+
+NOTHING = Needs(MAX_ID, MAX_ID)
+
+
+# --- the rules ----------------------------------------------------------------------------------
+
+
+def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
+    """Set the rules of a stream in place of those it had, and check it at once.
+
+    Raises NoSuchKey without a stream, InvalidArgument for rules that are empty or out of range.
+    """
+    numbers = rules.max_age_ms, rules.max_length, rules.max_bytes
+    if min(numbers) < 0 or max(numbers) > RULE_MAX:
+        raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
+    if rules.is_empty:
+        raise InvalidArgument("set at least one of MAXAGE, MAXLEN, MAXBYTES, ACKED and LATEST")
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    before = rules_of(txn, name)
+    if before is not None and before.latest != rules.latest:
+        _forget_latest(txn, stream)
+    timers.put_row(txn, stream, RULES_ROW, rules.encode())
+    stream.retained = Progress(rules)
+    txn.catalog.retained[name] = None
+    arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, txn.now_ms)
+
+
+def rules_of(txn: Txn, name: bytes) -> Retention | None:
+    """Return the rules of a stream, None if it has none."""
+    stream = txn.stream(name)
+    progress = None if stream is None else progress_of(txn, stream)
+    return None if progress is None else progress.rules
+
+
+def drop_rules(txn: Txn, name: bytes) -> bool:
+    """Remove the rules of a stream; return whether it had any."""
+    stream = txn.stream(name)
+    if stream is None or progress_of(txn, stream) is None:
+        return False
+    _forget_latest(txn, stream)
+    disarm(txn, stream, Kind.RETENTION, b"", TIMER_ROW)
+    timers.delete_row(txn, stream, RULES_ROW)
+    stream.retained = None
+    return True
+
+
+def _forget_latest(txn: Txn, stream: StreamMeta) -> None:
+    prefix = tree_prefix(stream.queue_tree) + LATEST_ROWS
+    timers.delete_row(txn, stream, CURSOR_ROW)
+    txn.batch.delete_range(Family.TREES, prefix, successor(prefix))
+
+
+def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
+    """Return what is known of a stream with rules, None if it has none."""
+    if stream.retained is None and stream.queue_tree:
+        packed = timers.get_row(txn, stream, RULES_ROW)
+        if packed is not None:
+            try:
+                stream.retained = Progress(Retention.decode(packed))
+            except ValueError as error:
+                raise nodes.damaged(stream, f"has damaged rules of retention: {error}") from error
+    return stream.retained
+
+
+# --- timers of which a stream, or a group, has one ----------------------------------------------
+
+
+def arm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes, row: bytes, at_ms: int) -> None:
+    """Set the timer whose time stands in a row, in place of the one before."""
+    disarm(txn, stream, kind, rest, row)
+    at_ms = min(at_ms, timers.TIME_MAX)
+    timers.put(txn, stream, at_ms, kind, rest)
+    timers.put_row(txn, stream, row, U64.pack(at_ms))
+
+
+def disarm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes, row: bytes) -> None:
+    """Take away the timer whose time stands in a row."""
+    packed = timers.get_row(txn, stream, row)
+    if packed is not None:
+        try:
+            timers.take(txn, stream, U64.unpack(packed)[0], kind, rest)
+        except StructError as error:
+            raise nodes.damaged(stream, f"has a damaged row {row!r}") from error
+        timers.delete_row(txn, stream, row)
+
+
+# --- checks -------------------------------------------------------------------------------------
+
+
+def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+    """Check a stream whose timer is due."""
+    timers.delete_row(txn, stream, TIMER_ROW)
+    check(txn, stream)
+
+
+def run(txn: Txn, name: bytes) -> tuple[int, bool]:
+    """Check a stream now; return how many entries were removed, and whether there is more to do."""
+    stream = txn.stream(name)
+    if stream is None:
+        raise NoSuchKey
+    removed, more = check(txn, stream)
+    progress = stream.retained
+    if progress is not None:
+        more = more or progress.thinned_to > MIN_ID or progress.excess_to > MIN_ID
+    return removed, more
+
+
+def changed_streams(txn: Txn) -> tuple[int, int]:
+    """Look at the next streams in memory, and check those that have changed.
+
+    Return how many were checked and how many looked at: LOOKED, or less if many entries are
+    removed, so that a commit stays small. The next call goes on with the others.
+    """
+    retained, looked, checked, removed = txn.catalog.retained, 0, 0, 0
+    for name in list(islice(retained, LOOKED)):
+        looked += 1
+        del retained[name]  # after damage it is looked at once it is loaded again
+        stream = txn.catalog.streams.get(name)
+        try:
+            progress = None if stream is None else progress_of(txn, stream)
+        except Corruption:
+            continue
+        if stream is None or progress is None:
+            continue
+        if progress.seen != _version(txn, stream, progress.rules):
+            checked += 1
+            removed += check(txn, stream)[0]
+        retained[name] = None  # behind the others
+        if removed >= LOOKED_REMOVES or checked >= LOOKED_CHECKS:
+            break
+    return checked, looked
+
+
+def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ...]:
+    """Return what changes when there may be more to remove, as far as that is cheap to know."""
+    groups: tuple[object, ...] = ()
+    if not rules.force or rules.acked:
+        loaded = stream.groups.values()
+        groups = tuple([(each.last_delivered, _first_anchor(txn, each)) for each in loaded])
+    return stream.last, stream.length, stream.shrinks, stream.groups_count, groups
+
+
+def _first_anchor(txn: Txn, group: GroupMeta) -> bytes:
+    """Return the first pending entry of a group whose pending entries are in memory."""
+    memory = group.runs.memory
+    first = None if memory is None else group.runs.first(txn.batch)
+    return b"" if first is None else first.ids[0]
+
+
+def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
+    """Remove what the rules of a stream let go; return how much, and whether there is more."""
+    progress = progress_of(txn, stream)
+    if progress is None or txn.read_only:
+        return 0, False
+    rules, before = progress.rules, progress.seen
+    txn.frees = True
+    needs = needs_of(txn, stream)
+    kept = NOTHING if rules.force else needs
+    removed, more = _by_bounds(txn, stream, progress, needs, kept)
+    if rules.latest:
+        gone, behind = compaction.step(txn, stream, rules, kept.first)
+        removed, more = removed + gone, more or behind
+        progress.swept_to = compaction.sweep(txn, stream, progress.swept_to)
+    if removed:
+        txn.catalog.queue_events.retained_removed += removed
+        txn.catalog.index.note(stream)  # no client's command has made the change
+    progress.seen = _version(txn, stream, rules)
+    if more:
+        next_ms = txn.now_ms
+    else:
+        progress.pause_ms = 0 if removed or progress.seen != before else progress.pause_ms
+        next_ms = _next_check(txn, stream, progress, needs)
+    if next_ms:
+        arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, next_ms)
+    else:
+        disarm(txn, stream, Kind.RETENTION, b"", TIMER_ROW)
+    return removed, more
+
+
+def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) -> int:
+    """Return when the stream is to be checked although nothing shows a change; 0: never."""
+    if not stream.length:
+        return 0
+    rules, now_ms, times = progress.rules, txn.now_ms, []
+    blocked = not rules.force and stream.first >= needs.first
+    if rules.max_age_ms and not blocked:
+        due = stream.first.ms + rules.max_age_ms
+        times.append(max(due, now_ms + AGE_CHECK_MS))
+    if needs.first < needs.undelivered and (rules.acked or not rules.force):
+        ended = progress.thinned_to == progress.excess_to == MIN_ID
+        longer = 2 * progress.pause_ms if ended else 0
+        progress.pause_ms = min(max(CHECK_MS, longer), WAIT_MAX_MS)
+        times.append(now_ms + progress.pause_ms)
+    return min(times, default=0)
+
+
+def _by_bounds(
+    txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, kept: Needs
+) -> tuple[int, bool]:
+    """Apply every rule except LATEST; return how many entries went, and whether more may go."""
+    rules, uncounted = progress.rules, False
+    old = new_bound(txn.now_ms - rules.max_age_ms + 1) if rules.max_age_ms else MIN_ID
+    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, kept.first))
+    acked = rules.acked and stream.groups_count > 0
+    if acked:
+        removed += trim_head(txn, stream, STEP_ENTRIES - removed, needs.first)
+    excess = stream.length - rules.max_length if rules.max_length else 0
+    if rules.max_bytes and stream.length:
+        uncounted = not _count_bytes(txn, stream, progress)
+        excess = max(excess, 0 if uncounted else _excess_entries(txn, stream, progress))
+    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), kept.first)
+    removed, thinned = removed + gone, 0
+    if removed < STEP_ENTRIES:
+        upto = MAX_ID if acked else MIN_ID if rules.force else old
+        left = 0 if rules.force else excess - gone
+        thinned = _thin_by_bounds(txn, stream, progress, upto, left, needs)
+    removed += thinned
+    return removed, removed >= STEP_ENTRIES or thinned >= THINNED_MORE or uncounted
+
+
+def new_bound(ms: int) -> StreamID:
+    """Return the first ID of a time."""
+    return StreamID(max(0, ms), 0)
+
+
+def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
+    """Return what the groups of a stream need of its entries."""
+    each = [needs_of_group(txn, group, stream.first) for group in txn.catalog.groups(txn, stream)]
+    if not each:
+        return NOTHING
+    return Needs(min(need.first for need in each), min(need.undelivered for need in each))
+
+
+def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
+    """Return what a group needs of the entries from ``first`` on."""
+    last, start = group.last_delivered, first.packed
+    undelivered = last.next() if last < MAX_ID else MAX_ID
+    for run in runs_from(txn, group, start):
+        at = bisect_left(run.ids, start)
+        if at < len(run.ids):
+            return Needs(min(StreamID.unpack(run.ids[at]), undelivered), undelivered)
+    return Needs(undelivered, undelivered)
+
+
+# --- entries behind the first that a group needs -------------------------------------------------
+
+
+def _thin_by_bounds(
+    txn: Txn, stream: StreamMeta, progress: Progress, upto: StreamID, excess: int, needs: Needs
+) -> int:
+    """Remove single entries that no group needs: those below ``upto``, then up to ``excess``.
+
+    Each call goes on at the node where the one before stopped. After the last node it stops, and
+    the next call begins at the first one.
+    """
+    removed, ahead, above = 0, progress.thinned_to, progress.excess_to
+    progress.thinned_to = progress.excess_to = MIN_ID
+    first, last = max(stream.first, needs.first), needs.undelivered
+    if stream.length and min(upto, last) > first:
+        removed, progress.thinned_to = _thin(txn, stream, ahead, _ALL, min(upto, last))
+    if stream.length and excess > removed and last > first:
+        gone, progress.excess_to = _thin(txn, stream, above, excess - removed, last)
+        removed += gone
+    return removed
+
+
+def _thin(
+    txn: Txn, stream: StreamMeta, start: StreamID, most: int, upto: StreamID
+) -> tuple[int, StreamID]:
+    """Remove up to ``most`` entries below ``upto`` that no group needs, of the nodes from one on.
+
+    Return how many, and the node at which to go on; MIN_ID after the last one.
+    """
+    some: list[Node] = []
+    live, following = 0, MIN_ID
+    for node in _nodes_from(txn, stream, max(start, stream.head)):
+        if node.first >= upto:
+            break
+        if live >= THINNED_ENTRIES:
+            following = node.first
+            break
+        some.append(node)
+        live += node.live
+    ids = [eid for node in some for eid in entry_ids(txn, stream, node)]
+    ids = ids[: bisect_left(ids, upto)]
+    needed = _pending_between(txn, stream, ids[0], ids[-1]) if ids else set()
+    gone = [eid for eid in ids if eid not in needed][:most] if needed else ids[:most]
+    if gone:
+        remove_entries(txn, stream, gone)
+    return len(gone), following
+
+
+def _pending_between(
+    txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID
+) -> set[StreamID]:
+    """Return entries that groups have pending: all of a range, and perhaps some around it."""
+    found: set[PackedID] = set()
+    upper = last.packed
+    for group in txn.catalog.groups(txn, stream):
+        for run in runs_from(txn, group, first.packed):
+            if run.anchor > upper:
+                break
+            found.update(run.ids)
+    return set(map(StreamID.unpack, found))
+
+
+def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:
+    """Yield the nodes that begin at or above an ID, the open one last."""
+    if stream.nodes > bool(stream.open_live):
+        yield from nodes.closed(txn, stream, start)
+    if stream.open_live:
+        yield nodes.open_node(stream)
+
+
+# --- bytes --------------------------------------------------------------------------------------
+
+
+def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
+    """Add up the bytes of the closed nodes, as far as they are new; return whether all are counted.
+
+    They are counted in segments, so that those that were trimmed can be left out again.
+    """
+    segments, closed = progress.segments, stream.nodes - bool(stream.open_live)
+    while len(segments) > 1 and segments[1].first <= stream.head:
+        del segments[0]
+    if segments and segments[0].last < stream.head:
+        segments.clear()
+    if segments and segments[0].first < stream.head:
+        left = list(_closed(txn, stream, stream.head, segments[0].last))
+        segments[:1] = [_segment(left)] if left else []
+    total = sum([each.nodes for each in segments])
+    if progress.counted and segments and segments[-1].last >= _last_closed(txn, stream):
+        if total == closed:
+            return True
+        segments.clear()  # nodes went in the middle
+    start = segments[-1].last.next() if segments else stream.head
+    if segments and segments[-1].nodes < SEGMENT_NODES // 2:
+        start = segments.pop().first
+    for _ in range(COUNTED_SEGMENTS):
+        some = list(islice(_closed(txn, stream, start, MAX_ID), SEGMENT_NODES))
+        if some:
+            segments.append(_segment(some))
+            start = segments[-1].last.next()
+        if len(some) < SEGMENT_NODES:
+            progress.counted = True
+            return True
+    progress.counted = False
+    return False
+
+
+def _segment(some: Sequence[Node]) -> Segment:
+    size = sum([node.size for node in some])
+    return Segment(some[0].first, some[-1].first, len(some), size)
+
+
+def _closed(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> Iterator[Node]:
+    """Yield the closed nodes that begin between two IDs."""
+    if stream.nodes <= bool(stream.open_live):
+        return
+    for node in nodes.closed(txn, stream, start):
+        if node.first > last:
+            return
+        yield node
+
+
+def _last_closed(txn: Txn, stream: StreamMeta) -> StreamID:
+    if stream.nodes <= bool(stream.open_live):
+        return MIN_ID
+    last = next(nodes.closed(txn, stream, stream.head, reverse=True), None)
+    return MIN_ID if last is None else last.first
+
+
+def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
+    """Return how many entries the first nodes have that are above the limit of bytes.
+
+    The node that XADD fills always stays.
+    """
+    size = sum([each.size for each in progress.segments]) + stream.open_bytes
+    excess, entries = size - progress.rules.max_bytes, 0
+    if excess <= 0:
+        return 0
+    for node in _closed(txn, stream, stream.head, MAX_ID):
+        if excess <= 0 or entries >= STEP_ENTRIES:
+            break
+        excess -= node.size
+        entries += node.live
+    return entries

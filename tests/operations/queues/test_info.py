@@ -1,0 +1,132 @@
+"""KVSTREAM.INFO: the figures of a stream as a queue, and of its groups."""
+
+from typing import Any
+
+import pytest
+
+from kvstream import ManualClock, Store
+from kvstream.commands.replies import ErrorReply, Map
+from kvstream.commands.table import Dispatcher
+from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
+from kvstream.operations.delivery import ordering
+from kvstream.operations.groups import consumer_of, existing_group
+from kvstream.operations.queues import info as queue_info
+from tests.opening import Stores
+
+NAME = qualified(0, b"s")
+START_MS = 1_700_000_000_000
+
+
+@pytest.fixture
+def quiet(open_store: Stores) -> Store:
+    """A store whose timer thread does nothing."""
+    store = open_store("own")
+    store.engine.timers.paused = True
+    return store
+
+
+def plain(reply: Any) -> Any:
+    if isinstance(reply, Map):
+        pairs: Any = reply.pairs
+        return {key.decode(): plain(value) for key, value in pairs}
+    return [plain(each) for each in reply] if isinstance(reply, list) else reply
+
+
+def run(store: Store, command: str) -> Any:
+    reply = Dispatcher(store.engine).execute([word.encode() for word in command.split()])
+    assert not isinstance(reply, ErrorReply), reply.text
+    return plain(reply)
+
+
+def test_a_plain_stream_has_no_rules_and_no_groups(quiet: Store) -> None:
+    run(quiet, "XADD s 1-0 f v")
+    assert run(quiet, "KVSTREAM.INFO s") == {
+        **{"length": 1, "delayed": 0, "schedules": 0},
+        **{"groups": [], "retention": {}},
+    }
+
+
+def test_a_missing_stream_is_an_error(quiet: Store) -> None:
+    reply = Dispatcher(quiet.engine).execute([b"KVSTREAM.INFO", b"none"])
+    assert isinstance(reply, ErrorReply)
+    assert "no such key" in reply.text
+
+
+def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> None:
+    for seq in range(10):
+        run(quiet, f"XADD s {START_MS}-{seq} f v")
+    run(quiet, "KVSTREAM.ADD s DELAY 60000 f v")
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "XGROUP CREATE s done $")
+    run(quiet, "XREADGROUP GROUP g c COUNT 6 STREAMS s >")
+    run(quiet, f"XACK s g {START_MS}-0")
+    run(quiet, f"XNACK s g FAIL IDS 2 {START_MS}-4 {START_MS}-5")
+    clock.advance(5000)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100")
+    told = run(quiet, "KVSTREAM.INFO s")
+    assert (told["length"], told["delayed"]) == (10, 1)
+    assert told["retention"]["max_length"] == 100
+    done, group = told["groups"]
+    assert group == {
+        **{"name": b"g", "consumers": 1, "ready": 6, "leased": 3, "waiting": 0},
+        **{"held": 0, "dead": 0, "oldest_ms": 5000, "policy": {}},
+    }
+    assert (done["ready"], done["leased"], done["oldest_ms"]) == (0, 0, 0)
+
+
+def test_entries_held_for_their_key_are_told_apart(quiet: Store) -> None:
+    run(quiet, "XADD s 1-0 user a")
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.POLICY SET s g ORDERBY user")
+    for ms in range(2, 6):
+        run(quiet, f"XADD s {ms}-0 user a")
+
+    def read(txn: Txn) -> None:
+        stream, group = existing_group(txn, NAME, b"g")
+        ordering.take_new(txn, NAME, stream, group, consumer_of(txn, group, b"c"), 10)
+
+    quiet.engine.run(read)
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (1, 4, 0, 0)
+    assert group["policy"]["order_by"] == b"user"
+
+
+def test_entries_that_wait_for_another_delivery_are_told_apart(quiet: Store) -> None:
+    for ms in range(1, 6):
+        run(quiet, f"XADD s {ms}-0 f v")
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.POLICY SET s g LEASE 60000")
+    run(quiet, "XREADGROUP GROUP g c COUNT 4 STREAMS s >")
+    run(quiet, "KVSTREAM.NACK s g c DELAY 60000 1-0 1 2-0 1")
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (2, 0, 2, 1)
+
+
+def test_schedules_are_counted(quiet: Store) -> None:
+    run(quiet, "XADD s 1-0 f v")
+    run(quiet, "KVSTREAM.SCHEDULE SET s nightly @daily FIELDS f v")
+    assert run(quiet, "KVSTREAM.INFO s")["schedules"] == 1
+
+
+def test_dead_letters_of_a_group_are_counted(quiet: Store) -> None:
+    run(quiet, "XADD s 1-0 f v")
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.POLICY SET s g DELIVERIES 3")
+    run(quiet, "XADD s:dead 1-0 f v")
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert group["dead"] == 1
+
+
+def test_a_lag_that_is_unknown_is_counted_by_nodes_unless_they_are_many(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for ms in range(1, 500):
+        run(quiet, f"XADD s {ms}-0 f v")
+    run(quiet, "XDEL s 300-0")
+    run(quiet, "XGROUP CREATE s g 100-0")
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert group["ready"] == 398
+    monkeypatch.setattr(queue_info, "COUNTED_NODES", 3)
+    (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert group["ready"] is None

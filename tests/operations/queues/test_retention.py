@@ -1,0 +1,401 @@
+"""Retention: what its rules remove, what they never remove, and when the background looks."""
+
+from collections.abc import Callable
+
+import pytest
+
+from kvstream import ManualClock, Store
+from kvstream.commands.replies import ErrorReply, Map
+from kvstream.commands.table import Dispatcher
+from kvstream.layout.keys import qualified
+from kvstream.meta import timers
+from kvstream.meta.records import StreamMeta
+from kvstream.meta.retention import LATEST_ROWS
+from kvstream.operations.queues import compaction, due, retention
+from tests.opening import Stores
+from tests.patience import until
+
+NAME = qualified(0, b"s")
+Reopen = Callable[..., Store]
+
+
+@pytest.fixture
+def quiet(open_store: Stores) -> Store:
+    """A store whose background does nothing: the test makes the steps."""
+    store = open_store("own")
+    store.engine.timers.paused = True
+    return store
+
+
+def run(store: Store, command: str) -> object:
+    reply = Dispatcher(store.engine).execute([word.encode() for word in command.split()])
+    assert not isinstance(reply, ErrorReply), reply.text
+    return dict(reply.pairs) if isinstance(reply, Map) else reply
+
+
+def add(store: Store, first: int, last: int, fields: str = "f v") -> None:
+    """Append the entries first-0 ... last-0."""
+    for ms in range(first, last + 1):
+        run(store, f"XADD s {ms}-0 {fields}")
+
+
+def read(store: Store, count: int, group: str = "g") -> None:
+    run(store, f"XREADGROUP GROUP {group} c COUNT {count} STREAMS s >")
+
+
+def left(store: Store) -> list[int]:
+    return [entry.id.ms for entry in store.stream("s").range()]
+
+
+def background(store: Store) -> None:
+    """Let the background do all that it would do now."""
+    while store.engine.run(retention.changed_streams)[0] or store.engine.run(due.run_due, 100):
+        pass
+
+
+def stream_of(store: Store) -> StreamMeta:
+    return store.engine.catalog.streams[NAME]
+
+
+# --- rules --------------------------------------------------------------------------------------
+
+
+def test_rules_are_kept_shown_and_removed(quiet: Store, reopen: Reopen) -> None:
+    add(quiet, 1, 1)
+    assert run(quiet, "KVSTREAM.RETENTION GET s") == {}
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1000 MAXLEN 5 ACKED LATEST user")
+    store = reopen(quiet)
+    shown = run(store, "KVSTREAM.RETENTION GET s")
+    assert shown == {
+        **{b"max_age_ms": 1000, b"max_length": 5, b"max_bytes": 0},
+        **{b"acked": 1, b"latest": b"user", b"force": 0},
+    }
+    assert run(store, "KVSTREAM.RETENTION DEL s") == 1
+    assert run(store, "KVSTREAM.RETENTION DEL s") == 0
+    assert run(store, "KVSTREAM.RETENTION GET s") == {}
+
+
+@pytest.mark.parametrize(
+    ("command", "error"),
+    [
+        ("SET s", "wrong number of arguments|syntax error"),
+        ("SET s FORCE", "set at least one"),
+        ("SET s MAXAGE 0", "between 1 and 2^62"),
+        ("SET s MAXLEN -1", "between 1 and 2^62"),
+        ("SET s MAXBYTES x", "not an integer"),
+        ("SET s LATEST", "syntax error"),
+        ("SET none MAXLEN 1", "no such key"),
+        ("RUN none", "no such key"),
+    ],
+)
+def test_rules_that_cannot_hold_are_refused(quiet: Store, command: str, error: str) -> None:
+    add(quiet, 1, 1)
+    words = f"KVSTREAM.RETENTION {command}".encode().split()
+    reply = Dispatcher(quiet.engine).execute(words)
+    assert isinstance(reply, ErrorReply)
+    assert any(part in reply.text for part in error.split("|")), reply.text
+
+
+def test_maxlen_keeps_the_last_entries(quiet: Store) -> None:
+    add(quiet, 1, 250)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 7")
+    assert run(quiet, "KVSTREAM.RETENTION RUN s") == 243
+    assert left(quiet) == list(range(244, 251))
+    assert quiet.stats()["queues"]["retained_removed"] == 243
+
+
+def test_maxage_removes_entries_at_their_age(quiet: Store, clock: ManualClock) -> None:
+    clock.ms = 10_000
+    add(quiet, 9_000, 9_005)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1500")
+    background(quiet)
+    assert len(left(quiet)) == 6
+    clock.ms = 10_502
+    background(quiet)
+    assert left(quiet) == [9003, 9004, 9005]
+
+
+def test_maxbytes_removes_whole_nodes_and_never_the_last(quiet: Store) -> None:
+    add(quiet, 1, 1000, "f " + "x" * 100)
+    size = stream_of(quiet).length * 105
+    run(quiet, f"KVSTREAM.RETENTION SET s MAXBYTES {size // 2}")
+    run(quiet, "KVSTREAM.RETENTION RUN s")
+    assert 400 < len(left(quiet)) < 520
+    assert left(quiet)[-1] == 1000
+    add(quiet, 1001, 1500, "f " + "x" * 100)
+    run(quiet, "KVSTREAM.RETENTION RUN s")
+    assert 400 < len(left(quiet)) < 520
+    run(quiet, "KVSTREAM.RETENTION SET s MAXBYTES 1")
+    run(quiet, "KVSTREAM.RETENTION RUN s")
+    assert 0 < len(left(quiet)) <= 100
+
+
+def test_bytes_of_a_stream_that_others_trim_and_delete_from_are_counted_anew(quiet: Store) -> None:
+    add(quiet, 1, 2000, "f " + "x" * 100)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXBYTES 10000000")
+    run(quiet, "KVSTREAM.RETENTION RUN s")
+    run(quiet, "XTRIM s MINID 333")
+    run(quiet, "XDEL s " + " ".join(f"{ms}-0" for ms in range(600, 900)))
+    run(quiet, "KVSTREAM.RETENTION RUN s")
+    stream = stream_of(quiet)
+    assert stream.retained is not None
+    nodes = sum(segment.nodes for segment in stream.retained.segments)
+    assert nodes == stream.nodes - bool(stream.open_live)
+
+
+# --- what groups need ---------------------------------------------------------------------------
+
+
+def test_acked_removes_what_every_group_has_acknowledged(quiet: Store) -> None:
+    add(quiet, 1, 10)
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "XGROUP CREATE s h 0")
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED")
+    read(quiet, 5)
+    run(quiet, "XACK s g 1-0 2-0 3-0 5-0")
+    background(quiet)
+    assert len(left(quiet)) == 10
+    read(quiet, 3, "h")
+    run(quiet, "XACK s h 1-0 2-0 3-0")
+    background(quiet)
+    assert left(quiet) == list(range(4, 11))
+
+
+def test_acked_keeps_a_stream_without_groups(quiet: Store) -> None:
+    add(quiet, 1, 10)
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED")
+    background(quiet)
+    assert len(left(quiet)) == 10
+
+
+def test_an_entry_that_is_never_acknowledged_keeps_itself_and_not_the_stream(quiet: Store) -> None:
+    add(quiet, 1, 5000)
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED")
+    read(quiet, 4900)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 4901) if ms not in (3, 777)))
+    background(quiet)
+    assert left(quiet) == [3, 777, *range(4901, 5001)]
+    run(quiet, "XACK s g 3-0 777-0")
+    background(quiet)
+    assert left(quiet) == list(range(4901, 5001))
+
+
+@pytest.mark.parametrize("rule", ["MAXLEN 2", "MAXAGE 1", "MAXBYTES 1"])
+def test_no_rule_removes_what_a_group_needs(quiet: Store, clock: ManualClock, rule: str) -> None:
+    add(quiet, 1, 300)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 150)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 151) if ms != 50))
+    run(quiet, f"KVSTREAM.RETENTION SET s {rule}")
+    background(quiet)
+    assert left(quiet) == [50, *range(151, 301)]
+
+
+@pytest.mark.parametrize("rule", ["MAXLEN 2", "MAXAGE 1"])
+def test_force_removes_it(quiet: Store, rule: str) -> None:
+    add(quiet, 1, 300)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 150)
+    run(quiet, f"KVSTREAM.RETENTION SET s {rule} FORCE")
+    background(quiet)
+    assert left(quiet) == ([299, 300] if rule == "MAXLEN 2" else [])
+
+
+def test_retention_goes_with_its_stream_when_that_is_renamed(quiet: Store) -> None:
+    add(quiet, 1, 10)
+    run(quiet, "RENAME s t")
+    run(quiet, "KVSTREAM.RETENTION SET t MAXLEN 3")
+    run(quiet, "RENAME t s")
+    add(quiet, 11, 12)
+    background(quiet)
+    assert left(quiet) == [10, 11, 12]
+
+
+# --- the latest entry of each value -------------------------------------------------------------
+
+
+def test_latest_keeps_the_last_entry_of_each_value_and_those_without_the_field(
+    quiet: Store, reopen: Reopen
+) -> None:
+    for ms, fields in enumerate(["u a n 1", "u b n 2", "x a", "u a n 3", "u c n 4", "u b n 5"], 1):
+        run(quiet, f"XADD s {ms}-0 {fields}")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    background(quiet)
+    assert left(quiet) == [3, 4, 5, 6]
+    store = reopen(quiet)
+    store.engine.timers.paused = True
+    run(store, "XADD s 7-0 u c n 6")
+    background(store)
+    assert left(store) == [3, 4, 6, 7]
+
+
+def test_latest_compacts_many_entries_in_steps(quiet: Store) -> None:
+    for number in range(3000):
+        run(quiet, f"XADD s {number + 1}-0 u {number % 7}")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    assert quiet.engine.run(retention.run, NAME)[1]
+    background(quiet)
+    assert left(quiet) == list(range(2994, 3001))
+
+
+def test_latest_waits_at_the_first_entry_that_a_group_needs(quiet: Store) -> None:
+    for ms in range(1, 7):
+        run(quiet, f"XADD s {ms}-0 u a")
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 4)
+    run(quiet, "XACK s g 1-0 2-0 4-0")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    background(quiet)
+    assert left(quiet) == [2, 3, 4, 5, 6]
+    run(quiet, "XACK s g 3-0")
+    background(quiet)
+    assert left(quiet) == [4, 5, 6]
+
+
+def test_another_field_begins_anew(quiet: Store) -> None:
+    for ms in range(1, 5):
+        run(quiet, f"XADD s {ms}-0 u {ms} w same")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    background(quiet)
+    assert len(left(quiet)) == 4
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST w")
+    background(quiet)
+    assert left(quiet) == [4]
+
+
+def test_rows_of_values_whose_entries_have_gone_are_deleted(quiet: Store) -> None:
+    for ms in range(1, 200):
+        run(quiet, f"XADD s {ms}-0 u {ms}")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u MAXLEN 5")
+    for ms in range(200, 220):
+        run(quiet, f"XADD s {ms}-0 u {ms}")
+        background(quiet)
+    rows = quiet.engine.run(lambda txn: list(timers.scan_rows(txn, stream_of(quiet), LATEST_ROWS)))
+    assert len(rows) < 30
+
+
+# --- when the background looks ------------------------------------------------------------------
+
+
+def test_an_idle_stream_has_no_timer(quiet: Store) -> None:
+    add(quiet, 1, 10)
+    run(quiet, "XGROUP CREATE s g $")
+    run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100 MAXBYTES 100000 ACKED LATEST f")
+    background(quiet)
+    assert stream_of(quiet).due_at == 0
+    assert quiet.engine.run(retention.changed_streams) == (0, 1)
+
+
+def test_a_stream_waits_for_the_age_of_its_first_entry(quiet: Store, clock: ManualClock) -> None:
+    now = clock.now_ms()
+    add(quiet, now - 10, now)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 60000")
+    background(quiet)
+    assert stream_of(quiet).due_at == now - 10 + 60_000
+
+
+def test_rows_of_a_waiting_timer_do_not_grow(quiet: Store, clock: ManualClock) -> None:
+    run(quiet, "KVSTREAM.RETENTION GET s")
+    add(quiet, 1, 1)
+    run(quiet, "XGROUP CREATE s g 0")
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED MAXAGE 100000")
+    for ms in range(2, 30):
+        add(quiet, ms, ms)
+        read(quiet, 1)
+        clock.advance(1100)
+        background(quiet)
+    found = quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet))))
+    assert len(found) == 1
+
+
+def test_the_threads_do_it_all_by_themselves(open_store: Stores) -> None:
+    store = open_store("own")
+    add(store, 1, 10)
+    run(store, "KVSTREAM.RETENTION SET s MAXLEN 3")
+    until(lambda: len(left(store)) == 3, "the first check")
+    add(store, 11, 20)
+    until(lambda: left(store) == [18, 19, 20], "the check of a changed stream")
+
+
+def test_steps_are_bounded_and_the_rest_comes_at_once(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "STEP_ENTRIES", 100)
+    add(quiet, 1, 1000)
+    run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 10")
+    assert quiet.engine.run(due.run_due, 1) == 1
+    assert len(left(quiet)) == 900
+    assert quiet.engine.run(due.run_due, 1) == 1
+    assert len(left(quiet)) == 800
+
+
+def test_run_ends_when_entries_are_acknowledged_between_its_steps(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
+    add(quiet, 1, 1000)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 1000)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(1, 1001) if ms % 10))
+    run(quiet, "KVSTREAM.RETENTION SET s ACKED")
+    assert quiet.engine.run(retention.run, NAME) == (180, True)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(10, 1001, 10)))
+    assert run(quiet, "KVSTREAM.RETENTION RUN s") == 820
+
+
+def test_age_and_length_together_pass_entries_that_stay_pending(
+    quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "THINNED_ENTRIES", 150)
+    now = clock.now_ms()
+    add(quiet, now - 1000, now - 1)
+    run(quiet, "XGROUP CREATE s g 0")
+    read(quiet, 1000)
+    run(quiet, "XACK s g " + " ".join(f"{ms}-0" for ms in range(now - 300, now)))
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 990 MAXLEN 710")
+    assert run(quiet, "KVSTREAM.RETENTION RUN s") == 290
+    assert left(quiet) == [*range(now - 1000, now - 300), *range(now - 10, now)]
+
+
+def test_ids_of_the_far_future_have_a_timer_too(quiet: Store) -> None:
+    run(quiet, "XADD s 18446744073709551614-0 f v")
+    run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1000")
+    background(quiet)
+    background(quiet)
+    assert len(left(quiet)) == 1
+    assert run(quiet, "KVSTREAM.RETENTION DEL s") == 1
+    assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []
+
+
+def test_very_many_streams_are_looked_at_in_turn(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(retention, "LOOKED", 3)
+    monkeypatch.setattr(retention, "LOOKED_CHECKS", 2)
+    for number in range(8):
+        run(quiet, f"XADD s{number} * f v")
+        run(quiet, f"KVSTREAM.RETENTION SET s{number} MAXLEN 1")
+    while quiet.engine.run(retention.changed_streams)[0]:
+        pass
+    for number in range(8):
+        run(quiet, f"XADD s{number} * f v")
+    looks = [quiet.engine.run(retention.changed_streams) for _ in range(4)]
+    assert looks == [(2, 2)] * 4
+    assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8
+
+
+def test_compaction_goes_on_where_it_was_when_the_store_is_opened_again(
+    quiet: Store, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compaction, "STEP_ENTRIES", 100)
+    for number in range(1, 1001):
+        run(quiet, f"XADD s {number}-0 u {number % 7}")
+    run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
+    quiet.engine.run(due.run_due, 1)
+    assert len(left(quiet)) == 907
+    store = reopen(quiet)
+    background(store)
+    assert left(store) == list(range(994, 1001))
+    rows = store.engine.run(lambda txn: list(timers.scan_rows(txn, stream_of(store), b"Pk")))
+    assert len(rows) == 7
