@@ -93,6 +93,7 @@ SECTIONS = {
     },
     "Jobs": {
         "queues.work.work": "Run the jobs of an application.",
+        "queues.jobs.jobs": "List, show, cancel and retry jobs.",
     },
     "Files": {
         "importing.command.import_": "Append the rows of a FILE or stdin to a stream.",

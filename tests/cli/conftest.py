@@ -7,16 +7,19 @@ or on a redis-server that has the same in it.
 
 import os
 import shutil
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import redis
 
-from kvstream import ManualClock, Queue, Store
+from kvstream import Jobs, ManualClock, Queue, Store
+from kvstream.jobs import Worker
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import schedules
 from tests.cli.program import Program, RemoteProgram
+from tests.patience import until
 from tests.server.conftest import Served, redis_port, redis_process
 
 __all__ = ["redis_port", "redis_process"]
@@ -73,6 +76,30 @@ def store_of_emails(tmp_path_factory: pytest.TempPathFactory) -> Path:
         store.engine.run(schedules.set_schedule, qualified(0, b"emails"), b"nightly", *rule)
         assert store.check() == []
     return directory
+
+
+@pytest.fixture(scope="session")
+def store_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, str]]:
+    """A closed store with jobs, to copy, and the IDs of the jobs by their status."""
+    directory = tmp_path_factory.mktemp("jobs") / "store"
+    jobs = Jobs(directory, durability="no")
+
+    @jobs.task(name="send", retries=0)
+    def send(to: str) -> str:
+        if to == "nobody":
+            raise ValueError("no such user")
+        return f"sent to {to}"
+
+    with jobs:
+        ended = {"done": send.enqueue("ann"), "failed": send.enqueue("nobody")}
+        stopping = threading.Event()
+        worker = threading.Thread(target=Worker(jobs).run, args=[stopping, threading.Event()])
+        worker.start()
+        until(lambda: all(handle.status == status for status, handle in ended.items()))
+        stopping.set()
+        worker.join()
+        left = {"scheduled": send.enqueue("bob", delay=10**9), "queued": send.enqueue("cyd")}
+    return directory, {status: handle.id for status, handle in {**ended, **left}.items()}
 
 
 def files_of(directory: Path) -> set[tuple[str, int, int]]:
@@ -153,6 +180,27 @@ def emails(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterat
     source: Path = request.getfixturevalue("store_of_emails")
     directory = tmp_path / "emails"
     shutil.copytree(source, directory)
+    if place == "server":
+        yield from _served(directory)
+        return
+    yield Program(directory)
+    with Store.open(directory, read_only=True) as store:
+        assert store.check() == []
+
+
+@pytest.fixture
+def job_ids(store_of_jobs: tuple[Path, dict[str, str]]) -> dict[str, str]:
+    """The IDs of the jobs of ``with_jobs`` by their status."""
+    return store_of_jobs[1]
+
+
+@pytest.fixture
+def with_jobs(
+    place: str, store_of_jobs: tuple[Path, dict[str, str]], tmp_path: Path
+) -> Iterator[Program]:
+    """The program on a store or server with four jobs, of as many statuses."""
+    directory = tmp_path / "jobs"
+    shutil.copytree(store_of_jobs[0], directory)
     if place == "server":
         yield from _served(directory)
         return

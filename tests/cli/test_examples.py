@@ -81,6 +81,12 @@ def run_on_queue(words: list[str], emails: Program) -> None:
     emails(*(delayed["ticket"] if word[:2] == "@4" else word for word in words))
 
 
+def run_on_jobs(words: list[str], with_jobs: Program, ids: dict[str, str]) -> None:
+    """Run an example about jobs; its ID is that of a job of the fitting status."""
+    job_id = ids[{"cancel": "queued", "retry": "failed"}.get(words[1], "done")]
+    with_jobs(*(job_id if word.startswith("018bcfe5-") else word for word in words))
+
+
 @pytest.mark.parametrize("line", EXAMPLES)
 def test_every_example_runs_as_it_stands(
     line: str,
@@ -91,6 +97,9 @@ def test_every_example_runs_as_it_stands(
     words = words_of(line)
     if words[0] in ON_QUEUES:
         run_on_queue(words, request.getfixturevalue("emails"))
+        return
+    if words[0] == "jobs":
+        run_on_jobs(words, request.getfixturevalue("with_jobs"), request.getfixturevalue("job_ids"))
         return
     orders: Program = request.getfixturevalue("orders")
     monkeypatch.chdir(tmp_path)

@@ -437,3 +437,13 @@ def test_the_shell_completes_groups_and_schedules(emails: Program) -> None:
         env |= {"_KVSTREAM_COMPLETE": "bash_complete", "KVSTREAM_STORE": str(emails.directory)}
         done = CliRunner().invoke(main, env=env, prog_name="kvstream")
         assert done.stdout.split() == offered
+
+
+@pytest.mark.places("redis")
+def test_a_redis_is_told_that_it_has_no_queues(orders: Program) -> None:
+    for words in (["queue", "info", "orders"], ["queue", "ls"], ["delayed", "ls", "orders"]):
+        told = orders(*words, code=1).stderr
+        assert "is a command of kvstream" in told
+        assert len(told.splitlines()) == 1
+    (sample,) = orders.json("top", "--once")
+    assert "delayed" not in sample["streams"][0]

@@ -1,0 +1,65 @@
+"""Jobs from the command line, without their application."""
+
+import pytest
+
+from tests.cli.program import Program
+
+pytestmark = pytest.mark.places("store", "server")
+
+
+def statuses(with_jobs: Program) -> dict[str, str]:
+    return {row["id"]: row["status"] for row in with_jobs.json("jobs", "ls")}
+
+
+def test_jobs_ls_tells_the_status_of_each(with_jobs: Program, job_ids: dict[str, str]) -> None:
+    rows = {row["status"]: row for row in with_jobs.json("jobs", "ls")}
+    assert {status: row["id"] for status, row in rows.items()} == job_ids
+    assert {row["task"] for row in rows.values()} == {"send"}
+    assert rows["failed"]["error"] == "ValueError: no such user"
+    assert rows["failed"]["queue"] == "jobs"
+    assert rows["scheduled"]["due_ms"] > rows["queued"]["enqueued_ms"]
+    text = with_jobs("jobs", "ls", "--status", "failed").stdout
+    assert job_ids["failed"] in text
+    assert job_ids["done"] not in text
+    assert with_jobs.json("jobs", "ls", "--task", "none") == []
+    assert with_jobs.json("jobs", "ls", "--name", "others") == []
+    assert len(with_jobs.json("jobs", "ls", "--count", "2")) == 2
+
+
+def test_jobs_show_has_result_or_error(with_jobs: Program, job_ids: dict[str, str]) -> None:
+    done = with_jobs.one("jobs", "show", job_ids["done"])
+    assert (done["status"], done["result"], done["task"]) == ("done", "sent to ann", "send")
+    failed = with_jobs.one("jobs", "show", job_ids["failed"])
+    assert failed["error"] == "ValueError: no such user"
+    assert "raise ValueError" in failed["traceback"]
+    assert "  Traceback (most recent call last):" in with_jobs.lines(
+        "jobs", "show", job_ids["failed"]
+    )
+    waiting = with_jobs.one("jobs", "show", job_ids["queued"])
+    assert (waiting["status"], waiting["result"]) == ("queued", None)
+
+
+def test_jobs_cancel_ends_what_has_not_ended(with_jobs: Program, job_ids: dict[str, str]) -> None:
+    with_jobs("jobs", "cancel", job_ids["queued"], job_ids["scheduled"])
+    assert statuses(with_jobs) == {
+        job_ids["done"]: "done",
+        job_ids["failed"]: "failed",
+        job_ids["queued"]: "cancelled",
+        job_ids["scheduled"]: "cancelled",
+    }
+    lines = with_jobs.lines("jobs", "cancel", job_ids["done"], code=1)
+    assert lines == [f"{job_ids['done']} had ended"]
+
+
+def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[str, str]) -> None:
+    assert with_jobs.lines("jobs", "retry", job_ids["failed"]) == [
+        f"{job_ids['failed']} queued again"
+    ]
+    assert statuses(with_jobs)[job_ids["failed"]] in ("queued", "retrying")
+    with_jobs("jobs", "retry", job_ids["queued"], code=1)
+
+
+def test_a_job_that_is_not_there_is_told(with_jobs: Program) -> None:
+    told = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
+    assert "another --name" in told
+    assert "not the ID of a job" in with_jobs("jobs", "show", "nonsense", code=2).stderr
