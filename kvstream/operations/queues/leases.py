@@ -9,7 +9,16 @@ from collections.abc import Callable, Sequence
 from functools import partial
 
 from kvstream.errors import InvalidArgument
-from kvstream.meta.pel import Targets, drop, note_renewed, plan, runs_at, signal_freed
+from kvstream.meta.pel import (
+    Targets,
+    drop,
+    drop_one,
+    note_renewed,
+    plan,
+    run_at,
+    runs_at,
+    signal_freed,
+)
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.timers import TIME_MAX
@@ -63,12 +72,29 @@ def _held(
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
     """Acknowledge the deliveries of a consumer whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
     txn.frees = True
+    if len(tokens) == 1:
+        return [_ack_one(txn, name, of_group, consumer, *tokens[0])]
+    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
     if parts:
         drop(txn, of_group, [eid for _, ids in parts for eid in ids])
         signal_freed(txn, name, of_group)
     return outcomes
+
+
+def _ack_one(
+    txn: Txn, name: bytes, group: GroupMeta, consumer: bytes, eid: StreamID, deliveries: int
+) -> int:
+    """Acknowledge one delivery, and return its outcome."""
+    packed = PACKED(*eid)
+    run = run_at(txn, group, packed)
+    if run is None or packed not in run.ids:
+        return LeaseOutcome.NOT_PENDING
+    if not run.owned or run.owner != consumer or run.deliveries != deliveries:
+        return LeaseOutcome.LOST
+    drop_one(txn, group, packed)
+    signal_freed(txn, name, group)
+    return LeaseOutcome.DONE
 
 
 def extend(
