@@ -25,10 +25,12 @@ if TYPE_CHECKING:
     from kvstream.jobs.job import Job
     from kvstream.queue import Message
 
-POLL_S = 0.5
+POLL_S = 0.1
 """Longest wait for a job: a signal to stop is noticed after it."""
 LOOK_S = 0.05
 """Pause between two looks while the worker stops."""
+GATHER_S = 0.001
+"""Longest wait for one more job to end, before a read for the room that there is."""
 LATE_S = 5.0
 """Seconds that cancelled tasks have to end."""
 FAILED_PAUSE_S = 1.0
@@ -86,6 +88,8 @@ class Worker:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._ended = threading.Event()
+        self._wakes = threading.Event()
+        """A deadline is new, or all is over."""
 
     @property
     def is_stuck(self) -> bool:
@@ -107,18 +111,16 @@ class Worker:
         finally:
             self._finish(at_once)
             self._ended.set()
-            self._notify()
+            self._wakes.set()
             keeper.join()
             self._threads.close()
             self._close_loop()
 
     def _step(self, stop: Stop) -> None:
         """Take as many jobs as there is room for, and begin them."""
-        with self._changed:
-            room = self.concurrency - len(self._runs)
-            if room <= 0:
-                self._changed.wait(POLL_S)
-                return
+        room = self._room()
+        if room <= 0:
+            return
         try:
             found = take(self._queues, room, POLL_S)
         except KVStreamError as error:
@@ -135,13 +137,28 @@ class Worker:
             if job is not None:
                 self._begin(job, message)
 
+    def _room(self) -> int:
+        """Return how many jobs can begin at once; wait for some to end if there is no room.
+
+        While jobs end one right after the other, wait until half have ended: one read for several
+        jobs takes little longer than one for a single job.
+        """
+        half = (self.concurrency + 1) // 2
+        with self._changed:
+            if len(self._runs) >= self.concurrency:
+                self._changed.wait(POLL_S)
+            while half < len(self._runs) < self.concurrency and self._changed.wait(GATHER_S):
+                pass
+            return self.concurrency - len(self._runs)
+
     def _begin(self, job: Job, message: Message) -> None:
         assert job.task is not None
         timeout = None if job.task.is_async else job.task.timeout
         run = Run(job, message, None if timeout is None else monotonic() + timeout)
         with self._changed:
             self._runs.add(run)
-            self._changed.notify_all()
+        if run.deadline is not None:
+            self._wakes.set()
         if job.task.is_async:
             run.future = asyncio.run_coroutine_threadsafe(self._run_async(run), self._event_loop())
         else:
@@ -165,10 +182,6 @@ class Worker:
                 self._runs.discard(run)
             elif run.abandoned and run.future is None:
                 self._stuck -= 1
-            self._changed.notify_all()
-
-    def _notify(self) -> None:
-        with self._changed:
             self._changed.notify_all()
 
     # --- the event loop -------------------------------------------------------------------------
@@ -201,9 +214,13 @@ class Worker:
         every_s = self.jobs.lease_s / 3
         due = monotonic() + every_s
         while not self._ended.is_set():
+            self._wakes.clear()
             with self._changed:
-                deadlines = [run.deadline for run in self._runs if run.deadline is not None]
-                self._changed.wait(max(0.0, min([due, *deadlines]) - monotonic()))
+                runs = list(self._runs)
+            deadlines = [run.deadline for run in runs if run.deadline is not None]
+            if self._wakes.wait(max(0.0, min([due, *deadlines]) - monotonic())):
+                continue
+            with self._changed:
                 runs = list(self._runs)
             now = monotonic()
             try:
