@@ -1,7 +1,9 @@
 """The store or server that a command line names, opened for as long as a command needs it.
 
 A command works on the library's ``Store``, in a directory or on a server. A directory is opened
-read-only by a command that only reads: then several may read at once, and nothing in it changes.
+read-only by a command that only reads: then several may read at once, and nothing in it changes. If
+a process has it open and shares it (``shared=True``, ``kvstream work``), the command is one of its
+clients.
 The engine is imported when a store is opened, since a help text does not need it.
 """
 
@@ -32,6 +34,7 @@ from kvstream.errors import (
     NoSuchKey,
     RequestError,
     ServerLoading,
+    ServerUnavailable,
     StoreLocked,
     WrongType,
 )
@@ -164,9 +167,14 @@ class DirectorySession:
         path = self.path
 
         def attempt() -> Store:
-            return Store.open(
-                path, durability=self.durability, db=self.db, read_only=read_only, create=create
-            )
+            try:
+                return Store.open(
+                    path, durability=self.durability, db=self.db, read_only=read_only, create=create
+                )
+            except StoreLocked:
+                if (store := _of_owner(path, self.db)) is None:
+                    raise
+                return store
 
         with wait_for_store(path, self.wait_s, attempt) as store:
             yield store
@@ -187,7 +195,11 @@ class DirectorySession:
         return stream.count_after(eid)
 
     def size_on_disk(self, store: Store) -> int:
-        size: int = store.stats()["size_on_disk"]
+        """Return the bytes of the directory's files."""
+        size: int | None = store.stats().get("size_on_disk")
+        if size is None:  # another process has the store open, and shares it
+            files = [each for each in self.path.rglob("*") if each.is_file()]
+            size = sum(each.stat().st_size for each in files)
         return size
 
     @contextmanager
@@ -392,6 +404,23 @@ def _names(store: Store, stream: bytes | None, group: bytes | None) -> Iterator[
     if group is None:
         return (each.name for each in store.stream(stream).groups())
     return (each.name for each in store.stream(stream).group(group).consumers())
+
+
+def _of_owner(path: Path, db: int) -> Store | None:
+    """Return the store of the process that has a directory open, None if it does not share it."""
+    from kvstream.remote.connection import CONNECT_S
+    from kvstream.remote.engine import open_server
+    from kvstream.shared.owner import SOCKET, Place
+    from kvstream.store import Store
+
+    place = Place(path)
+    if not (place.directory / SOCKET).exists():
+        return None
+    place.check()
+    try:
+        return Store(open_server(place.url, db, CONNECT_S), db)
+    except ServerUnavailable:  # a killed owner has left the socket
+        return None
 
 
 def retry(attempt: Callable[[], T], wait_s: float, transient: type[Exception]) -> T:
