@@ -7,6 +7,7 @@ default.
 """
 
 import logging
+import signal
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -141,11 +142,23 @@ def sides() -> dict[str, Open]:
     }
 
 
+@contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what rq and huey do with signals: Ctrl-C ends the benchmark."""
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [(number, signal.getsignal(number)) for number in numbers]
+    try:
+        yield
+    finally:
+        for number, handler in before:
+            signal.signal(number, handler)
+
+
 def seconds_of(opened: Open, folder: Path, count: int) -> float:
     """Enqueue and run jobs; return the seconds until the last one was done."""
     folder.mkdir(parents=True)
     done.clear()
-    with opened(folder) as side:
+    with _signals_kept(), opened(folder) as side:
         begun = time.perf_counter()
         for number in range(count):
             side.enqueue(number)

@@ -14,6 +14,7 @@ import pytest
 
 import kvstream
 from kvstream import Store, StoreLocked
+from kvstream.adapters.tasks import Tasks
 from tests.patience import PATIENCE_S, until
 from tests.serving import ServerProcess
 
@@ -148,3 +149,20 @@ def all_are_done_though_workers_are_killed(
             until(lambda: len(done(store)) >= sent - TASKS // 2, "tasks", 0.02)  # noqa: B023
             workers.kill_one()
         until(lambda: done(store) == set(range(sent)), "all tasks", 0.05)
+
+
+@pytest.fixture(autouse=True)
+def _ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """End the threads that renew the leases of a test's readers."""
+    readers: list[Tasks] = []
+    begin = Tasks.__init__
+
+    def noted(self: Tasks, *args: Any, **kwargs: Any) -> None:
+        begin(self, *args, **kwargs)
+        readers.append(self)
+
+    monkeypatch.setattr(Tasks, "__init__", noted)
+    yield
+    for reader in readers:
+        if reader._end is not None:
+            reader._end()
