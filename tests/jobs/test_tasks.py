@@ -236,7 +236,10 @@ def test_a_waiting_program_is_told_of_a_timeout(jobs: Jobs) -> None:
         asyncio.run(program())
 
 
-def test_a_result_that_is_not_kept_is_unknown(jobs: Jobs, working: Start) -> None:
+def test_a_result_that_is_not_kept_is_unknown(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.jobs.handle.LOOK_S", 0.1)
     done = threading.Event()
 
     @jobs.task(result_ttl=0)

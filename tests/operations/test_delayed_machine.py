@@ -199,5 +199,5 @@ class QueueMachine(RuleBasedStateMachine):
         assert pending == sum(each.state == DELIVERED for each in self.stream)
 
 
-QueueMachine.TestCase.settings = settings(max_examples=30, stateful_step_count=40)
+QueueMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40)
 TestQueueMachine = QueueMachine.TestCase

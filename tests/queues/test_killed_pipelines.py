@@ -20,7 +20,7 @@ from tests.patience import PATIENCE_S
 from tests.remote.conftest import Places
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 5
+ROUNDS = 3
 MESSAGES = 150
 LIFE_S = (0.05, 0.6)
 

@@ -199,5 +199,5 @@ class IndexedOrderMachine(OrderMachine):
 TestOrder = OrderMachine.TestCase
 TestIndexedOrder = IndexedOrderMachine.TestCase
 TestOrder.settings = TestIndexedOrder.settings = settings(
-    max_examples=25, stateful_step_count=40, deadline=None
+    max_examples=12, stateful_step_count=40, deadline=None
 )

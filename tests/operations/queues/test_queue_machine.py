@@ -459,7 +459,7 @@ def test_each_message_is_in_exactly_one_state(
     run_machine(
         machine,
         settings=settings(
-            max_examples=40,
+            max_examples=25,
             stateful_step_count=40,
             suppress_health_check=list(HealthCheck),
             print_blob=True,

@@ -208,5 +208,5 @@ class RetentionMachine(RuleBasedStateMachine):
             assert self.needed() & set(self.entries) <= there
 
 
-RetentionMachine.TestCase.settings = settings(max_examples=25, stateful_step_count=40)
+RetentionMachine.TestCase.settings = settings(max_examples=15, stateful_step_count=40)
 TestRetention = RetentionMachine.TestCase
