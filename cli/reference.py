@@ -29,9 +29,9 @@ A store is embedded: either one process has it open for writing, or several have
 reading. A command that only reads opens the store read-only and changes nothing in it. If
 another process has the store open, a command waits for `--wait` (1 s), then ends with exit code
 3 and names that process; if it shares the store (`shared=True`, `kvstream work`), the command is
-one of its clients, and only what needs the files is refused. `tail --follow` and `read --block` poll the store, and leave it closed
-in between. To read what a long-running process writes, let it write a checkpoint and open that;
-or run a server (`serve`) on the store, and use `--url`.
+one of its clients, and only what needs the files is refused. `tail --follow` and `read --block`
+poll the store, and leave it closed in between. To read what a long-running process writes, let it
+write a checkpoint and open that; or run a server (`serve`) on the store, and use `--url`.
 
 ## On a server
 
