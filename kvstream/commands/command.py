@@ -228,6 +228,8 @@ class Command:
     """The arguments as HELP writes them, unless it shows ``syntax``."""
     arity: int = 0
     """Words of a request with the name; negative: at least so many. 0: taken from ``syntax``."""
+    any_key: Callable[[Argv], bool] | None = None
+    """Whether a request may write keys that it does not name: its user needs all keys."""
     tells: bool = field(init=False, repr=False)
     """Its reply depends on the keys of the store."""
     writes: bool = field(init=False, repr=False)
@@ -287,13 +289,14 @@ class Family:
         tips: str = "",
         usage: str | None = None,
         arity: int = 0,
+        any_key: Callable[[Argv], bool] | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated handler; the arguments are those of ``Command``."""
 
         def register(run: H) -> H:
             self.commands[name] = Command(
                 *(name, run, syntax, flags, keys, since, group or self._group),
-                *(categories, uses, uses_of, tips, usage, arity),
+                *(categories, uses, uses_of, tips, usage, arity, any_key),
             )
             return run
 

@@ -164,6 +164,8 @@ class Rights:
             return Refusal("cmd", 0, name.encode())
         if self._all_keys:
             return None
+        if command.any_key is not None and command.any_key(argv):
+            return Refusal("key", 0, command.keys_of(argv)[0])
         for at, use in enumerate(key_uses(command, argv)):
             if not self.may(use.key, use.reads, use.writes):
                 return Refusal("key", at, use.key)

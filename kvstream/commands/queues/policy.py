@@ -4,7 +4,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
-from kvstream.commands.command import FAST_READ, GROW, OURS, SECOND, WRITE, Answer, Family, Session
+from kvstream.commands.command import (
+    FAST_READ,
+    GROW,
+    OURS,
+    SECOND,
+    WRITE,
+    Answer,
+    Family,
+    Keys,
+    Session,
+    flags,
+)
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
@@ -72,13 +83,31 @@ _OPTIONS: dict[bytes, Option[_Changes]] = {
 }
 
 
+class _PolicyKeys(Keys):
+    """The keys of SET: the stream, and that of the dead letters."""
+
+    def of(self, argv: Argv) -> list[bytes]:
+        keys, at = [*argv[2:3]], 4
+        while at < len(argv):
+            word = argv[at].upper()
+            if word == b"DEAD" and at + 1 < len(argv):
+                keys.append(argv[at + 1])
+            at += 1 + _WORDS.get(word, 0)
+        return keys
+
+
+_WORDS = {word: option[0] for word, option in _OPTIONS.items()}
+_WORDS |= {b"EXP": 2, b"PERKEY": 1, b"JITTER": 1, b"BACKOFF": 0}
+"""The arguments of each option, of which none is an option; those of BACKOFF are skipped."""
+
+
 @COMMANDS.command(
     "kvstream.policy|set",
     "key group [LEASE ms] [DELIVERIES count] [BACKOFF delays|EXP base cap [JITTER percent]] "
     "[DEAD key] [ORDERBY field [PERKEY count]] [INFLIGHT count] [RATE count ms] [REAP ms]",
-    *(GROW, SECOND),
+    *(flags("write denyoom movablekeys"), _PolicyKeys(2, 2)),
     since=OURS,
-    uses="RW update",
+    uses="RW update,RW insert",
 )
 def policy_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set rules of a group, leave its others, and return all of them.

@@ -86,15 +86,17 @@ class _RedriveKeys(Keys):
 
 
 _WORDS = {word: option[0] - (word == b"IDS") for word, option in _OPTIONS.items()}
+_KEYS = _RedriveKeys(2, 2)
 
 
 @COMMANDS.command(
     "kvstream.redrive|start",
     "key [TO key] [IDS numids id [id ...]] [WHERE field value] [COUNT count] "
     "[RATE count milliseconds] [DRYRUN]",
-    *(flags("write denyoom movablekeys"), _RedriveKeys(2, 2)),
+    *(flags("write denyoom movablekeys"), _KEYS),
     since=OURS,
     uses="RW access delete,RW insert",
+    any_key=lambda argv: len(_KEYS.of(argv)) == 1,
 )
 def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Move dead letters to the streams they came from, without the fields of the dead letter.
@@ -108,7 +110,7 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
     restart. Each of its steps is one commit: no entry is lost, and none is doubled. One job of a
     key runs at a time.
 
-    The streams that letters came from are not checked against the keys that the user may write.
+    Without TO, letters go to the streams that they name: the user needs permission for all keys.
     """
     asked, args, name = _Asked(), Args(argv, 3), session.prefix + argv[2]
     args.take_options(_OPTIONS, asked)
