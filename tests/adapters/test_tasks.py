@@ -109,11 +109,13 @@ def test_a_forked_child_reads_as_another_consumer(store: Store) -> None:
     tasks = reader(store)
     tasks.put("q", b"1")
     held = tasks.get("q")
-    before = tasks.consumer
+    before, end = tasks.consumer, tasks._end
+    assert end is not None
     tasks._pid = 0  # as in a child, whose parent had another one
     tasks.put("q", b"2")
     assert tasks.get("q")[0].body == b"2"
     assert tasks.consumer != before
     tasks.close()  # the parent's tasks stay the parent's
+    end()
     pending = store.stream("q").group("workers").pending()
     assert pending.consumers == {before.encode(): len(held)}
