@@ -54,19 +54,12 @@ class GroupPolicy:
 
     @cached_property
     def encoded(self) -> bytes:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return bytes(_pack({name: value for name, value in values.items() if value != _NONE[name]}))
+        return encode_rules(self)
 
     @classmethod
     def decode(cls, packed: bytes) -> "GroupPolicy":
         """Decode a policy; raise ValueError if it is damaged or of a later version."""
-        try:
-            found = msgpack.unpackb(packed, use_list=False)
-        except Exception as error:  # msgpack raises errors of many classes
-            raise ValueError(f"a policy that cannot be decoded: {error!r}") from error
-        if type(found) is not dict or not all(map(_is_sound, found, found.values())):
-            raise ValueError("a policy with unknown or damaged rules")
-        return cls(**found)
+        return cls(**decode_rules(packed, cls, "policy"))
 
     def with_rules(self, changes: Mapping[str, Any]) -> "GroupPolicy":
         """Return the policy with some rules changed."""
@@ -102,14 +95,38 @@ class GroupPolicy:
 DEAD_SUFFIX = b":dead"
 _DOUBLINGS_MAX = 62
 _EMPTY = GroupPolicy()
-_NONE = {each.name: each.default for each in fields(GroupPolicy)}
 
 
-def _is_sound(name: object, value: object) -> bool:
-    """Return whether a decoded rule is known and its value of the right type and range."""
-    if not isinstance(name, str) or name not in _NONE:
-        return False
-    default = _NONE[name]
+# --- the bytes of rules, of groups and of retention -----------------------------------------------
+
+
+def encode_rules(rules: Any) -> bytes:
+    """Return the bytes of a dataclass of rules: the fields that differ from their defaults."""
+    values = {each.name: getattr(rules, each.name) for each in fields(rules)}
+    defaults = _defaults(type(rules))
+    return bytes(_pack({name: each for name, each in values.items() if each != defaults[name]}))
+
+
+def decode_rules(packed: bytes, kind: type[Any], what: str) -> dict[str, Any]:
+    """Return the fields of a dataclass of rules; ValueError if they are damaged or unknown."""
+    try:
+        found = msgpack.unpackb(packed, use_list=False)
+    except Exception as error:  # msgpack raises errors of many classes
+        raise ValueError(f"a {what} that cannot be decoded: {error!r}") from error
+    defaults = _defaults(kind)
+    if type(found) is not dict or not all(
+        name in defaults and _is_sound(value, defaults[name]) for name, value in found.items()
+    ):
+        raise ValueError(f"a {what} with unknown or damaged rules")
+    return found
+
+
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    return {each.name: each.default for each in fields(kind)}
+
+
+def _is_sound(value: object, default: object) -> bool:
+    """Return whether a decoded rule has the type of its default, and a possible value."""
     if type(value) is not type(default):
         return False
     numbers = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()

@@ -13,19 +13,14 @@ memory does not grow with the number of values, and a crash loses nothing::
 ``Progress`` is what is known in memory of a stream with rules; it can be computed again.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from hashlib import blake2b
-from typing import Any
 
-import msgpack
-
-from kvstream.layout.keys import COUNTED_MAX
+from kvstream.meta.policy import decode_rules, encode_rules
 from kvstream.types.ids import MIN_ID, StreamID
 
 RULES_ROW, TIMER_ROW, CURSOR_ROW, LATEST_ROWS, REAP_ROWS = b"P", b"Pt", b"Pc", b"Pk", b"Pr"
 DIGEST_BYTES = 16
-_pack = msgpack.Packer(use_bin_type=True).pack
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,29 +46,15 @@ class Retention:
         return replace(self, force=False) == _NO_RULES
 
     def encode(self) -> bytes:
-        values = {each.name: getattr(self, each.name) for each in fields(self)}
-        return bytes(_pack({name: value for name, value in values.items() if value != _NONE[name]}))
+        return encode_rules(self)
 
     @classmethod
     def decode(cls, packed: bytes) -> "Retention":
         """Decode rules; raise ValueError if they are damaged or of a later version."""
-        try:
-            found = msgpack.unpackb(packed, use_list=False)
-        except Exception as error:  # msgpack raises errors of many classes
-            raise ValueError(f"a retention that cannot be decoded: {error!r}") from error
-        if type(found) is not dict or not all(map(_is_sound, found, found.values())):
-            raise ValueError("a retention with unknown or damaged rules")
-        return cls(**found)
+        return cls(**decode_rules(packed, cls, "retention"))
 
 
 _NO_RULES = Retention()
-_NONE: Mapping[str, Any] = {each.name: each.default for each in fields(Retention)}
-
-
-def _is_sound(name: object, value: object) -> bool:
-    if not isinstance(name, str) or name not in _NONE or type(value) is not type(_NONE[name]):
-        return False
-    return not isinstance(value, int) or 0 <= value < COUNTED_MAX
 
 
 def latest_row(value: bytes) -> bytes:

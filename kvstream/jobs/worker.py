@@ -210,7 +210,7 @@ class Worker:
     # --- leases and timeouts --------------------------------------------------------------------
 
     def _keep(self) -> None:
-        """Extend the leases of all jobs, and give up those that have run for too long."""
+        """Extend the leases of all jobs, and give up jobs that have run for too long."""
         every_s = self.jobs.lease_s / 3
         due = monotonic() + every_s
         while not self._ended.is_set():
