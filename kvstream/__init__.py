@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kvstream import aio as aio
-    from kvstream.engine.coerce import AnyPath, Level, PlaceSettings
+    from kvstream.engine.coerce import AnyPath, PlaceSettings
     from kvstream.engine.listening import stop_on_signals
     from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
@@ -290,22 +290,11 @@ def open(
     place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
 ) -> Store[bytes] | Store[str]: ...
 def open(
-    place: AnyPath,
-    *,
-    db: int | None = None,
-    durability: Level | None = None,
-    read_only: bool = False,
-    create: bool = True,
-    clock: Clock | None = None,
-    shared: bool = False,
-    wait_s: float | None = None,
-    decode: bool = False,
-    errors: str = "strict",
-    **options: Any,
+    place: AnyPath, *, decode: bool = False, errors: str = "strict", **options: Any
 ) -> Store[Any]:
     """Open the store at ``place``: in a directory, or on a server.
 
-    A path opens the directory, as ``Store.open`` does with the same arguments. With ``shared``
+    A path opens the directory, as ``Store.open`` does with the same ``options``. With ``shared``
     many processes may open it so: one owns the store and serves the others, and when it ends,
     another one takes over. ``wait_s`` is how long a call waits for an owner, 15 seconds if None.
 
@@ -321,41 +310,20 @@ def open(
             store.stream("orders").add({"sku": "a1"})
             print([order.fields["sku"] for order in store.stream("orders")])
     """
-    from kvstream.engine.coerce import refuse_on_server, server_url
+    from kvstream.engine.coerce import opening_of
     from kvstream.engine.decoding import decoder_of
     from kvstream.store import Store
-    from kvstream.types.options import Durability
 
-    url, decoder = server_url(place), decoder_of(decode, errors)
-    if url is None:
-        level = Durability.EVERYSEC if durability is None else durability
-        if shared:
-            from kvstream.shared.engine import open_shared  # with redis-py, too
+    asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
+    if asked.url is not None:
+        from kvstream.remote.engine import open_server  # with redis-py, which is optional
 
-            settings = {"durability": level, "read_only": read_only, "create": create, **options}
-            return Store(open_shared(place, settings, clock, wait_s), db or 0, decoder)
-        if wait_s is not None:
-            raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
-        return Store.open(
-            place,
-            durability=level,
-            db=db or 0,
-            read_only=read_only,
-            create=create,
-            clock=clock,
-            decode=decode,
-            errors=errors,
-            **options,
-        )
-    refuse_on_server(
-        durability=durability,
-        read_only=read_only or None,
-        clock=clock,
-        shared=shared or None,
-        wait_s=wait_s,
-        **options,
-    )
-    from kvstream.remote.engine import open_server  # with redis-py, which is optional
+        engine = open_server(asked.url, asked.db)
+        return Store(engine, engine.db, decoder)
+    if asked.shared:
+        from kvstream.shared.engine import open_shared  # with redis-py, too
 
-    engine = open_server(url, db)
-    return Store(engine, engine.db, decoder)
+        shared = open_shared(place, asked.settings, asked.clock, asked.wait_s)
+        return Store(shared, asked.db or 0, decoder)
+    given = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
+    return Store.open(place, decode=decode, errors=errors, **given)

@@ -6,13 +6,14 @@ that comes again is recognised, acknowledged, and not worked on. The table of th
 
     kvstream_inbox (queue, message, handled_at), with the primary key (queue, message)
 
-Connections are those of ``sqlite3`` and ``psycopg``.
+Connections are those of ``sqlite3`` and ``psycopg``; in asyncio those of ``aiosqlite`` and the
+``AsyncConnection`` of ``psycopg``.
 """
 
 import sqlite3
-from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Protocol
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from typing import Any, Protocol, Self
 
 from kvstream.errors import InvalidArgument, LeaseLost, shown
 from kvstream.queue import Message
@@ -24,6 +25,15 @@ class Cursor(Protocol):
     """What ``execute`` of a connection returns."""
 
     rowcount: int
+
+
+class Awaited(Protocol):
+    """A message of ``kvstream.aio``."""
+
+    @property
+    def _sync(self) -> Message[Any]: ...
+
+    async def ack(self) -> None: ...
 
 
 class Database(Protocol):
@@ -52,10 +62,7 @@ class SQLite:
     @contextmanager
     def transaction(self, connection: sqlite3.Connection) -> Iterator[None]:
         """Begin a transaction that has the write lock: two workers cannot both be the first."""
-        if connection.in_transaction:
-            raise InvalidArgument(
-                "the connection has a transaction open: commit it before the message is handled"
-            )
+        _refuse_open(connection.in_transaction)
         connection.execute("BEGIN IMMEDIATE")
         try:
             yield
@@ -78,10 +85,7 @@ class Postgres:
 
     def transaction(self, connection: Any) -> AbstractContextManager[object]:
         """Begin a transaction; a second insert of a message waits for the end of the first."""
-        if connection.info.transaction_status.name != "IDLE":
-            raise InvalidArgument(
-                "the connection has a transaction open: commit it before the message is handled"
-            )
+        _refuse_open(connection.info.transaction_status.name != "IDLE")
         block: AbstractContextManager[object] = connection.transaction()
         return block
 
@@ -112,11 +116,8 @@ class Inbox:
         ended, or at once after ``message.nack()``. A lease that was lost meanwhile is no error: the
         next delivery of the message is recognised.
         """
-        queue, key = message.queue, message.key
-        name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
-        group = queue._group.decode("utf-8", "backslashreplace")
+        row = _row(message)
         with self._database.transaction(self.connection):
-            row = (f"{name} {group}", str(message.id))
             yield self.connection.execute(self._database.insert, row).rowcount == 1
         with suppress(LeaseLost):
             message.ack()
@@ -131,11 +132,83 @@ class Inbox:
             return forgotten.rowcount
 
 
-def _database_of(connection: Any) -> Database:
-    if isinstance(connection, sqlite3.Connection):
-        return SQLite()
-    if type(connection).__module__.partition(".")[0] == "psycopg":
+class AsyncInbox:
+    """An inbox in a connection of aiosqlite or psycopg, for the tasks of one event loop. ::
+
+    inbox = await AsyncInbox.open(await aiosqlite.connect("app.db"))
+    async for message in emails.listen():
+        async with inbox.handle(message) as is_new:
+            if is_new:
+                await inbox.connection.execute("INSERT INTO sent VALUES (?)", ["ann"])
+    """
+
+    def __init__(self, connection: Any, database: Database) -> None:
+        """Wrap a connection whose database has the table; use ``open`` instead."""
+        self.connection = connection
+        self._database = database
+
+    @classmethod
+    async def open(cls, connection: Any) -> Self:
+        """Create the table of the inbox, if it is missing, in the database of a connection."""
+        self = cls(connection, _database_of(connection, is_async=True))
+        async with self._transaction():
+            await connection.execute(self._database.create)
+        return self
+
+    @asynccontextmanager
+    async def handle(self, message: Awaited) -> AsyncIterator[bool]:
+        """Run a block in a transaction of the database, then acknowledge; see ``Inbox.handle``."""
+        row = _row(message._sync)
+        async with self._transaction():
+            cursor = await self.connection.execute(self._database.insert, row)
+            yield cursor.rowcount == 1
+        with suppress(LeaseLost):
+            await message.ack()
+
+    async def forget(self, seconds: float) -> int:
+        """Delete the notes of messages handled more than so many seconds ago; return how many."""
+        async with self._transaction():
+            cursor = await self.connection.execute(self._database.forget, (seconds,))
+            return int(cursor.rowcount)
+
+    @asynccontextmanager
+    async def _transaction(self) -> AsyncIterator[None]:
+        if isinstance(self._database, Postgres):
+            async with self._database.transaction(self.connection):  # type: ignore[attr-defined]
+                yield
+            return
+        _refuse_open(self.connection.in_transaction)
+        await self.connection.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+            await self.connection.execute("COMMIT")
+        except BaseException:
+            if self.connection.in_transaction:
+                await self.connection.execute("ROLLBACK")
+            raise
+
+
+def _row(message: Message[Any]) -> tuple[str, str]:
+    """Return what the table has of a message: its queue and group, and its ID."""
+    key = message.key
+    name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
+    group = message.queue._group.decode("utf-8", "backslashreplace")
+    return f"{name} {group}", str(message.id)
+
+
+def _refuse_open(is_open: bool) -> None:
+    if is_open:
+        raise InvalidArgument(
+            "the connection has a transaction open: commit it before the message is handled"
+        )
+
+
+def _database_of(connection: Any, is_async: bool = False) -> Database:
+    kind = type(connection)
+    package = kind.__module__.partition(".")[0]
+    if package == "psycopg" and kind.__name__.startswith("Async") == is_async:
         return Postgres()
-    raise InvalidArgument(
-        f"an inbox is in a connection of sqlite3 or psycopg, not {shown(connection)}"
-    )
+    if isinstance(connection, sqlite3.Connection) if not is_async else package == "aiosqlite":
+        return SQLite()
+    known = "aiosqlite, or an AsyncConnection of psycopg" if is_async else "sqlite3 or psycopg"
+    raise InvalidArgument(f"an inbox is in a connection of {known}, not {shown(connection)}")

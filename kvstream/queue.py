@@ -150,7 +150,12 @@ class Message(Generic[S]):
 
     def ack(self) -> None:
         """Acknowledge the message: it is done. Raises LeaseLost if the lease is another's."""
-        self.queue._settle(self, self.queue._run(leases.ack, self))
+        queue, token = self.queue, (self._entry.id, self.deliveries)
+        done = queue._engine.run(leases.ack, self._name, queue._group, self._consumer, [token])
+        if type(done) is list and done[0] == LeaseOutcome.DONE:
+            self._settled = True
+        else:
+            queue._settle(self, done)
 
     def nack(
         self,
@@ -224,7 +229,9 @@ class Queue(Generic[S]):
 
     The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the
     policy that were given: the last process to set a rule wins, and a rule that nobody gives stays.
-    ``put`` needs no policy. ::
+    ``put`` needs no policy. Messages that are done are deleted from the stream, by a rule of
+    retention that is set if the group made is the only one: give ``keep=True`` for a stream that
+    others read as well. ::
 
         emails = Queue(store, "emails", lease=30, max_deliveries=5, backoff=[1, 10, 60])
         emails.put({"to": "ann"}, delay=60)
@@ -260,7 +267,8 @@ class Queue(Generic[S]):
         order, ``max_per_key`` (1) at a time. ``max_in_flight``: how many are leased at a time.
         ``rate``: ``(100, 60)`` delivers at most 100 in 60 seconds. ``priorities``: their names, the
         most urgent first; limits hold for each priority. ``keep``: messages that are done stay in
-        the stream. ``consumer`` is made unique by default, in each process.
+        the stream; it counts when the group is made. ``consumer`` is made unique by default, in
+        each process.
         """
         self.store = store
         self._engine: AnyEngine = store._engine
@@ -458,6 +466,12 @@ class Queue(Generic[S]):
         """Acknowledge messages; return the outcome of each."""
         return self._all(leases.ack, messages)
 
+    def _ack_held(self, messages: Sequence[Message[S]]) -> None:
+        """Acknowledge messages of one stream in a transaction; raise LeaseLost if one is lost."""
+        done = self._run(leases.ack, *messages)
+        for at, message in enumerate(messages):
+            self._settle(message, done[at : at + 1] if isinstance(done, list) else done)
+
     def nack(
         self,
         *messages: Message[S],
@@ -483,7 +497,7 @@ class Queue(Generic[S]):
     def _all(
         self, operation: Any, messages: Sequence[Message[S]], **options: Any
     ) -> list[LeaseOutcome]:
-        """Run an operation on messages, one commit for each stream; return the outcomes.
+        """Run an operation on messages, one call for each stream; return the outcomes.
 
         In a transaction on a server they are known when its block has ended.
         """
@@ -704,29 +718,35 @@ def take(
     that of the read.
     """
     first, count = queues[0], _at_least_1(count)
-    owner = (first._engine, first._group, first._consumer)
-    if any((each._engine, each._group, each._consumer) != owner for each in queues):
-        raise InvalidArgument("queues that are read together need the same store, group, consumer")
+    consumer = first._consumer
+    for queue in queues[1:]:
+        owner = (queue._engine, queue._group, queue._consumer)
+        if owner != (first._engine, first._group, consumer):
+            raise InvalidArgument(
+                "queues that are read together need the same store, group, consumer"
+            )
     for queue in queues:
         queue._prepare()
     try:
-        found = _take(queues, count, block)
+        found = _take(queues, consumer, count, block)
     except NoGroup:  # deleted meanwhile
         for queue in queues:
             queue._lease_ms = 0
             queue._prepare()
-        found = _take(queues, count, block)
-    for queue in {message.queue for message in found}:
+        found = _take(queues, consumer, count, block)
+    for queue in queues if len(queues) == 1 and found else {each.queue for each in found}:
         queue._reads += 1
     return found
 
 
-def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list[Message[S]]:
+def _take(
+    queues: Sequence[Queue[S]], consumer: bytes, count: int, block: Seconds | None
+) -> list[Message[S]]:
     first = queues[0]
     wanted = {name: queue for queue in queues for name in queue._wanted()}
     lease_ms = min([queue._lease_ms for queue in queues])
-    group, consumer = first._group, first._consumer
-    lists: Iterable[tuple[bytes, Iterable[Any]]]
+    group = first._group
+    lists: Iterable[tuple[bytes, Any]]
     if block is None and len(wanted) == 1:
         (name,) = wanted
         read = readgroup.read_new
@@ -745,7 +765,7 @@ def _take(queues: Sequence[Queue[S]], count: int, block: Seconds | None) -> list
     return [
         Message(wanted[name], name, consumer, entry)
         for name, entries in lists
-        for entry in first._decoder.entries(name, cast(Iterable[Entry], entries))
+        for entry in first._decoder.entries(name, cast("Iterable[Entry]", entries))
     ]
 
 

@@ -266,7 +266,7 @@ class Stream(Generic[S]):
     ) -> list[DelayedMessage[S]]:
         """Return messages that are not due yet from a ticket on, in the order in which they are.
 
-        They are at most ``count``, and fewer if they are large.
+        They are at most ``count`` and 5000, and fewer if they are large.
         """
         first = None if start is None else Ticket.parse(start)
         found = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))

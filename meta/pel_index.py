@@ -51,6 +51,14 @@ def index_of(txn: Txn, group: GroupMeta) -> RunIndex:
     return index
 
 
+def _ordered_index_of(txn: Txn, group: GroupMeta) -> RunIndex:
+    """Return the index in memory with the order of the runs."""
+    index = group.index
+    if index is None or not index.is_ordered:
+        index = group.index = RunIndex.of(group.runs.scan(txn.batch), ordered=True)
+    return index
+
+
 # --- what is pending ----------------------------------------------------------------------------
 
 
@@ -85,7 +93,7 @@ def times_of(txn: Txn, group: GroupMeta, start: bytes = b"") -> Iterator[bytes]:
     """Yield the ``times_suffix`` of each run: first those without an owner, then the oldest."""
     if group.indexed:
         return group.times.scan(txn.batch, start)
-    return index_of(txn, group).by_time(start)
+    return _ordered_index_of(txn, group).by_time(start)
 
 
 def anchors_of(
@@ -95,7 +103,7 @@ def anchors_of(
     if group.indexed:
         first = consumer.runs.floor(txn.batch, start)
         return consumer.runs.scan(txn.batch, first or start)
-    return index_of(txn, group).anchors_of(consumer.name, start)
+    return _ordered_index_of(txn, group).anchors_of(consumer.name, start)
 
 
 # --- changes ------------------------------------------------------------------------------------

@@ -7,8 +7,9 @@ ascending order that share owner, delivery time and delivery count::
     times := time_ms(u64) rank(u64) anchor(id)                the run's suffix in the times tree
 
 A group with few runs has its indexes by time and owner in memory alone (``RunIndex``), built from
-the runs on first use and updated from then on. Their counts take the place of counters on disk. A
-``RunWatch`` records what changes while a long command reads the runs in steps.
+the runs on first use and updated from then on. Their counts take the place of counters on disk; the
+order of the runs is built when a command first needs it. A ``RunWatch`` records what changes while
+a long command reads the runs in steps.
 """
 
 from collections import defaultdict
@@ -180,11 +181,13 @@ class RunIndex:
     """The ``times_suffix`` of every run."""
     shares: dict[Owner, Share]
     pending: int
+    is_ordered: bool = False
+    """Whether ``times`` and the anchors of the owners are kept, and not the counts alone."""
 
     @classmethod
-    def of(cls, runs: Iterable[Run]) -> "RunIndex":
+    def of(cls, runs: Iterable[Run], ordered: bool = False) -> "RunIndex":
         """Return the index of runs."""
-        index = cls(SortedKeys(), {}, 0)
+        index = cls(SortedKeys(), {}, 0, ordered)
         index.add_all(list(runs))
         return index
 
@@ -201,16 +204,19 @@ class RunIndex:
         count = len(run.ids)
         share.pending += count
         self.pending += count
-        share.anchors.add(run.anchor)
-        self.times.add(run.times_suffix)
+        if self.is_ordered:
+            share.anchors.add(run.anchor)
+            self.times.add(run.times_suffix)
 
     def add_all(self, runs: Iterable[Run]) -> None:
         """Add many runs."""
         runs = list(runs)
-        self.times.add_all(list(map(_suffix, runs)))
+        if self.is_ordered:
+            self.times.add_all(list(map(_suffix, runs)))
         for owner, anchors, count in _by_owner(runs):
             share = self.shares.setdefault(owner, Share())
-            share.anchors.add_all(anchors)
+            if self.is_ordered:
+                share.anchors.add_all(anchors)
             share.pending += count
             self.pending += count
 
@@ -219,18 +225,21 @@ class RunIndex:
         share = self.shares[owner]
         share.pending -= count
         self.pending -= count
-        share.anchors.remove(run.anchor)
-        self.times.remove(run.times_suffix)
+        if self.is_ordered:
+            share.anchors.remove(run.anchor)
+            self.times.remove(run.times_suffix)
         if not share.pending:
             del self.shares[owner]
 
     def remove_all(self, runs: Iterable[Run]) -> None:
         """Remove many runs."""
         runs = list(runs)
-        self.times.remove_all(list(map(_suffix, runs)))
+        if self.is_ordered:
+            self.times.remove_all(list(map(_suffix, runs)))
         for owner, anchors, count in _by_owner(runs):
             share = self.shares[owner]
-            share.anchors.remove_all(anchors)
+            if self.is_ordered:
+                share.anchors.remove_all(anchors)
             share.pending -= count
             self.pending -= count
             if not share.pending:

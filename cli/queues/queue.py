@@ -23,6 +23,7 @@ from kvstream.cli.queues.policy import (
     policy_rows,
     policy_values,
 )
+from kvstream.cli.queues.retention import retention
 from kvstream.cli.session import IMPORT_PREFIX, Session, stream_or_free
 from kvstream.cli.tables import (
     Column,
@@ -53,6 +54,7 @@ def queue() -> None:
 
 
 queue.add_command(policy)
+queue.add_command(retention)
 
 
 # --- what is in queues ----------------------------------------------------------------------------

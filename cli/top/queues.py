@@ -36,6 +36,8 @@ class QueueSample:
     """Messages that were delivered and are no longer pending; None if that is unknown."""
     done_rate: float | None = None
     """Messages done per second since the last sample."""
+    next_ms: int | None = None
+    """The time until the first waiting message is ready; None if none waits."""
 
 
 NONE = QueueInfo(0, 0, 0, [], None)
@@ -52,6 +54,7 @@ def sample_of(group: GroupQueue | None, entries_read: int | None) -> QueueSample
         oldest_age_ms=group.oldest_ms or None,
         paused=group.policy.paused,
         done=None if entries_read is None else max(0, entries_read - pending),
+        next_ms=group.next_ms,
     )
 
 

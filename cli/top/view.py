@@ -73,13 +73,14 @@ QUEUE_COLUMNS = (
     count_column("dead"),
     Column("oldest", "oldest_ms", _age, right=True),
     Column("delayed", "delayed", number, right=True, spare=True),
+    Column("next", "next_ms", _age, right=True, spare=True),
     Column("held", "held", number, right=True, spare=True),
     Column("done/s", "done_rate", _rate, right=True, spare=True),
     *(COLUMNS[2], replace(COLUMNS[1], spare=True), COLUMNS[3], COLUMNS[5]),
 )
 """The columns if any stream is used as a queue; the spare ones are last, and go first."""
 _OF_GROUP = ("consumers", "lag", "pending", "oldest_ms")
-_OF_QUEUE = ("leased", "waiting", "held", "dead", "done_rate")
+_OF_QUEUE = ("leased", "waiting", "next_ms", "held", "dead", "done_rate")
 _NO_GROUP = dict.fromkeys(("group", *_OF_GROUP, *_OF_QUEUE), "")
 
 

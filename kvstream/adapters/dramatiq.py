@@ -30,7 +30,7 @@ from dramatiq.results.backend import Missing, ResultBackend
 from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, GROUP, LEASE_S, Ref, Tasks
 from kvstream.engine.coerce import AnyPath
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, LeaseLost
 from kvstream.stream import Stream
 
 DEAD_MESSAGE_TTL_MS = 7 * 86_400_000
@@ -120,14 +120,21 @@ class KVStreamBroker(Broker):
         return self.place.store.stream(self.key(xq_name(queue_name)))
 
     def bury(self, queue_name: str, ref: Ref, body: bytes) -> None:
-        """Move a message to the dead letters, in one commit, and delete those that are too old."""
+        """Move a message to the dead letters, in one commit, and delete those that are too old.
+
+        One that another worker has by now stays there.
+        """
         store = self.place.store
         oldest = int(time.time() * 1000) - self.dead_message_ttl
         dead = self.dead_letters(queue_name)
-        with store.transaction():
-            dead.add({BODY: body}, minid=(oldest, 0))
-            store.stream(ref.key).group(GROUP).ack_delete(ref.id)
         self.tasks.release(ref)
+        try:
+            with store.transaction():
+                self.tasks.guard(ref)
+                dead.add({BODY: body}, minid=(oldest, 0))
+                store.stream(ref.key).group(GROUP).ack_delete(ref.id)
+        except LeaseLost:
+            self.logger.warning("The message %s is another worker's by now.", ref.id)
 
 
 class KVStreamMessage(MessageProxy):

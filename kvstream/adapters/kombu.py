@@ -16,6 +16,7 @@ take; those of a dead one are delivered again after ``visibility_timeout`` secon
 
 import json
 import re
+from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from queue import Empty
@@ -84,6 +85,8 @@ class KVStreamChannel(virtual.Channel):
         super().__init__(connection, **kwargs)
         self.tasks, self._place = connection.tasks, connection.place
         self._bindings = connection.bindings
+        self.events: dict[str, set[Any]] = defaultdict(set)
+        """Callbacks of producers: that of a message which no queue takes is never called."""
         self._unacknowledged: set[str] = set()
         """The queues whose messages need no acknowledgement."""
         self._expiring: dict[str, tuple[float, float]] = {}
@@ -295,9 +298,9 @@ def _url_of(client: Any) -> str:
 
 
 def _tag(ref: Ref) -> str:
-    return f"{ref.id} {ref.key.decode()}"
+    return f"{ref.deliveries} {ref.id} {ref.key.decode()}"
 
 
 def _ref(tag: str) -> Ref:
-    eid, _, key = tag.partition(" ")
-    return Ref(key.encode(), StreamID.parse(eid))
+    deliveries, eid, key = tag.split(" ", 2)
+    return Ref(key.encode(), StreamID.parse(eid), int(deliveries))

@@ -3,9 +3,11 @@
 Each priority has a stream; a read takes tasks of the highest priority first. What a process has
 read is pending with its consumer until it is acknowledged, which deletes it. While the process
 lives, a thread (in asyncio a task) renews its tasks; those of a dead one go to the next reader once
-``lease`` seconds have passed since the last renewal.
+``lease`` seconds have passed since the last renewal. Each delivery has a token: a process that
+stood still for so long cannot acknowledge or give back what another one is working on.
 """
 
+import logging
 import os
 import socket
 import threading
@@ -20,11 +22,12 @@ from kvstream.adapters.places import repeated
 from kvstream.engine.coerce import Name
 from kvstream.errors import KVStreamError, NoGroup
 from kvstream.group import Group
-from kvstream.operations import claim
+from kvstream.operations import watch
+from kvstream.operations.queues import leases
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, IDLike, StreamID, Ticket
-from kvstream.types.records import DeletedEntry
+from kvstream.types.records import DeletedEntry, Entry, LeaseOutcome
 
 T = TypeVar("T")
 
@@ -34,13 +37,15 @@ LEASE_S = 30.0
 REAP_S = 3600.0
 """A consumer that has read nothing for so long and has nothing pending is deleted."""
 _PURGE_PAGE = 1000
+_log = logging.getLogger(__name__)
 
 
 class Ref(NamedTuple):
-    """Where a task stands: the key of its stream, and its ID."""
+    """One delivery of a task: the key of its stream, its ID, and how often it was delivered."""
 
     key: bytes
     id: StreamID
+    deliveries: int
 
 
 class Task(NamedTuple):
@@ -158,7 +163,7 @@ class Tasks:
             max_count=count,
         )
         tasks = [
-            Task(queue_of[key], entry.fields[BODY], Ref(key, entry.id), entry.deliveries or 0)
+            _task(queue_of[key], key, entry)
             for key in found
             for entry in found[key]
             if not isinstance(entry, DeletedEntry)
@@ -168,16 +173,37 @@ class Tasks:
         return tasks
 
     def ack(self, *refs: Ref) -> None:
-        """Delete tasks that are done. One whose deletion fails comes back after its lease."""
-        self.release(*refs)
-        for key, ids in _by_key(refs):
-            repeated(partial(self._group(key).ack_delete, ids))
+        """Delete tasks that are done. One whose deletion fails comes back after its lease.
+
+        One that another reader has by now stays that reader's; a warning says so.
+        """
+        self._settle(leases.ack_delete, refs)
 
     def nack(self, *refs: Ref) -> None:
         """Give tasks back: the next read of any process gets them first."""
+        self._settle(leases.nack, refs)
+
+    def _settle(self, operation: Callable[..., list[int]], refs: Sequence[Ref]) -> None:
         self.release(*refs)
-        for key, ids in _by_key(refs):
-            repeated(partial(self._group(key).nack, ids))
+        for key, tokens in _by_key(refs):
+            with suppress(NoGroup):  # the queue was deleted
+                outcomes = repeated(partial(self._run, operation, key, tokens))
+                if lost := outcomes.count(LeaseOutcome.LOST):
+                    _log.warning("%d tasks of %s are another reader's by now", lost, key.decode())
+
+    def guard(self, ref: Ref) -> None:
+        """Raise LeaseLost if another reader has a task; in a transaction also if at its end."""
+        owner = GROUP.encode(), self.consumer.encode()
+        store = self._open()
+        store._engine.run(watch.guard, store._name(ref.key), *owner, ref.id, ref.deliveries)
+
+    def _run(
+        self, operation: Callable[..., list[int]], key: bytes, tokens: Sequence[leases.Token]
+    ) -> list[int]:
+        """Run an operation of leases on the deliveries of one stream."""
+        owner = GROUP.encode(), self.consumer.encode()
+        store = self._open()
+        return store._engine.run(operation, store._name(key), *owner, tokens)
 
     def release(self, *refs: Ref) -> None:
         """Renew tasks no more: another reader gets them when their lease is over."""
@@ -198,17 +224,19 @@ class Tasks:
         self._reap(tasks[0].queue)
 
     def _renew(self) -> None:
-        """Set the idle time of the tasks in work back."""
-        owner = GROUP.encode(), self.consumer.encode()
-        for key, ids in self._work():
-            with suppress(KVStreamError):  # the next call of the program gets the error too
-                store = self._open()
-                kept = store._engine.run(claim.renew, store._name(key), *owner, ids)
-                self.release(*(Ref(key, eid) for eid in set(ids).difference(kept)))
-
-    def _work(self) -> list[tuple[bytes, list[StreamID]]]:
+        """Begin the leases of the tasks in work anew."""
         with self._lock:
-            return _by_key(self._held)
+            work = _by_key(self._held)
+        for key, tokens in work:
+            with suppress(KVStreamError):  # the next call of the program gets the error too
+                self._extend(key, tokens)
+
+    def _extend(self, key: bytes, tokens: list[leases.Token]) -> list[StreamID]:
+        """Begin leases anew, and return the IDs of those that are not lost."""
+        outcomes = self._run(leases.extend, key, tokens)
+        kept = dict(zip(tokens, [each == LeaseOutcome.DONE for each in outcomes], strict=True))
+        self.release(*(Ref(key, *token) for token in tokens if not kept[token]))
+        return [eid for eid, deliveries in tokens if kept[eid, deliveries]]
 
     def _reap(self, name: str) -> None:
         """Delete the consumers of processes that ended long ago and have nothing pending."""
@@ -225,10 +253,12 @@ class Tasks:
         if self._end is not None:
             self._end()
             self._end = None
-        for key, ids in self._work():
+        with self._lock:
+            work = _by_key(self._held)
+            self._held.clear()
+        for key, tokens in work:
             with suppress(KVStreamError):
-                self._group(key).nack(ids, mode="SILENT")
-        self._held.clear()
+                self._group(key).nack(self._extend(key, tokens), mode="SILENT")
 
     # --- the whole queue ------------------------------------------------------------------------
 
@@ -286,9 +316,14 @@ class Tasks:
         self._queues.pop(name, None)
 
 
-def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[StreamID]]]:
-    """Return the IDs of tasks by the keys of their streams."""
-    found: dict[bytes, list[StreamID]] = defaultdict(list)
+def _task(queue: str, key: bytes, entry: Entry[bytes]) -> Task:
+    before = entry.deliveries or 0
+    return Task(queue, entry.fields[BODY], Ref(key, entry.id, before + 1), before)
+
+
+def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[leases.Token]]]:
+    """Return the tokens of tasks by the keys of their streams."""
+    found: dict[bytes, list[leases.Token]] = defaultdict(list)
     for ref in refs:
-        found[ref.key].append(ref.id)
+        found[ref.key].append((ref.id, ref.deliveries))
     return list(found.items())

@@ -38,26 +38,17 @@ from typing import (
 )
 
 from kvstream.aio.engines import AsyncEngine, LoopEngine, LoopRemoteEngine, in_greenlet, in_thread
-from kvstream.engine.coerce import (
-    AnyPath,
-    Level,
-    Name,
-    PlaceSettings,
-    Seconds,
-    refuse_on_server,
-    server_url,
-)
+from kvstream.engine.coerce import AnyPath, Asked, Name, PlaceSettings, Seconds, opening_of
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
 from kvstream.engine.queue_arguments import Duration
 from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group
 from kvstream.queue import Message, Queue, QueueOptions
+from kvstream.queue import take as take_of
 from kvstream.store import Store
 from kvstream.stream import Stream
-from kvstream.types.clock import Clock
 from kvstream.types.ids import IDLike, StreamID
-from kvstream.types.options import Durability
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
 
 __all__ = [
@@ -68,6 +59,7 @@ __all__ = [
     "AsyncStore",
     "AsyncStream",
     "open",
+    "take",
 ]
 
 P = ParamSpec("P")
@@ -88,6 +80,16 @@ class _Face(Generic[F]):
 
     def __repr__(self) -> str:
         return f"<Async{repr(self._sync)[1:]}"
+
+
+class _Same(Generic[T]):
+    """A property of the object of the library, by the same name."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, face: _Face[Any] | None, owner: type | None = None) -> T:
+        return cast(T, self if face is None else getattr(face._sync, self._name))
 
 
 def _awaited(
@@ -156,9 +158,7 @@ class AsyncConsumer(_Face[Consumer[S]], Generic[S]):
 
     __slots__ = ()
 
-    @property
-    def name(self) -> S:
-        return self._sync.name
+    name = _Same[S]()
 
     ack = _awaited(Consumer[S].ack)
     autoclaim = _awaited(Consumer[S].autoclaim)
@@ -176,9 +176,7 @@ class AsyncGroup(_Face[Group[S]], Generic[S]):
 
     __slots__ = ()
 
-    @property
-    def name(self) -> S:
-        return self._sync.name
+    name = _Same[S]()
 
     def consumer(self, name: Name) -> AsyncConsumer[S]:
         """Return a consumer by name; its first read creates it."""
@@ -212,9 +210,7 @@ class AsyncStream(_Face[Stream[S]], Generic[S]):
 
     __slots__ = ()
 
-    @property
-    def key(self) -> S:
-        return self._sync.key
+    key = _Same[S]()
 
     async def length(self) -> int:
         """Return the number of entries, as ``len`` does for a Stream."""
@@ -377,41 +373,15 @@ class AsyncMessage(_Face[Message[S]], Generic[S]):
         super().__init__(queue._engine, sync)
         self.queue = queue
 
-    @property
-    def age(self) -> float:
-        return self._sync.age
-
-    @property
-    def consumer(self) -> S:
-        return self._sync.consumer
-
-    @property
-    def deliveries(self) -> int:
-        return self._sync.deliveries
-
-    @property
-    def fields(self) -> Fields[S]:
-        return self._sync.fields
-
-    @property
-    def flat(self) -> tuple[S, ...]:
-        return self._sync.flat
-
-    @property
-    def id(self) -> StreamID:
-        return self._sync.id
-
-    @property
-    def key(self) -> S:
-        return self._sync.key
-
-    @property
-    def pairs(self) -> tuple[tuple[S, S], ...]:
-        return self._sync.pairs
-
-    @property
-    def token(self) -> tuple[StreamID, int]:
-        return self._sync.token
+    age = _Same[float]()
+    consumer = _Same[S]()
+    deliveries = _Same[int]()
+    fields = _Same[Fields[S]]()
+    flat = _Same[tuple[S, ...]]()
+    id = _Same[StreamID]()
+    key = _Same[S]()
+    pairs = _Same[tuple[tuple[S, S], ...]]()
+    token = _Same[tuple[StreamID, int]]()
 
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[AsyncStore[S]]:
@@ -440,21 +410,10 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         super().__init__(store._engine, Queue(store._sync, name, **options))
         self.store = store
 
-    @property
-    def consumer(self) -> S:
-        return self._sync.consumer
-
-    @property
-    def group(self) -> S:
-        return self._sync.group
-
-    @property
-    def name(self) -> S:
-        return self._sync.name
-
-    @property
-    def priorities(self) -> tuple[str, ...]:
-        return self._sync.priorities
+    consumer = _Same[S]()
+    group = _Same[S]()
+    name = _Same[S]()
+    priorities = _Same[tuple[str, ...]]()
 
     def streams(self) -> list[AsyncStream[S]]:
         """Return the streams of the priorities, the most urgent first."""
@@ -518,6 +477,18 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
     resume = _awaited(Queue[S].resume)
 
 
+async def take(
+    queues: Sequence[AsyncQueue[S]], count: int = 1, block: Seconds | None = None
+) -> list[AsyncMessage[S]]:
+    """Lease up to ``count`` messages of several queues with one read; see ``Queue.get``.
+
+    The queues are of one store and database, and have the same group and consumer.
+    """
+    of = {queue._sync: queue for queue in queues}
+    found = await queues[0]._engine.task_call(take_of, [*of], count, block)
+    return [AsyncMessage(of[message.queue], message) for message in found]
+
+
 def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
     return [message._sync for message in messages]
 
@@ -563,53 +534,20 @@ def open(
     place: AnyPath, *, decode: bool, errors: str = ..., **options: Unpack[PlaceSettings]
 ) -> Opening[bytes] | Opening[str]: ...
 def open(
-    place: AnyPath,
-    *,
-    db: int | None = None,
-    durability: Level | None = None,
-    read_only: bool = False,
-    create: bool = True,
-    clock: Clock | None = None,
-    shared: bool = False,
-    wait_s: float | None = None,
-    decode: bool = False,
-    errors: str = "strict",
-    **options: Any,
+    place: AnyPath, *, decode: bool = False, errors: str = "strict", **options: Any
 ) -> Opening[Any]:
     """Open the store at ``place``, in a directory or on a server, as ``kvstream.open`` does.
 
     The result is for ``async with``, or to ``await`` a store that the caller closes.
     """
-    url, decoder = server_url(place), decoder_of(decode, errors)
-    if url is None:
-        level = Durability.EVERYSEC if durability is None else durability
-        if shared:
-            settings = {"durability": level, "read_only": read_only, "create": create, **options}
-            return Opening(lambda: _open_shared(place, db or 0, decoder, settings, clock, wait_s))
-        if wait_s is not None:
-            raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
-        opening = partial(
-            _LoopStore.open,
-            place,
-            durability=level,
-            db=db or 0,
-            read_only=read_only,
-            create=create,
-            clock=clock,
-            decode=decode,
-            errors=errors,
-            **options,
-        )
-        return Opening(lambda: _open_directory(opening))
-    refuse_on_server(
-        durability=durability,
-        read_only=read_only or None,
-        clock=clock,
-        shared=shared or None,
-        wait_s=wait_s,
-        **options,
-    )
-    return Opening(lambda: _open_server(url, db, decoder))
+    asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
+    if asked.url is not None:
+        return Opening(partial(_open_server, asked.url, asked.db, decoder))
+    if asked.shared:
+        return Opening(partial(_open_shared, place, asked, decoder))
+    given = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
+    opening = partial(_LoopStore.open, place, decode=decode, errors=errors, **given)
+    return Opening(partial(_open_directory, opening))
 
 
 async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:
@@ -640,18 +578,13 @@ async def _import_redis() -> None:
         await in_thread(partial(import_module, "redis.asyncio"))  # takes long
 
 
-async def _open_shared(
-    place: AnyPath,
-    db: int,
-    decoder: Decoder[S],
-    settings: dict[str, Any],
-    clock: Clock | None,
-    wait_s: float | None,
-) -> AsyncStore[S]:
+async def _open_shared(place: AnyPath, asked: Asked, decoder: Decoder[S]) -> AsyncStore[S]:
     await _import_redis()
     shared = await in_thread(partial(import_module, "kvstream.aio.shared"))
-    engine = await in_greenlet(shared.open_loop_shared, place, settings, clock, wait_s)
-    return AsyncStore(engine, Store(engine, db, decoder))
+    engine = await in_greenlet(
+        shared.open_loop_shared, place, asked.settings, asked.clock, asked.wait_s
+    )
+    return AsyncStore(engine, Store(engine, asked.db or 0, decoder))
 
 
 async def _open_server(url: str, db: int | None, decoder: Decoder[S]) -> AsyncStore[S]:

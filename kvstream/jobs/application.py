@@ -21,7 +21,7 @@ from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
-from kvstream.queue import Queue
+from kvstream.queue import Message, Queue
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -450,19 +450,36 @@ class Jobs:
     @contextmanager
     def finishing(self, job: Job) -> Iterator[Store]:
         """End a job with its result, in one commit with what the block does."""
-        message, task = job.message, job.task
-        assert message is not None
-        assert task is not None
+        assert job.message is not None
         job.ending = True
-        with message.transaction() as store:
+        with job.message.transaction() as store:
             yield store
-            packed = pack(task.signature.dump_result(job.result), self.format)
-            self.record(
-                *(job.id, DONE, task.result_ttl),
-                {"result": packed, "format": self.format, "task": task.name},
-            )
-            message.ack()
-            store.stream(message.key).delete(message.id)
+            self._end([(job, self._outcome(job))])
+
+    def finish(self, jobs: Sequence[Job]) -> None:
+        """End jobs with their results in one commit; raise LeaseLost if one has lost its lease."""
+        ended = [(job, self._outcome(job)) for job in jobs]
+        for job in jobs:
+            job.ending = True
+        with self.store.transaction():
+            self._end(ended)
+
+    def _outcome(self, job: Job) -> dict[str, str | bytes | int]:
+        """Return the fields that say that a job is done; raise TypeError for a wrong result."""
+        packed = pack(job.task.signature.dump_result(job.result), self.format)
+        return {"result": packed, "format": self.format, "task": job.task.name}
+
+    def _end(self, ended: Sequence[tuple[Job, Mapping[str, str | bytes | int]]]) -> None:
+        """Write what jobs have returned, and take their messages out of the queues."""
+        by_stream: dict[tuple[Queue, bytes], list[Message]] = {}
+        for job, outcome in ended:
+            message = job.message
+            assert message is not None
+            by_stream.setdefault((message.queue, message.key), []).append(message)
+            self.record(job.id, DONE, job.task.result_ttl, outcome)
+        for (queue, key), messages in by_stream.items():
+            queue._ack_held(messages)
+            self.store.stream(key).delete(*[message.id for message in messages])
 
     # --- workers --------------------------------------------------------------------------------
 

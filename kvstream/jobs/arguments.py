@@ -15,7 +15,7 @@ import inspect
 import json
 import types
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -50,20 +50,22 @@ def pack(plain: Any, form: str) -> bytes:
         if form == "msgpack":
             packed: bytes = msgpack.packb(plain)
             return packed
-        text = json.dumps(plain, ensure_ascii=False, separators=(",", ":"), default=_base64)
-        return text.encode()
+        return _to_json(plain).encode()
     except (ValueError, OverflowError, RecursionError) as error:
         raise TypeError(f"{form} cannot hold the value: {error}") from None
 
 
 def unpack(data: bytes, form: str) -> Any:
     """Return the plain data in bytes of ``pack``."""
-    return msgpack.unpackb(data) if form == "msgpack" else json.loads(data)
+    return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
 
 
 def _base64(value: object) -> str:
     assert isinstance(value, bytes)
     return base64.b64encode(value).decode()
+
+
+_to_json = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), default=_base64).encode
 
 
 # --- codecs of types ----------------------------------------------------------------------------
@@ -410,6 +412,11 @@ class Signature:
             if each.kind in (each.POSITIONAL_OR_KEYWORD, each.KEYWORD_ONLY)
         )
         """The parameters that a call may name."""
+        kinds = {each.kind for each in self._signature.parameters.values()}
+        self._is_plain = kinds <= {inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        self._needed = {
+            name for name, each in self._signature.parameters.items() if each.default is each.empty
+        }
 
     @cached_property
     def version(self) -> str:
@@ -435,6 +442,8 @@ class Signature:
 
         Arguments travel by name where the function takes them by name.
         """
+        if (given := self._plain_call(args, kwargs)) is not None:
+            return [[], {name: self._dumped(name, value) for name, value in given.items()}]
         bound = self._signature.bind(*args, **kwargs)
         placed: list[Any] = []
         named: dict[str, Any] = {}
@@ -451,6 +460,23 @@ class Signature:
             else:
                 named[name] = self._dumped(name, value)
         return [placed, named]
+
+    def _plain_call(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return the arguments of a call by name, in order; None if only inspect can tell.
+
+        That is when the call or the function is not of the usual kind. inspect takes ten times as
+        long.
+        """
+        names = self.names
+        if not self._is_plain or len(args) > len(names):
+            return None
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        if len(given) < len(args) + len(kwargs) or not self._needed <= given.keys():
+            return None
+        if not kwargs or tuple(given) == names:
+            return given
+        ordered = {name: given[name] for name in names if name in given}
+        return ordered if len(ordered) == len(given) else None
 
     def formatted(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return a template with the arguments of a call in place of their names."""
@@ -472,6 +498,9 @@ class Signature:
     def load(self, plain: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments in plain data; raise TypeError if they do not fit the function."""
         placed, named = plain
+        given = self._plain_call(placed, named)
+        if given is not None and tuple(given) == self.names:
+            return tuple([self._loaded(name, value) for name, value in given.items()]), {}
         bound = self._signature.bind(*placed, **named)
         for name, value in bound.arguments.items():
             kind = self._signature.parameters[name].kind

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
@@ -54,8 +54,8 @@ def job_of(jobs: AnyJobs, message: Message) -> Job | None:
         return None
 
 
-async def run_async(jobs: AnyJobs, job: Job) -> None:
-    """Run a job of an async task, within its timeout."""
+async def run_async(jobs: AnyJobs, job: Job) -> bool:
+    """Run a job of an async task, within its timeout; return whether to ``finish`` it."""
     assert job.task is not None
     current.set(job)
     limit = asyncio.timeout(job.task.timeout)
@@ -76,12 +76,12 @@ async def run_async(jobs: AnyJobs, job: Job) -> None:
             with suppress(Exception):
                 await _awaited(middleware.error(job, failure))
         await asyncio.to_thread(fail, jobs, job, failure)
-    else:
-        await asyncio.to_thread(finish, jobs, job)
+        return False
+    return True
 
 
-def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> None:
-    """Run a job of a sync task in this thread."""
+def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
+    """Run a job of a sync task in this thread; return whether to ``finish`` it."""
     assert job.task is not None
     token = current.set(job)
     try:
@@ -95,8 +95,8 @@ def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> None:
                 _waited(middleware.after(job, job.result), wait)
         except BaseException as error:
             failed(jobs, job, error, wait)
-        else:
-            finish(jobs, job)
+            return False
+        return True
     finally:
         current.reset(token)
 
@@ -132,13 +132,27 @@ def _waited(found: Any, wait: Wait) -> None:
 # --- the end of a run ---------------------------------------------------------------------------
 
 
-def finish(jobs: AnyJobs, job: Job) -> None:
-    """Write the result and acknowledge the job, in one commit."""
-    if job.settled:
-        _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
-        return
+def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
+    """Write the results of jobs and acknowledge them, in one commit.
+
+    If that is refused, since one job has lost its lease, each ends by a commit of its own.
+    """
+    ending = [job for job in done if not job.settled]
+    if len(ending) > 1:
+        with suppress(KVStreamError, TypeError):
+            _repeated(lambda: jobs.finish(ending))
+            for job in ending:
+                job.settled = True
+    for job in done:
+        if job not in ending:
+            _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
+        elif not job.settled:
+            _finish_one(jobs, job)
+
+
+def _finish_one(jobs: AnyJobs, job: Job) -> None:
     try:
-        _repeated(lambda: _finish(jobs, job))
+        _repeated(lambda: jobs.finish([job]))
         job.settled = True
     except LeaseLost:
         _note_lost(job)
@@ -146,11 +160,6 @@ def finish(jobs: AnyJobs, job: Job) -> None:
         give_up(jobs, job, error)
     except KVStreamError as error:
         _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
-
-
-def _finish(jobs: AnyJobs, job: Job) -> None:
-    with jobs.finishing(job):
-        pass
 
 
 def _repeated(call: Callable[[], None]) -> None:

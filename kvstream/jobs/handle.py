@@ -9,9 +9,13 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Generator
+from contextlib import suppress
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
+from kvstream.engine.blocking_reads import PlainRead, read_position
+from kvstream.engine.engine import Engine
+from kvstream.engine.waiters import Outcome
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -80,14 +84,22 @@ class JobHandle(Generic[R]):
         and traceback once the job is not tried again, JobCancelled, or JobUnknown if its result is
         not kept any more.
         """
+        looks, found = self._looks(timeout), None
+        while True:
+            try:
+                asked = looks.send(found)
+            except StopIteration as end:
+                return cast(R, end.value)
+            found = self.status if asked is None else self._records(*asked)
+
+    def _looks(self, timeout: float | None) -> Generator[tuple[Any, float | None] | None, Any, R]:
+        """Yield the reads of the wait for a result, or None to be sent the status; return it."""
         deadline = None if timeout is None else monotonic() + timeout
         after: Any = "0-0"
         known = True
         while True:
             left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-            if not known:
-                left = 0.0
-            found = self._records(after, left if left > 0 else None)
+            found = yield after, (left if known and left > 0 else None)
             if found and found[-1].fields[b"status"] != RETRY:
                 return self._outcome(found[-1].fields)
             after = found[-1].id if found else after
@@ -95,7 +107,7 @@ class JobHandle(Generic[R]):
                 raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
             if deadline is not None and monotonic() >= deadline:
                 raise TimeoutError(f"the job {self.id} is not done after {timeout:g} s")
-            known = self.status != "unknown"
+            known = (yield None) != "unknown"
 
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]
@@ -111,7 +123,53 @@ class JobHandle(Generic[R]):
         raise failed
 
     async def aresult(self, timeout: float | None = None) -> R:
-        """Await the result, as ``result`` waits for it; the wait costs a thread."""
+        """Await the result, as ``result`` waits for it.
+
+        The wait costs a thread if the store is on a server or shared with other processes.
+        """
+        engine = self._jobs.store._engine
+        if not isinstance(engine, Engine):
+            return await self._in_thread(timeout)
+        looks, found = self._looks(timeout), None
+        while True:
+            try:
+                asked = looks.send(found)
+            except StopIteration as end:
+                return cast(R, end.value)
+            if asked is None:
+                found = await asyncio.to_thread(getattr, self, "status")
+            else:
+                found = await self._arecords(engine, *asked)
+
+    async def _arecords(self, engine: Engine, after: Any, block: float | None) -> list[Entry]:
+        """Read records as ``_records`` does; the commit that writes one wakes the task."""
+        if block is None:
+            return self._records(after)
+        loop = asyncio.get_running_loop()
+        arrived: asyncio.Future[Outcome] = loop.create_future()
+
+        def settle(outcome: Outcome) -> None:
+            if not arrived.done():
+                arrived.set_result(outcome)
+
+        def deliver(outcome: Outcome) -> None:
+            with suppress(RuntimeError):  # the loop is closed
+                loop.call_soon_threadsafe(settle, outcome)
+
+        name = self._jobs.store._name(self._jobs.result_key(self.id))
+        read = PlainRead([(name, read_position(after))], None, lambda: None)
+        reply, waiter = engine.submit([name], read, deliver)
+        if waiter is not None:
+            try:
+                reply = (await asyncio.wait_for(arrived, block)).get()
+            except TimeoutError:
+                reply = None
+            finally:
+                engine.cancel(waiter)
+        return [cast("Entry", entry) for _, entries in reply or () for entry in entries]
+
+    async def _in_thread(self, timeout: float | None) -> R:
+        """Wait in a thread of its own."""
         loop = asyncio.get_running_loop()
         done: asyncio.Future[R] = loop.create_future()
         deadline = None if timeout is None else monotonic() + timeout

@@ -80,12 +80,15 @@ class AnyJobs(Protocol):
 
     def finishing(self, job: Job) -> AbstractContextManager[Store]: ...
 
+    def finish(self, jobs: Sequence[Job]) -> None: ...
+
 
 def new_id(now_ms: int) -> str:
     """Return a UUID of version 7, which sorts by time; RFC 9562."""
     number = (now_ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
     number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
-    return str(UUID(int=number))
+    text = f"{number:032x}"
+    return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
 
 
 def made_ms(job_id: str) -> int:
@@ -152,7 +155,7 @@ class Job:
     def of(cls, fields: Mapping[bytes, bytes], entry_id: object, attempt: int = 1) -> Job:
         """Return the job in a message; raise Refused if it is none."""
         try:
-            key = fields.get(KEY)
+            key, headers = fields.get(KEY), fields.get(HEADERS)
             return cls(
                 id=fields.get(ID, b"").decode() or str(entry_id),
                 task_name=fields[TASK].decode(),
@@ -160,7 +163,7 @@ class Job:
                 form=fields.get(FORMAT, b"json").decode(),
                 version=fields.get(VERSION, b"").decode(),
                 key=None if key is None else key.decode(),
-                headers=json.loads(fields.get(HEADERS, b"{}")),
+                headers={} if headers is None else json.loads(headers),
                 enqueued_ms=int(fields.get(AT, b"0")),
                 attempt=attempt,
             )

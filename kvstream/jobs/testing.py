@@ -16,7 +16,7 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from kvstream.jobs.execution import job_of, run_async, run_sync
+from kvstream.jobs.execution import finish, job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import seconds_of
 from kvstream.operations.queues import due
@@ -138,9 +138,11 @@ class Testing:
     def _run(self, job: Job) -> None:
         assert job.task is not None
         if job.task.is_async:
-            _finished(run_async(self.jobs, job))
+            has_returned = _finished(run_async(self.jobs, job))
         else:
-            run_sync(self.jobs, job, _finished)
+            has_returned = run_sync(self.jobs, job, _finished)
+        if has_returned:
+            finish(self.jobs, [job])
 
 
 def _first_timer(txn: Any, name: bytes) -> int:

@@ -2,6 +2,7 @@
 
 Async tasks run in one event loop, sync ones in threads. A worker takes a job only when it can begin
 it at once. One thread extends the leases of all jobs, three times in each, and watches timeouts.
+Another one writes the results: of all jobs that have ended meanwhile in one commit.
 """
 
 from __future__ import annotations
@@ -9,15 +10,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
-from collections.abc import Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import KVStreamError, StoreClosed
-from kvstream.jobs.execution import job_of, run_async, run_sync, timed_out
+from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
 from kvstream.queue import take
 
 if TYPE_CHECKING:
@@ -25,12 +28,15 @@ if TYPE_CHECKING:
     from kvstream.jobs.job import Job
     from kvstream.queue import Message
 
-POLL_S = 0.1
-"""Longest wait for a job: a signal to stop is noticed after it."""
+POLL_S, POLL_FIRST_S = 0.1, 0.01
+"""Longest wait for a job: a signal to stop is noticed after it. The first wait after a job is
+shorter, and each one that finds none is twice as long as the one before."""
 LOOK_S = 0.05
 """Pause between two looks while the worker stops."""
 GATHER_S = 0.001
 """Longest wait for one more job to end, before a read for the room that there is."""
+ENDS_MAX = 64
+"""Results that are written in one commit at most: some milliseconds."""
 LATE_S = 5.0
 """Seconds that cancelled tasks have to end."""
 FAILED_PAUSE_S = 1.0
@@ -84,7 +90,10 @@ class Worker:
         self._stuck = 0
         """Threads whose jobs have taken too long and go on."""
         self._changed = threading.Condition()
+        self._poll_s = POLL_FIRST_S
         self._threads = Threads()
+        self._returned: SimpleQueue[Run | None] = SimpleQueue()
+        """Jobs whose results are to be written; None ends the thread that does it."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._loop_thread: threading.Thread | None = None
         self._ended = threading.Event()
@@ -105,6 +114,10 @@ class Worker:
         self.jobs.declare()
         keeper = threading.Thread(target=self._keep, name="kvstream-jobs-leases", daemon=True)
         keeper.start()
+        writer = threading.Thread(
+            target=self._write_results, name="kvstream-jobs-results", daemon=True
+        )
+        writer.start()
         try:
             while not stop.is_set() and not self.is_stuck:
                 self._step(stop)
@@ -112,30 +125,31 @@ class Worker:
             self._finish(at_once)
             self._ended.set()
             self._wakes.set()
+            self._returned.put(None)
             keeper.join()
+            writer.join(LATE_S)
             self._threads.close()
             self._close_loop()
 
     def _step(self, stop: Stop) -> None:
         """Take as many jobs as there is room for, and begin them."""
         room = self._room()
-        if room <= 0:
+        if room <= 0 or stop.is_set():
             return
         try:
-            found = take(self._queues, room, POLL_S)
+            found = take(self._queues, room, self._poll_s)
         except KVStreamError as error:
             if isinstance(error, StoreClosed):
                 raise
             _log.warning("no jobs can be taken for now", exc_info=error)
             self._ended.wait(FAILED_PAUSE_S)
             return
-        for message in found:
-            if stop.is_set():
-                self._return([message])
-                continue
-            job = job_of(self.jobs, message)
-            if job is not None:
-                self._begin(job, message)
+        self._poll_s = POLL_FIRST_S if found else min(POLL_S, 2 * self._poll_s)
+        if stop.is_set():
+            self._return(found)
+            return
+        loaded = [(message, job_of(self.jobs, message)) for message in found]
+        self._begin([_run_of(job, message) for message, job in loaded if job is not None])
 
     def _room(self) -> int:
         """Return how many jobs can begin at once; wait for some to end if there is no room.
@@ -151,37 +165,55 @@ class Worker:
                 pass
             return self.concurrency - len(self._runs)
 
-    def _begin(self, job: Job, message: Message) -> None:
-        assert job.task is not None
-        timeout = None if job.task.is_async else job.task.timeout
-        run = Run(job, message, None if timeout is None else monotonic() + timeout)
+    def _begin(self, runs: Sequence[Run]) -> None:
         with self._changed:
-            self._runs.add(run)
-        if run.deadline is not None:
+            self._runs.update(runs)
+        if any(run.deadline is not None for run in runs):
             self._wakes.set()
-        if job.task.is_async:
-            run.future = asyncio.run_coroutine_threadsafe(self._run_async(run), self._event_loop())
-        else:
-            self._threads.start(lambda: self._run_sync(run))
+        for run in runs:
+            if run.job.task.is_async:
+                started = self._run_async(run)
+                run.future = asyncio.run_coroutine_threadsafe(started, self._event_loop())
+        sync = [partial(self._run_sync, run) for run in runs if not run.job.task.is_async]
+        self._threads.start(sync)
 
     def _run_sync(self, run: Run) -> None:
+        has_returned = False
         try:
-            run_sync(self.jobs, run.job, self._wait)
+            has_returned = run_sync(self.jobs, run.job, self._wait)
         finally:
-            self._end(run)
+            run.deadline = None
+            self._returned.put(run) if has_returned else self._end([run])
 
     async def _run_async(self, run: Run) -> None:
+        has_returned = False
         try:
-            await run_async(self.jobs, run.job)
+            has_returned = await run_async(self.jobs, run.job)
         finally:
-            self._end(run)
+            self._returned.put(run) if has_returned else self._end([run])
 
-    def _end(self, run: Run) -> None:
+    def _write_results(self) -> None:
+        """Write the results of jobs that have returned, all that there are in one commit."""
+        while (run := self._returned.get()) is not None:
+            runs = [run]
+            while len(runs) < ENDS_MAX and not self._returned.empty():
+                if (run := self._returned.get()) is None:
+                    self._returned.put(None)
+                    break
+                runs.append(run)
+            try:
+                finish(self.jobs, [run.job for run in runs])
+            except Exception as error:  # the results of other jobs need this thread
+                _log.error("the results of %d jobs were not written", len(runs), exc_info=error)
+            self._end(runs)
+
+    def _end(self, runs: Sequence[Run]) -> None:
         with self._changed:
-            if run in self._runs:
-                self._runs.discard(run)
-            elif run.abandoned and run.future is None:
-                self._stuck -= 1
+            for run in runs:
+                if run in self._runs:
+                    self._runs.discard(run)
+                elif run.abandoned and run.future is None:
+                    self._stuck -= 1
             self._changed.notify_all()
 
     # --- the event loop -------------------------------------------------------------------------
@@ -256,7 +288,7 @@ class Worker:
             run.future.cancel()
 
     def _abandon(self, run: Run) -> bool:
-        """Let a thread go on by itself, with another in its place; return False if it has ended."""
+        """Start a thread in the place of one that goes on; return False if that has ended."""
         with self._changed:
             if run not in self._runs:
                 return False
@@ -294,6 +326,11 @@ class Worker:
             _log.info("message %s is given back", message.id)
 
 
+def _run_of(job: Job, message: Message) -> Run:
+    timeout = None if job.task.is_async else job.task.timeout
+    return Run(job, message, None if timeout is None else monotonic() + timeout)
+
+
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
     """Run an event loop until it is stopped; then cancel what is left, and close it."""
     asyncio.set_event_loop(loop)
@@ -315,36 +352,64 @@ async def _as_coroutine(awaitable: Any) -> Any:
 
 
 class Threads:
-    """Threads that are kept for the next job, as many as run at a time."""
+    """Threads that are kept for the next jobs, as many as run at a time.
+
+    One thread is woken at a time, which wakes the next one before it begins its call. So of calls
+    that take no time few threads run many, and the interpreter is not handed from one to the next.
+    """
 
     def __init__(self) -> None:
-        self._work: SimpleQueue[Any] = SimpleQueue()
+        self._calls: deque[Callable[[], None]] = deque()
+        self._wake_ups: SimpleQueue[bool] = SimpleQueue()
+        """False ends a thread."""
         self._idle = 0
+        self._waking = False
+        """A thread was woken, or is new, and has not run yet."""
         self._lock = threading.Lock()
 
-    def start(self, call: Any) -> None:
-        """Run a function in a thread, in a new one if none is idle."""
+    def start(self, calls: Iterable[Callable[[], None]]) -> None:
+        """Run functions in threads, in new ones if none are idle."""
+        self._calls.extend(calls)
+        self._wake()
+
+    def _wake(self) -> None:
         with self._lock:
+            if self._waking or not self._calls:
+                return
+            self._waking = True
             new = self._idle == 0
             if not new:
                 self._idle -= 1
-        if new:
-            threading.Thread(
-                target=self._run, args=(call,), name="kvstream-job", daemon=True
-            ).start()
-        else:
-            self._work.put(call)
+        if not new:
+            self._wake_ups.put(True)
+            return
+        try:
+            threading.Thread(target=self._run, name="kvstream-job", daemon=True).start()
+        except RuntimeError:  # the system has no thread left
+            self._waking = False
+            raise
 
-    def _run(self, call: Any) -> None:
-        while call is not None:
-            call()
-            with self._lock:
-                self._idle += 1
-            call = self._work.get()
+    def _run(self) -> None:
+        is_on = True
+        while is_on:
+            self._waking = False
+            while (call := self._next()) is not None:
+                with suppress(RuntimeError):  # this thread runs the other calls later
+                    self._wake()
+                call()
+            is_on = self._wake_ups.get()
+
+    def _next(self) -> Callable[[], None] | None:
+        """Return the next call; None, and the thread counts as idle, if there is none."""
+        with self._lock:
+            if self._calls:
+                return self._calls.popleft()
+            self._idle += 1
+            return None
 
     def close(self) -> None:
         """End the idle threads; others end with what they run."""
         with self._lock:
             idle, self._idle = self._idle, 0
         for _ in range(idle):
-            self._work.put(None)
+            self._wake_ups.put(False)

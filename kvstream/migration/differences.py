@@ -21,14 +21,17 @@ from xxhash import xxh3_64_intdigest, xxh3_128
 
 from kvstream.layout.values import decode_fields
 from kvstream.migration.items import Page
+from kvstream.operations.queues.image import essence
 from kvstream.types.ids import StreamID
 from kvstream.types.images import (
     ID_BYTES,
+    QUEUE_PARTS,
     ConsumerImage,
     GroupImage,
     IdempotencyImage,
     PackedID,
     PendingImage,
+    QueueRow,
     StreamState,
 )
 from kvstream.types.records import Entry
@@ -272,6 +275,32 @@ def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> I
         else:
             yield from _groups(what, mine, theirs, tolerance_ms)
     yield from _idempotency(source.idempotency, target.idempotency)
+    if source.queue is not None and target.queue is not None:
+        yield from _queues(source.queue, target.queue)
+
+
+def _queues(source: Sequence[QueueRow], target: Sequence[QueueRow]) -> Iterator[Mismatch]:
+    """Yield the differences between what two streams have as queues."""
+    for one, other in _merged(source, target):
+        if one == other:
+            continue
+        row = one or other
+        assert row is not None
+        may_move = one is not None and other is not None and essence(one) == essence(other)
+        mine, theirs = (ABSENT if each is None else text_of(each[1]) for each in (one, other))
+        yield Mismatch(_row_name(row[0]), mine, theirs, may_move)
+
+
+def _row_name(key: bytes) -> str:
+    """Return a name for a row, such as ``delayed @5000-1``."""
+    tag, rest = key[:1], key[1:]
+    what = QUEUE_PARTS[tag]
+    if tag == b"d":
+        return f"{what} @{int.from_bytes(rest[:8], 'big')}-{int.from_bytes(rest[8:], 'big')}"
+    if tag in b"el":
+        named = f", group {text_of(rest[4:-ID_BYTES])}" if tag == b"e" else ""
+        return f"{what}{named}, entry {StreamID.unpack(rest[-ID_BYTES:])}"
+    return f"{what} {text_of(rest)}" if rest else what
 
 
 def _groups(

@@ -16,7 +16,14 @@ from kvstream.rdb.versions import Kind, Loss
 from kvstream.types.clock import NANOSECONDS_PER_MS
 from kvstream.types.glob import matcher
 from kvstream.types.ids import PACKED
-from kvstream.types.images import ID_BYTES, NodeImage, PackedID, StreamSource, StreamState
+from kvstream.types.images import (
+    ID_BYTES,
+    NodeImage,
+    PackedID,
+    QueueRow,
+    StreamSource,
+    StreamState,
+)
 from kvstream.types.options import STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
 
 _ENTRY_OVERHEAD = 9
@@ -166,6 +173,8 @@ class Source(Protocol):
     """Whether ``item`` and ``Item.between`` work."""
     may_lose: bool
     """Whether reading may lose a part of a stream."""
+    has_queues: bool
+    """Whether a stream may be a queue: it is a store or a server of kvstream."""
     remarks: list[str]
     """Messages about parts of the source that are not copied and belong to no key."""
 
@@ -183,6 +192,10 @@ class Source(Protocol):
 
     def item(self, db: int, key: bytes) -> Item | None:
         """Return one key, or None if it does not exist; ranged sources only."""
+        ...
+
+    def functions(self) -> list[bytes]:
+        """Return the texts of the libraries of functions."""
         ...
 
     def close(self) -> None: ...
@@ -224,6 +237,8 @@ class Target(PlannedTarget, Protocol):
 
     may_lose: bool
     """Whether the target may be unable to hold a part of a stream."""
+    has_queues: bool
+    """Whether it takes what a stream has as a queue."""
 
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
@@ -235,6 +250,10 @@ class Target(PlannedTarget, Protocol):
         ...
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None: ...
+
+    def put_function(self, text: bytes, *, replace: bool) -> None:
+        """Write a library of functions; raise RequestError if the target does not take it."""
+        ...
 
     def finish(self) -> None:
         """Make all keys durable and visible."""
@@ -309,17 +328,21 @@ class Counted:
 class ReadStream:
     """A stream of an RDB file or a DUMP payload: nothing is lost by reading it."""
 
-    def __init__(self, reading: StreamReading) -> None:
+    def __init__(self, reading: StreamReading, queue: list[QueueRow] | None = None) -> None:
+        """``queue``: what the stream has as a queue, which no such format holds."""
         self.notes: list[Loss] = []
         self.inexact_ms = 0
         self.tells_counters = reading.kind >= Kind.COUNTERS
         self._reading = reading
+        self._queue = queue
 
     def nodes(self) -> Iterator[NodeImage]:
         return self._reading.nodes()
 
     def state(self) -> StreamState:
-        return self._reading.state()
+        state = self._reading.state()
+        state.queue = self._queue
+        return state
 
     @property
     def corrections(self) -> list[str]:

@@ -32,6 +32,7 @@ from kvstream.migration.items import (
     Source,
     Watch,
 )
+from kvstream.operations.functions import by_name
 from kvstream.types.images import PackedID, StreamState
 
 GONE = "none"
@@ -168,12 +169,30 @@ class VerifyOptions:
 
 
 def verify(source: Source, target: Source, options: VerifyOptions) -> Verification:
-    """Compare all keys of two places."""
+    """Compare all keys of two places, and their libraries of functions unless keys are chosen."""
     if target.ranged:
-        return _Ranged(source, target, options, swapped=False).run()
-    if source.ranged:
-        return _Ranged(target, source, options, swapped=True).run()
-    return _InPasses(source, target, options).run()
+        result = _Ranged(source, target, options, swapped=False).run()
+    elif source.ranged:
+        result = _Ranged(target, source, options, swapped=True).run()
+    else:
+        result = _InPasses(source, target, options).run()
+    if not options.selection.match:
+        result.differences += _function_differences(source.functions(), target.functions())
+    return result
+
+
+def _function_differences(source: list[bytes], target: list[bytes]) -> Iterator[Difference]:
+    """Yield the libraries of functions that only one place has, or that differ."""
+    mine, theirs = by_name(source), by_name(target)
+    for name in sorted(mine.keys() | theirs.keys()):
+        here, there = mine.get(name), theirs.get(name)
+        if here != there:
+            what = "function library"
+            yield Difference(0, name, what, _size(here), _size(there), may_move=False)
+
+
+def _size(text: bytes | None) -> str:
+    return ABSENT if text is None else f"{len(text)} bytes"
 
 
 class _Pass:

@@ -8,6 +8,7 @@ place that no reader sees, and makes the key in its last step.
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import pel, unfinished_loads
+from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
@@ -15,6 +16,7 @@ from kvstream.operations import load, thresholds
 from kvstream.operations import unfinished_loads as staged_loads
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.keyspace import delete, exists, make_room
+from kvstream.operations.queues import image as queue_image
 from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
@@ -22,33 +24,50 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 PAGE_ROWS = 1000
 """Rows that are read at once."""
 
+_REDRIVE = b"x"
 _COPIED_OF_GROUP = ("last_delivered", "entries_read", "nack_rank")
 
 
-def copy(txn: Txn, source: bytes, target: bytes, replace: bool = False) -> bool:
+def copy(
+    txn: Txn,
+    source: bytes,
+    target: bytes,
+    replace: bool = False,
+    is_move: bool = False,
+) -> bool:
     """Copy a key, over an existing one only with ``replace``; return whether it was done."""
     if source == target:
         raise InvalidArgument("source and destination objects are the same")
     key = txn.key(source)
     if key is None or (not replace and exists(txn, target)):
         return False
-    make_room(txn, target)
+    replaced = make_room(txn, target)
     if isinstance(key, StringMeta):
         made = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
         made.in_parts = key.in_parts
         txn.catalog.write(txn, made)
     else:
-        _copy_stream(txn, key, target)
+        _copy_stream(txn, key, target, is_move)
+    if not is_move:
+        txn.notify(COPY_TO, target)
+        txn.notify_overwritten(target, replaced, type(key))
     txn.signal(target)
     return True
 
 
 def move(txn: Txn, source: bytes, target: bytes) -> bool:
     """Move a key to a free name; return whether it was done."""
-    return copy(txn, source, target) and delete(txn, source)
+    return copy(txn, source, target, is_move=True) and _leave(txn, source, target)
 
 
-def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
+def _leave(txn: Txn, source: bytes, target: bytes) -> bool:
+    """Delete the source of a move, after it was copied."""
+    txn.notify(MOVE_FROM, source)
+    txn.notify(MOVE_TO, target)
+    return delete(txn, source, None)
+
+
+def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes, is_move: bool) -> None:
     made = _twin(txn, stream, name, load.new_stream(txn, name))
     if stream.length:
         first = stream.prefix + stream.first.packed
@@ -56,16 +75,19 @@ def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes) -> None:
         nodes = tree_prefix(stream.nodes_tree)
         head, target = nodes + stream.head.packed, tree_prefix(made.nodes_tree)
         _copy_rows(txn, Family.TREES, nodes, head, target)
-    _copy_rest(txn, stream, made)
+    _copy_rest(txn, stream, made, is_move)
 
 
-def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta) -> None:
-    """Copy everything of a stream except entries and nodes."""
+def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta, is_move: bool) -> None:
+    """Copy everything of a stream except entries and nodes; a redrive goes on at one place."""
     if stream.idmp_tree:
         producers = tree_prefix(stream.idmp_tree)
         _copy_rows(txn, Family.TREES, producers, producers, tree_prefix(made.idmp_tree))
     for group in list(txn.catalog.groups(txn, stream)):
         _copy_group(txn, group, txn.catalog.create_group(txn, made, group.name))
+    name = txn.catalog.databases.shown_name(txn, made.name)
+    rows = [row for row in queue_image.rows(txn, stream) if is_move or row[0] != _REDRIVE]
+    queue_image.restore(txn, name, rows)
 
 
 def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> StreamMeta:
@@ -96,10 +118,8 @@ def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
         twin = txn.catalog.create_consumer(txn, made, consumer.name)
         twin.seen_ms, twin.active_ms = consumer.seen_ms, consumer.active_ms
     for run in pel.runs_from(txn, group, b""):
-        time_ms = run.time_ms if run.owned else 0  # the copy has no timer to wait for
+        time_ms = run.time_ms if run.owned else 0  # those that wait get their timers later
         pel.place(txn, made, run.ids, run.owner, time_ms, run.deliveries, run.rank)
-    if group.policy is not None:
-        made.policy = group.policy.with_rules({"keyed_tree": 0})
     for field in _COPIED_OF_GROUP:
         setattr(made, field, getattr(group, field))
     txn.member_changed(made)
@@ -107,6 +127,8 @@ def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
 
 class LongCopy(LongLoad):
     """COPY of a long stream, in steps. It happens in its last step; no key changes before."""
+
+    _is_move = False
 
     def __init__(self, source: bytes, target: bytes, replace: bool) -> None:
         super().__init__(target)
@@ -126,7 +148,7 @@ class LongCopy(LongLoad):
             self.undo(txn)
             self._tries += 1
             if self._tries > thresholds.TRIES or not isinstance(stream, StreamMeta):
-                return copy(txn, self._source, self._target, self._replace)
+                return copy(txn, self._source, self._target, self._replace, self._is_move)
             self._begin(txn, stream)
         assert self._load is not None
         assert isinstance(stream, StreamMeta)
@@ -168,7 +190,7 @@ class LongCopy(LongLoad):
     def _finish(self, txn: Txn, stream: StreamMeta, place: StreamMeta) -> None:
         """Make the key, which differs from its source only in what was trimmed meanwhile."""
         assert self._load is not None
-        make_room(txn, self._target)
+        replaced = make_room(txn, self._target)
         made = _twin(txn, stream, self._target, place)
         nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
         first, head = (stream.first, stream.head) if stream.length else (MAX_ID, MAX_ID)
@@ -178,13 +200,18 @@ class LongCopy(LongLoad):
         row = txn.batch.get(Family.TREES, nodes + head.packed)
         if row is not None:  # it may count fewer entries than when it was copied
             txn.batch.put(Family.TREES, target + head.packed, row)
-        _copy_rest(txn, stream, made)
+        _copy_rest(txn, stream, made, self._is_move)
         unfinished_loads.remove(txn, self._load)
+        if not self._is_move:
+            txn.notify(COPY_TO, self._target)
+            txn.notify_overwritten(self._target, replaced, StreamMeta)
         txn.signal(self._target)
 
 
 class LongMove(LongCopy):
     """MOVE of a long stream, in steps. The last step deletes the source."""
+
+    _is_move = True
 
     def __init__(self, source: bytes, target: bytes) -> None:
         super().__init__(source, target, replace=False)
@@ -192,7 +219,7 @@ class LongMove(LongCopy):
     def step(self, txn: Txn) -> bool | None:
         """Copy more rows; return in the last step whether the key was moved, None before."""
         done = super().step(txn)
-        return delete(txn, self._source) if done else done
+        return _leave(txn, self._source, self._target) if done else done
 
 
 def is_long(txn: Txn, source: bytes) -> bool:

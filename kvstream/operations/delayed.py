@@ -9,8 +9,15 @@ became visible. Messages due at the same millisecond keep the order in which the
     row "D" -> u64        how many delayed messages the stream has
 
 ``entry`` is the value of a message row. The numbers come from the counter of trees and generations.
-DEL and RENAME, FLUSHDB and the expiry of a key take its delayed messages along; COPY, DUMP and
-migration do not carry them.
+DEL and RENAME, FLUSHDB and the expiry of a key take its delayed messages along. COPY and migration
+to another kvstream carry them (queues/image.py); DUMP does not.
+
+A message may have a time to live, which begins when it is due. At its end it is deleted from the
+stream and from all pending lists, acknowledged or not. If a group has it pending, and has dead
+letters (DEAD or DELIVERIES of its policy), it is moved there with the reason ``expired``. If the
+time ends before the message was added, because the store was closed, it is not added::
+
+    timer   kind 7, rest = id
 """
 
 import logging
@@ -22,13 +29,15 @@ from kvstream.errors import Corruption, IDsExhausted, InvalidArgument, quoted
 from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
 from kvstream.logs import Throttle
-from kvstream.meta import timers
+from kvstream.meta import pel, timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import append
+from kvstream.operations import append, entries
+from kvstream.operations.delete import erase
+from kvstream.operations.delivery import dead
 from kvstream.operations.groups import existing_stream
-from kvstream.operations.ttl import set_ttl
+from kvstream.operations.trim import drop_references
 from kvstream.operations.unique import Conflict, Unique, hold, holder_of, release, rename, settle
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields, RepeatedFields
@@ -39,13 +48,15 @@ LIST_COUNT = 100
 """Messages of one page of ``listed``, unless the caller says how many."""
 _SECONDS = range(10**9, 1 << 32)
 """Times that are Unix seconds from 2001 to 2106; as milliseconds they are days of 1970."""
+LIST_MAX = 5000
+"""Messages of one page at most: 20 milliseconds of work."""
 _PAGE_BYTES = 1 << 20
 _RETRY_MS = 60_000
 """When a message that cannot be added is tried again."""
 _HEAD = Struct(">QI")
 COUNT_ROW = b"D"
 
-_log, _refusals = logging.getLogger(__name__), Throttle()
+_log, _refusals, _burial_refusals = logging.getLogger(__name__), Throttle(), Throttle()
 
 Added = StreamID | Ticket
 
@@ -229,7 +240,7 @@ def listed(
 ) -> list[Delayed]:
     """Return delayed messages from a ticket on, in the order in which they are due.
 
-    They are up to ``limit``, and fewer if they reach a megabyte.
+    They are up to ``limit``, and fewer if they reach a megabyte, or are LIST_MAX.
     """
     stream = txn.stream(name)
     if stream is None or limit <= 0:
@@ -241,7 +252,7 @@ def listed(
         ticket, message, fields = decode_timer(timer)
         found.append(Delayed(ticket, fields, message.ttl_ms, message.unique_id))
         size += len(timer.value)
-        if len(found) in (limit, left) or size >= _PAGE_BYTES:
+        if len(found) in (limit, left, LIST_MAX) or size >= _PAGE_BYTES:
             break
     return found
 
@@ -329,3 +340,39 @@ def _due_entry(
     if message.ttl_ms:
         set_ttl(txn, stream, eid, ends_ms)
     return message.value, tuple(names)
+
+
+# --- times to live --------------------------------------------------------------------------------
+
+
+def set_ttl(txn: Txn, stream: StreamMeta, eid: StreamID, at_ms: int) -> None:
+    """Delete an entry at a Unix time in milliseconds."""
+    timers.put(txn, stream, at_ms, Kind.EXPIRED, eid.packed)
+
+
+def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+    """Delete the entries whose time is over, or move them to the dead letters."""
+    ids = sorted({StreamID.unpack(timer.rest) for timer in due})
+    txn.frees = True
+    try:
+        _bury(txn, name, stream, ids)
+    except dead.DeadLettersRefused as refused:
+        _burial_refusals.log(_log, logging.WARNING, "%s", refused)
+        for eid in ids:
+            set_ttl(txn, stream, eid, txn.now_ms + dead.WAIT_MS)
+        return
+    drop_references(txn, stream, ids)
+    erase(txn, stream, entries.live(txn, stream, ids))
+    txn.catalog.index.note(stream)
+    txn.signal(name)  # a group that had reached a limit may deliver again
+
+
+def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> None:
+    """Move pending entries to the dead letters of the groups that have such."""
+    packed = [eid.packed for eid in ids]
+    for group in list(txn.catalog.groups(txn, stream)):
+        policy = group.policy
+        if policy is not None and (policy.dead_letter or policy.max_deliveries):
+            parts = list(pel.runs_at(txn, group, packed))
+            if parts:
+                dead.bury(txn, name, stream, group, parts, dead.Reason.EXPIRED)

@@ -227,6 +227,12 @@ def _put(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
     timers.put(txn, stream, row.check_ms, Kind.UNIQUE, unique_id)
 
 
+def restore(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
+    """Put the row of a unique ID of another stream's image."""
+    _take_timer(txn, stream, unique_id)
+    _put(txn, stream, unique_id, row)
+
+
 def _take_timer(txn: Txn, stream: StreamMeta, unique_id: bytes) -> None:
     found = row_of(txn, stream, unique_id)
     if found is not None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Unpack
 
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
@@ -79,11 +79,11 @@ def _tokens(tokens: Sequence[Token]) -> Words:
     return tuple(word for eid, deliveries in tokens for word in (str(eid), deliveries))
 
 
-def _settle(command: str) -> Callable[..., Call]:
+def _settle(command: str, *options: Word) -> Callable[..., Call]:
     def call(name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> Call:
         if not tokens:
             return known([])
-        return _do(name, command, key_of(name), group, consumer, *_tokens(tokens))
+        return _do(name, command, key_of(name), group, consumer, *options, *_tokens(tokens))
 
     return call
 
@@ -226,29 +226,16 @@ def _set_retention(name: bytes, rules: Retention) -> Call:
 _REDRIVE = "KVSTREAM.REDRIVE"
 
 
-def _redrive(
-    name: bytes,
-    *,
-    to: bytes = b"",
-    ids: Sequence[StreamID] | None = None,
-    where: tuple[bytes, bytes] | None = None,
-    count: int | None = None,
-    rate: tuple[int, int] | None = None,
-    dry_run: bool = False,
-) -> Call:
-    words: list[Word] = [*option("TO", to or None)]
-    if ids is not None:
-        words += ["IDS", len(ids), *map(str, ids)]
-    if where is not None:
-        words += ["WHERE", *where]
-    words += option("COUNT", count)
-    if rate is not None:
-        words += ["RATE", *rate]
-    words += flag("DRYRUN", dry_run)
-    asked: Words = ("START", key_of(name), *words)
+def _redrive(name: bytes, dry_run: bool = False, **asked: Unpack[redrive.Asked]) -> Call:
+    words: list[Word] = ["START", key_of(name), *option("TO", asked.get("to") or None)]
+    ids, where, rate = asked.get("ids"), asked.get("where"), asked.get("rate")
+    words += [] if ids is None else ["IDS", len(ids), *map(str, ids)]
+    words += [] if where is None else ["WHERE", *where]
+    words += [] if rate is None else ["RATE", *rate]
+    words += [*option("COUNT", asked.get("count")), *flag("DRYRUN", dry_run)]
     if dry_run:
-        return _ask(name, _REDRIVE, *asked, result=replies.redrive_of)
-    return _do(name, _REDRIVE, *asked, result=replies.redrive_of, immediate=True)
+        return _ask(name, _REDRIVE, *words, result=replies.redrive_of)
+    return _do(name, _REDRIVE, *words, result=replies.redrive_of, immediate=True)
 
 
 CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
@@ -259,6 +246,7 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     delayed.listed: _listed,
     delayed.move: _move,
     leases.ack: _settle("KVSTREAM.ACK"),
+    leases.ack_delete: _settle("KVSTREAM.ACK", "DELETE"),
     leases.extend: _settle("KVSTREAM.EXTEND"),
     leases.nack: _nack,
     policy.drop_policy: lambda name, group: _do(

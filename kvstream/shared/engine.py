@@ -82,7 +82,8 @@ PIECE_S = 5.0
 _PENDING_PAGE = 1000
 _SAME_TWICE: frozenset[Any] = frozenset(
     {
-        *(ack.acknowledge, ack.acknowledge_and_delete, claim.renew, leases.extend),
+        *(ack.acknowledge, ack.acknowledge_and_delete, claim.renew),
+        *(leases.ack_delete, leases.extend),
         *(delete.delete, keyspace.delete_all, strings.put),
         *(policy.drop_policy, policy.set_policy, retention.drop_rules, retention.set_rules),
         *(schedules.delete_schedule, schedules.set_schedule, watch.guard),

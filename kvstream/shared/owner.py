@@ -266,8 +266,9 @@ class SocketServer:
         self._ready.set()
         await self._stopping.wait()
         listener.stopping = True
+        self._loop.remove_reader(self._socket)
+        await _settled()  # a closed server leaves the socket of a new connection open (CPython)
         server.close()
-        await _settled()
         await hand_over(executor, HAND_OVER_S)
         await _settled()
 

@@ -278,6 +278,25 @@ class IdempotencyImage:
     iids_duplicates: int = 0
 
 
+QueueRow = tuple[bytes, bytes]
+"""What a stream has as a queue, in rows of which each stands for itself: a tag of QUEUE_PARTS and
+the rest of the key, and a value (operations/queues/image.py)."""
+
+QUEUE_PARTS = {
+    b"a": "policies",
+    b"b": "unique",
+    b"c": "policies",
+    b"d": "delayed",
+    b"e": "waiting",
+    b"l": "lifetimes",
+    b"r": "retention",
+    b"s": "schedules",
+    b"u": "unique",
+    b"x": "redrive",
+}
+"""The name of the part that a row belongs to, by its tag."""
+
+
 @dataclass(slots=True)
 class StreamState:
     """Everything of a stream except its entries, as its source has it.
@@ -294,6 +313,8 @@ class StreamState:
     groups: list[GroupImage] = field(default_factory=list)
     idempotency: IdempotencyImage | None = None
     """None: nothing is set or remembered, and the server's limits apply."""
+    queue: list[QueueRow] | None = None
+    """The rows of the stream as a queue, ascending; None if the source's format has none."""
 
 
 class StreamSource(Protocol):

@@ -4,9 +4,11 @@
 ``decode=True``.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
+from functools import partial
 from itertools import chain
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeAlias
 
@@ -86,6 +88,14 @@ class Entry(NamedTuple, Generic[S]):
         """The (field, value) pairs in order, repeated fields included."""
         flat = self.flat
         return tuple(zip(flat[::2], flat[1::2], strict=True))
+
+
+_new_entry = partial(tuple.__new__, Entry)
+
+
+def delivered_first(entries: Iterable[Entry]) -> list[Entry]:
+    """Return entries with idle time 0 and no deliveries: those that were not delivered before."""
+    return [_new_entry((eid, fields, 0, 0)) for eid, fields, _, _ in entries]
 
 
 class BareEntry(NamedTuple):

@@ -130,6 +130,11 @@ def start(tmp_path: Path, place: str) -> Iterator[Start]:
         yield started
 
 
+def stand_still(tasks: Tasks) -> None:
+    """Renew the tasks of a reader no more, as a process that stands still."""
+    tasks.release(*tasks._held)
+
+
 def done(store: Store) -> set[int]:
     """Return the numbers that tasks have noted."""
     return {int(entry.fields[b"n"]) for entry in store.stream("done")}

@@ -22,6 +22,7 @@ from tests.adapters.conftest import (
     all_are_done_though_workers_are_killed,
     opened,
     options_of,
+    stand_still,
 )
 
 
@@ -77,6 +78,27 @@ def test_what_a_connection_has_not_acknowledged_is_delivered_to_the_next(
         queue.put("a")
         queue.get(timeout=1)
     assert connection.SimpleQueue("q").get(timeout=1).payload == "a"
+
+
+@pytest.mark.parametrize("how", ["ack", "reject", "requeue"])
+def test_a_late_answer_leaves_a_message_with_its_new_connection(
+    connection: Connection, place: str, how: str
+) -> None:
+    with connection.clone() as late:
+        queue = late.SimpleQueue("q")
+        queue.put("a")
+        message = queue.get(timeout=1)
+        stand_still(late.default_channel.tasks)
+        again = connection.SimpleQueue("q").get(timeout=30)
+        getattr(message, how)()
+        with opened(place) as store:
+            assert store.stream("kombu:q").group("workers").pending().count == 1
+            again.ack()
+            assert len(store.stream("kombu:q")) == 0
+
+
+def test_a_producer_may_give_a_callback_for_what_no_queue_takes(connection: Connection) -> None:
+    connection.Producer(on_return=print).publish("a", routing_key="nowhere")
 
 
 def test_a_purge_deletes_what_nobody_has(connection: Connection) -> None:

@@ -23,6 +23,7 @@ from tests.adapters.conftest import (
     Start,
     all_are_done_though_workers_are_killed,
     options_of,
+    stand_still,
 )
 from tests.patience import until
 
@@ -137,6 +138,27 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(broker: KVStreamBr
     rest = broker.size("default")
     assert rest == 4 - len(begun)
     assert len(broker.tasks.get(broker.key("default"), count=9)) == rest
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "requeue"])
+def test_a_late_answer_leaves_a_message_with_its_new_worker(
+    place: str, broker: KVStreamBroker, how: str
+) -> None:
+    other = KVStreamBroker(place, lease=LEASE_S, **options_of(place))
+    broker.enqueue(message_to("nobody"))
+    late, new = (each.consume("default", timeout=30_000) for each in (broker, other))
+    message = next(late)
+    stand_still(broker.tasks)
+    again = next(new)
+    assert message is not None
+    assert again is not None
+    late.requeue([message]) if how == "requeue" else getattr(late, how)(message)
+    stream = broker.place.store.stream("dramatiq:default")
+    assert stream.group("workers").pending().count == 1
+    assert len(broker.dead_letters("default")) == 0
+    new.ack(again)
+    assert len(stream) == 0
+    other.close()
 
 
 def test_join_gives_up_and_flush_empties(broker: KVStreamBroker) -> None:

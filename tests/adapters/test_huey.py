@@ -15,6 +15,7 @@ from tests.adapters.conftest import (
     Start,
     all_are_done_though_workers_are_killed,
     options_of,
+    stand_still,
 )
 from tests.patience import until
 
@@ -89,6 +90,25 @@ def test_a_task_is_deleted_when_it_was_executed(huey: KVStreamHuey) -> None:
     huey.execute(task)
     assert len(huey.storage.place.store.stream("huey:app:queue")) == 0
     assert result.get() == 3
+
+
+def test_a_late_end_leaves_a_task_with_its_new_consumer(place: str) -> None:
+    late, other = (
+        KVStreamHuey("app", place, read_timeout=0, lease=LEASE_S, **options_of(place))
+        for _ in range(2)
+    )
+    late.task(name="note")(bool)()
+    other.task(name="note")(bool)
+    task = late.dequeue()
+    stand_still(late.storage.tasks)
+    again = other.dequeue()
+    late.execute(task)
+    stream = other.storage.place.store.stream("huey:app:queue")
+    assert stream.group("workers").pending().count == 1
+    other.execute(again)
+    assert len(stream) == 0
+    for each in (late, other):
+        each.storage.close()
 
 
 def test_a_task_that_was_interrupted_goes_back(huey: KVStreamHuey) -> None:

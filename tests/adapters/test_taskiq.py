@@ -22,6 +22,7 @@ from tests.adapters.conftest import (
     Start,
     all_are_done_though_workers_are_killed,
     options_of,
+    stand_still,
 )
 
 TIMEOUT_S = 60.0
@@ -151,6 +152,27 @@ def test_a_task_in_work_stays_its_workers_however_long_it_takes(place: str) -> N
         assert not listening.done()
         listening.cancel()
         for broker in (slow, other):
+            await broker.shutdown()
+
+    run(test)
+
+
+def test_a_late_ack_leaves_a_task_with_its_new_worker(place: str) -> None:
+    async def test() -> None:
+        late, other = broker_of(place), broker_of(place)
+        await late.kick(message(1))
+        found = await next_of(late)
+        stand_still(late.tasks)
+        again = await next_of(other)
+        await acknowledged(found)
+
+        def pending() -> int:
+            return other.place.store.stream("taskiq").group("workers").pending().count
+
+        assert await other.place.call(pending) == 1
+        await acknowledged(again)
+        assert await other.place.call(pending) == 0
+        for broker in (late, other):
             await broker.shutdown()
 
     run(test)

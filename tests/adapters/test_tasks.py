@@ -7,7 +7,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.adapters.tasks import Tasks
-from tests.adapters.conftest import LEASE_S, opened
+from tests.adapters.conftest import LEASE_S, opened, stand_still
 from tests.patience import until
 
 
@@ -46,7 +46,48 @@ def test_what_a_dead_reader_had_comes_back_after_its_lease(store: Store) -> None
     dead.release(task.ref)  # renewed no more, as by a process that was killed
     assert other.get("q") == []
     (again,) = other.get("q", block=0)
-    assert (again.ref, again.deliveries) == (task.ref, 1)
+    assert (again.ref, again.deliveries) == (task.ref._replace(deliveries=2), 1)
+
+
+@pytest.mark.parametrize("how", ["ack", "nack", "close"])
+def test_a_late_call_changes_nothing_of_another_reader_s_task(
+    store: Store, caplog: pytest.LogCaptureFixture, how: str
+) -> None:
+    late, other = reader(store), reader(store)
+    late.put("q", b"1")
+    (task,) = late.get("q")
+    stand_still(late)
+    (again,) = other.get("q", block=0)
+    if how == "close":
+        late._held.add(task.ref)
+        late.close()
+    else:
+        getattr(late, how)(task.ref)
+        assert "another reader's by now" in caplog.text
+    assert late.get("q") == []
+    assert store.stream("q").group("workers").pending().consumers == {other.consumer.encode(): 1}
+    other.ack(again.ref)
+    assert len(store.stream("q")) == 0
+
+
+def test_a_late_renewal_lets_go(store: Store) -> None:
+    late, other = reader(store), reader(store)
+    late.put("q", b"1")
+    (task,) = late.get("q")
+    stand_still(late)
+    (again,) = other.get("q", block=0)
+    late._held.add(task.ref)
+    late._renew()
+    assert late._held == set()
+    other.ack(again.ref)
+
+
+def test_a_task_of_a_deleted_queue_is_acknowledged(store: Store) -> None:
+    tasks = reader(store)
+    tasks.put("q", b"1")
+    (task,) = tasks.get("q")
+    store.delete("q")
+    tasks.ack(task.ref)
 
 
 def test_a_delayed_task_is_read_when_it_is_due(store: Store) -> None:

@@ -185,6 +185,23 @@ def test_a_rule_that_cannot_be_is_wrong_usage(emails: Program, words: list[str],
     assert told in emails("queue", "policy", "emails", *words, code=2).stderr
 
 
+def test_retention_is_set_shown_and_removed(emails: Program) -> None:
+    def shown() -> list[str]:
+        return emails.lines("queue", "retention", "emails")
+
+    emails("queue", "retention", "emails", "--off")
+    assert shown() == ["stream emails keeps all entries"]
+    emails("queue", "retention", "emails", "--acked", "--max-length", "5", "--force")
+    rules = emails.one("queue", "retention", "emails", "--max-age", "7d", "--latest", "to")
+    assert (rules["max_age_ms"], rules["max_length"], rules["acked"]) == (604_800_000, 0, False)
+    assert shown() == ["max age  7d", "latest   of each value of to"]
+    emails("queue", "retention", "emails", "--off")
+    assert shown() == ["stream emails keeps all entries"]
+    for words in (["--off", "--acked"], ["--force"], ["--max-length", "0"]):
+        emails("queue", "retention", "emails", *words, code=2)
+    assert "none" in emails("queue", "retention", "none", code=1).stderr
+
+
 def test_a_stream_without_a_group_is_told_how_to_be_a_queue(orders: Program) -> None:
     told = orders("queue", "info", "orders:2025", code=1).stderr
     assert "has no group" in told
@@ -354,6 +371,7 @@ def test_top_shows_queues_where_there_are_any(emails: Program) -> None:
     assert stream["delayed"] == 1
     queue = stream["groups"][0]["queue"]
     assert queue.pop("oldest_age_ms") > 9 * 10**10
+    assert queue.pop("next_ms") > 0
     assert queue == {
         "ready": 2,
         "leased": 1,

@@ -18,17 +18,17 @@ ROOT = Path(__file__).parents[2]
 LIFE_S = (0.3, 1.2)
 
 
-def work_until_killed(directory: Path, seed: int) -> list[list[str]]:
+def work_until_killed(directory: Path, seed: int, writer: str = "order_writer") -> list[list[str]]:
     """Run a writer for a random time; return the words that it said."""
-    command = [sys.executable, "-m", "tests.crash.order_writer", str(directory), str(seed)]
-    writer = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    with writer, writer.stdout:
-        lines = [writer.stdout.readline()]
-        listener = threading.Thread(target=lambda: lines.extend(writer.stdout or ()))
+    command = [sys.executable, "-m", f"tests.crash.{writer}", str(directory), str(seed)]
+    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    with process, process.stdout:
+        lines = [process.stdout.readline()]
+        listener = threading.Thread(target=lambda: lines.extend(process.stdout or ()))
         listener.start()
         time.sleep(random.Random(seed).uniform(*LIFE_S))
-        writer.kill()
+        process.kill()
         listener.join()
     return [line.split() for line in lines if line.endswith("\n")]
 

@@ -236,6 +236,27 @@ def test_a_waiting_program_is_told_of_a_timeout(jobs: Jobs) -> None:
         asyncio.run(program())
 
 
+def test_tasks_that_await_results_need_no_threads_in_a_directory(
+    jobs: Jobs, working: Start, place: tuple[str, dict[str, Any]]
+) -> None:
+    @jobs.task
+    def double(n: int) -> int:
+        return 2 * n
+
+    async def program() -> list[int]:
+        awaited = [asyncio.create_task(double.enqueue(n).aresult(PATIENCE_S)) for n in range(20)]
+        await asyncio.sleep(0)
+        cancelled = asyncio.create_task(double.enqueue(99).aresult())
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        waiting = [each for each in threading.enumerate() if each.name == "kvstream-job-result"]
+        assert bool(waiting) == (place[1].get("shared") is not False)
+        working(jobs)
+        return [await each for each in awaited]
+
+    assert asyncio.run(program()) == [2 * n for n in range(20)]
+
+
 def test_a_result_that_is_not_kept_is_unknown(
     jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

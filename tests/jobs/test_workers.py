@@ -144,9 +144,34 @@ def test_a_stopped_worker_finishes_its_jobs_and_begins_none(jobs: Jobs, working:
     one, two = run.enqueue(1), run.enqueue(2)
     worker = working(jobs, concurrency=1)
     assert begun.wait(PATIENCE_S)
-    threading.Timer(0.1, go.set).start()
+    worker.stopping.set()
+    go.set()
     worker.stop()
     assert (one.result(PATIENCE_S), two.status, worker.worker.given_back) == (1, "queued", 0)
+
+
+def test_a_lost_lease_takes_no_result_from_jobs_that_end_with_it(
+    jobs: Jobs, working: Start
+) -> None:
+    begun, go = threading.Semaphore(0), threading.Event()
+
+    @jobs.task
+    def double(n: int) -> int:
+        begun.release()
+        go.wait(PATIENCE_S)
+        return 2 * n
+
+    handles = double.enqueue_many([(n,) for n in range(8)])
+    worker = working(jobs, concurrency=8)
+    assert all(begun.acquire(timeout=PATIENCE_S) for _ in handles)
+    assert handles[3].cancel()
+    kept = [handle for handle in handles if handle is not handles[3]]
+    go.set()
+    worker.stop()
+    assert [handle.result(PATIENCE_S) for handle in kept] == [0, 2, 4, 8, 10, 12, 14]
+    assert handles[3].status == "cancelled"
+    info = jobs.queue_of(double).info()
+    assert (info.ready, info.leased, info.waiting, info.dead) == (0, 0, 0, 0)
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])

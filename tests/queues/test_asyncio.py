@@ -143,3 +143,17 @@ def test_a_transaction_acknowledges_with_what_was_added_or_undoes_all(place: str
         assert await store.stream("done").length() == 1
 
     run(place, program)
+
+
+def test_several_queues_are_read_at_once(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        queues = [AsyncQueue(store, name, consumer="ann") for name in ("a", "b")]
+        assert await kvstream.aio.take(queues) == []
+        waiting = asyncio.create_task(kvstream.aio.take(queues, 2, block=PATIENCE_S))
+        await asyncio.sleep(0)
+        await queues[1].put({"n": 1})
+        (message,) = await waiting
+        assert message.queue is queues[1]
+        await message.ack()
+
+    run(place, program)

@@ -1,5 +1,6 @@
 """An inbox: the effect of a message in the user's own database happens once."""
 
+import asyncio
 import os
 import shutil
 import sqlite3
@@ -11,9 +12,13 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import aiosqlite
 import pytest
 
+import kvstream
 from kvstream import Inbox, InvalidArgument, LeaseLost, Message, Queue, Store
+from kvstream.aio import AsyncMessage, AsyncQueue
+from kvstream.inbox import AsyncInbox
 from tests.patience import PATIENCE_S, until
 
 Connect = Callable[[], Any]
@@ -190,3 +195,65 @@ def test_a_transaction_that_is_open_is_not_committed_by_the_way(queue: Queue, in
 def test_another_kind_of_connection_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="an inbox is in a connection of sqlite3 or psycopg"):
         Inbox(object())
+
+
+# --- asyncio --------------------------------------------------------------------------------------
+
+
+async def async_connection(kind: str, connect: Connect, path: Path) -> Any:
+    if kind == "sqlite3":
+        return await aiosqlite.connect(path)
+    import psycopg
+
+    with closing(connect()) as connection:
+        dsn = connection.info.dsn
+    return await psycopg.AsyncConnection.connect(dsn)
+
+
+def test_an_inbox_of_asyncio_handles_each_message_once(
+    connect: Connect, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kind = request.node.callspec.params["connect"]
+
+    async def send_in(inbox: AsyncInbox, message: AsyncMessage, fail: bool = False) -> bool:
+        async with inbox.handle(message) as is_new:
+            if is_new:
+                number = message.fields[b"n"].decode()
+                await inbox.connection.execute(f"INSERT INTO sent VALUES ('{number}')")
+            if fail:
+                raise ZeroDivisionError
+        return is_new
+
+    async def program() -> None:
+        connection = await async_connection(kind, connect, tmp_path / "app.db")
+        await connection.execute("CREATE TABLE sent (n text)")
+        await connection.commit()
+        inbox = await AsyncInbox.open(connection)
+        async with kvstream.aio.open(tmp_path / "queue", durability="no") as store:
+            queue = AsyncQueue(store, "q", consumer="ann", lease=PATIENCE_S)
+            await queue.put({"n": 1})
+            (message,) = await queue.get()
+            with pytest.raises(ZeroDivisionError):
+                await send_in(inbox, message, fail=True)
+            assert await send_in(inbox, message)
+            assert (await queue.info()).leased == 0
+            assert not await send_in(inbox, message)  # its lease is over: that is no error
+            await connection.execute("INSERT INTO sent VALUES ('2')")
+            with pytest.raises(InvalidArgument, match="transaction open"):
+                await send_in(inbox, message)
+            await connection.rollback()
+        cursor = await connection.execute("SELECT n FROM sent")
+        assert await cursor.fetchall() == [("1",)]
+        await connection.rollback()
+        assert await inbox.forget(-1) == 1
+        await connection.close()
+
+    asyncio.run(program())
+
+
+def test_an_inbox_of_asyncio_needs_a_connection_of_asyncio() -> None:
+    with (
+        closing(sqlite3.connect(":memory:")) as connection,
+        pytest.raises(InvalidArgument, match="a connection of aiosqlite, or an AsyncConnection"),
+    ):
+        asyncio.run(AsyncInbox.open(connection))

@@ -7,19 +7,29 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.shared.conftest import shared
 from tests.shared.pool import TASKS
 
+METHODS = ["fork", "spawn", "forkserver"]
 
-@pytest.mark.parametrize("method", ["fork", "spawn", "forkserver"])
-@pytest.mark.parametrize("killed", [False, True])
-def test_children_share_the_store_of_their_parent(
-    directory: Path, method: str, killed: bool
-) -> None:
+
+@pytest.mark.parametrize("method", METHODS)
+def test_children_share_the_store_of_their_parent(directory: Path, method: str) -> None:
+    all_tasks_are_done_once(directory, method)
+
+
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("method", METHODS)
+def test_children_take_over_the_store_of_a_killed_parent(directory: Path, method: str) -> None:
+    for number in range(rounds(1)):
+        all_tasks_are_done_once(directory.with_name(f"store-{number}"), method, "killed")
+
+
+def all_tasks_are_done_once(directory: Path, method: str, killed: str = "") -> None:
     command = [sys.executable, "-m", "tests.shared.pool", str(directory), method]
-    if killed:
-        command.append("killed")
+    command += [killed] if killed else []
     done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
     with shared(directory) as store:

@@ -15,15 +15,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.peers import PeerProcess
 from tests.ports import free_port
 from tests.shared import apps
 from tests.shared.conftest import shared
 
-KILLS = 8
+KILLS = rounds(8)
 ADDED_BETWEEN = 30
 WORKERS = 4
+
+pytestmark = pytest.mark.timeout(7200)
 
 
 def needs(package: str) -> pytest.MarkDecorator:

@@ -1,5 +1,6 @@
 """What happens to the clients of a shared store when its owner ends."""
 
+import gc
 import os
 import signal
 import socket
@@ -375,3 +376,17 @@ def test_anything_else_in_the_place_of_the_socket_is_no_owner(directory: Path) -
         silent.bind(str(directory / SOCKET))
     with shared(directory) as store:
         assert is_owner(store)
+
+
+def test_a_connection_that_comes_as_the_owner_closes_is_closed(directory: Path) -> None:
+    """The loop sees both in one iteration; CPython then leaves the transport to the collector."""
+    with shared(directory) as store, socket.socket(socket.AF_UNIX) as comes:
+        server = store._engine._owner._server  # type: ignore[attr-defined]
+        goes_on = threading.Event()
+        server._loop.call_soon_threadsafe(goes_on.wait)
+        server._loop.call_soon_threadsafe(server._stopping.set)
+        comes.connect(str(directory / SOCKET))
+        goes_on.set()
+        store.close()
+        gc.collect()
+        assert comes.recv(1) == b""

@@ -11,9 +11,11 @@ from kvstream.commands.command import (
     OURS,
     READ,
     SECOND,
+    Answer,
     Family,
     Session,
 )
+from kvstream.commands.incremental import are_many, in_parts
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidArgument
 from kvstream.layout.values import encode_flat
@@ -94,7 +96,8 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
     A delayed message is kept outside the stream, so no reader sees it early. It gets its ID when it
     is due. Until then it has a ticket, `@unix-ms-number`. Messages of one millisecond keep the
     order in which they were added. DEL, RENAME, FLUSHDB and the expiry of the key take its delayed
-    messages along; COPY, DUMP and migration do not carry them. An empty stream may have some.
+    messages along. COPY and migration to another kvstream carry them, DUMP does not. An empty
+    stream may have some.
 
     `*` ends the options, so that the first field may have the name of one.
     """
@@ -119,7 +122,8 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
 def delayed_list(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return delayed messages, each as ticket and fields, in the order in which they are due.
 
-    COUNT: At most so many, 100 unless given. A reply that reaches a megabyte ends before.
+    COUNT: At most so many, 100 unless given. A reply that reaches a megabyte, or 5000 messages,
+        ends before.
 
     The list begins at `start-ticket`, or behind it if it is written `(ticket`.
     """
@@ -159,10 +163,23 @@ def delayed_len(txn: Txn, session: Session, argv: Argv) -> Reply:
     since=OURS,
     uses="RW delete",
 )
-def delayed_cancel(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Delete delayed messages; return how many there were."""
-    tickets = [Ticket.parse(raw) for raw in argv[3:]]
-    return delayed.cancel(txn, session.prefix + argv[2], tickets)
+def delayed_cancel(txn: Txn, session: Session, argv: Argv) -> Answer:
+    """Delete delayed messages; return how many there were.
+
+    A server deletes very many of them in parts, which other clients see one by one.
+    """
+    name, words = session.prefix + argv[2], argv[3:]
+
+    def settle(txn: Txn, tickets: list[Ticket]) -> list[int]:
+        return [delayed.cancel(txn, name, tickets)]
+
+    if are_many(session, len(words)):
+        return in_parts(words, 1, _tickets, settle, sum)
+    return delayed.cancel(txn, name, _tickets(words))
+
+
+def _tickets(words: Argv) -> list[Ticket]:
+    return [Ticket.parse(raw) for raw in words]
 
 
 @COMMANDS.command(

@@ -1,11 +1,14 @@
 """KVSTREAM.ACK, EXTEND and NACK: settle deliveries by their tokens."""
 
-from collections.abc import Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from kvstream.commands.args import Args, Argv, Option, stream_id, switch
-from kvstream.commands.command import FAST_WRITE, FIRST, OURS, Family, Session
+from kvstream.commands.command import FAST_WRITE, FIRST, OURS, Answer, Family, Session
+from kvstream.commands.incremental import are_many, in_parts
 from kvstream.commands.replies import Reply
+from kvstream.commands.reply_pages import paged
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations.queues import leases
@@ -16,23 +19,42 @@ _TOKENS = "key group consumer id deliveries [id deliveries ...]"
 _COUNT = "the number of deliveries must be a positive integer"
 
 
-@COMMANDS.command("kvstream.ack", _TOKENS, FAST_WRITE, FIRST, since=OURS)
-def ack(txn: Txn, session: Session, argv: Argv) -> Reply:
+@COMMANDS.command(
+    "kvstream.ack",
+    "key group consumer [DELETE] id deliveries [id deliveries ...]",
+    *(FAST_WRITE, FIRST),
+    since=OURS,
+)
+def ack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge deliveries; return for each 1 done, 0 not pending, -1 lease lost.
+
+    DELETE: Delete those that are done from the stream.
 
     A delivery is an ID with the number of deliveries that its reader has seen: one more than
     XREADGROUP CLAIM returns, and the last column of XPENDING. The lease is lost if the entry is no
     longer pending with the consumer under that number.
+
+    A server settles very many deliveries in parts, which other clients see one by one.
     """
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    return _outcomes(leases.ack(txn, name, group, consumer, _tokens(argv[4:])))
+    deletes = argv[4].upper() == b"DELETE"
+    settled = leases.ack_delete if deletes else leases.ack
+
+    def settle(txn: Txn, tokens: list[Token]) -> list[int]:
+        return settled(txn, name, group, consumer, tokens)
+
+    return _settled(txn, session, argv[5 if deletes else 4 :], settle)
 
 
 @COMMANDS.command("kvstream.extend", _TOKENS, FAST_WRITE, FIRST, since=OURS)
-def extend(txn: Txn, session: Session, argv: Argv) -> Reply:
+def extend(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Begin leases anew; return for each 1 done, 0 not pending, -1 lease lost."""
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    return _outcomes(leases.extend(txn, name, group, consumer, _tokens(argv[4:])))
+
+    def settle(txn: Txn, tokens: list[Token]) -> list[int]:
+        return leases.extend(txn, name, group, consumer, tokens)
+
+    return _settled(txn, session, argv[4:], settle)
 
 
 @dataclass(slots=True)
@@ -70,7 +92,7 @@ _OPTIONS: dict[bytes, Option[_Nack]] = {
     *(FAST_WRITE, FIRST),
     since=OURS,
 )
-def nack(txn: Txn, session: Session, argv: Argv) -> Reply:
+def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Give deliveries back to the group; return for each 1 done, 0 not pending, -1 lease lost.
 
     DELAY: They are delivered again after so many milliseconds, not after the policy's backoff.
@@ -79,31 +101,41 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Reply:
     TRACEBACK: Where it went wrong, for the dead letters.
 
     Entries that were delivered as often as the policy allows move to the dead letters as well. A
-    waiting entry has no owner in XPENDING. DUMP and COPY show it as one that is ready.
+    waiting entry has no owner in XPENDING. DUMP has it as one that is ready.
     """
     options, args = _Nack(), Args(argv, 4)
     while args and args.take_option(_OPTIONS, options):
         pass
-    tokens = _tokens(args.take(len(args)))
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
-    return _outcomes(
-        leases.nack(
+
+    def settle(txn: Txn, tokens: list[Token]) -> list[int]:
+        return leases.nack(
             *(txn, name, group, consumer, tokens, options.delay_ms, options.fatal),
             *(options.error, options.traceback),
         )
-    )
+
+    return _settled(txn, session, args.take(len(args)), settle)
 
 
-def _tokens(words: Sequence[bytes]) -> list[Token]:
-    """Return the pairs of an ID and a number of deliveries."""
+def _settled(
+    txn: Txn, session: Session, words: Argv, settle: Callable[[Txn, list[Token]], list[int]]
+) -> Answer:
+    """Settle the tokens that ``words`` are, in parts if they are very many."""
     if not words or len(words) % 2:
         raise InvalidArgument("each ID needs the number of its deliveries after it")
-    args, tokens = Args(list(words), 0), []
+    if are_many(session, len(words) // 2):
+        return in_parts(words, 2, _tokens, settle, partial(_outcomes, session))
+    return [*map(int, settle(txn, _tokens(words)))]
+
+
+def _outcomes(session: Session, outcomes: list[int]) -> Reply:
+    return paged(session, [*map(int, outcomes)], len(outcomes))
+
+
+def _tokens(words: Argv) -> list[Token]:
+    """Return the pairs of an ID and a number of deliveries."""
+    args, tokens = Args(words, 0), []
     while args:
         eid = stream_id(args.next())
         tokens.append((eid, args.at_least(0, _COUNT, _COUNT)))
     return tokens
-
-
-def _outcomes(outcomes: list[int]) -> Reply:
-    return [*map(int, outcomes)]

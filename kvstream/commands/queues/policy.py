@@ -1,7 +1,7 @@
 """KVSTREAM.POLICY: the rules by which a consumer group delivers, repeats and gives up entries."""
 
-from dataclasses import dataclass, field
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from kvstream.commands.args import Args, Argv, Option, integer, syntax_error
 from kvstream.commands.command import (
@@ -25,53 +25,50 @@ from kvstream.operations.queues import policy, removal
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.policy", since=OURS)
+T = TypeVar("T")
 _BACKOFF = "BACKOFF must be a list of milliseconds, such as 1000,10000, or EXP base cap"
 
 
-@dataclass(slots=True)
-class _Changes:
-    rules: dict[str, Any] = field(default_factory=dict)
+_Rules = dict[str, Any]
 
 
-def _number(*names: str) -> Option[_Changes]:
+def _number(*names: str) -> Option[_Rules]:
     """Return an option with a number for each of some rules."""
 
-    def take(args: Args, changes: _Changes) -> None:
+    def take(args: Args, rules: _Rules) -> None:
         for name in names:
-            changes.rules[name] = args.integer()
+            rules[name] = args.integer()
 
     return len(names), take
 
 
-def _order(args: Args, changes: _Changes) -> None:
-    changes.rules["order_by"] = args.next()
+def _order(args: Args, rules: _Rules) -> None:
+    rules["order_by"] = args.next()
     if args and args.peek().upper() == b"PERKEY":
         args.next()
-        changes.rules["max_per_key"] = args.integer()
+        rules["max_per_key"] = args.integer()
 
 
-def _dead(args: Args, changes: _Changes) -> None:
-    changes.rules["dead_letter"] = args.next()
+def _dead(args: Args, rules: _Rules) -> None:
+    rules["dead_letter"] = args.next()
 
 
-def _backoff(args: Args, changes: _Changes) -> None:
+def _backoff(args: Args, rules: _Rules) -> None:
     word = args.next()
-    changes.rules |= {"backoff_cap_ms": 0, "jitter_percent": 0}
+    rules |= {"backoff_cap_ms": 0, "jitter_percent": 0}
     if word.upper() == b"EXP":
-        changes.rules["backoff_ms"] = (args.integer(_BACKOFF),)
-        changes.rules["backoff_cap_ms"] = args.integer(_BACKOFF)
-        if not 0 < changes.rules["backoff_ms"][0] <= changes.rules["backoff_cap_ms"]:
+        rules["backoff_ms"] = (args.integer(_BACKOFF),)
+        rules["backoff_cap_ms"] = args.integer(_BACKOFF)
+        if not 0 < rules["backoff_ms"][0] <= rules["backoff_cap_ms"]:
             raise InvalidArgument("BACKOFF EXP: the base must be above 0 and not above the cap")
     else:
-        changes.rules["backoff_ms"] = tuple(
-            integer(delay, _BACKOFF) for delay in word.split(b",") if word
-        )
+        rules["backoff_ms"] = tuple(integer(delay, _BACKOFF) for delay in word.split(b",") if word)
     if args and args.peek().upper() == b"JITTER":
         args.next()
-        changes.rules["jitter_percent"] = args.integer()
+        rules["jitter_percent"] = args.integer()
 
 
-_OPTIONS: dict[bytes, Option[_Changes]] = {
+_OPTIONS: dict[bytes, Option[_Rules]] = {
     b"LEASE": _number("lease_ms"),
     b"DELIVERIES": _number("max_deliveries"),
     b"BACKOFF": (1, _backoff),
@@ -109,7 +106,7 @@ _WORDS |= {b"EXP": 2, b"PERKEY": 1, b"JITTER": 1, b"BACKOFF": 0}
     since=OURS,
     uses="RW update,RW insert",
 )
-def policy_set(txn: Txn, session: Session, argv: Argv) -> Reply:
+def policy_set(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set rules of a group, leave its others, and return all of them.
 
     LEASE: An entry pending for so long goes to the next reader of new entries.
@@ -126,13 +123,32 @@ def policy_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     REAP: A consumer idle for so long is deleted; its pending entries pass on.
 
     0, or an empty value, removes a rule. The rules hold for every client that reads new entries
-    (XREADGROUP with `>`).
+    (XREADGROUP with `>`). If ORDERBY changes, a server makes the entries that wait for others of
+    their key ready in steps, which other clients see one by one.
     """
-    changes, args = _Changes(), Args(argv, 4)
-    args.take_options(_OPTIONS, changes)
-    if not changes.rules:
+    rules: _Rules = {}
+    Args(argv, 4).take_options(_OPTIONS, rules)
+    if not rules:
         raise syntax_error()
-    return shown(policy.set_policy(txn, session.prefix + argv[2], argv[3], changes.rules))
+    name, group = session.prefix + argv[2], argv[3]
+
+    def change(txn: Txn) -> GroupPolicy:
+        return policy.set_policy(txn, name, group, rules)
+
+    if session.steps and policy.ends_order(txn, name, group, rules):
+        return _in_steps(name, group, change, shown)
+    return shown(change(txn))
+
+
+def _in_steps(
+    name: bytes, group: bytes, change: Callable[[Txn], T], answer: Callable[[T], Answer]
+) -> Answer:
+    """Change the order of a group in steps; all at once if the client leaves meanwhile."""
+
+    def rest(txn: Txn) -> None:
+        change(txn)
+
+    return in_steps(policy.LongChange(name, group, change).step, answer, rest)
 
 
 @COMMANDS.command("kvstream.policy|get", "key group", FAST_READ, SECOND, since=OURS)
@@ -143,9 +159,16 @@ def policy_get(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command("kvstream.policy|del", "key group", WRITE, SECOND, since=OURS, uses="RW delete")
-def policy_del(txn: Txn, session: Session, argv: Argv) -> Reply:
+def policy_del(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Remove all rules of a group; return 1 if it had any."""
-    return int(policy.drop_policy(txn, session.prefix + argv[2], argv[3]))
+    name, group = session.prefix + argv[2], argv[3]
+
+    def change(txn: Txn) -> bool:
+        return policy.drop_policy(txn, name, group)
+
+    if session.steps and policy.ends_order(txn, name, group, {"order_by": b""}):
+        return _in_steps(name, group, change, int)
+    return int(change(txn))
 
 
 @COMMANDS.command("kvstream.policy|pause", "key group", GROW, SECOND, since=OURS, uses="RW update")

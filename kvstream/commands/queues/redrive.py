@@ -1,6 +1,5 @@
 """KVSTREAM.REDRIVE: move dead letters back to where they came from, or elsewhere."""
 
-from dataclasses import dataclass, field
 from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, stream_ids
@@ -27,37 +26,34 @@ COMMANDS.add_help("kvstream.redrive", since=OURS)
 _NUMIDS = "the number of IDs must be positive, and no more than there are arguments"
 
 
-@dataclass(slots=True)
-class _Asked:
-    options: dict[str, Any] = field(default_factory=dict)
-    dry: bool = False
+_Asked = dict[str, Any]
 
 
 def _to(args: Args, asked: _Asked) -> None:
-    asked.options["to"] = args.next()
+    asked["to"] = args.next()
 
 
 def _ids(args: Args, asked: _Asked) -> None:
     count = args.at_least(1, _NUMIDS, _NUMIDS)
     if count > len(args):
         raise InvalidArgument(_NUMIDS)
-    asked.options["ids"] = stream_ids([*args.take(count)])
+    asked["ids"] = stream_ids([*args.take(count)])
 
 
 def _where(args: Args, asked: _Asked) -> None:
-    asked.options["where"] = args.next(), args.next()
+    asked["where"] = args.next(), args.next()
 
 
 def _count(args: Args, asked: _Asked) -> None:
-    asked.options["count"] = args.integer()
+    asked["count"] = args.integer()
 
 
 def _rate(args: Args, asked: _Asked) -> None:
-    asked.options["rate"] = args.integer(), args.integer()
+    asked["rate"] = args.integer(), args.integer()
 
 
 def _dry(args: Args, asked: _Asked) -> None:
-    asked.dry = True
+    asked["dry"] = True
 
 
 _OPTIONS: dict[bytes, Option[_Asked]] = {
@@ -103,7 +99,8 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     TO: To this stream. IDS: These letters. WHERE: Those with a field of this value, be it one of
     the entry or one such as `dead:group`. COUNT: At most so many. RATE: At most so many in so many
-    milliseconds. DRYRUN: Move nothing, and tell how many would be moved and where to.
+    milliseconds. DRYRUN: Move nothing, and tell how many would be moved in the end, whatever the
+    rate, and where to.
 
     The first letters are moved at once. If that is all, `state` is `done`; if not, it is `running`:
     a background job moves the others, and STATUS tells how far it is. The job goes on after a
@@ -112,13 +109,14 @@ def redrive_start(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     Without TO, letters go to the streams that they name: the user needs permission for all keys.
     """
-    asked, args, name = _Asked(), Args(argv, 3), session.prefix + argv[2]
-    args.take_options(_OPTIONS, asked)
-    if not asked.dry:
-        return shown(redrive.start(txn, name, **asked.options))
+    asked: _Asked = {}
+    Args(argv, 3).take_options(_OPTIONS, asked)
+    name, is_dry = session.prefix + argv[2], asked.pop("dry", False)
+    if not is_dry:
+        return shown(redrive.start(txn, name, **asked))
     if not session.steps:
-        return shown(redrive.dry_run(txn, name, **asked.options))
-    return in_steps(redrive.DryRun(txn, name, **asked.options).step, shown)
+        return shown(redrive.dry_run(txn, name, **asked))
+    return in_steps(redrive.DryRun(txn, name, **asked).step, shown)
 
 
 @COMMANDS.command("kvstream.redrive|status", "key", FAST_READ, SECOND, since=OURS)

@@ -1,6 +1,6 @@
 """KVSTREAM.RETENTION: the rules by which a stream loses entries in the background."""
 
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, syntax_error
@@ -25,15 +25,13 @@ COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.retention", since=OURS)
 
 
-@dataclass(slots=True)
-class _Rules:
-    given: dict[str, Any] = field(default_factory=dict)
+_Rules = dict[str, Any]
 
 
 def _number(name: str) -> Option[_Rules]:
     def take(args: Args, rules: _Rules) -> None:
-        rules.given[name] = args.integer()
-        if rules.given[name] < 1:
+        rules[name] = args.integer()
+        if rules[name] < 1:
             raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
 
     return 1, take
@@ -41,13 +39,13 @@ def _number(name: str) -> Option[_Rules]:
 
 def _flag(name: str) -> Option[_Rules]:
     def take(args: Args, rules: _Rules) -> None:
-        rules.given[name] = True
+        rules[name] = True
 
     return 0, take
 
 
 def _latest(args: Args, rules: _Rules) -> None:
-    rules.given["latest"] = args.next()
+    rules["latest"] = args.next()
 
 
 _OPTIONS: dict[bytes, Option[_Rules]] = {
@@ -84,11 +82,11 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     and when its first entry reaches its age. LATEST goes through the stream in order, and waits at
     the first entry that a group needs.
     """
-    rules, args = _Rules(), Args(argv, 3)
-    args.take_options(_OPTIONS, rules)
-    if not rules.given:
+    rules: _Rules = {}
+    Args(argv, 3).take_options(_OPTIONS, rules)
+    if not rules:
         raise syntax_error()
-    retention.set_rules(txn, session.prefix + argv[2], Retention(**rules.given))
+    retention.set_rules(txn, session.prefix + argv[2], Retention(**rules))
     return OK
 
 

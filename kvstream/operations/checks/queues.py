@@ -10,9 +10,17 @@ from collections.abc import Callable, Mapping
 from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
+from kvstream.meta.retention import (
+    CURSOR_ROW,
+    DIGEST_BYTES,
+    LATEST_ROWS,
+    REAP_ROWS,
+    RULES_ROW,
+    TIMER_ROW,
+    Retention,
+)
 from kvstream.meta.timers import Kind, Timer
 from kvstream.operations import delayed, unique
-from kvstream.operations.checks import retention
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.operations.queues import redrive, schedules
 from kvstream.operations.queues.redrive import Job, State
@@ -72,6 +80,25 @@ def _is_start(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, val
     return len(value) == ID_BYTES
 
 
+def _is_retention(
+    survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes
+) -> bool:
+    """A row of retention; no ID is above the cursor, since only entries up to it are compacted."""
+    if suffix == RULES_ROW:
+        try:
+            return not Retention.decode(value).is_empty
+        except ValueError:
+            return False
+    if suffix == CURSOR_ROW:
+        return len(value) == ID_BYTES
+    if suffix == TIMER_ROW or suffix.startswith(REAP_ROWS):
+        return len(value) == U64.size
+    if suffix.startswith(LATEST_ROWS):
+        sound = len(suffix) == len(LATEST_ROWS) + DIGEST_BYTES and len(value) == ID_BYTES
+        return sound and StreamID.unpack(value) <= max(stream.last, stream.max_deleted)
+    return False
+
+
 def _need_timer(
     survey: Survey, stream: StreamMeta, place: str, at_ms: int, kind: Kind, rest: bytes
 ) -> None:
@@ -86,7 +113,7 @@ def _need_timer(
 
 TAGS: Mapping[bytes, RowCheck] = {
     delayed.COUNT_ROW: _is_known,
-    b"P": retention.is_sound,
+    b"P": _is_retention,
     redrive.JOB: _redrive,
     schedules.ROW_TAG: _is_schedule,
     unique.ROW_TAG: _is_unique,

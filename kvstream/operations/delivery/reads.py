@@ -36,7 +36,7 @@ from kvstream.operations.delivery.dead import Reason
 from kvstream.operations.groups import advance_over
 from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
-from kvstream.types.records import Entry
+from kvstream.types.records import Entry, delivered_first
 
 Fresh = Callable[[int | None, int], Sequence[Entry]]
 """Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
@@ -52,18 +52,28 @@ _RATE_PARTS, _RATED_MAX = 16, 64
 """Into so many parts the time of a rate is divided; all of a part count as its last delivery."""
 
 
-def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None) -> bool:
-    """Return whether a read of the group delivers new entries alone, as if it had no policy."""
+def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None, most: int | None) -> bool:
+    """Return whether a read of the group delivers new entries alone, as if it had no policy.
+
+    ``most``: how many it delivers at most.
+    """
     policy = group.policy
     assert policy is not None
     lease_ms = policy.lease_ms or idle_ms
     return not (
-        policy.limits
-        or policy.order_by
+        policy.order_by
+        or (policy.limits and not _is_within_limits(txn, group, policy, most))
         or _has_ready(txn, group)
         or (lease_ms is not None and _has_lapsed(txn, group, lease_ms))
         or _is_moved_back(txn, group)
     )
+
+
+def _is_within_limits(txn: Txn, group: GroupMeta, policy: GroupPolicy, most: int | None) -> bool:
+    """Return whether the limits of the policy certainly keep no entry from a read."""
+    if policy.paused or policy.rate_count or most is None:
+        return False
+    return in_flight(txn, group) + most <= policy.max_in_flight
 
 
 def deliver(
@@ -162,9 +172,9 @@ def _new(
     assert group.policy is not None
     if group.policy.order_by:
         new = ordering.take_new(txn, name, stream, group, member, count, noack, budget, room)
-        return [each._replace(idle_ms=0, deliveries=0) for each in new] if tell else new
+        return delivered_first(new) if tell else new
     if _is_moved_back(txn, group):
-        return _not_pending(txn, stream, group, member, count, noack, budget, room, tell)
+        return _not_pending(txn, name, stream, group, member, count, noack, budget, room, tell)
     return fresh(count, room)
 
 
@@ -197,15 +207,20 @@ def in_flight(txn: Txn, group: GroupMeta) -> int:
 
 
 def _rate_left(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> int:
-    """Return how many entries the rate allows now, and forget deliveries that are long past."""
+    """Return how many entries the rate allows now."""
+    return max(0, policy.rate_count - sum(count for _, count in _recent(txn, group, policy)))
+
+
+def _recent(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> list[tuple[int, int]]:
+    """Return the deliveries within the time of the rate: when, and how many."""
     now = txn.now_ms
-    group.rated = [(min(at, now), count) for at, count in group.rated if at > now - policy.rate_ms]
-    return max(0, policy.rate_count - sum(count for _, count in group.rated))
+    return [(min(at, now), count) for at, count in group.rated if at > now - policy.rate_ms]
 
 
 def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) -> None:
     """Count deliveries for the rate, in no more than some parts of its time."""
     part = max(1, policy.rate_ms // _RATE_PARTS)
+    group.rated = _recent(txn, group, policy)
     if group.rated and group.rated[-1][0] // part == txn.now_ms // part:
         count += group.rated.pop()[1]
     group.rated.append((txn.now_ms, count))
@@ -242,7 +257,7 @@ def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_
     if is_left:
         at_ms = txn.now_ms
     elif policy.rate_count and not _rate_left(txn, group, policy):
-        at_ms = group.rated[0][0] + policy.rate_ms
+        at_ms = _recent(txn, group, policy)[0][0] + policy.rate_ms
     elif policy.lease_ms and group.runs.first(txn.batch) is not None:
         at_ms = group.owned_since + policy.lease_ms
     if at_ms is not None:
@@ -377,6 +392,7 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
 
 def _not_pending(
     txn: Txn,
+    name: bytes,
     stream: StreamMeta,
     group: GroupMeta,
     member: ConsumerMeta,
@@ -386,19 +402,27 @@ def _not_pending(
     room: int,
     tell: bool,
 ) -> list[Entry]:
-    """Deliver new entries, and leave those that are pending to their consumers."""
+    """Deliver new entries, and leave those that are pending to their consumers.
+
+    One read looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
+    """
     given: list[Entry] = []
+    looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
+        if looked >= ordering.LOOK_MAX:
+            txn.catalog.index.wake_at(name, txn.now_ms)
+            break
         most = _PAGE if count is None else min(_PAGE, count - len(given))
         after = group.last_delivered.next()
         page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, room)
         if most <= 0 or not page:
             break
+        looked += len(page)
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
         free = [each for each, eid in zip(page, ids, strict=True) if eid not in pending]
         if tell:
-            free = [each._replace(idle_ms=0, deliveries=0) for each in free]
+            free = delivered_first(free)
         kept = free[: budget.take(free)]
         if len(kept) < len(free):
             ids = [eid for eid in ids if eid < PACKED(*free[len(kept)].id)]

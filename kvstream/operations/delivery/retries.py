@@ -22,8 +22,8 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import dead
 from kvstream.operations.delivery.dead import Reason
 
-RUNS_TOGETHER = 1000
-"""Runs that one firing makes ready at most: some milliseconds of work."""
+RUNS_TOGETHER = 250
+"""Runs that one firing makes ready at most: ten milliseconds of work."""
 
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:

@@ -14,7 +14,7 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations import delayed, ttl, unique
+from kvstream.operations import delayed, unique
 from kvstream.operations.delivery import retries
 from kvstream.operations.queues import reaping, redrive, retention, schedules
 
@@ -28,7 +28,7 @@ KINDS: Mapping[int, Fire] = {
     Kind.RETENTION: retention.fire,
     Kind.REAP: reaping.fire,
     Kind.REDRIVE: redrive.fire,
-    Kind.EXPIRED: ttl.fire,
+    Kind.EXPIRED: delayed.fire_ttl,
     Kind.UNIQUE: unique.fire,
 }
 """By the kind of the timer."""

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U64, database_of, key_of, qualified
-from kvstream.meta import nodes, timers
+from kvstream.meta import nodes, pel, timers
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
@@ -45,6 +45,8 @@ class GroupQueue(NamedTuple):
     oldest_ms: int
     """The age, by its ID, of the first entry that is not acknowledged; 0 if there is none."""
     policy: GroupPolicy | None
+    next_ms: int | None = None
+    """How long it takes until the first waiting entry is ready; None if none waits."""
 
 
 class QueueInfo(NamedTuple):
@@ -80,16 +82,19 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
         again = count_given_back(txn, group, b"", OWNED_FIRST)
         held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
     behind = _undelivered(txn, stream, group)
+    waiting = max(0, nacked - again - held)
+    ready_ms = pel.next_ready_ms(txn, group) if waiting else None
     return GroupQueue(
         name=group.name,
         consumers=group.consumers_count,
         ready=None if behind is None else behind + again,
         leased=pending - nacked,
-        waiting=max(0, nacked - again - held),
+        waiting=waiting,
         held=held,
         dead=_dead(txn, name, group.policy),
         oldest_ms=_oldest_ms(txn, stream, group),
         policy=group.policy,
+        next_ms=0 if waiting and ready_ms is None else ready_ms and ready_ms - txn.now_ms,
     )
 
 

@@ -12,7 +12,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.meta.pel import (
     Targets,
     drop,
-    drop_one,
+    drop_from,
     note_renewed,
     plan,
     run_at,
@@ -24,9 +24,10 @@ from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
+from kvstream.operations.delete import delete_but
 from kvstream.operations.delivery.retries import GivenBack
 from kvstream.operations.groups import group_of_key
-from kvstream.types.ids import PACKED, StreamID, ascending_packed
+from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
 from kvstream.types.records import LeaseOutcome
 
 Token = tuple[StreamID, int]
@@ -69,6 +70,18 @@ def _held(
     return outcomes, found
 
 
+def ack_delete(
+    txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]
+) -> list[int]:
+    """Acknowledge the deliveries whose tokens are current, and delete their entries."""
+    outcomes = ack(txn, name, group, consumer, tokens)
+    asked = zip(tokens, outcomes, strict=True)
+    done = [token[0] for token, outcome in asked if outcome == LeaseOutcome.DONE]
+    stream, _ = group_of_key(txn, name, group)
+    delete_but(txn, stream, ascending(done), frozenset())
+    return outcomes
+
+
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
     """Acknowledge the deliveries of a consumer whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
@@ -92,7 +105,7 @@ def _ack_one(
         return LeaseOutcome.NOT_PENDING
     if not run.owned or run.owner != consumer or run.deliveries != deliveries:
         return LeaseOutcome.LOST
-    drop_one(txn, group, packed)
+    drop_from(txn, group, run, packed)
     signal_freed(txn, name, group)
     return LeaseOutcome.DONE
 

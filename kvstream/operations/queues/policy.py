@@ -1,14 +1,15 @@
 """Set, show and drop the policies of consumer groups."""
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Generic, TypeVar
 
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
-from kvstream.operations.delivery.ordering import follow_policy
+from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
 from kvstream.operations.queues import reaping
 from kvstream.types.options import KEY_BYTES_MAX
@@ -39,6 +40,39 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
         txn.member_changed(found)
         txn.signal(name)
     return found.policy or policy
+
+
+def ends_order(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) -> bool:
+    """Return whether changes give a group that delivers in order another order, or none."""
+    refuse_wrong(changes, key_of(name))
+    _, found = existing_group(txn, name, group)
+    before = found.policy
+    if found.keyed is None or before is None:
+        return False
+    return before.with_rules(changes).order_by != before.order_by
+
+
+T = TypeVar("T")
+
+
+class LongChange(Generic[T]):
+    """A change that ends the order of a group: held entries are made ready in steps before it.
+
+    Readers see the steps one by one. What is held meanwhile becomes ready with the change itself.
+    """
+
+    def __init__(self, name: bytes, group: bytes, change: Callable[[Txn], T]) -> None:
+        self._name, self._group, self._change = name, group, change
+        self._last: PackedID | None = None
+
+    def step(self, txn: Txn) -> T | None:
+        """Make some entries ready; return what the change does in the last step, None before."""
+        _, found = existing_group(txn, self._name, self._group)
+        if self._last is None:
+            self._last = found.last_delivered.packed
+        if release_some(txn, found, self._last):
+            return None
+        return self._change(txn)
 
 
 def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:

@@ -14,6 +14,7 @@ from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import astuple, dataclass, field, fields
 from enum import StrEnum
+from typing import TypedDict, Unpack
 
 import msgpack
 
@@ -115,24 +116,28 @@ _KINDS = [type(value) if not isinstance(value, str) else str for value in astupl
 assert len(_KINDS) == len(fields(Job))
 
 
-def start(
-    txn: Txn,
-    name: bytes,
-    *,
-    to: bytes = b"",
-    ids: Sequence[StreamID] | None = None,
-    where: tuple[bytes, bytes] | None = None,
-    count: int | None = None,
-    rate: tuple[int, int] | None = None,
-) -> Job:
+class Asked(TypedDict, total=False):
+    """Which letters a redrive moves, and where to."""
+
+    to: bytes
+    """The key to add to; empty: the stream that each letter comes from."""
+    ids: Sequence[StreamID] | None
+    """These letters."""
+    where: tuple[bytes, bytes] | None
+    """Those with a field of this value, be it a field of the entry or of the ``dead:`` block."""
+    count: int | None
+    """At most so many."""
+    rate: tuple[int, int] | None
+    """At most so many in so many milliseconds; a dry run takes no time."""
+
+
+def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     """Begin to redrive the dead letters of a stream, and run the first step.
 
-    ``ids``: these letters; ``where``: those with a field of this value, be it a field of the entry
-    or of the ``dead:`` block; ``count``: at most so many; ``rate``: at most so many in so many
-    milliseconds. The result is DONE, or RUNNING if later steps do the rest. Raises RequestError,
-    and nothing has changed, if another redrive of the stream runs, or if a target refuses.
+    The result is DONE, or RUNNING if later steps do the rest. Raises RequestError, and nothing has
+    changed, if another redrive of the stream runs, or if a target refuses.
     """
-    job = _new(txn, name, to, ids, where, count, rate)
+    job, wanted = _new(name, **asked)
     stream = txn.stream(name)
     if stream is None or stream.length == 0:
         job.state = State.DONE
@@ -143,7 +148,6 @@ def start(
             f"a redrive of {quoted(key_of(name))} is running: wait for it, or cancel it"
         )
     job.end = stream.last.packed
-    wanted = _packed(ids)
     _advance(txn, name, stream, job, wanted)
     timers.delete_row(txn, stream, IDS)
     if job.state == State.RUNNING and wanted:
@@ -182,6 +186,14 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     _keep(txn, stream, job)
 
 
+def restore(txn: Txn, stream: StreamMeta, job: Job, ids: bytes) -> None:
+    """Put the redrive of another stream's image, which goes on if it was running."""
+    cancel(txn, txn.catalog.databases.shown_name(txn, stream.name))
+    if ids:
+        timers.put_row(txn, stream, IDS, ids)
+    _keep(txn, stream, job)
+
+
 def job_of(txn: Txn, stream: StreamMeta) -> Job | None:
     value = timers.get_row(txn, stream, JOB)
     return None if value is None else Job.decode(value)
@@ -190,19 +202,10 @@ def job_of(txn: Txn, stream: StreamMeta) -> Job | None:
 class DryRun:
     """What a redrive would move, found in steps that change nothing."""
 
-    def __init__(
-        self,
-        txn: Txn,
-        name: bytes,
-        *,
-        to: bytes = b"",
-        ids: Sequence[StreamID] | None = None,
-        where: tuple[bytes, bytes] | None = None,
-        count: int | None = None,
-        rate: tuple[int, int] | None = None,
-    ) -> None:
-        self._name, self._wanted = name, _packed(ids)
-        self._job = _new(txn, name, to, ids, where, count, None)
+    def __init__(self, txn: Txn, name: bytes, **asked: Unpack[Asked]) -> None:
+        self._name = name
+        self._job, self._wanted = _new(name, **asked)
+        self._job.rate_count = 0
         stream = txn.stream(name)
         self._job.end = MIN_ID.packed if stream is None else stream.last.packed
 
@@ -218,18 +221,9 @@ class DryRun:
         return job
 
 
-def dry_run(
-    txn: Txn,
-    name: bytes,
-    *,
-    to: bytes = b"",
-    ids: Sequence[StreamID] | None = None,
-    where: tuple[bytes, bytes] | None = None,
-    count: int | None = None,
-    rate: tuple[int, int] | None = None,
-) -> Job:
+def dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     """Return what ``start`` would move with these arguments, in the end, and to which streams."""
-    run = DryRun(txn, name, to=to, ids=ids, where=where, count=count)
+    run = DryRun(txn, name, **asked)
     while (found := run.step(txn)) is None:
         pass
     return found
@@ -239,15 +233,14 @@ def dry_run(
 
 
 def _new(
-    txn: Txn,
     name: bytes,
-    to: bytes,
-    ids: Sequence[StreamID] | None,
-    where: tuple[bytes, bytes] | None,
-    count: int | None,
-    rate: tuple[int, int] | None,
-) -> Job:
-    """Return a job that has done nothing yet; raise InvalidArgument if it cannot be."""
+    to: bytes = b"",
+    ids: Sequence[StreamID] | None = None,
+    where: tuple[bytes, bytes] | None = None,
+    count: int | None = None,
+    rate: tuple[int, int] | None = None,
+) -> tuple[Job, bytes]:
+    """Return a job that has done nothing yet, and its IDs; InvalidArgument if it cannot be."""
     if ids is not None and len(ids) > IDS_MAX:
         raise InvalidArgument(f"a redrive takes at most {IDS_MAX} IDs, not {len(ids)}")
     if count is not None and count < 1:
@@ -258,11 +251,8 @@ def _new(
         raise InvalidArgument("the target of a redrive must be another stream")
     rate_count, rate_ms = rate or (0, 0)
     left = -1 if count is None else count
-    return Job(State.RUNNING, to, where or (), ids is not None, left, rate_count, rate_ms)
-
-
-def _packed(ids: Sequence[StreamID] | None) -> bytes:
-    return b"".join([PACKED(*eid) for eid in ascending(list(ids or ()))])
+    job = Job(State.RUNNING, to, where or (), ids is not None, left, rate_count, rate_ms)
+    return job, b"".join([PACKED(*eid) for eid in ascending(list(ids or ()))])
 
 
 def _keep(txn: Txn, stream: StreamMeta, job: Job) -> None:

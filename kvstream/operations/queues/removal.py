@@ -9,6 +9,7 @@ from itertools import islice
 
 from kvstream.errors import InvalidArgument, RequestError, quoted
 from kvstream.meta import nodes, pel_index
+from kvstream.meta.key_events import XGROUP_DELCONSUMER
 from kvstream.meta.pel import runs_of
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.txn import Txn
@@ -16,8 +17,8 @@ from kvstream.operations.ack import note_released
 from kvstream.operations.groups import existing_group, set_group_id
 from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 
-RUNS_TOGETHER = 1000
-"""Runs that one step gives back: some milliseconds of work."""
+RUNS_TOGETHER = 250
+"""Runs that one step gives back: ten milliseconds of work."""
 
 
 def give_back(
@@ -65,6 +66,7 @@ class PassingOn:
             return None
         txn.frees = True
         txn.catalog.drop_consumer(txn, found, member)
+        txn.notify(XGROUP_DELCONSUMER, self._name)
         return self._count
 
 

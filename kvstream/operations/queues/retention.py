@@ -20,6 +20,7 @@ from typing import NamedTuple
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import nodes, timers
+from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import runs_from
 from kvstream.meta.records import GroupMeta, Node, StreamMeta
 from kvstream.meta.retention import (
@@ -81,11 +82,7 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
 
     Raises NoSuchKey without a stream, InvalidArgument for rules that are empty or out of range.
     """
-    numbers = rules.max_age_ms, rules.max_length, rules.max_bytes
-    if min(numbers) < 0 or max(numbers) > RULE_MAX:
-        raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
-    if rules.is_empty:
-        raise InvalidArgument("set at least one of MAXAGE, MAXLEN, MAXBYTES, ACKED and LATEST")
+    refuse_wrong(rules)
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
@@ -96,6 +93,15 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     stream.retained = Progress(rules)
     txn.catalog.retained[name] = None
     arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, txn.now_ms)
+
+
+def refuse_wrong(rules: Retention) -> None:
+    """Raise InvalidArgument for rules that are empty or out of range."""
+    numbers = rules.max_age_ms, rules.max_length, rules.max_bytes
+    if min(numbers) < 0 or max(numbers) > RULE_MAX:
+        raise InvalidArgument("MAXAGE, MAXLEN and MAXBYTES must be between 1 and 2^62")
+    if rules.is_empty:
+        raise InvalidArgument("set at least one of MAXAGE, MAXLEN, MAXBYTES, ACKED and LATEST")
 
 
 def rules_of(txn: Txn, name: bytes) -> Retention | None:
@@ -230,6 +236,8 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     needs = needs_of(txn, stream)
     kept = NOTHING if rules.force else needs
     removed, more = _by_bounds(txn, stream, progress, needs, kept)
+    if removed:
+        txn.notify_stream(XTRIM, stream)
     if rules.latest:
         gone, behind = compaction.step(txn, stream, rules, kept.first)
         removed, more = removed + gone, more or behind

@@ -210,6 +210,11 @@ def _put(txn: Txn, stream: StreamMeta, new: Schedule, old: Schedule | None = Non
         timers.put(txn, stream, new.next_ms, Kind.CRON, new.name)
 
 
+def restore(txn: Txn, stream: StreamMeta, new: Schedule) -> None:
+    """Put a schedule of another stream's image, with its times."""
+    _put(txn, stream, new, _get(txn, stream, new.name))
+
+
 # --- the due ones -------------------------------------------------------------------------------
 
 

@@ -265,7 +265,7 @@ def long_streams(
 ) -> list[LongStream]:
     """Return a server's streams of at least ``least`` entries that may be split; 0 means none.
 
-    A stream that loses something by commands, but nothing by DUMP, is not split.
+    A stream that loses something by commands, but nothing by DUMP, is not split, nor is a queue.
     """
     here, there = parse_place(source), parse_place(target, create=True)
     if not least or here.kind is not PlaceKind.SERVER or not _accepts_loads(there, target):
@@ -285,8 +285,8 @@ def long_streams(
                 stream = LongStream(source, into, db, key)
                 if ends is None or ends.length < least or not _is_text(key):
                     continue
-                notes = server_source.outline(server.connection(db), key).notes
-                if all(note.name in allowed for note in notes):
+                known = server_source.outline(server.connection(db), key, server.has_queues)
+                if all(note.name in allowed for note in known.notes) and not known.state.queue:
                     found.append(stream)
             reader.close()
     return found

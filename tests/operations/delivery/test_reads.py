@@ -7,6 +7,7 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands import Dispatcher
+from kvstream.operations.delivery import ordering
 from kvstream.operations.queues import due
 from tests.commands.conftest import Say, speaker
 from tests.opening import Stores
@@ -392,6 +393,21 @@ def test_a_group_that_is_moved_back_leaves_pending_entries_alone(say: Say) -> No
     assert read(say, "b", "COUNT 1") == ["3-0"]
     assert read(say, "b") == ["5-0", "6-0"]
     assert pending(say)["2-0"] == ("a", 1)
+
+
+def test_a_read_of_a_group_moved_far_back_looks_at_a_bounded_number_of_entries(
+    say: Say, ask: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The reads behind it, and a blocked one by itself, go on where it stopped."""
+    monkeypatch.setattr(ordering, "LOOK_MAX", 200)
+    say("KVSTREAM.POLICY SET s g LEASE 100000000")
+    add(say, *range(1, 1002))
+    read(say, "a", "COUNT 1000")
+    say("KVSTREAM.POLICY SEEK s g 0")
+    assert [read(say, "b") for _ in range(6)] == [[], [], [], [], [], ["1001-0"]]
+    add(say, 1002)
+    say("KVSTREAM.POLICY SEEK s g 0")
+    assert told(ask(BLOCKED)) == ["1002-0"]
 
 
 # --- waking -------------------------------------------------------------------------------------

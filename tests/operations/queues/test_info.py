@@ -70,7 +70,7 @@ def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> 
     done, group = told["groups"]
     assert group == {
         **{"name": b"g", "consumers": 1, "ready": 6, "leased": 3, "waiting": 0},
-        **{"held": 0, "dead": 0, "oldest_ms": 5000, "policy": {}},
+        **{"held": 0, "dead": 0, "oldest_ms": 5000, "policy": {}, "next_ms": None},
     }
     assert (done["ready"], done["leased"], done["oldest_ms"]) == (0, 0, 0)
 
@@ -84,7 +84,7 @@ def test_entries_held_for_their_key_are_told_apart(quiet: Store) -> None:
 
     def read(txn: Txn) -> None:
         stream, group = existing_group(txn, NAME, b"g")
-        ordering.take_new(txn, NAME, stream, group, consumer_of(txn, group, b"c"), 10)
+        ordering.take_new(txn, NAME, stream, group, consumer_of(txn, NAME, group, b"c"), 10)
 
     quiet.engine.run(read)
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
@@ -98,8 +98,10 @@ def test_entries_that_wait_for_another_delivery_are_told_apart(quiet: Store) -> 
     run(quiet, "XGROUP CREATE s g 0")
     run(quiet, "KVSTREAM.POLICY SET s g LEASE 60000")
     run(quiet, "XREADGROUP GROUP g c COUNT 4 STREAMS s >")
-    run(quiet, "KVSTREAM.NACK s g c DELAY 60000 1-0 1 2-0 1")
+    run(quiet, "KVSTREAM.NACK s g c DELAY 60000 2-0 1")
+    run(quiet, "KVSTREAM.NACK s g c DELAY 5000 1-0 1")
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
+    assert group["next_ms"] == 5000
     assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (2, 0, 2, 1)
 
 

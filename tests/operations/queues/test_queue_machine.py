@@ -2,12 +2,15 @@
 
 A message is scheduled, new, leased, waiting, ready (given back), done or dead. The machine turns
 the clock, and says of every read which entries it gets, in which order. It runs over the library,
-which it closes and opens anew, and over a server's executor.
+which it closes and opens anew, over a server's executor, and over a shared directory, by its owner
+and by a client that becomes the owner.
 """
 
 import tempfile
+from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -17,12 +20,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
-from kvstream import ManualClock, Store, StreamID
+from kvstream import Group, ManualClock, Store, StreamID
+from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
 from kvstream.operations.ack import NackMode
+from kvstream.operations.checks import check
 from kvstream.operations.delayed import add as add_delayed
 from kvstream.operations.queues import due, leases, policy, removal
+from kvstream.shared.engine import SharedEngine, open_shared
 from tests.server.talking import parsed, sound
 
 NAME = qualified(0, b"s")
@@ -46,6 +52,7 @@ class Face(Protocol):
     def remove(self, consumer: str) -> int: ...
     def fire(self) -> None: ...
     def reopen(self) -> None: ...
+    def carry(self) -> None: ...
     def stream(self, key: str) -> list[tuple[str, dict[str, str]]]: ...
     def pending(self) -> list[tuple[str, str, int]]: ...
     def last_delivered(self) -> StreamID: ...
@@ -65,70 +72,141 @@ class ByLibrary:
     def __init__(self, directory: Path, clock: ManualClock, ends: ExitStack) -> None:
         self._directory, self._clock, self._ends = directory, clock, ends
         self._open()
-        self._store.stream("s").create_group("g", "0", mkstream=True)
-        self._store.engine.run(policy.set_policy, NAME, b"g", RULES)
+        self._store().stream("s").create_group("g", "0", mkstream=True)
+        self._run(policy.set_policy, NAME, b"g", RULES)
         ends.callback(self._close)
 
     def _open(self) -> None:
-        self._store = Store.open(self._directory, durability="no", clock=self._clock)
-        self._run = self._store.engine.run
-        self._group = self._store.stream("s").group("g")
+        self._opened = [Store.open(self._directory, durability="no", clock=self._clock)]
 
     def _close(self) -> None:
-        assert self._store.check() == []
-        self._store.close()
+        assert self._opened[0].check() == []
+        self._opened[0].close()
+
+    def _store(self) -> Store:
+        """Return the store by which the next call goes."""
+        return self._opened[0]
+
+    def _run(self, operation: Callable[..., Any], *args: Any) -> Any:
+        return self._store()._engine.run(operation, *args)
+
+    def _group(self) -> Group:
+        return self._store().stream("s").group("g")
 
     def add(self, number: int, delay_ms: int | None) -> None:
         if delay_ms is None:
-            self._store.stream("s").add({"n": number})
+            self._store().stream("s").add({"n": number})
         else:
             at_ms = self._clock.ms + delay_ms
             self._run(add_delayed, NAME, *encode_fields({"n": str(number)}), at_ms)
 
     def read(self, consumer: str, count: int) -> list[str]:
-        return [str(entry.id) for entry in self._group.consumer(consumer).read(count=count)]
+        return [str(entry.id) for entry in self._group().consumer(consumer).read(count=count)]
 
     def settle(
         self, how: str, consumer: str, tokens: list[Token], delay_ms: int | None, fatal: bool
     ) -> list[int]:
         given = [(StreamID.parse(eid), deliveries) for eid, deliveries in tokens]
+        found: list[int]
         if how == "nack":
-            return self._run(leases.nack, NAME, b"g", consumer.encode(), given, delay_ms, fatal)
-        operation = leases.ack if how == "ack" else leases.extend
-        return self._run(operation, NAME, b"g", consumer.encode(), given)
+            found = self._run(leases.nack, NAME, b"g", consumer.encode(), given, delay_ms, fatal)
+        else:
+            operation = leases.ack if how == "ack" else leases.extend
+            found = self._run(operation, NAME, b"g", consumer.encode(), given)
+        return found
 
     def xnack(self, mode: str, ids: list[str]) -> int:
-        return self._group.nack(*ids, mode=NackMode(mode))
+        return self._group().nack(*ids, mode=NackMode(mode))
 
     def xack(self, ids: list[str]) -> int:
-        return self._group.ack(*ids)
+        return self._group().ack(*ids)
 
     def pause(self, paused: bool) -> None:
-        self._run(policy.set_policy, NAME, b"g", {"paused": paused})
+        group = self._group()
+        group.pause() if paused else group.resume()
 
     def remove(self, consumer: str) -> int:
-        return self._run(removal.pass_on, NAME, b"g", consumer.encode())
+        return int(self._run(removal.pass_on, NAME, b"g", consumer.encode()))
 
     def fire(self) -> None:
-        while self._run(due.run_due, 100):
+        while self._opened[0].engine.run(due.run_due, 100):
             pass
 
     def reopen(self) -> None:
         self._close()
         self._open()
 
+    def carry(self) -> None:
+        image = self._store().image("s")
+        assert image is not None
+        self._store().load("s", image, replace=True)
+
     def stream(self, key: str) -> list[tuple[str, dict[str, str]]]:
         return [
             (str(entry.id), {f.decode(): v.decode() for f, v in entry.fields.items()})
-            for entry in self._store.stream(key).range()
+            for entry in self._store().stream(key).range()
         ]
 
     def pending(self) -> list[tuple[str, str, int]]:
-        rows = self._group.pending_range(count=1000)
+        rows = self._group().pending_range(count=1000)
         return [(str(row.id), row.consumer.decode(), row.deliveries) for row in rows]
 
     def last_delivered(self) -> StreamID:
-        return self._store.stream("s").groups()[0].last_delivered_id
+        return self._store().stream("s").groups()[0].last_delivered_id
+
+
+class ByShared(ByLibrary):
+    """A shared directory: each other call is one of the owner, or of its client.
+
+    Both are in this process, for the sake of the clock. The first one opened is the owner. Its end
+    makes the other one the owner.
+    """
+
+    def _open(self) -> None:
+        self._calls = 0
+        self._opened = [self._one(), self._one()]
+        assert self._is_owner(0)
+        assert not self._is_owner(1)
+
+    def _one(self) -> Store:
+        engine_type = partial(Engine, clock=self._clock)
+        kind = type("Turned", (SharedEngine,), {"engine_type": staticmethod(engine_type)})
+        return Store(open_shared(self._directory, {"durability": "no"}, None, None, kind))
+
+    def _is_owner(self, at: int) -> bool:
+        engine = self._opened[at]._engine
+        assert isinstance(engine, SharedEngine)
+        return engine.clients is not None
+
+    def _close(self) -> None:
+        self.reopen()
+        for store in reversed(self._opened):
+            store.close()
+
+    def _store(self) -> Store:
+        self._calls += 1
+        return self._opened[self._calls % 2]
+
+    def _own_engine(self) -> Engine:
+        engine = self._opened[0]._engine
+        assert isinstance(engine, SharedEngine)
+        assert isinstance(engine._current, Engine)
+        return engine._current
+
+    def fire(self) -> None:
+        while self._own_engine().run(due.run_due, 100):
+            pass
+
+    def carry(self) -> None:
+        assert self._store().copy("s", "copy")
+        assert self._store().rename("copy", "s")
+
+    def reopen(self) -> None:
+        assert self._own_engine().run(check) == []
+        self._opened.pop(0).close()
+        self._opened[0].size()  # it becomes the owner
+        self._opened.append(self._one())
+        assert self._is_owner(0)
 
 
 class ByServer:
@@ -185,6 +263,10 @@ class ByServer:
 
     def reopen(self) -> None:
         self._server.engine.catalog.forget()
+
+    def carry(self) -> None:
+        assert self._ask("COPY s copy") == 1
+        assert self._ask("RENAME copy s") == b"OK"
 
     def stream(self, key: str) -> list[tuple[str, dict[str, str]]]:
         found = []
@@ -432,6 +514,11 @@ class QueueMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.face.reopen()
 
+    @rule()
+    def carry(self) -> None:
+        """Put a stream in its own place that was made of its image, or copied."""
+        self.face.carry()
+
     # --- what holds -----------------------------------------------------------------------------
 
     @invariant()
@@ -450,7 +537,7 @@ class QueueMachine(RuleBasedStateMachine):
 FOLDER: str | None = None
 
 
-@pytest.mark.parametrize("face", [ByLibrary, ByServer])
+@pytest.mark.parametrize("face", [ByLibrary, ByServer, ByShared])
 def test_each_message_is_in_exactly_one_state(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, face: type
 ) -> None:

@@ -56,7 +56,7 @@ def test_a_schedule_fires_on_a_server(client: Any) -> None:
 def test_a_message_that_becomes_due_is_a_change_for_watch(served: Served) -> None:
     client: Any = served.client()
     other = served.client()
-    ask(other, "KVSTREAM.ADD s DELAY 30 n 1")
+    ask(other, "KVSTREAM.ADD s DELAY 500 n 1")
     pipe = client.pipeline()
     pipe.watch("s")
     until(lambda: other.xlen("s") == 1, "the message")
@@ -69,7 +69,7 @@ def test_a_message_that_becomes_due_is_a_change_for_watch(served: Served) -> Non
 def test_a_message_that_becomes_due_invalidates_caches(served: Served) -> None:
     with served.asker(3) as cache:
         cache.ask("CLIENT TRACKING ON")
-        cache.ask("KVSTREAM.ADD s DELAY 30 n 1")
+        cache.ask("KVSTREAM.ADD s DELAY 500 n 1")
         assert cache.ask("XLEN s") == 0
         other = served.client()
         until(lambda: other.xlen("s") == 1, "the message")

@@ -337,3 +337,22 @@ def refused(server: Server, count: int) -> Iterator[None]:
 
     with patch.object(database, "write", write):
         yield
+
+
+def test_what_a_turn_that_fails_has_published_is_published_once(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    ann.ask("SUBSCRIBE", "c")
+    with first_commit_fails(server):
+        bob.send("SET", "k", "v")
+        assert bob.ask("PUBLISH", "c", "m") == b"+OK\r\n:1\r\n"
+    assert ann.heard() == b"*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n"
+
+
+def test_a_transaction_that_cannot_be_written_publishes_nothing(server: Server) -> None:
+    ann, bob = server.client(), server.client()
+    ann.ask("SUBSCRIBE", "c")
+    for words in (["MULTI"], ["PUBLISH", "c", "m"], ["SET", "k", "v"]):
+        bob.ask(*words)
+    with write_fails(server, 0, 1):
+        assert bob.ask("EXEC").startswith(b"-")
+    assert ann.heard() == b""
