@@ -21,11 +21,11 @@ BENCH_ARGS ?=
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup clients fmt lint types test cover crash bench demo clean
+.PHONY: help setup clients fmt lint types test cover crash programs bench demo clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/\1|\2/p' Makefile | while IFS='|' read -r name text; do \
-		printf '  make %-7s %s\n' "$$name" "$$text"; done
+		printf '  make %-8s %s\n' "$$name" "$$text"; done
 
 # One stamp for each set of packages, inside the virtual environment, so that both go together.
 $(VENV)/.ready:
@@ -95,6 +95,9 @@ cover: $(VENV)/.dev ## Run the tests and measure branch coverage
 
 crash: $(VENV)/.dev ## Kill, cut the power and damage files, many times (CRASH_ROUNDS=500)
 	KVSTREAM_CRASH_ROUNDS=$(CRASH_ROUNDS) $(BIN)/python -m pytest tests/crash tests/shared/test_takeover_crashes.py $(PYTEST_ARGS)
+
+programs: $(VENV)/.dev ## Run programs of PyPI, npm and Debian, and their own tests, on kvstream
+	KVSTREAM_PROGRAMS=all $(BIN)/python -m pytest tests/programs $(PYTEST_ARGS)
 
 bench: $(VENV)/.bench ## Compare with redis-server, side by side (BENCH_ARGS="--quick --only add")
 	@$(BIN)/python -m bench $(BENCH_ARGS)

@@ -123,6 +123,8 @@ def show_report(out: Output, report: Report) -> None:
     if not out.json:
         for carried in report.noteworthy:
             _show_key(carried)
+        for text in report.functions.told:
+            click.echo(printable(text), err=True)
     out.result(
         _report_text(report),
         **{str(outcome): report.outcomes[outcome] for outcome in Outcome},
@@ -132,6 +134,7 @@ def show_report(out: Output, report: Report) -> None:
         resumed_keys=report.resumed_keys,
         resumed_entries=report.resumed_entries,
         lost=dict(report.losses),
+        functions={str(outcome): count for outcome, count in report.functions.outcomes.items()},
         noteworthy=[_noteworthy(carried) for carried in report.noteworthy],
     )
 
@@ -159,6 +162,10 @@ def _report_text(report: Report) -> str:
     ]
     parts += [
         f"{plural(count, 'key')} of type {kind} skipped" for kind, count in report.skipped.items()
+    ]
+    parts += [
+        f"{plural(count, 'function library', 'function libraries')} {outcome}"
+        for outcome, count in report.functions.outcomes.items()
     ]
     parts.append(plural(report.entries, "entry", "entries"))
     if report.resumed_keys or report.resumed_entries:

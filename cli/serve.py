@@ -13,6 +13,7 @@ from kvstream.cli.session import Session, wait_for_store
 from kvstream.commands.config import SETTINGS
 from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
+from kvstream.meta.key_events import LETTERS, flags_of
 from kvstream.server.options import (
     MAXCLIENTS,
     METRICS_STREAMS,
@@ -115,6 +116,20 @@ class RocksDBOptions(Type):
         except InvalidArgument as error:
             self.fail(str(error), param, ctx)
         return given
+
+
+class EventFlags(Type):
+    """The letters of ``notify-keyspace-events``, as bits."""
+
+    name = "flags"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        flags = flags_of(str(value))
+        if flags is None:
+            self.fail(f"{value!r} has a letter that is not among A{LETTERS}", param, ctx)
+        return flags
 
 
 def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
@@ -271,6 +286,13 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     help="Maximum size of an entry for XADD.",
 )
 @_option(
+    "--notify-keyspace-events",
+    type=EventFlags(),
+    metavar="FLAGS",
+    default="",
+    help="Publish events of keys to channels, such as Ex: expired keys. By default none.",
+)
+@_option(
     "--loglevel",
     "--log-level",
     type=click.Choice(list(LEVELS)),
@@ -324,7 +346,7 @@ def serve(
     """Serve the store to Redis clients until SIGTERM or Ctrl-C.
 
     The store is created if it does not exist. Redis clients of any language can connect; they can
-    use streams, keys, strings and transactions, but no scripts, pub/sub or other types.
+    use streams, keys, strings, transactions, scripts and pub/sub, but no other types.
 
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
     SIGTERM stops it at once. SIGHUP reloads the TLS certificates.

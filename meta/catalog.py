@@ -29,6 +29,7 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta import unfinished_loads
 from kvstream.meta.filling import Limits, catch_up
+from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
@@ -165,6 +166,8 @@ class Catalog:
         """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0
         """Keys that expired since the store was opened, and how many of them nobody asked for."""
+        self.wanted_events = 0
+        """The classes of keyspace events that transactions note, as bits."""
         self.streams: dict[bytes, StreamMeta] = {}
         """The streams in memory, by the names that callers use."""
         self.strings: dict[bytes, StringMeta] = {}
@@ -181,6 +184,8 @@ class Catalog:
         are looked at."""
         self.hot = Hot()
         """Encoded replies of entries that were read lately."""
+        self.libraries: Mapping[bytes, bytes] | None = None
+        """The texts of the function libraries by name (``functions``); None: not read."""
         self.timers_taken: dict[int, bytes] = {}
         """By queue tree: where its timers begin, if some of the first millisecond have fired."""
         self.flushed, self.unlinked = Flushed(), Unlinked()
@@ -216,6 +221,7 @@ class Catalog:
         if key is not None and not txn.keeps_expired:
             self.expired += 1
             self.drop(txn, key)
+            txn.notify(EXPIRED, name)
             txn.signal(name)
         return None
 
@@ -282,9 +288,12 @@ class Catalog:
         self._keep(name, stream)
         txn.reshaped(stream)
         self.index.add(txn, stream)
+        txn.notify(NEW, name)
 
-    def create_string(self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> StringMeta:
-        """Create a string under a name that is free."""
+    def create_string(
+        self, txn: Txn, name: bytes, value: bytes, expire_at: int = 0, is_new: bool = True
+    ) -> StringMeta:
+        """Create a string under a name that is free; ``is_new``: no other key has just left it."""
         stored = self.databases.stored_name(txn, name)
         self.drop_gone(txn, stored)
         string = StringMeta(stored, stream_row(stored), txn.allocate(), b"", expire_at)
@@ -292,6 +301,8 @@ class Catalog:
         txn.batch.puts[_METADATA][string.row] = string.encode()
         self.index.add(txn, string)
         self._keep_string(name, string)
+        if is_new and txn.wanted:
+            txn.notify(NEW, name)
         return string
 
     def write(self, txn: Txn, key: Key) -> None:
@@ -370,6 +381,7 @@ class Catalog:
             self._keep_string(name, key)
         self.index.add(txn, key)
         self.write(txn, key)
+        txn.notify(NEW, name)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
         """Set when a key expires, in milliseconds of Unix time; 0 means never."""
@@ -569,6 +581,7 @@ class Catalog:
         self.strings.clear()
         self.seen.clear()
         self.hot.clear()
+        self.libraries = None
         self.timers_taken.clear()
         self.flushed.forget()
         self.unlinked.forget()

@@ -10,6 +10,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from kvstream.errors import Corruption
+from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.storage.batch import Batch, Family, Rows
@@ -32,6 +33,7 @@ class Txn:
         "_strings",
         "batch",
         "catalog",
+        "events",
         "expiry_ms",
         "failed",
         "frees",
@@ -43,6 +45,7 @@ class Txn:
         "read_only",
         "signals",
         "unwritten",
+        "wanted",
     )
 
     def __init__(
@@ -81,6 +84,10 @@ class Txn:
         for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
+        self.wanted = catalog.wanted_events
+        """The classes of keyspace events that are noted, as bits; 0: none."""
+        self.events: list[tuple[Event, bytes]] = []
+        """Events and the names of their keys; whoever publishes some takes them out."""
         self._awaited = awaited
         """The names on which clients are blocked."""
         self._known, self._strings = catalog.streams, catalog.strings
@@ -93,6 +100,9 @@ class Txn:
         self.frees = self.noted = False
         self.groups_dropped = 0
         self.read_only = self.keeps_expired = read_only
+        self.wanted = self.catalog.wanted_events
+        if self.events:
+            self.events = []  # the former ones may still be in use
         if self.signals:
             self.signals = {}  # the former ones may still be in use
         if self.unwritten:
@@ -153,6 +163,23 @@ class Txn:
         for known in (self._members, self.catalog.seen):
             for row in [row for row in known if row.startswith(prefix)]:
                 del known[row]
+
+    def notify(self, event: Event, name: bytes) -> None:
+        """Note a keyspace event, if its class is wanted."""
+        if self.wanted & event.bit:
+            self.events.append((event, name))
+
+    def notify_stream(self, event: Event, stream: StreamMeta) -> None:
+        """Note a keyspace event of a stream, if its class is wanted."""
+        if self.wanted & event.bit:
+            self.events.append((event, self.catalog.databases.shown_name(self, stream.name)))
+
+    def notify_overwritten(self, name: bytes, old: Key | None, kind: type[Key]) -> None:
+        """Note that a key of some ``kind`` has taken the place of another one, if there was one."""
+        if old is not None:
+            self.notify(OVERWRITTEN, name)
+            if not isinstance(old, kind):
+                self.notify(TYPE_CHANGED, name)
 
     def signal(self, name: bytes) -> None:
         """Wake the clients blocked on a name after the commit."""

@@ -62,6 +62,20 @@ def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object
         return (yield)
 
 
+@pytest.fixture(autouse=True)
+def same_signal_handlers() -> Iterator[None]:
+    """Fail a test that leaves other handlers of signals, and restore them for later tests."""
+    # PySpark sets a handler when the session of all tests of a process begins.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signals = (signal.SIGINT, signal.SIGTERM)
+    before = [signal.getsignal(number) for number in signals]
+    yield
+    after = [signal.getsignal(number) for number in signals]
+    for number, handler in zip(signals, before, strict=True):
+        signal.signal(number, handler)
+    assert after == before
+
+
 @pytest.fixture
 def clock() -> ManualClock:
     """The clock of every store of the test; it moves only when told to."""

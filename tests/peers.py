@@ -35,12 +35,12 @@ def program_of(peer: str) -> str:
 class PeerProcess:
     """One server on a port of its own, without a file; its default configuration."""
 
-    def __init__(self, peer: str, directory: Path) -> None:
+    def __init__(self, peer: str, directory: Path, *options: str) -> None:
         self.port = free_port()
         command = [program_of(peer), "--port", str(self.port), "--bind", "127.0.0.1"]
         self.socket = directory / "socket"
         command += ["--save", "", "--dir", str(directory), "--unixsocket", str(self.socket)]
-        self._process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        self._process = subprocess.Popen([*command, *options], stdout=subprocess.DEVNULL)
         self._await()
 
     def _await(self) -> None:

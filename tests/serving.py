@@ -90,7 +90,12 @@ class ServerProcess:
         ``warned`` is what warnings that it has written have in them.
         """
         self.process.send_signal(signal.SIGTERM)
-        _, told = self.process.communicate(timeout=PATIENCE_S)
+        try:
+            _, told = self.process.communicate(timeout=PATIENCE_S)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.communicate()
+            raise
         if warned is not None:
             lines = told.splitlines(keepends=True)
             told = "".join(x for x in lines if not (" WARNING " in x and warned in x))

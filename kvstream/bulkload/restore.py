@@ -216,7 +216,12 @@ class _Staged:
         numbers = iter(engine.run(staging.reserve, load, needed))
         self._scratch.batch = _Spilling(engine)
         loaded = loading.seal(self._scratch, load.stream, state, numbers.__next__)
-        engine.run(staging.publish, name, load, self._scratch.batch, replace, expire_at)
+
+        def publish(txn: Txn) -> None:
+            staging.publish(txn, name, load, self._scratch.batch, replace, expire_at)
+            loading.add_queue(txn, name, state, loaded)
+
+        engine.run(publish)
         return loaded
 
     def discard(self) -> None:

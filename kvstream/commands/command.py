@@ -105,14 +105,22 @@ class Flag(StrEnum):
     DENYOOM = "denyoom"
     """It may make the store larger."""
     ADMIN = "admin"
+    PUBSUB = "pubsub"
     NOSCRIPT = "noscript"
     BLOCKING = "blocking"
     LOADING = "loading"
     STALE = "stale"
+    SKIP_MONITOR = "skip_monitor"
+    """It runs a script: its commands are recorded one by one, and it sends itself to MONITOR."""
     SKIP_SLOWLOG = "skip_slowlog"
     FAST = "fast"
     NO_AUTH = "no_auth"
     """It may run before AUTH."""
+    MAY_REPLICATE = "may_replicate"
+    """It may publish messages, or write by a script: its reply depends on the commit. COMMAND does
+    not show it."""
+    NO_MANDATORY_KEYS = "no_mandatory_keys"
+    """It has key arguments, and none is needed."""
     MOVABLEKEYS = "movablekeys"
     """The positions of its keys depend on its arguments."""
     NO_ASYNC_LOADING = "no_async_loading"
@@ -180,6 +188,28 @@ class CountedPairs(Keys):
         return list(argv[2 : 2 + 2 * int(number) : 2]) if number.isdigit() else []
 
 
+class CountedKeys(Keys):
+    """The keys of a script: those after the second argument, as many as it says."""
+
+    def of(self, argv: Argv) -> list[bytes]:
+        number = argv[2] if len(argv) > 2 else b""
+        count = int(number) if number.isdigit() else 0
+        return list(argv[3 : 3 + count]) if count <= len(argv) - 3 else []
+
+
+@dataclass(frozen=True, slots=True)
+class Channels:
+    """Which arguments are channels."""
+
+    at: Keys
+    patterns: bool = False
+    """They are patterns, which only an equal pattern of the user allows."""
+    shard: bool = False
+    """They are shard channels, by which a cluster finds the node, as it does by keys."""
+    free: bool = False
+    """Every user may name any of them."""
+
+
 OURS = "kvstream 0.1.0"
 """The version of a command that Redis does not have."""
 
@@ -190,12 +220,13 @@ EVERY = Keys(1, -1)
 PAIRS = Keys(1, -1, 2)
 
 _ASKED: Final = {
-    "writes": Flag.WRITE,
     "grows": Flag.DENYOOM,
     "is_admin": Flag.ADMIN,
     "is_local": Flag.LOCAL,
     "is_immediate": Flag.IMMEDIATE,
+    "runs_scripts": Flag.SKIP_MONITOR,
 }
+_TELLING = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
 _OPTIONAL = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -230,18 +261,22 @@ class Command:
     """Words of a request with the name; negative: at least so many. 0: taken from ``syntax``."""
     any_key: Callable[[Argv], bool] | None = None
     """Whether a request may write keys that it does not name: its user needs all keys."""
+    channels: Channels | None = None
     tells: bool = field(init=False, repr=False)
-    """Its reply depends on the keys of the store."""
+    """Its reply depends on the keys of the store, or on the commit."""
     writes: bool = field(init=False, repr=False)
     grows: bool = field(init=False, repr=False)
     is_admin: bool = field(init=False, repr=False)
     is_local: bool = field(init=False, repr=False)
     is_immediate: bool = field(init=False, repr=False)
+    runs_scripts: bool = field(init=False, repr=False)
     """Flags that are asked for with every call."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arity", self.arity or self._least_words())
-        object.__setattr__(self, "tells", not self.flags.isdisjoint((Flag.WRITE, Flag.READONLY)))
+        script = {Flag.SKIP_MONITOR, Flag.MAY_REPLICATE} <= self.flags
+        object.__setattr__(self, "writes", script or Flag.WRITE in self.flags)
+        object.__setattr__(self, "tells", not self.flags.isdisjoint(_TELLING))
         for name, flag in _ASKED.items():
             object.__setattr__(self, name, flag in self.flags)
 
@@ -290,6 +325,7 @@ class Family:
         usage: str | None = None,
         arity: int = 0,
         any_key: Callable[[Argv], bool] | None = None,
+        channels: Channels | None = None,
     ) -> Callable[[H], H]:
         """Register the decorated handler; the arguments are those of ``Command``."""
 
@@ -297,6 +333,7 @@ class Family:
             self.commands[name] = Command(
                 *(name, run, syntax, flags, keys, since, group or self._group),
                 *(categories, uses, uses_of, tips, usage, arity, any_key),
+                channels=channels,
             )
             return run
 

@@ -1,10 +1,11 @@
 """Long commands: they run in steps, and other clients are served between the steps.
 
-A command of very many IDs packs these in its first steps.
+A command of very many IDs packs these in its first steps. Most commands happen in their last step.
+One whose items have nothing to do with each other may happen in parts, each a commit: ``in_parts``.
 """
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv, packed_ids
 from kvstream.commands.command import Answer, Session, Stepwise
@@ -49,6 +50,45 @@ def behind_steps(
 
     going_on = Stepwise(run, undo)
     return going_on
+
+
+def in_parts(
+    words: Argv,
+    size: int,
+    parse: Callable[[Argv], list[T]],
+    settle: Callable[[Txn, list[T]], list[int]],
+    answer: Callable[[list[int]], Answer],
+) -> Stepwise:
+    """Parse all words in steps, then settle some of their items in each step, which is a commit.
+
+    An item has ``size`` words. A wrong word is refused before anything is settled.
+    """
+    return in_steps(_Parts(words, size, parse, settle).step, answer)
+
+
+class _Parts(Generic[T]):
+    def __init__(
+        self,
+        words: Argv,
+        size: int,
+        parse: Callable[[Argv], list[T]],
+        settle: Callable[[Txn, list[T]], list[int]],
+    ) -> None:
+        self._words, self._size, self._parse, self._settle = words, size, parse, settle
+        self._items: list[T] = []
+        self._settled = 0
+        self._outcomes: list[int] = []
+
+    def step(self, txn: Txn) -> list[int] | None:
+        """Parse or settle some items; return all outcomes in the last step, None before."""
+        items, together = self._items, thresholds.STEP_ROWS
+        at = len(items) * self._size
+        if at < len(self._words):
+            items += self._parse(self._words[at : at + together * self._size])
+            return None
+        self._outcomes += self._settle(txn, items[self._settled : self._settled + together])
+        self._settled += together
+        return self._outcomes if self._settled >= len(items) else None
 
 
 def of_erasure(

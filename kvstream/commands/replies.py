@@ -48,7 +48,8 @@ class ErrorReply:
     @property
     def line(self) -> bytes:
         """The error as one line on the wire, with line breaks in quoted names replaced."""
-        text = f"{self.code} {self.text}".encode("utf-8", "surrogateescape")
+        words = f"{self.code} {self.text}" if self.text else self.code
+        text = words.encode("utf-8", "surrogateescape")
         return text.rstrip(b"\r\n").replace(b"\r", b" ").replace(b"\n", b" ")
 
 
@@ -208,9 +209,16 @@ class Push:
     items: "Sequence[Reply]"
 
 
+@dataclass(frozen=True, slots=True)
+class Pushes:
+    """Several pushes that answer one request, such as those of SUBSCRIBE, one for each channel."""
+
+    pushes: Sequence[Push]
+
+
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
+    "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Pushes | "
     "Attributed | Gradual | Bulk | Paged | Shared | None"
 )
 
@@ -288,4 +296,5 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Verbatim: lambda reply, _: reply.data,
     SetReply: lambda reply, protocol: flatten(reply.items, protocol),
     Push: lambda reply, protocol: flatten(reply.items, protocol),
+    Pushes: lambda reply, protocol: flatten(reply.pushes, protocol),
 }

@@ -34,7 +34,7 @@ from kvstream.commands.command import (
     Table,
     table_of,
 )
-from kvstream.commands.queues import delayed, leases, policy, redrive, retention, schedules
+from kvstream.commands.queues import delayed, image, leases, policy, redrive, retention, schedules
 from kvstream.commands.queues import info as queue_info
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.engine.engine import Engine
@@ -45,6 +45,7 @@ SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
     "Queues": (
         delayed.COMMANDS,
+        image.COMMANDS,
         leases.COMMANDS,
         policy.COMMANDS,
         queue_info.COMMANDS,

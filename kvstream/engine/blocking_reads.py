@@ -211,4 +211,4 @@ def group_read(
     lists = _decoded(reply)
     if claim_ms is None:
         return lists
-    return [(name, [*idle_known(engine, cast(list[Entry], entries))]) for name, entries in lists]
+    return [(name, [*idle_known(engine, cast("list[Entry]", found))]) for name, found in lists]

@@ -8,7 +8,7 @@ from functools import lru_cache
 from math import ceil
 from operator import index
 from pathlib import Path, PurePath
-from typing import Any, Literal, TypedDict
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from kvstream.errors import InvalidArgument, advise, nearest, shown
 from kvstream.layout.keys import qualified
@@ -290,11 +290,45 @@ def server_url(place: AnyPath) -> str | None:
     return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
 
 
-def refuse_on_server(**given: Any) -> None:
-    """Raise InvalidArgument for an option of ``open``, not None, that a server has of its own."""
-    for name, value in given.items():
-        if value is not None:
+class Asked(NamedTuple):
+    """What the arguments of ``kvstream.open`` ask for."""
+
+    url: str | None
+    """That of a server; None: a directory."""
+    db: int | None
+    shared: bool
+    wait_s: float | None
+    clock: Clock | None
+    settings: dict[str, Any]
+    """The options of the store in a directory."""
+
+
+def opening_of(
+    place: AnyPath,
+    *,
+    db: int | None = None,
+    durability: Level | None = None,
+    read_only: bool = False,
+    create: bool = True,
+    clock: Clock | None = None,
+    shared: bool = False,
+    wait_s: float | None = None,
+    **options: Any,
+) -> Asked:
+    """Return what the arguments of ``open`` ask for; InvalidArgument if they contradict the place.
+
+    A server has all of its own but ``db``. ``create`` means nothing there, and is taken.
+    """
+    url = server_url(place)
+    own = {"durability": durability, "read_only": read_only or None, "clock": clock}
+    for name, value in {**own, "shared": shared or None, "wait_s": wait_s, **options}.items():
+        if url is not None and value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
+    if wait_s is not None and not shared:
+        raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
+    level = Durability.EVERYSEC if durability is None else durability
+    settings = {"durability": level, "read_only": read_only, "create": create, **options}
+    return Asked(url, db, shared, wait_s, clock, settings)
 
 
 def path_of(path: AnyPath) -> Path:

@@ -36,6 +36,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.meta.catalog import Catalog
+from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, trim, unfinished_loads
 from kvstream.operations.queues import retention
@@ -80,6 +81,8 @@ class Engine:
         self._always = self.options.durability is Durability.ALWAYS
         self.on_commit: Callable[[float], None] | None = None
         """Called under the lock with the seconds of each write to RocksDB; must not raise."""
+        self.on_events: Callable[[list[tuple[Event, bytes]]], None] = lambda events: None
+        """Called under the lock with the keyspace events of each commit; must not raise."""
         self._now_ms = self.clock.now_ms
         self._spare: Txn | None = None
         self._raised: dict[bytes, None] = {}
@@ -232,6 +235,8 @@ class Engine:
             write = self.database.write if self.on_commit is None else self._timed_write
             sequence = write(batch, txn.frees)
             batch.clear()
+        if txn.events:
+            self.on_events(txn.events)
         if self.catalog.crowded:
             if self.catalog.seen:  # seen times have no write that takes them along
                 self._write_seen()

@@ -256,6 +256,7 @@ class Host:
                 if not quietly:
                     end.fail(reason)
             self._ends.clear()
+            self.executor.notifications.end()
         directory.unregister(self)
         self._alarm.set()
 

@@ -21,6 +21,7 @@
                       | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
                       | "T" at_ms(u64) name            empty; streams by their first timer
+                      | "U" library                    a library of functions (meta/functions.py)
                       | "X" at_ms(u64) name            empty; the order of expiry
 
     trees      row   := tree(u64) name-of-group-or-consumer
@@ -50,6 +51,7 @@ LOAD_TAG = b"L"
 SCAN_TAG = b"N"
 STREAM_TAG = b"S"
 TIMER_TAG = b"T"
+FUNCTION_TAG = b"U"
 EXPIRY_TAG = b"X"
 
 ID_BYTES = 16
@@ -156,6 +158,10 @@ def expiry_row(at_ms: int, name: bytes) -> bytes:
 
 def timer_row(at_ms: int, name: bytes) -> bytes:
     return TIMER_TAG + U64.pack(at_ms) + name
+
+
+def function_row(library: bytes) -> bytes:
+    return FUNCTION_TAG + library
 
 
 def tree_prefix(tree: int) -> bytes:

@@ -23,6 +23,7 @@ import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -34,9 +35,10 @@ from kvstream.layout.keys import qualified
 from kvstream.migration.items import Item, Selection
 from kvstream.migration.replay import Replay, Unsupported
 from kvstream.migration.store_place import StoreSource
-from kvstream.operations import strings
+from kvstream.operations import functions, strings
 from kvstream.rdb.file_reader import (
     FileReader,
+    FunctionRecord,
     KeyRecord,
     OtherRecord,
     Record,
@@ -430,6 +432,7 @@ class AofSource:
 
     ranged = True
     may_lose = False
+    has_queues = False
 
     def __init__(self, path: Path, scratch: Path | None = None) -> None:
         """``scratch`` is the parent folder of the temporary store; None: the system's."""
@@ -444,7 +447,7 @@ class AofSource:
             self._closing.callback(store.close)
             self._replay = Replay(store.engine)
             self._load(store, AppendOnlyFile(path))
-            self._source = StoreSource(store)
+            self._source = StoreSource(store, has_queues=False)
         except BaseException:
             self._closing.close()
             raise
@@ -461,6 +464,9 @@ class AofSource:
     def item(self, db: int, key: bytes) -> Item | None:
         held = self._replay.unsupported.get((db, key))
         return self._source.item(db, key) if held is None else _skipped(db, key, held)
+
+    def functions(self) -> list[bytes]:
+        return self._source.functions()
 
     def items(self, selection: Selection) -> Iterator[Item]:
         """Yield the selected keys; raise RequestError before the first if one is uncertain."""
@@ -490,6 +496,8 @@ class AofSource:
                     units = []
             elif isinstance(part, KeyRecord):
                 self._take(store.select(part.db), part)
+            elif isinstance(part, FunctionRecord):
+                self._take_library(store.engine, part.text)
         self._run(store.engine, units)
         store.engine.run(self._replay.finish)
         self._remark(log)
@@ -505,6 +513,12 @@ class AofSource:
             self._replay.unsupported[record.db, record.key] = Unsupported(
                 record.kind, at_ms, record.size
             )
+
+    def _take_library(self, engine: Engine, text: bytes) -> None:
+        try:
+            engine.run(partial(functions.load, replace=True), text)
+        except RequestError as error:
+            self.remarks.append(f"a function library is left out: {error}")
 
     def _run(self, engine: Engine, units: Iterable[Unit]) -> None:
         """Run units of commands in one commit."""

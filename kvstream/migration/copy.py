@@ -1,14 +1,16 @@
 """Copying of one key from a source to a target; an existing key is compared first."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, shown
 from kvstream.migration import differences
 from kvstream.migration.differences import Mismatch, Window
-from kvstream.migration.items import CARRIED, STREAM, Counted, Done, Item, Target, Watch
+from kvstream.migration.items import CARRIED, STREAM, Counted, Done, Item, Source, Target, Watch
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
+from kvstream.operations import functions
 from kvstream.rdb.versions import LOSSES, Loss
 from kvstream.types.ids import StreamID
 
@@ -43,10 +45,10 @@ class LossRefused(RequestError):
         self.losses = [loss for losses in refused.values() for loss in losses]
         texts = {loss.name: loss.text for loss in self.losses}
         lost = "; ".join(f"{name}: {text}" for name, text in texts.items())
-        shown = ", ".join(repr(key) for key in self.keys[:_KEYS_SHOWN])
+        some = ", ".join(repr(key) for key in self.keys[:_KEYS_SHOWN])
         more = ", ..." if len(self.keys) > _KEYS_SHOWN else ""
         super().__init__(
-            f"of {shown}{more} would be lost {lost} (--allow-loss {','.join(texts)} allows it, "
+            f"of {some}{more} would be lost {lost} (--allow-loss {','.join(texts)} allows it, "
             "plan shows each key)"
         )
 
@@ -119,6 +121,40 @@ def carry(item: Item, target: Target, options: CopyOptions) -> Carried:
     except KVStreamError as error:
         error.add_note(f"database {item.db}, key {item.key!r}")
         raise
+    return carried
+
+
+@dataclass(slots=True)
+class CarriedFunctions:
+    """The libraries of functions of a source, and what was done with them."""
+
+    outcomes: Counter[Outcome] = field(default_factory=Counter)
+    told: list[str] = field(default_factory=list)
+    """Why some are not at the target."""
+
+
+def carry_functions(source: Source, target: Target, replace: bool) -> CarriedFunctions:
+    """Copy the libraries of functions; one that a target does not take is reported."""
+    carried = CarriedFunctions()
+    texts = source.functions()
+    present = [] if target.existing is None or not texts else target.existing.functions()
+    existing = functions.by_name(present)
+    for text in texts:
+        try:
+            name = functions.parse(text).name
+            found = existing.get(name)
+            if found == text:
+                outcome = Outcome.SAME
+            elif found is not None and not replace:
+                outcome = Outcome.DIFFERENT
+                carried.told.append(f"function library {shown(name)} differs at the target")
+            else:
+                target.put_function(text, replace=replace)
+                outcome = Outcome.COPIED if found is None else Outcome.REPLACED
+        except RequestError as error:
+            outcome = Outcome.SKIPPED
+            carried.told.append(f"a function library was not copied: {error}")
+        carried.outcomes[outcome] += 1
     return carried
 
 

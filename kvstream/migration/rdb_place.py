@@ -4,6 +4,7 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
+from itertools import takewhile
 from pathlib import Path
 
 from kvstream.errors import RequestError
@@ -29,11 +30,11 @@ from kvstream.rdb.file_reader import (
     verify,
 )
 from kvstream.rdb.file_writer import FileWriter
-from kvstream.rdb.versions import NEWEST, Loss, Target, losses, reduce
+from kvstream.rdb.versions import FUNCTIONS_SINCE, NEWEST, Loss, Target, losses, reduce
 from kvstream.storage.files import replacing
 from kvstream.types.images import NodeImage, StreamState
 
-_FUNCTIONS = "the file has functions, which kvstream does not support"
+_LATE_FUNCTIONS = "the file has functions behind its first key: they are ignored"
 
 
 class RdbSource:
@@ -41,6 +42,7 @@ class RdbSource:
 
     ranged = False
     may_lose = False
+    has_queues = False
 
     def __init__(self, path: Path) -> None:
         """Verify the file, so that damage is found before anything is copied."""
@@ -65,14 +67,24 @@ class RdbSource:
     def items(self, selection: Selection) -> Iterator[Item]:
         with self._path.open("rb", buffering=0) as file:
             self._reader = FileReader(file)
+            has_keys = False
             for record in self._reader:
                 if isinstance(record, KeyRecord):
+                    has_keys = True
                     if selection.has(record.db, record.key):
                         yield _item_of(record)
-                elif isinstance(record, FunctionRecord):
-                    self._remark(_FUNCTIONS)
+                elif isinstance(record, FunctionRecord) and has_keys:
+                    self._remark(_LATE_FUNCTIONS)
             if behind := os.fstat(file.fileno()).st_size - self._reader.offset:
                 self._remark(f"{behind} bytes behind the end of the RDB data are ignored")
+
+    def functions(self) -> list[bytes]:
+        """Return the libraries before the first key, where servers write all of them."""
+        with self._path.open("rb", buffering=0) as file:
+            before_keys = takewhile(
+                lambda record: not isinstance(record, KeyRecord), FileReader(file)
+            )
+            return [record.text for record in before_keys if isinstance(record, FunctionRecord)]
 
     def _remark(self, text: str) -> None:
         if text not in self.remarks:  # items may be read twice
@@ -98,6 +110,7 @@ class RdbTarget:
     """An RDB file that is written under a temporary name and then renamed."""
 
     existing: Source | None = None
+    has_queues = False
 
     def __init__(self, path: Path, target: Target, replace: bool = False) -> None:
         """Raise RequestError if the file exists and ``replace`` is False."""
@@ -159,6 +172,11 @@ class RdbTarget:
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         self._begin(item)
         self._writer.string(item.db, item.key, value, item.expire_at_ms)
+
+    def put_function(self, text: bytes, *, replace: bool) -> None:
+        if self._target.version < FUNCTIONS_SINCE:
+            raise RequestError(f"{self._target.name} has no functions")
+        self._writer.function(text)
 
 
 class PlannedFile:

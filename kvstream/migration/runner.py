@@ -6,7 +6,15 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvstream.migration import differences
-from kvstream.migration.copy import Carried, CopyOptions, LossRefused, Outcome, carry
+from kvstream.migration.copy import (
+    Carried,
+    CarriedFunctions,
+    CopyOptions,
+    LossRefused,
+    Outcome,
+    carry,
+    carry_functions,
+)
 from kvstream.migration.items import (
     CARRIED,
     STREAM,
@@ -62,11 +70,14 @@ class Report:
     """The number of keys by loss."""
     noteworthy: list[Carried] = field(default_factory=list)
     """Keys that differ, were corrected or have lost something."""
+    functions: CarriedFunctions = field(default_factory=CarriedFunctions)
+    """The libraries of functions; they are not keys."""
 
     @property
     def complete(self) -> bool:
-        """Whether no key at the target differs."""
-        return not self.outcomes[Outcome.DIFFERENT]
+        """Whether no key and no library of functions at the target differs."""
+        outcomes = self.outcomes + self.functions.outcomes
+        return not outcomes[Outcome.DIFFERENT]
 
     @property
     def keys(self) -> int:
@@ -163,10 +174,12 @@ def run(
     copied before an error stay.
     """
     told = told or Told()
-    if target.may_lose or source.may_lose:
+    if target.may_lose or source.may_lose or (source.has_queues and not target.has_queues):
         told.planning()
         _refuse_losses(source, target, selection, options)
     report = Report()
+    if not selection.match:  # a choice of keys has no functions
+        report.functions = carry_functions(source, target, options.replace)
     for item in source.items(selection):
         carried = _resumed(item, target, journal)
         if carried is None:

@@ -12,7 +12,7 @@ BULK_BYTES_MAX = 512 << 20
 """Longest argument of a request if the server does not report it: Redis's default."""
 REPLY_S = 300.0
 """Timeout of a reply: a RESTORE of half a gigabyte keeps a server busy."""
-_REFUSALS = ("unknown command", "NOPERM", "no permissions", "not allowed")
+_REFUSALS = ("unknown command", "unknown subcommand", "NOPERM", "no permissions", "not allowed")
 
 Version = tuple[int, int]
 
@@ -39,6 +39,8 @@ class Server:
         self._sockets: dict[int, Any] = {}
         self.about, mode = self._describe()
         self.bulk_bytes_max = self._bulk_bytes_max()
+        self.has_queues = self.about.name == "kvstream" and self._exports_queues()
+        """Whether it gives and takes what a stream has as a queue."""
         self.is_cluster = "cluster" in mode
         """Whether it is a node of a cluster, which holds only a part of the keys."""
 
@@ -81,6 +83,14 @@ class Server:
             target_of(redis_version, valkey=valkey is not None),
         )
         return about, str(fields.get("redis_mode") or fields.get("server_mode") or "standalone")
+
+    def _exports_queues(self) -> bool:
+        """Ask for the queue of a key that is not there; who lacks the right gets an error later."""
+        try:
+            self.connection(0).ask("KVSTREAM.QUEUE", "EXPORT", b"kvstream:migrate:probe")
+        except RequestError as error:
+            return "unknown" not in str(error)
+        return True
 
     def _bulk_bytes_max(self) -> int:
         try:

@@ -31,7 +31,7 @@ from kvstream.migration.items import (
     packed_id,
 )
 from kvstream.migration.server import Server, is_refused, memory_of, unix_ms
-from kvstream.rdb.payload import restore
+from kvstream.rdb.payload import restore, restore_functions
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Loss
 from kvstream.remote.connection import PAGE_MIN, Connection, Words, checked, next_page
@@ -45,6 +45,7 @@ from kvstream.types.images import (
     NodeImage,
     PackedID,
     PendingImage,
+    QueueRow,
     StreamState,
 )
 
@@ -117,6 +118,21 @@ class PendingPages:
         return clock_ms
 
 
+def export_words(key: bytes, *behind: bytes) -> Words:
+    """Return the command for what a stream has as a queue, or the page behind a cursor."""
+    option: Words = ("BEHIND", *behind) if behind else ()
+    return ("KVSTREAM.QUEUE", "EXPORT", key, *option)
+
+
+def queue_rows(connection: Connection, key: bytes, page: list[Any]) -> list[QueueRow]:
+    """Return what a stream has as a queue, given the first page of it."""
+    cursor, flat = page
+    while cursor:
+        cursor, more = connection.ask(*export_words(key, cursor))
+        flat += more
+    return list(zip(flat[::2], flat[1::2], strict=True))
+
+
 def id_text(eid: PackedID) -> bytes:
     """Return an ID in its text form."""
     return bytes(StreamID.unpack(eid))
@@ -138,8 +154,12 @@ class PagedStream:
         *,
         after: StreamID | None = None,
         counted: int = 0,
+        has_queues: bool = False,
     ) -> None:
-        """``after``, ``counted``: the entries up to that ID were read before, and their number."""
+        """``after``, ``counted``: the entries up to that ID were read before, and their number.
+
+        ``has_queues``: the server has KVSTREAM.QUEUE.
+        """
         self.notes: list[Loss] = []
         self.corrections: list[str] = []
         self.inexact_ms = 0
@@ -147,6 +167,7 @@ class PagedStream:
         self._key = key
         self._count = counted
         self._after = after
+        self._exports = [export_words(key)] if has_queues else []
         self._is_read = False
         self._state: StreamState | None = None
 
@@ -189,12 +210,15 @@ class PagedStream:
         full: Words = ("XINFO", "STREAM", key, "FULL", "COUNT", 1)
         more: list[Words] = [("XRANGE", key, behind, "+", "COUNT", PAGE_MIN)] if behind else []
         pending = [page_words(key, name, b"-") for name in names]
-        replies = connection.ask_at_once([("TIME",), full, *more, *pending])
+        replies = connection.ask_at_once([("TIME",), full, *more, *pending, *self._exports])
         now_ms, info = unix_ms(replies[0]), members(replies[1])
         if more and replies[2]:
             return _entries_of(replies[2])
-        pages = dict(zip(names, replies[2 + len(more) :], strict=True))
+        first = 2 + len(more)
+        pages = dict(zip(names, replies[first : first + len(names)], strict=True))
         self._state = self._state_of(info, pages, now_ms)
+        if self._exports:
+            self._state.queue = queue_rows(connection, key, replies[-1])
         if self._is_read and self._state.length != self._count:
             self.corrections.append(
                 f"the stream was changed while it was read: {self._count} entries came, "
@@ -264,9 +288,9 @@ class PagedStream:
         self.notes.append(Loss(name, count, text))
 
 
-def outline(connection: Connection, key: bytes) -> Outline:
+def outline(connection: Connection, key: bytes, has_queues: bool = False) -> Outline:
     """Return the outline of a stream without reading its entries."""
-    stream = PagedStream(connection, key)
+    stream = PagedStream(connection, key, has_queues=has_queues)
     state = stream.state()
     return Outline(state.length, memory_of(connection, key), state, stream.notes)
 
@@ -317,7 +341,7 @@ def _consumer_of(info: Mapping[str, Any]) -> ConsumerImage:
 DUMP_BYTES_MAX = 64 << 20
 """Memory of a stream above which it is read by pages, if that loses nothing: DUMP is one reply and
 blocks the server."""
-_EXPIRETIME = (7, 0)
+_EXPIRETIME = _FUNCTIONS = (7, 0)
 _ONLY_DUMP_HAS_ALL = (8, 6)
 """The first version with data that only DUMP returns: idempotent IDs."""
 
@@ -335,9 +359,21 @@ class ServerSource:
         self._dumps = True
         """Whether this user may run DUMP."""
         self.may_lose = server.about.version >= _ONLY_DUMP_HAS_ALL
+        self.has_queues = server.has_queues
 
     def close(self) -> None:
         self._server.close()
+
+    def functions(self) -> list[bytes]:
+        """Return the libraries; none if the server has no functions or does not show them."""
+        try:
+            return restore_functions(self._server.connection(0).ask("FUNCTION", "DUMP"))
+        except RequestError as error:
+            if not is_refused(error):
+                raise
+            if self._server.about.version >= _FUNCTIONS:
+                self.remarks.append(f"the functions cannot be read: {error}")
+            return []
 
     def items(self, selection: Selection) -> Iterator[Item]:
         for db in self._server.databases():
@@ -405,23 +441,28 @@ class ServerSource:
 
     def _stream(self, connection: Connection, key: bytes) -> Content:
         if self._dumps and self._is_dumped(connection, key):
-            payload = self._dump(connection, key)
-            if payload is not None:
-                reading = restore(payload)
-                if isinstance(reading, StreamReading):
-                    return ReadStream(reading)
-                raise RequestError(f"{key!r} was replaced by another type meanwhile: run again")
-        return PagedStream(connection, key)
+            found = self._dump(connection, key)
+            if found is not None:
+                return found
+        return PagedStream(connection, key, has_queues=self.has_queues)
 
     def _is_dumped(self, connection: Connection, key: bytes) -> bool:
         if memory_of(connection, key) <= DUMP_BYTES_MAX:
             return True
         return self._server.about.version >= _ONLY_DUMP_HAS_ALL
 
-    def _dump(self, connection: Connection, key: bytes) -> bytes | None:
-        """Return a DUMP; None if it is refused, and then it is not tried for other keys."""
+    def _dump(self, connection: Connection, key: bytes) -> Content | None:
+        """Return a stream by DUMP; None if that is refused, and then it is not tried again.
+
+        What it has as a queue is read in the same transaction, but for pages behind the first.
+        """
+        page = connection.ask(*export_words(key)) if self.has_queues else [b"", []]
         try:
-            payload: bytes | None = connection.ask("DUMP", key)
+            if page[1]:
+                words: list[Words] = [("DUMP", key), export_words(key), ("XINFO", "STREAM", key)]
+                payload, page, before = connection.ask_at_once(words)
+            else:
+                payload, before = connection.ask("DUMP", key), None
         except RequestError as error:
             self._dumps = False
             if not is_refused(error):
@@ -429,11 +470,19 @@ class ServerSource:
             return None
         if payload is None:
             raise gone(key)
-        return payload
+        reading = restore(payload)
+        if not isinstance(reading, StreamReading):
+            raise RequestError(f"{key!r} was replaced by another type meanwhile: run again")
+        rows = queue_rows(connection, key, page) if self.has_queues else None
+        if page[0] and connection.ask("XINFO", "STREAM", key) != before:
+            reading.corrections.append(
+                "the stream was changed while its queue was read in pages: run verify"
+            )
+        return ReadStream(reading, rows)
 
     def _outline(self, connection: Connection, key: bytes) -> Outline:
         """Return the outline of a stream; a DUMP loses nothing."""
-        found = outline(connection, key)
+        found = outline(connection, key, self.has_queues)
         if self._dumps and self._is_dumped(connection, key):
             return found._replace(notes=[])
         return found

@@ -10,7 +10,7 @@ claimed and deleted, and XSETID corrects the counters. No command sets the seen 
 a consumer.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace as with_fields
 from itertools import chain, groupby
 
@@ -23,11 +23,18 @@ from kvstream.migration.server import Server, Version, is_refused
 from kvstream.migration.server_source import ServerSource, id_text
 from kvstream.migration.spool import ChunkFile, Spool, count_read
 from kvstream.rdb.payload import dump
-from kvstream.rdb.versions import NEWEST, Loss, losses, reduce
+from kvstream.rdb.versions import NEWEST, Loss, format_losses, queue_losses, reduce
 from kvstream.remote.connection import Connection, Word, Words, translated
 from kvstream.remote.replies import members
 from kvstream.types.ids import MIN_ID, StreamID
-from kvstream.types.images import GroupImage, IdempotencyImage, NodeImage, PackedID, StreamState
+from kvstream.types.images import (
+    GroupImage,
+    IdempotencyImage,
+    NodeImage,
+    PackedID,
+    QueueRow,
+    StreamState,
+)
 from kvstream.types.records import Entry
 
 HAS_COUNTERS: Version = (7, 0)
@@ -161,6 +168,20 @@ def counters(key: bytes, state: StreamState, entries: int, version: Version) -> 
     return (*words, "ENTRIESADDED", added, "MAXDELETEDID", str(deleted))
 
 
+def import_commands(key: bytes, queue: Sequence[QueueRow]) -> Iterator[Words]:
+    """Yield the commands that add what a stream has as a queue."""
+    words: list[bytes] = []
+    size = 0
+    for row in queue:
+        words += row
+        size += len(row[0]) + len(row[1])
+        if size >= BATCH_BYTES:
+            yield ("KVSTREAM.QUEUE", "IMPORT", key, *words)
+            words, size = [], 0
+    if words:
+        yield ("KVSTREAM.QUEUE", "IMPORT", key, *words)
+
+
 def _parts(ids: list[bytes]) -> Iterator[list[bytes]]:
     for at in range(0, len(ids), CLAIMED_MAX):
         yield ids[at : at + CLAIMED_MAX]
@@ -186,6 +207,7 @@ class ServerTarget:
         self.restores = self._has_restore()
         """Whether this user may run RESTORE."""
         self.may_lose = not self.restores or self._target.kind < NEWEST.kind
+        self.has_queues = server.has_queues
         self.existing = ServerSource(server)
 
     def close(self) -> None:
@@ -195,9 +217,10 @@ class ServerTarget:
         """Do nothing: each key is visible once it is put."""
 
     def losses(self, state: StreamState) -> list[Loss]:
+        of_queue = [] if self.has_queues else queue_losses(state)
         if self.restores:
-            return losses(state, self._target)
-        return list(losses_by_commands(state, self._server.about.version))
+            return [*format_losses(state, self._target), *of_queue]
+        return [*losses_by_commands(state, self._server.about.version), *of_queue]
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         connection = self._server.connection(item.db)
@@ -210,6 +233,10 @@ class ServerTarget:
             connection.do("DEL", staged)
             raise _busy(item.key)
 
+    def put_function(self, text: bytes, *, replace: bool) -> None:
+        words: Words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), text)
+        self._server.connection(0).do(*words)
+
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
@@ -218,13 +245,16 @@ class ServerTarget:
             corrections = list(content.corrections)
             if not content.tells_counters:
                 count_read(spool.state, (node.ids for node in spool.nodes()))
+            staged, resumed = self._staged(item, label), 0
+            queue = (spool.state.queue or []) if self.has_queues else []
             if self.restores:
                 reduce(spool.state, self._target)
-                if self._restored(item, spool, replace):
+            if self.restores and self._restored(item, spool, replace, staged if queue else b""):
+                if not queue:
                     return Done(spool.entries, corrections)
-            staged = self._staged(item, label)
-            resumed = _Building(self._server, item, spool, staged, self.restores).build()
-            self._publish(item, staged, replace)
+            else:
+                resumed = _Building(self._server, item, spool, staged, self.restores).build()
+            self._publish(item, staged, replace, queue)
             return Done(spool.entries, corrections, resumed)
 
     # --- RESTORE --------------------------------------------------------------------------------
@@ -238,14 +268,15 @@ class ServerTarget:
             return not is_refused(error)
         return True
 
-    def _restored(self, item: Item, spool: Spool, replace: bool) -> bool:
-        """Send a stream as one payload; return False if it is too large."""
+    def _restored(self, item: Item, spool: Spool, replace: bool, staged: bytes) -> bool:
+        """Send a stream as one payload, to ``staged`` if given; return False if it is too large."""
         most = min(self._server.bulk_bytes_max, RESTORE_BYTES_MAX)
         payload = dump(self._target, spool.nodes(), spool.state, spool.node_count)
         with ChunkFile(payload, most) as file:
             if file.size > most:
                 return False
-            _restore(self._server, item, item.key, file, replace)
+            key = staged or item.key
+            _restore(self._server, item, key, file, replace or bool(staged), lasting=bool(staged))
         return True
 
     # --- commands -------------------------------------------------------------------------------
@@ -254,10 +285,17 @@ class ServerTarget:
         name = xxhash.xxh3_128(b"%d %b %b" % (len(label), label, item.key)).hexdigest()
         return STAGED_PREFIX + name.encode()
 
-    def _publish(self, item: Item, staged: bytes, replace: bool) -> None:
-        """Rename a complete stream to its key and set its expiry, in one transaction."""
+    def _publish(
+        self, item: Item, staged: bytes, replace: bool, queue: Sequence[QueueRow] = ()
+    ) -> None:
+        """Rename a complete stream to its key and set its expiry, in one transaction.
+
+        So its timers begin under its own name, unless it has more rows than one command takes.
+        """
         connection = self._server.connection(item.db)
-        commands: list[Words] = [("DEL", _note_of(staged))]
+        *imports, last = [*import_commands(staged, queue), ("DEL", _note_of(staged))]
+        connection.do_many(imports[:-1])
+        commands: list[Words] = [*imports[-1:], last]
         if item.expire_at_ms:
             commands.append(("PEXPIREAT", staged, item.expire_at_ms))
         commands.append(("RENAME" if replace else "RENAMENX", staged, item.key))

@@ -17,7 +17,7 @@ from kvstream.migration.items import (
     Selection,
     gone,
 )
-from kvstream.operations import info, keyspace, strings
+from kvstream.operations import functions, info, keyspace, strings
 from kvstream.operations.load import StreamImage
 from kvstream.rdb.versions import Loss
 from kvstream.store import Store
@@ -52,7 +52,9 @@ class StoreSource:
     ranged = True
     may_lose = False
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, has_queues: bool = True) -> None:
+        """``has_queues`` is false for a store that was made of something which has none."""
+        self.has_queues = has_queues
         self.remarks: list[str] = []
         self._store = store
         self._databases = [store.select(db) for db in range(store.engine.options.databases)]
@@ -91,12 +93,15 @@ class StoreSource:
             return None
         item = Item(db, key, kind, expire_at_ms, rereadable=True)
         if kind == STREAM:
-            item.stream = partial(_content, store, key)
+            item.stream = partial(_content, store, key, self.has_queues)
             item.between = partial(_between, store, key)
-            item.outline = partial(_outline, store, key)
+            item.outline = partial(_outline, store, key, self.has_queues)
         elif kind == STRING:
             item.value = partial(self._string, db, key)
         return item
+
+    def functions(self) -> list[bytes]:
+        return [*self._store.engine.run(functions.libraries).values()]
 
     def _expiry(self, db: int, key: bytes) -> int | None:
         return self._store.engine.run(keyspace.expiry, qualified(db, key))
@@ -105,11 +110,17 @@ class StoreSource:
         return self._store.engine.run(strings.get, qualified(db, key))
 
 
-def _content(store: Store, key: bytes) -> Content:
+def _content(store: Store, key: bytes, has_queues: bool) -> Content:
+    return StoredStream(_image(store, key, has_queues))
+
+
+def _image(store: Store, key: bytes, has_queues: bool) -> StreamImage:
     image = store.image(key)
     if image is None:
         raise gone(key)
-    return StoredStream(image)
+    if not has_queues:
+        image.state().queue = None
+    return image
 
 
 def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:
@@ -122,11 +133,8 @@ def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Itera
         lower = reached.next()
 
 
-def _outline(store: Store, key: bytes) -> Outline:
-    image = store.image(key)
-    if image is None:
-        raise gone(key)
-    with image:
+def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
+    with _image(store, key, has_queues) as image:
         state = image.state()
     size = store.engine.run(info.usage, qualified(store.db, key)) or 0
     return Outline(state.length, size, state, [])
@@ -136,8 +144,10 @@ class StoreTarget:
     """A store that is written; a stream becomes visible as a whole."""
 
     may_lose = False
+    has_queues = True
 
     def __init__(self, store: Store) -> None:
+        store.engine.timers.paused = True  # what is due fires where the store is used
         self._store = store
         self._databases = [store.select(db) for db in range(store.engine.options.databases)]
         self._finished = False
@@ -189,6 +199,9 @@ class StoreTarget:
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         store = self._database(item)
         store.engine.run(strings.put, qualified(item.db, item.key), value, item.expire_at_ms)
+
+    def put_function(self, text: bytes, *, replace: bool) -> None:
+        self._store.engine.run(partial(functions.load, replace=replace), text)
 
 
 class PlannedStore:

@@ -21,6 +21,7 @@ from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
+from kvstream.meta.key_events import XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
@@ -102,6 +103,8 @@ def add(
         last = stream.last
         new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
+    if txn.wanted:
+        txn.notify(XADD, name)
     if trim is not None:
         trim_stream(txn, stream, trim)
     txn.signal_added(name, stream, last)
@@ -147,16 +150,25 @@ def add_many(
     last = stream.last
     ids = next_ids(last, len(entries), txn.now_ms)
     filling.extend(txn, stream, ids, entries)
+    _notify_added(txn, name, len(ids))
     if trim is not None:
         trim_stream(txn, stream, trim)
     txn.signal_added(name, stream, last)
     return ids
 
 
+def _notify_added(txn: Txn, name: bytes, count: int) -> None:
+    if txn.wanted & XADD.bit:
+        txn.events += [(XADD, name)] * count
+
+
 def add_each(
     txn: Txn, name: bytes, entries: list[tuple[bytes, Names]], trims: Sequence[Trim | None]
 ) -> list[StreamID]:
-    """Append encoded entries like a sequence of XADDs, each with its own trim."""
+    """Append encoded entries like a sequence of XADDs, each with its own trim.
+
+    It notes no keyspace event of theirs.
+    """
     stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     last = stream.last
     ids = next_ids(last, len(entries), txn.now_ms)
@@ -206,6 +218,7 @@ def add_under(
     if not new:
         return []
     filling.extend(txn, stream or txn.catalog.create_stream(txn, name), new, entries)
+    _notify_added(txn, name, len(new))
     txn.signal(name)
     return new
 
@@ -313,6 +326,7 @@ def set_id(
     if max_deleted is not None and max_deleted != MIN_ID:
         stream.max_deleted = max_deleted
     txn.reshaped(stream)
+    txn.notify(XSETID, name)
 
 
 def refuse_counters(
@@ -427,7 +441,10 @@ def put_mark(txn: Txn, mark: Mark | None) -> None:
 
 
 def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = None) -> BulkResult:
-    """Append entries to streams, which are created if missing; IDTooSmall changes nothing."""
+    """Append entries to streams, which are created if missing; IDTooSmall changes nothing.
+
+    Each stream gets one keyspace event, however many entries it gets.
+    """
     if is_done(txn, mark):
         return BulkResult(applied=False)
     planned = [
@@ -440,6 +457,7 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
         stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
         append_page(txn, stream, ids, values)
         txn.changed(stream)
+        txn.notify(XADD, name)
         txn.signal(name)
         result.note(name, StreamID.unpack(ids[0]), stream.last, len(ids))
     put_mark(txn, mark)
@@ -509,6 +527,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
             join(txn, stream, piece, closed)
             result.note(each.name, piece.first, piece.last, piece.length)
         txn.catalog.index.note(stream)
+        txn.notify(XADD, each.name)
         txn.signal(each.name)
     put_mark(txn, mark)
     unfinished_loads.remove_ingested(txn)

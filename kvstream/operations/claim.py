@@ -237,7 +237,7 @@ def claim(
     """
     refuse_retrycount(retrycount)
     stream, found_group = group_of_key(txn, name, group)
-    member = consumer_of(txn, found_group, consumer)
+    member = consumer_of(txn, name, found_group, consumer)
     advance(txn, found_group, last_id)
     packed = [PACKED(*eid) for eid in ids]
     distinct = packed if len(packed) == 1 else ascending_packed(packed)
@@ -311,7 +311,7 @@ def autoclaim(
     """Scan the pending entries from ``start`` and take over those idle for ``min_idle_ms``."""
     refuse_autoclaim_count(count)
     stream, found_group = group_of_key(txn, name, group)
-    member = consumer_of(txn, found_group, consumer)
+    member = consumer_of(txn, name, found_group, consumer)
     rule = Claim(stream, consumer, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
     found = Found(count)
     read = partial(live_rows, txn, stream)

@@ -17,6 +17,7 @@ from enum import IntEnum
 from typing import Generic, Self, TypeVar
 
 from kvstream.meta.catalog import DeletionWatch
+from kvstream.meta.key_events import XDEL
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
@@ -121,6 +122,8 @@ def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     if not ids:
         return
     remove_entries(txn, stream, ids)
+    if txn.wanted:
+        txn.notify_stream(XDEL, stream)
     top = ids[-1]
     if top > stream.max_deleted:
         stream.max_deleted = top

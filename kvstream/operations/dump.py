@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 
 from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, StoreClosed
+from kvstream.meta.key_events import RESTORE
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
@@ -21,7 +22,7 @@ from kvstream.operations.load import refuse_existing
 from kvstream.operations.unfinished_loads import LongLoad
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
-from kvstream.rdb.versions import TARGETS, Target, losses, reduce, target
+from kvstream.rdb.versions import TARGETS, Target, format_losses, reduce, target
 from kvstream.types.images import StreamState
 from kvstream.types.options import DUMP_TARGET_AUTO
 
@@ -104,7 +105,7 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
 
 def lossless(state: StreamState) -> Target:
     """Return the oldest form that holds all of a stream's state."""
-    return next((each for each in _CANDIDATES if not losses(state, each)), _CANDIDATES[-1])
+    return next((each for each in _CANDIDATES if not format_losses(state, each)), _CANDIDATES[-1])
 
 
 def restore(
@@ -126,8 +127,10 @@ def restore(
             loaded = _loaded(txn, name, found, replace, expire_at)
             return found.corrections + loaded.corrections
     elif not gone:
-        make_room(txn, name)
+        replaced = make_room(txn, name)
         txn.catalog.create_string(txn, name, found, expire_at)
+        txn.notify(RESTORE, name)
+        txn.notify_overwritten(name, replaced, StringMeta)
         txn.signal(name)
     if gone:
         delete(txn, name)

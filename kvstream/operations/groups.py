@@ -10,6 +10,13 @@ from collections.abc import Callable, Sequence
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.meta import pel
+from kvstream.meta.key_events import (
+    XGROUP_CREATE,
+    XGROUP_CREATECONSUMER,
+    XGROUP_DELCONSUMER,
+    XGROUP_DESTROY,
+    XGROUP_SETID,
+)
 from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
@@ -150,14 +157,15 @@ def group_of_key(
     return stream, found
 
 
-def consumer_of(txn: Txn, group: GroupMeta, name: bytes) -> ConsumerMeta:
-    """Return a consumer, created if missing, and update its seen time."""
-    consumer = group.consumers.get(name) or txn.catalog.consumer(txn, group, name)
-    if consumer is None:
-        _check_name(name)
-        return txn.catalog.create_consumer(txn, group, name)
-    txn.seen(consumer)
-    return consumer
+def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer: bytes) -> ConsumerMeta:
+    """Return a consumer, created if missing, and update its seen time; ``name`` is the stream's."""
+    found = group.consumers.get(consumer) or txn.catalog.consumer(txn, group, consumer)
+    if found is None:
+        _check_name(consumer)
+        txn.notify(XGROUP_CREATECONSUMER, name)
+        return txn.catalog.create_consumer(txn, group, consumer)
+    txn.seen(found)
+    return found
 
 
 def create_group(
@@ -181,6 +189,7 @@ def create_group(
     made = txn.catalog.create_group(txn, stream, group)
     _set_delivered(stream, made, after, read)
     unique.note_position(txn, stream, made, is_new=True)
+    txn.notify(XGROUP_CREATE, name)
     txn.signal(name)
 
 
@@ -193,6 +202,7 @@ def set_group_id(
     _set_delivered(stream, found, after, read)
     unique.note_position(txn, stream, found, is_new=False)
     txn.member_changed(found)
+    txn.notify(XGROUP_SETID, name)
     txn.signal(name)
 
 
@@ -210,6 +220,7 @@ def destroy_group(txn: Txn, name: bytes, group: bytes) -> bool:
     txn.frees = True
     unique.forget_position(txn, stream, found)
     txn.catalog.drop_group(txn, stream, found)
+    txn.notify(XGROUP_DESTROY, name)
     txn.signal(name)
     return True
 
@@ -221,6 +232,7 @@ def create_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> boo
     if txn.catalog.consumer(txn, found, consumer) is not None:
         return False
     txn.catalog.create_consumer(txn, found, consumer)
+    txn.notify(XGROUP_CREATECONSUMER, name)
     return True
 
 
@@ -233,6 +245,7 @@ def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int
     txn.frees = True
     lost = pel.drop_of(txn, found, member)
     txn.catalog.drop_consumer(txn, found, member)
+    txn.notify(XGROUP_DELCONSUMER, name)
     if lost:
         pel.signal_freed(txn, name, found)
     return lost

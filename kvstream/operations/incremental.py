@@ -342,7 +342,7 @@ class LongClaim(LongChange[Found, Claimed]):
         return live_rows(txn, stream, ids)
 
     def _prepare(self, txn: Txn, group: GroupMeta) -> None:
-        self._member = consumer_of(txn, group, self._consumer)
+        self._member = consumer_of(txn, self._name, group, self._consumer)
         advance(txn, group, self._last_id)
 
     def _finish(

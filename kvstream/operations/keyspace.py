@@ -16,6 +16,7 @@ from typing import Generic, NamedTuple, TypeVar
 from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
+from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
 from kvstream.meta.keyspace import Expiries, KeyWatch
 from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
 from kvstream.meta.records import StreamMeta
@@ -44,23 +45,29 @@ def kind_of(key: Key | None) -> str:
     return "stream" if isinstance(key, StreamMeta) else "string"
 
 
-def delete(txn: Txn, name: bytes) -> bool:
+def delete(txn: Txn, name: bytes, event: Event | None = DEL) -> bool:
     """Delete a key; return whether it existed. The time does not depend on its size."""
     key = txn.key(name)
     if key is None:
         return False
     txn.catalog.drop(txn, key)
+    if event is not None:
+        txn.notify(event, name)
     txn.signal(name)
     return True
 
 
-def make_room(txn: Txn, name: bytes) -> None:
-    """Delete the key of a name that another key takes; that does not count as freeing space."""
+def make_room(txn: Txn, name: bytes) -> Key | None:
+    """Delete the key of a name that another key takes, and return it, if there is one.
+
+    That does not count as freeing space.
+    """
     key = txn.key(name)
     if key is not None:
         frees = txn.frees
         txn.catalog.drop(txn, key)
         txn.frees = frees
+    return key
 
 
 def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool:
@@ -72,8 +79,11 @@ def rename(txn: Txn, source: bytes, target: bytes, replace: bool = True) -> bool
         return False
     if source == target:
         return True
-    make_room(txn, target)
+    replaced = make_room(txn, target)
     txn.catalog.rename(txn, key, target)
+    txn.notify(RENAME_FROM, source)
+    txn.notify(RENAME_TO, target)
+    txn.notify_overwritten(target, replaced, type(key))
     txn.signal(source)
     txn.signal(target)
     return True
@@ -87,6 +97,7 @@ def expire_at(txn: Txn, name: bytes, at_ms: int) -> bool:
     if at_ms <= txn.expiry_ms:
         return delete(txn, name)
     txn.catalog.set_expiry(txn, key, at_ms)
+    txn.notify(EXPIRE, name)
     return True
 
 
@@ -102,6 +113,7 @@ def persist(txn: Txn, name: bytes) -> bool:
     if key is None or not key.expire_at:
         return False
     txn.catalog.set_expiry(txn, key, 0)
+    txn.notify(PERSIST, name)
     return True
 
 
@@ -399,7 +411,15 @@ class LongDelete(LongCount):
         if found:
             rows = dict([encode_unlinked(self._stored_db, page) for page in pages])
             txn.catalog.unlink(txn, self._stored_db, rows, found)
+            self._notify(txn)
         return count
+
+    def _notify(self, txn: Txn) -> None:
+        if txn.wanted & DEL.bit:
+            stored = U16.pack(self._stored_db)
+            for key in dict.fromkeys(self._keys):
+                if stored + key in self._pages[stored + key]:
+                    txn.notify(DEL, qualified(self._db, key))
 
 
 def delete_all(txn: Txn, db: int, keys: Sequence[bytes]) -> int:

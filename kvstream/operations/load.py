@@ -19,6 +19,7 @@ from kvstream.layout.keys import tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
 from kvstream.meta.bulk_fill import Sink, append_node, append_page
+from kvstream.meta.key_events import RESTORE
 from kvstream.meta.nodes import measure
 from kvstream.meta.pel import COUNT_MAX, RUN_IDS_MAX, runs_from
 from kvstream.meta.records import (
@@ -36,6 +37,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
 from kvstream.operations.info import GroupsSnapshot
 from kvstream.operations.keyspace import exists, make_room
+from kvstream.operations.queues import image as queue_image
 from kvstream.storage.batch import Batch, Family, Pages, Row
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
@@ -83,7 +85,15 @@ def load(
     loaded = seal(scratch, stream, state, txn.allocate)
     publish(txn, name, stream, replace, expire_at)
     merge(txn, scratch.batch)
+    add_queue(txn, name, state, loaded)
     return loaded
+
+
+def add_queue(txn: Txn, name: bytes, state: StreamState, loaded: Loaded) -> None:
+    """Add what a stream has as a queue, once it is the key of a name."""
+    left_out = queue_image.restore(txn, name, state.queue) if state.queue else 0
+    if left_out:
+        loaded.corrections.append(f"{left_out} rows of the queue were of no group or entry")
 
 
 def refuse_existing(txn: Txn, name: bytes, replace: bool) -> None:
@@ -125,9 +135,11 @@ def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None =
 def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:
     """Make a stream, whose rows are written or in the transaction, the key of a name."""
     refuse_existing(txn, name, replace)
-    make_room(txn, name)
+    replaced = make_room(txn, name)
     stream.expire_at = expire_at
     txn.catalog.add_stream(txn, name, stream)
+    txn.notify(RESTORE, name)
+    txn.notify_overwritten(name, replaced, StreamMeta)
     txn.signal(name)
 
 
@@ -161,6 +173,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     stream.idmp_tree = stream.pids = stream.iids = 0
     loaded = seal(txn, stream, state, txn.allocate)
     txn.reshaped(stream)
+    txn.notify(RESTORE, name)
     txn.signal(name)
     return loaded
 
@@ -354,8 +367,9 @@ def image(
 ) -> StreamImage | None:
     """Return the image of a stream, None if there is none; WrongType for a string.
 
-    Its nodes begin with the one that holds ``start``, or would hold it. Without ``walks`` they are
-    read through the transaction, and must be taken before anything else is done in it.
+    It lacks what the stream has as a queue. Its nodes begin with the one that holds ``start``, or
+    would hold it. Without ``walks`` they are read through the transaction, and must be taken before
+    anything else is done in it.
     """
     stream = txn.stream(name)
     if stream is None:
@@ -369,10 +383,13 @@ def image(
 def image_of_now(
     txn: Txn, name: bytes, walks: Walks, start: PackedID | None = None
 ) -> StreamImage | None:
-    """Return an image that can be read after the transaction, through ``walks``."""
+    """Return the whole image, which can be read after the transaction, through ``walks``."""
     if txn.dirty:
         raise InvalidArgument("an image needs a transaction that has changed nothing")
-    return image(txn, name, start, walks)
+    found, stream = image(txn, name, start, walks), txn.stream(name)
+    if found is not None and stream is not None:
+        found.state().queue = [*queue_image.rows(txn, stream)]
+    return found
 
 
 def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
@@ -501,19 +518,19 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
         for each in txn.catalog.consumers(txn, group)
     ]
     members = {each.name for each in image.consumers}
-    given_back: list[tuple[int, PackedID]] = []
+    given_back: list[tuple[int, int, PackedID]] = []
     try:
         for run in runs_from(txn, group, b""):
             owner = run.owner if run.owned else None
             if owner is not None and owner not in members:
                 raise ValueError(f"it has pending entries of no consumer {owner!r}")
-            time_ms = 0 if owner is None else run.time_ms  # one that waits has no timer elsewhere
+            time_ms = 0 if owner is None else run.time_ms  # that of one that waits is the queue's
             image.pending.extend(run.ids, owner, time_ms, run.deliveries)
             if owner is None:
-                given_back += [(run.rank, eid) for eid in run.ids]
+                given_back += [(run.time_ms, run.rank, eid) for eid in run.ids]
     except ValueError as error:
         raise Corruption(f"group {group.name!r} is damaged: {error}") from None
-    image.nacked = [eid for _, eid in sorted(given_back)]
+    image.nacked = [eid for _, _, eid in sorted(given_back)]
     return image
 
 

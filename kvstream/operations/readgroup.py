@@ -38,7 +38,7 @@ from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
-from kvstream.types.records import DeletedEntry, Entry, HistoryEntry
+from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, delivered_first
 
 WHERE = " in XREADGROUP with GROUP option"
 """The end of XREADGROUP's errors."""
@@ -102,7 +102,7 @@ def read_group(
             if budget.exhausted:
                 break
             budget.open(name)
-        member = consumer_of(txn, found, consumer)
+        member = consumer_of(txn, name, found, consumer)
         given: Sequence[HistoryEntry]
         if after is None:
             idle = claim_min_idle_ms
@@ -140,7 +140,7 @@ def read_new(
     """
     refuse_min_idle(claim_min_idle_ms)
     stream, found = group_of_key(txn, name, group, WHERE)
-    member = consumer_of(txn, found, consumer)
+    member = consumer_of(txn, name, found, consumer)
     again = claim_min_idle_ms is None and not noack
     return _new(
         *(txn, name, stream, found, member, count, noack, claim_min_idle_ms, budget),
@@ -203,10 +203,10 @@ def _by_policy(
 ) -> Sequence[Entry]:
     """Deliver entries as the policy of the group says."""
     tell = idle_ms is not None
-    if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms):
-        most = count if budget is None else budget.most(count)
-        if room:
-            most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
+    most = count if budget is None else budget.most(count)
+    if room:
+        most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
+    if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms, most):
         new = _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
         if new:
             return new
@@ -228,12 +228,12 @@ def read_few(
     if ranges.is_large(stream, count):
         return None
     if found.policy is not None:
-        member = consumer_of(txn, found, consumer)
+        member = consumer_of(txn, name, found, consumer)
         return _by_policy(txn, name, stream, found, member, count, False, None, None, 0)
     if found.last_delivered >= stream.last or stream.length == 0:
-        consumer_of(txn, found, consumer)
+        consumer_of(txn, name, found, consumer)
         return []
-    member = found.consumers.get(consumer) or consumer_of(txn, found, consumer)
+    member = found.consumers.get(consumer) or consumer_of(txn, name, found, consumer)
     rows = entries.ahead(txn, stream, found, count)
     if rows.page:
         give(txn, stream, found, member, rows.packed_ids(), noack=False)
@@ -283,7 +283,7 @@ def _deliver_new(
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
     if tell:
-        found = [entry._replace(idle_ms=0, deliveries=0) for entry in found]
+        found = delivered_first(found)
     if budget is not None and budget.limited:
         found = found[: budget.take(found)]
     if not found:
@@ -500,7 +500,7 @@ class LongDelivery:
         while room and self._size > room and len(self._rows) > 1:
             self._size -= entries.memory_of([self._rows.pop()])
             self._ids.pop()
-        member = consumer_of(txn, group, self._consumer)
+        member = consumer_of(txn, self._name, group, self._consumer)
         found = Rows(self._rows, len(stream.prefix))
         if found:
             give(txn, stream, group, member, self._ids, self._noack)

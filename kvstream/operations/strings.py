@@ -23,6 +23,18 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta import many_strings
+from kvstream.meta.key_events import (
+    APPEND,
+    EXPIRE,
+    EXPIRED,
+    INCRBY,
+    INCRBYFLOAT,
+    NEW,
+    OVERWRITTEN,
+    SET,
+    SETRANGE,
+    Event,
+)
 from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
@@ -68,33 +80,52 @@ def part(txn: Txn, name: bytes, first: int, last: int) -> bytes:
     return string.read(txn.batch, first, last + 1)
 
 
-def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0) -> None:
+def put(txn: Txn, name: bytes, value: bytes, expire_at: int | None = 0, event: Event = SET) -> None:
     """Set a key, of any kind, to a string.
 
     ``expire_at`` is a Unix time in milliseconds, 0 for never, None to keep the key's expiry. If
-    that time has passed, the key is deleted.
+    that time has passed, the key is deleted. ``event`` names the change to subscribers.
     """
     if len(value) > STRING_BYTES_MAX:
         refuse_longer(len(value))
-    _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at)
+    _put_over(txn, name, txn.catalog.key(txn, name), value, expire_at, event)
 
 
-def _put_over(txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None) -> None:
-    """Set a name that stands for ``key`` to a string; ``put`` has the meaning of the expiry."""
+def _put_over(
+    txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None, event: Event = SET
+) -> None:
+    """Set a name that stands for ``key`` to a string; ``put`` has the meaning of the rest."""
+    if txn.wanted and event is SET:
+        txn.notify_overwritten(name, key, StringMeta)
     if expire_at and expire_at <= txn.expiry_ms:
-        keyspace.delete(txn, name)
-    elif isinstance(key, StringMeta):
+        _put_expired(txn, name, key, event)
+        return
+    if isinstance(key, StringMeta):
         key.put(txn, value)
         if expire_at is not None and (expire_at or key.expire_at):
             txn.catalog.set_expiry(txn, key, expire_at)
         else:
             txn.catalog.rewrite(txn, key)
     else:
+        at_ms = expire_at or 0
         if key is not None:
-            expire_at = key.expire_at if expire_at is None else expire_at
+            at_ms = key.expire_at if expire_at is None else expire_at
             keyspace.make_room(txn, name)
-        txn.catalog.create_string(txn, name, value, expire_at or 0)
+        txn.catalog.create_string(txn, name, value, at_ms, is_new=key is None)
         txn.signal(name)
+    if txn.wanted:
+        txn.notify(event, name)
+        if expire_at:
+            txn.notify(EXPIRE, name)
+
+
+def _put_expired(txn: Txn, name: bytes, key: Key | None, event: Event) -> None:
+    """Delete a key that is to be set to a string which has expired."""
+    if key is None:
+        txn.notify(NEW, name)
+    for each in (event, EXPIRE, EXPIRED):
+        txn.notify(each, name)
+    keyspace.delete(txn, name, None)
 
 
 def put_new(txn: Txn, name: bytes, value: bytes, expire_at: int = 0) -> bool:
@@ -124,7 +155,7 @@ def add(txn: Txn, name: bytes, number: int) -> int:
     total = number if string is None else _integer(string.read(txn.batch)) + number
     if not I64_MIN <= total <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    _put_over(txn, name, string, b"%d" % total, None)
+    _put_over(txn, name, string, b"%d" % total, None, INCRBY)
     return total
 
 
@@ -142,9 +173,11 @@ def append(txn: Txn, name: bytes, more: bytes) -> int:
     """
     string = txn.string(name)
     if string is None:
-        put(txn, name, more)
+        put(txn, name, more, event=APPEND)
         return len(more)
-    return _overwrite(txn, string, string.length, more)
+    length = _overwrite(txn, string, string.length, more)
+    txn.notify(APPEND, name)
+    return length
 
 
 def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
@@ -156,10 +189,13 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
         return 0 if string is None else string.length
     refuse_longer(offset + len(piece))
     if string is None:
-        put(txn, name, bytes(offset) + piece)
+        put(txn, name, bytes(offset) + piece, event=SETRANGE)
         string, offset, piece = txn.string(name), 0, b""
         assert string is not None
-    return _overwrite(txn, string, offset, piece)
+        return _overwrite(txn, string, offset, piece)
+    length = _overwrite(txn, string, offset, piece)
+    txn.notify(SETRANGE, name)
+    return length
 
 
 def _overwrite(txn: Txn, string: StringMeta, offset: int, piece: bytes) -> int:
@@ -185,7 +221,7 @@ def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
     if not total.is_finite() or total.adjusted() > _DECIMAL_EXPONENT_MAX:
         raise InvalidArgument("increment would produce NaN or Infinity")
     value = _written(total)
-    put(txn, name, value, expire_at=None)
+    put(txn, name, value, None, INCRBYFLOAT)
     return value
 
 
@@ -227,7 +263,7 @@ def add_within(
         return Added(held, 0, is_done=False)
     if not I64_MIN <= total - held <= I64_MAX:
         raise InvalidArgument("increment or decrement would overflow")
-    put(txn, name, b"%d" % total, expire_at=None)
+    put(txn, name, b"%d" % total, None, INCRBY)
     return Added(total, total - held, is_done=True)
 
 
@@ -251,7 +287,7 @@ def add_decimal_within(
     total = min(max(exact, low), high)
     if total != exact and not saturate:
         return Added(held, Decimal(0), is_done=False)
-    put(txn, name, _written(total), expire_at=None)
+    put(txn, name, _written(total), None, INCRBYFLOAT)
     return Added(total, _DECIMALS.subtract(total, held), is_done=True)
 
 
@@ -468,6 +504,20 @@ class LongPut(keyspace.LongKeys[bool]):
         for name in self._odd:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False
+        if txn.wanted:
+            self._notify(txn)
+
+    def _notify(self, txn: Txn) -> None:
+        """Note the keys that were not set one by one."""
+        for key in self._values:
+            name, stored = U16.pack(self._db) + key, U16.pack(self._stored_db) + key
+            if stored in self._made:
+                txn.notify(NEW, name)
+            elif stored in self._rewritten:
+                txn.notify(OVERWRITTEN, name)
+            else:
+                continue
+            txn.notify(SET, name)
 
 
 EMPTY = bytes(sha1().digest_size)

@@ -18,6 +18,7 @@ from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
 from kvstream.meta.filling import Limits
+from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import drop, pending_among, signal_freed
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.meta.txn import Txn
@@ -150,6 +151,8 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
         removed = _trim_nodes(txn, stream, how)
     if removed:
         txn.changed(stream)
+        if txn.wanted:
+            txn.notify_stream(XTRIM, stream)
     return removed
 
 

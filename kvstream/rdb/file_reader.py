@@ -50,7 +50,9 @@ class AuxRecord:
 
 @dataclass(frozen=True, slots=True)
 class FunctionRecord:
-    """A library of functions, which was skipped."""
+    """A library of functions."""
+
+    text: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,12 +192,14 @@ class FileReader:
         return AuxRecord(self._reader.string(), self._reader.string())
 
     def _function(self) -> FunctionRecord:
-        self._reader.skip_string()
-        return FunctionRecord()
+        return FunctionRecord(self._reader.string())
 
     def _function_pre_release(self) -> FunctionRecord:
-        skipping.skip_function_pre_release(self._reader)
-        return FunctionRecord()
+        """Read a library of release candidates of Redis 7.0, which had its name beside it."""
+        name, engine = self._reader.string(), self._reader.string()
+        if self._reader.length():
+            self._reader.skip_string()  # a description
+        return FunctionRecord(b"#!%b name=%b\n%b" % (engine, name, self._reader.string()))
 
     def _module_aux(self) -> ModuleAuxRecord:
         return ModuleAuxRecord(skipping.skip_module(self._reader))

@@ -2,7 +2,7 @@
 
 ::
 
-    file    := magic aux* section* 0xFF crc
+    file    := magic aux* FUNCTION* section* 0xFF crc
     section := SELECTDB, RESIZEDB, (EXPIRE_MS?, type, key, object)*
 
 Counts of nodes and keys are not known before their data is written. Room is left for them, and the
@@ -24,16 +24,23 @@ from kvstream.rdb.primitives import (
     joined,
 )
 from kvstream.rdb.streams import encode_stream
-from kvstream.rdb.versions import CRC_BYTES, NUMBERS, VALKEY_VERSION, Header, Opcode, Target
+from kvstream.rdb.versions import (
+    CRC_BYTES,
+    NUMBERS,
+    VALKEY_VERSION,
+    Header,
+    Opcode,
+    Target,
+)
 from kvstream.types.images import NodeImage, StreamState
 
 BUFFER_BYTES = 1 << 20
 """Bytes that are buffered before they are written: counts of small streams change in the buffer."""
 
 _UNKNOWN = encode_fixed_length(0)
-_SELECTDB, _RESIZEDB, _EXPIRE_MS, _AUX, _EOF = (
-    bytes((NUMBERS[opcode],))
-    for opcode in (Opcode.SELECTDB, Opcode.RESIZEDB, Opcode.EXPIRE_MS, Opcode.AUX, Opcode.EOF)
+_SELECTDB, _RESIZEDB, _EXPIRE_MS, _AUX, _FUNCTION, _EOF = (
+    bytes((NUMBERS[Opcode[name]],))
+    for name in ("SELECTDB", "RESIZEDB", "EXPIRE_MS", "AUX", "FUNCTION", "EOF")
 )
 _STRING = bytes((skipping.STRING,))
 
@@ -74,6 +81,11 @@ class FileWriter:
     def aux(self, name: bytes, value: bytes) -> None:
         """Write a field about the server; servers ignore names that they do not know."""
         self._out.write(_AUX + encode_string(name) + encode_string(value))
+
+    def function(self, text: bytes) -> None:
+        """Write a library of functions; targets have them since ``versions.FUNCTIONS_SINCE``."""
+        self._end_section()
+        self._out.write(_FUNCTION + encode_string(text, compress=self._compress))
 
     def string(self, db: int, key: bytes, value: bytes, expire_at_ms: int = 0) -> None:
         """Write a plain string; ``expire_at_ms`` is in Unix milliseconds, 0 for never."""

@@ -140,15 +140,6 @@ def skip_slot_import(reader: Reader) -> None:
     _each(_length, _length)(reader)
 
 
-def skip_function_pre_release(reader: Reader) -> None:
-    """Skip a library as release candidates of Redis 7.0 wrote it."""
-    _string(reader)
-    _string(reader)
-    if reader.length():
-        _string(reader)
-    _string(reader)
-
-
 def _array(reader: Reader) -> None:
     count = reader.length()
     if reader.length() == _ARRAY_CURSOR:

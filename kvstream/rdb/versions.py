@@ -13,19 +13,28 @@ and more. A server reads its own type of streams and all before it, in payloads 
 version or a lower one. Valkey refuses versions 12 to 79, so payloads for it say 11.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument
 from kvstream.types.ids import MIN_ID
-from kvstream.types.images import NEVER, ConsumerImage, GroupImage, StreamState
+from kvstream.types.images import (
+    NEVER,
+    QUEUE_PARTS,
+    ConsumerImage,
+    GroupImage,
+    StreamState,
+)
 from kvstream.types.options import STREAM_IDMP_DURATION_S, STREAM_IDMP_MAXSIZE
 
 MAGIC_BYTES = 9
 CRC_BYTES = 8
 CRC_SINCE = 5
 """The first version whose files end with a checksum."""
+FUNCTIONS_SINCE = 10
+"""The first version with libraries of functions."""
 SHARED_LAST = 11
 """The last version on which Redis and Valkey agree."""
 VERSION_MAX = 16
@@ -226,6 +235,14 @@ LOSSES = {
     "nacked": f"entries released by XNACK go to consumer {NACKED_CONSUMER.decode()!r}, unordered",
     "idempotency": "entries that a producer sends again are added again",
     "idempotency-limits": "the target's own limits apply to idempotent producers",
+    "policies": "the rules of groups (leases, retries, order, limits) are forgotten",
+    "waiting": "entries that wait, for a retry or for another one of their key, are ready at once",
+    "delayed": "delayed messages, which are not in the stream yet, are forgotten",
+    "schedules": "schedules are forgotten",
+    "unique": "unique IDs are forgotten: another message of such an ID is added",
+    "lifetimes": "entries stay after their time to live",
+    "retention": "the rules of retention are forgotten",
+    "redrive": "the redrive of dead letters is forgotten",
 }
 """All losses by name, with what happens instead."""
 
@@ -292,7 +309,18 @@ _COUNTED: dict[str, tuple[Kind, Callable[[StreamState], int]]] = {
 
 
 def losses(state: StreamState, target: Target) -> list[Loss]:
-    """Return what a stream loses at a target."""
+    """Return what a stream loses at a target, which is another server than kvstream."""
+    return [*format_losses(state, target), *queue_losses(state)]
+
+
+def queue_losses(state: StreamState) -> list[Loss]:
+    """Return what a stream has as a queue, of which Redis's formats and commands have nothing."""
+    found = Counter([QUEUE_PARTS[key[:1]] for key, _ in state.queue or ()])
+    return [Loss(name, found[name], text) for name, text in LOSSES.items() if found[name]]
+
+
+def format_losses(state: StreamState, target: Target) -> list[Loss]:
+    """Return what the format of a target cannot hold, apart from ``queue_losses``."""
     return [
         Loss(name, affected, LOSSES[name])
         for name, (held_from, count) in _COUNTED.items()

@@ -25,6 +25,7 @@ from kvstream.commands.replies import (
     NullArray,
     Paged,
     Push,
+    Pushes,
     Reply,
     Rows,
     SetReply,
@@ -232,6 +233,7 @@ _BRANCHES: dict[type, _Branch] = {
     Attributed: _attributed,
     SetReply: _items(b"~"),
     Push: _items(b">"),
+    Pushes: lambda reply, _: (b"", reply.pushes),
 }
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from copy import deepcopy
 from dataclasses import dataclass, field
 from itertools import count, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -32,11 +33,11 @@ class Denial:
 
     number: int
     reason: str
-    """``auth``, ``command`` or ``key``."""
+    """``auth``, ``command``, ``key`` or ``channel``."""
     context: str
-    """``toplevel`` or ``multi``."""
+    """``toplevel``, ``multi`` or ``lua``."""
     object: bytes
-    """The command, or the key."""
+    """The command, the key or the channel."""
     user: bytes
     client: str
     """The CLIENT LIST line of the client that was refused last."""
@@ -93,14 +94,23 @@ class BadRule(InvalidArgument):
     """An invalid rule; the text is the reason."""
 
 
+_KINDS = ("cmd", "key", "channel")
+"""The kinds of refusals; by rank, as in Redis."""
+
+
 class Refusal(NamedTuple):
-    """What a set of rules does not allow; of several refusals the greatest is reported."""
+    """What a set of rules does not allow."""
 
     kind: str
-    """``cmd`` or ``key``."""
+    """``cmd``, ``key`` or ``channel``."""
     at: int
-    """The position of the refused key among the request's keys."""
+    """The position of the refused key or channel among the request's."""
     object: bytes
+
+    @property
+    def rank(self) -> tuple[int, int]:
+        """Of several refusals the one with the highest rank is reported."""
+        return _KINDS.index(self.kind), self.at
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,11 +142,12 @@ class Rights:
     allowed: frozenset[str] = frozenset()
     """Names of the allowed commands."""
     free: bool = False
-    """Every command and every key is allowed: no check is needed."""
+    """Every command and every key is allowed; channels are checked for themselves."""
     _first: dict[str, set[bytes]] = field(default_factory=dict)
     """First arguments that are allowed of commands that are not, as in ``+select|0``."""
     _all_keys: bool = False
     _tests: list[tuple[KeyRule, Callable[[bytes], bool]]] = field(default_factory=list)
+    _channel_tests: list[Callable[[bytes], bool]] = field(default_factory=list)
 
     @property
     def text(self) -> bytes:
@@ -162,6 +173,9 @@ class Rights:
         name = command.name
         if name not in self.allowed and not self._allows_first(name, argv):
             return Refusal("cmd", 0, name.encode())
+        return self._key_refusal(command, argv) or self._channel_refusal(command, argv)
+
+    def _key_refusal(self, command: Command, argv: Argv) -> Refusal | None:
         if self._all_keys:
             return None
         if command.any_key is not None and command.any_key(argv):
@@ -170,6 +184,20 @@ class Rights:
             if not self.may(use.key, use.reads, use.writes):
                 return Refusal("key", at, use.key)
         return None
+
+    def _channel_refusal(self, command: Command, argv: Argv) -> Refusal | None:
+        if command.channels is None or command.channels.free:
+            return None
+        for at, name in enumerate(command.channels.at.of(argv)):
+            if not self.allows_channel(name, command.channels.patterns):
+                return Refusal("channel", at, name)
+        return None
+
+    def allows_channel(self, name: bytes, is_pattern: bool) -> bool:
+        """Tell whether a channel is allowed; a pattern is if all are, or an equal one."""
+        if self.channels == [b"*"]:
+            return True
+        return name in self.channels if is_pattern else any(t(name) for t in self._channel_tests)
 
     def _allows_first(self, name: str, argv: Argv) -> bool:
         return len(argv) > 1 and argv[1].lower() in self._first.get(name, ())
@@ -197,6 +225,7 @@ class Rights:
                 self._first.setdefault(text(command), set()).add(word)
         self.allowed = frozenset(allowed)
         self._tests = [(rule, matcher(rule.pattern)) for rule in self.keys]
+        self._channel_tests = [matcher(pattern) for pattern in self.channels]
         self._all_keys = _EVERY_KEY in self.keys
         self.free = self._all_keys and len(allowed) == len(commands)
 
@@ -313,7 +342,7 @@ class NoPermission(RequestError):
     def __init__(self, message: str, kind: str, what: bytes) -> None:
         super().__init__(message)
         self.kind = kind
-        """``cmd`` or ``key``."""
+        """``cmd``, ``key`` or ``channel``."""
         self.object = what
 
 
@@ -339,7 +368,9 @@ class User:
     selectors: list[Rights] = field(default_factory=list)
     """More sets of rules: one set must allow the whole request."""
     free: bool = False
-    """Every command and every key is allowed: no check is needed."""
+    """Every command and every key is allowed; channels are checked for themselves."""
+    all_channels: bool = False
+    """Every channel is allowed, too."""
 
     def describe(self) -> bytes:
         """Return the rules of this user, as ACL LIST shows them."""
@@ -359,21 +390,31 @@ class User:
 
     def check(self, command: Command, argv: Argv) -> None:
         """Raise NoPermission if the rules do not allow a request."""
-        if self.free or command.name in _ANYBODY:
+        if (self.free and command.channels is None) or command.name in _ANYBODY:
             return
-        worst: Refusal | None = None
+        refusals: list[Refusal] = []
         for rights in (self.root, *self.selectors):
             refusal = rights.refusal(command, argv)
             if refusal is None:
                 return
-            worst = refusal if worst is None else max(worst, refusal)
-        assert worst is not None
-        message = "No permissions to access a key"
+            refusals.append(refusal)
+        worst = max(refusals, key=attrgetter("rank"))
+        message = f"No permissions to access a {worst.kind}"
         if worst.kind == "cmd":
             message = (
                 f"User {text(self.name)} has no permissions to run the '{command.name}' command"
             )
         raise NoPermission(message, worst.kind, worst.object)
+
+    @property
+    def channels(self) -> set[bytes]:
+        """The patterns of channels of all sets of rules."""
+        return {pattern for rights in (self.root, *self.selectors) for pattern in rights.channels}
+
+    def allows_channel(self, name: bytes, is_pattern: bool) -> bool:
+        """Tell whether one set of rules allows a channel, or a pattern of channels."""
+        sets = (self.root, *self.selectors)
+        return any(rights.allows_channel(name, is_pattern) for rights in sets)
 
     def check_writes(self, keys: Iterable[bytes]) -> None:
         """Raise NoPermission unless one set of rules allows to write every key."""
@@ -390,6 +431,7 @@ class User:
         for rights in (self.root, *self.selectors):
             rights.settle(table)
         self.free = self.root.free
+        self.all_channels = self.free and self.root.channels == [b"*"]
 
 
 _ANYBODY = frozenset({"auth", "hello", "quit", "reset"})
@@ -408,9 +450,12 @@ class Acl:
         table: Table,
         password: str = "",
         file: Path | None = None,
+        all_channels: bool = False,
     ) -> None:
         """Load the users of the file if it exists; it overrides ``password``."""
         self._table = table
+        self.all_channels = all_channels
+        """A new set of rules allows every channel."""
         self.users: dict[bytes, User] = {}
         self.default = self.set_user(DEFAULT, [b"on", b"nopass", b"~*", b"&*", b"+@all"])
         if password:
@@ -440,7 +485,7 @@ class Acl:
     def set_user(self, name: bytes, rules: Iterable[bytes]) -> User:
         """Create or change a user by rules, by all of them or none."""
         existing = self.users.get(name)
-        user = User(name) if existing is None else deepcopy(existing)
+        user = User(name, root=self._rights()) if existing is None else deepcopy(existing)
         for rule in _joined(rules):
             self._apply(user, rule)
         user.settle(self._table)
@@ -462,7 +507,7 @@ class Acl:
 
     def load(self, path: Path) -> list[User]:
         """Replace all users by those of a file; return the users that it does not have."""
-        fresh = Acl(self._table)
+        fresh = Acl(self._table, all_channels=self.all_channels)
         seen = set()
         for number, line in enumerate(path.read_bytes().splitlines(), 1):
             words = line.split()
@@ -481,6 +526,10 @@ class Acl:
             del self.users[user.name]
         return gone
 
+    def _rights(self) -> Rights:
+        """Return a new set of rules."""
+        return Rights(channels=[b"*"] if self.all_channels else [])
+
     def _apply(self, user: User, rule: bytes) -> None:
         try:
             self._apply_rule(user, rule)
@@ -496,8 +545,10 @@ class Acl:
         marked = _MARKED.get(rule[:1])
         if plain is not None:
             plain(user)
+            if plain is _reset:
+                user.root = self._rights()
         elif rule[:1] == b"(" and rule[-1:] == b")":
-            selector = Rights()
+            selector = self._rights()
             for word in rule[1:-1].split():
                 selector.apply(word, self._table)
             user.selectors.append(selector)

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 from kvstream.commands.args import Argv, text
-from kvstream.commands.command import Command, CountedPairs, Flag, StreamsKeys
+from kvstream.commands.command import (
+    Command,
+    CountedKeys,
+    CountedPairs,
+    Flag,
+    Keys,
+    StreamsKeys,
+)
 
 _PART = re.compile(r"[\[\]|]|[^\s\[\]|]+")
 _SIGNS = frozenset("=~*$-+>")
@@ -155,6 +162,7 @@ _OF_GROUP = {
     "generic": "keyspace",
     "server": "",
     "transactions": "transaction",
+    "pubsub": "pubsub",
 }
 """The category of a command, by its group in Redis's documentation."""
 _OF_FLAG = (
@@ -168,7 +176,7 @@ _OF_FLAG = (
 
 def flags_of(command: Command) -> list[str]:
     """Return the flags that COMMAND shows, in Redis's order."""
-    own = (Flag.LOCAL, Flag.IMMEDIATE)
+    own = (Flag.LOCAL, Flag.IMMEDIATE, Flag.MAY_REPLICATE)
     return [str(flag) for flag in Flag if flag in command.flags and flag not in own]
 
 
@@ -177,6 +185,8 @@ def categories_of(command: Command) -> list[str]:
     named = command.categories
     found = set((_OF_GROUP[command.group] if named is None else named).split())
     found |= {category for flag, category in _OF_FLAG if flag in command.flags}
+    if command.group == "scripting":
+        found.discard("read")  # as in Redis
     found.add("fast" if Flag.FAST in command.flags else "slow")
     return [category for category in CATEGORIES if category in found]
 
@@ -216,12 +226,19 @@ def key_uses(command: Command, argv: Argv) -> list[KeyUse]:
     return [KeyUse(key, uses[min(at, len(uses) - 1)]) for at, key in enumerate(keys)]
 
 
+def placed_like_keys(command: Command) -> Keys | None:
+    """Return the places of keys, or of shard channels, which COMMAND shows as keys are shown."""
+    channels = command.channels
+    return channels.at if channels is not None and channels.shard else command.keys
+
+
 def key_specs(command: Command) -> list[dict[str, object]]:
     """Return the key specifications of a command, one for each kind of use."""
-    keys = command.keys
+    keys, uses = placed_like_keys(command), _uses(command)
     if keys is None:
         return []
-    uses = _uses(command)
+    if command.keys is None:
+        uses = [("not_key",)]
     specs: list[dict[str, object]] = []
     for at, use in enumerate(uses):
         begin: dict[str, object]
@@ -229,6 +246,9 @@ def key_specs(command: Command) -> list[dict[str, object]]:
         if isinstance(keys, CountedPairs):
             kind, begin = "keynum", {"index": 1}
             find = {"keynumidx": 0, "firstkey": 1, "keystep": 2}
+        elif isinstance(keys, CountedKeys):
+            kind, begin = "keynum", {"index": 2}
+            find = {"keynumidx": 0, "firstkey": 1, "keystep": 1}
         elif isinstance(keys, StreamsKeys):
             begin = {"keyword": "STREAMS", "startfrom": keys.search_from}
             find = {"lastkey": -1, "keystep": 1, "limit": 2}
@@ -270,34 +290,26 @@ def meant_by(word: bytes, commands: Iterable[Command]) -> set[str]:
 # Rules of ACL users may name them, so that an ACL file of Redis can be loaded.
 _COMMANDS = (
     "asking bitcount bitfield bitfield_ro bitop bitpos blmove blmpop blpop brpop brpoplpush "
-    "bzmpop bzpopmax bzpopmin cluster eval eval_ro evalsha evalsha_ro failover fcall fcall_ro "
+    "bzmpop bzpopmax bzpopmin cluster failover "
     "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember "
     "georadiusbymember_ro geosearch geosearchstore getbit hdel hexists hexpire hexpireat "
     "hexpiretime hget hgetall hgetdel hgetex hincrby hincrbyfloat hkeys hlen hmget hmset "
     "hotkeys hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan hset hsetex "
     "hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lpop lpos lpush "
     "lpushx lrange lrem lset ltrim migrate module pfadd pfcount pfdebug pfmerge pfselftest "
-    "psubscribe psync publish pubsub punsubscribe readonly readwrite replconf replicaof "
+    "psync readonly readwrite replconf replicaof "
     "restore-asking rpop rpoplpush rpush rpushx sadd scard sdiff sdiffstore setbit sflush "
     "sinter sintercard sinterstore sismember slaveof smembers smismember smove sort sort_ro "
-    "spop spublish srandmember srem sscan ssubscribe subscribe sunion sunionstore "
-    "sunsubscribe sync trimslots unsubscribe zadd zcard zcount zdiff zdiffstore zincrby "
+    "spop srandmember srem sscan sunion sunionstore "
+    "sync trimslots zadd zcard zcount zdiff zdiffstore zincrby "
     "zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange "
     "zrangebylex zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank "
     "zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion "
     "zunionstore"
 )
-_SUBCOMMANDS = (
-    "function|delete function|dump function|kill function|list function|load "
-    "function|restore function|stats script|debug script|exists script|kill "
-    "script|load"
-)
-
 ABSENT = frozenset(_COMMANDS.split())
-ABSENT_SUBCOMMANDS = frozenset(_SUBCOMMANDS.split())
-"""Subcommands of containers that kvstream has."""
 
 
 def is_absent(name: str) -> bool:
     """Tell whether Redis has a command or subcommand that kvstream does not have."""
-    return name.partition("|")[0] in ABSENT or name in ABSENT_SUBCOMMANDS
+    return name.partition("|")[0] in ABSENT

@@ -125,6 +125,12 @@ CLIENTS_MEMORY_MAX = 1024 * MEGABYTE
 client may send, and four times what one may leave unread. Redis's ``maxmemory-clients``, which is 0
 there."""
 MAXCLIENTS = 10_000
+SCRIPT_MEMORY = 256 * MEGABYTE
+"""Bytes that scripts may take in Lua: four times the largest entry. Redis has no such limit: there
+one script can take all memory."""
+BUSY_REPLY_MS = 5000
+"""Redis's ``busy-reply-threshold``: milliseconds after which other clients get BUSY while a script
+runs."""
 STREAM_ENTRY_MAX_BYTES = 64 * MEGABYTE
 """Bytes of an entry that XADD accepts. Packing, logging and storing it takes three times its size
 besides the request, and the loop does nothing else for about 4 ms a megabyte."""
@@ -191,12 +197,15 @@ class ServerOptions:
     output_max: int = OUTPUT_MAX
     """The hard limit of normal clients; 0: none."""
     output_limits: dict[bytes, OutputLimit] = field(default_factory=_output_limits)
-    """By Redis's names of the classes: normal, slave, pubsub. All clients here are normal ones."""
+    """By Redis's names of the classes: normal, slave, pubsub. No client here is a slave."""
     stream_entry_max_bytes: int = STREAM_ENTRY_MAX_BYTES
     """From BURST_BYTES_MAX to ENTRY_BYTES_MAX; restored and loaded entries may be larger."""
     maxmemory_clients: int | bytes = CLIENTS_MEMORY_MAX
     """Bytes, or a percentage of ``maxmemory`` such as ``5%``; 0: no limit."""
     maxclients: int = MAXCLIENTS
+    script_memory: int = SCRIPT_MEMORY
+    busy_reply_ms: int = BUSY_REPLY_MS
+    """0: a script is never interrupted."""
     timeout: int = 0
     """An idle client is disconnected after this time; 0: never."""
     authentication_s: int = AUTHENTICATION_S
@@ -219,8 +228,12 @@ class ServerOptions:
     latency_percentiles: list[float] = field(default_factory=lambda: [50.0, 99.0, 99.9])
     tracked_keys_max: int = TRACKED_KEYS_MAX
     """Keys that are tracked for clients with caches; 0: no limit."""
+    notify_keyspace_events: int = 0
+    """The flags of ``notify-keyspace-events``, as bits of ``meta/key_events.py``."""
     acllog_length: int = ACLLOG_LENGTH
     """Refusals kept by ACL LOG."""
+    acl_pubsub_default: bytes = b"resetchannels"
+    """The channels of new ACL users: resetchannels for none, or allchannels."""
     maxmemory: int = 0
     """Bytes of the process above which commands that add data are refused; 0: no limit."""
     save_points: list[tuple[int, int]] = field(default_factory=list)

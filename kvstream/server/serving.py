@@ -70,6 +70,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     """Disconnect all clients within a time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
+    executor.scripts.busy.stop()
     executor.limits.held.clear()  # nothing more is read from them
     for client in executor.clients.values():
         client.pause()
@@ -78,7 +79,8 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     idle = await _until(lambda: not (saving.is_busy or executor.loads.is_busy), until)
     sync = saving.start_sync()
     await _until(
-        lambda: not (sync.is_alive or executor.is_answering), max(until, loop.time() + SYNC_S)
+        lambda: not (sync.is_alive or executor.is_answering or executor.pending),
+        max(until, loop.time() + SYNC_S),
     )
     await asyncio.sleep(0)  # callbacks of threads run first
     for client in list(executor.blocked):
@@ -179,6 +181,8 @@ async def serve(
     if options.config_file is not None:
         for name, raw in options.config_file.settings.items():
             change_of(executor, name, raw)()
+        if executor.acl.all_channels and options.aclfile is not None and options.aclfile.exists():
+            executor.acl.load(options.aclfile)
     asyncio.get_running_loop().set_exception_handler(_log_error)
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:

@@ -14,13 +14,14 @@ from kvstream.commands.args import I64_MAX, integer, text
 from kvstream.commands.config import SETTINGS, failure, memory_size, shown, within
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
+from kvstream.meta.key_events import flags_of, letters_of
 from kvstream.server.inert_settings import ALIASES, KEPT, Parse, memory_or_share
 from kvstream.server.inert_settings import count as _count
 from kvstream.server.inert_settings import memory as _memory
 from kvstream.server.inert_settings import split as _split
 from kvstream.server.inert_settings import truth as _truth
 from kvstream.server.inert_settings import word as _word
-from kvstream.server.options import OutputLimit
+from kvstream.server.options import MEGABYTE, OutputLimit
 from kvstream.types.options import Durability
 
 if TYPE_CHECKING:
@@ -165,12 +166,25 @@ def _durability(raw: bytes) -> Durability:
     return Durability(level.decode())
 
 
+def _event_flags(raw: bytes) -> int:
+    flags = flags_of(raw.decode("latin-1"))
+    if flags is None:
+        raise InvalidArgument("Invalid event class character. Use 'Ag$lshzxeKEtmdn'.")
+    return flags
+
+
 # --- effects of changes -----------------------------------------------------------------------
 
 
 def _set_durability(executor: "Executor", value: object) -> None:
     assert isinstance(value, Durability)
     executor.engine.set_durability(value)
+
+
+def _set_event_flags(executor: "Executor", value: object) -> None:
+    assert isinstance(value, int)
+    executor.options.notify_keyspace_events = value
+    executor.configure_notifications()
 
 
 def _set_output_limits(executor: "Executor", value: object) -> None:
@@ -232,6 +246,10 @@ def _resize_slowlog(executor: "Executor") -> None:
 
 def _resize_acllog(executor: "Executor") -> None:
     executor.calls.denials.resize(executor.options.acllog_length)
+
+
+def _set_acl_default(executor: "Executor") -> None:
+    executor.acl.all_channels = executor.options.acl_pubsub_default == b"allchannels"
 
 
 def _checkpoint_dir(executor: "Executor") -> bytes:
@@ -297,11 +315,15 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _always(value) for name, value in _TOLD.items()},
     b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
+    b"acl-pubsub-default": _option(
+        "acl_pubsub_default", _word(b"allchannels", b"resetchannels"), _set_acl_default
+    ),
     b"activedefrag": _fixed(b"no", possible=_truth),
     b"appendfsync": ServerSetting(
         lambda executor: _shown(executor.engine.durability), _durability, _set_durability
     ),
     b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
+    b"busy-reply-threshold": _option("busy_reply_ms", _count(0)),
     b"bind": _told(lambda executor: _shown(executor.options.host)),
     b"client-output-buffer-limit": ServerSetting(
         _read_output_limits, _output_limits, _set_output_limits
@@ -317,6 +339,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"io-threads": _told(lambda executor: b"1"),
     b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
     b"latency-tracking": _option("latency_tracking", _truth),
+    b"lua-time-limit": _option("busy_reply_ms", _count(0)),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
     b"log-format": _told(lambda executor: _shown(executor.options.log_format)),
     b"logfile": _told(lambda executor: _shown(executor.options.logfile)),
@@ -329,7 +352,11 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),
     b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
     b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
-    b"notify-keyspace-events": _fixed(b"", "keyspace events are not sent"),
+    b"notify-keyspace-events": ServerSetting(
+        lambda executor: letters_of(executor.options.notify_keyspace_events).encode(),
+        _event_flags,
+        _set_event_flags,
+    ),
     b"port": _told(lambda executor: b"%d" % executor.options.port),
     b"proto-max-bulk-len": _option(
         "bulk_max", _memory(1 << 20, unsigned=False), _set_reader_limits
@@ -338,6 +365,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
     b"shutdown-timeout": _option("shutdown_timeout", _count(0, I32_MAX)),
+    b"script-memory": _option("script_memory", _memory(MEGABYTE)),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
     b"oom-score-adj": _fixed(

@@ -177,19 +177,20 @@ class Statistics:
     def failed(self, name: str, code: str) -> None:
         """Count the error of a call that is counted already."""
         self.of(name).failed += 1
-        self._error(code)
+        self.count_error(code)
 
     def rejected(self, code: str, name: str = "") -> None:
         """Count a request that was refused before it ran."""
         if name:
             self.of(name).rejected += 1
-        self._error(code)
+        self.count_error(code)
 
     def deny(self, kind: str) -> None:
         """Count an ACL refusal."""
         self.denied[kind] = self.denied.get(kind, 0) + 1
 
-    def _error(self, code: str) -> None:
+    def count_error(self, code: str) -> None:
+        """Count an error reply."""
         self.errors[code] = self.errors.get(code, 0) + 1
 
     @property

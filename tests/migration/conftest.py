@@ -36,6 +36,7 @@ def target(two_servers: list[RedisServer]) -> RedisServer:
 def _emptied(server: RedisServer) -> RedisServer:
     client = server.client()
     client.flushall()
+    client.function_flush()
     client.config_set("proto-max-bulk-len", 512 << 20)
     for name in client.acl_users():
         if name not in (b"default", "default"):

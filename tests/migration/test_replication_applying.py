@@ -16,6 +16,7 @@ from kvstream.migration.replication.commands import SourceExchanged
 from kvstream.migration.replication.following import Link, source_offset
 from kvstream.migration.replication.protocol import Received, SnapshotEnd
 from kvstream.migration.replication.targets import FollowingStore
+from kvstream.operations import functions
 from tests.differential.grammar import FAMILIES_7, Argv, one_of, sentence, step, words
 from tests.differential.machines import BEGINNING, FIRST_IDS, Naming
 from tests.migration.sources import Source, needs_redis
@@ -49,6 +50,7 @@ class Following:
     def __init__(self, source: Source, store: Store, selection: Selection | None = None) -> None:
         self.source = source
         self.target = FollowingStore(store.engine, source.url, selection or Selection())
+        self.engine = store.engine
         self.ask = asking(store.engine)
         self.target.begin()
         self.link = Link(source.connect())
@@ -233,3 +235,27 @@ def test_reads_of_thousands_of_entries_arrive_as_they_were(following: Following)
     group = state_of(following.ask)[0, b"s"][0]["groups"][b"g"]
     assert len(group["pending"]) == 5501
     assert not following.target.journal.refused
+
+
+def test_libraries_of_functions_are_followed(following: Following) -> None:
+    def libraries() -> list[bytes]:
+        following.catch_up()
+        return sorted(following.engine.run(functions.libraries).values())
+
+    ask, texts = following.source.ask, []
+    for name in ("one", "two"):
+        texts.append(
+            f"#!lua name={name}\nredis.register_function('{name}', function() end)".encode()
+        )
+        ask("FUNCTION", "LOAD", texts[-1])
+    assert libraries() == texts
+    payload = ask("FUNCTION", "DUMP")
+    ask("FUNCTION", "DELETE", "one")
+    assert libraries() == texts[1:]
+    ask("FUNCTION", "RESTORE", payload, "REPLACE")
+    assert libraries() == texts
+    ask("FUNCTION", "FLUSH")
+    assert libraries() == []
+    ask("FUNCTION", "RESTORE", payload, "FLUSH")
+    assert libraries() == texts
+    ask("FUNCTION", "FLUSH")

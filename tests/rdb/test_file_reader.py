@@ -212,9 +212,9 @@ def test_what_servers_write_beside_their_keys_is_walked(magic: bytes) -> None:
     assert records[:6] == [
         AuxRecord(b"redis-ver", b"7.4.0"),
         AuxRecord(b"ctime", b"1700000000"),
-        FunctionRecord(),
-        FunctionRecord(),
-        FunctionRecord(),
+        FunctionRecord(b"#!lua name=lib\nredis.register_function('f', f)"),
+        FunctionRecord(b"#!LUA name=lib\ncode"),
+        FunctionRecord(b"#!LUA name=lib\ncode"),
         ModuleAuxRecord("vectorset 1"),
     ]
     told = [

@@ -50,7 +50,7 @@ class Asker:
         if not line.endswith(b"\r\n"):
             raise EOFError
         mark, rest = line[:1], line[1:-2]
-        if mark in b"+,":
+        if mark in b"+,(":
             return rest
         if mark == b"-":
             return Failure(rest.decode("utf-8", "surrogateescape"))

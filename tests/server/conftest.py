@@ -89,6 +89,10 @@ class Served:
         """Return a connection that shows replies as they are."""
         return Asker(self.port, protocol)
 
+    def hold(self, seconds: float = 0.2) -> None:
+        """Keep the event loop busy, so that the requests of some time are read together."""
+        self._loop.call_soon_threadsafe(time.sleep, seconds)
+
     def join(self) -> None:
         """Wait until the server has stopped."""
         self._thread.join(PATIENCE_S)

@@ -22,7 +22,8 @@ from kvstream.migration.rdb_place import RdbSource
 from kvstream.migration.replication.commands import Interpreter, Run
 from kvstream.migration.runner import run
 from kvstream.migration.store_place import StoreTarget
-from kvstream.operations import claim, keyspace
+from kvstream.operations import claim, functions, keyspace
+from kvstream.operations.functions import Policy
 from kvstream.operations.groups import advance_over, group_of_key
 from kvstream.store import Store
 
@@ -86,6 +87,9 @@ class Applier(Interpreter):
     def _run(self, txn: Txn, run: Run) -> None:
         self._session.select(run.db)
         try:
+            if run.argv[0].upper() == b"FUNCTION":
+                _change_functions(txn, run.argv)
+                return
             if len(run.argv) == _CLAIM_WORDS and run.argv[0].upper() == b"XCLAIM":
                 self._claim(txn, run.argv)
             else:
@@ -120,6 +124,20 @@ class Applier(Interpreter):
             justid=True,
             last_id=last_id,
         )
+
+
+def _change_functions(txn: Txn, argv: Argv) -> None:
+    """Run a FUNCTION command that the source has run: its library compiles."""
+    change = argv[1].upper()
+    if change == b"LOAD":
+        functions.load(txn, argv[-1], replace=True)
+    elif change == b"DELETE":
+        functions.delete(txn, argv[2])
+    elif change == b"FLUSH":
+        functions.flush(txn)
+    else:
+        flush = argv[3:4] and argv[3].upper() == b"FLUSH"
+        functions.restore(txn, argv[2], Policy.FLUSH if flush else Policy.REPLACE)
 
 
 def _same_delivery(commands: Sequence[Argv], at: int) -> int:

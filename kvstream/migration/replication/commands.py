@@ -82,7 +82,7 @@ EVERY_DATABASE = -1
 _KEPT_TYPES = (STRING, *STREAM_KINDS)
 """The types of payloads that kvstream can restore."""
 SILENT = frozenset(
-    b"asking auth client cluster config debug echo function latency memory module multi ping "
+    b"asking auth client cluster config debug echo latency memory module multi ping "
     b"pfselftest publish readonly readwrite replconf script slowlog spublish wait waitaof".split()
 )
 """Commands that change no key and can be ignored."""
@@ -396,7 +396,15 @@ def _script(context: Context, argv: Argv) -> Translation:
     return Translation(recopy=again, is_known=False, is_opaque=True)
 
 
+def _function(context: Context, argv: Argv) -> Translation:
+    """Libraries of functions are followed unless only some keys are."""
+    changes = len(argv) > 1 and argv[1].upper() in _FUNCTION_CHANGES
+    return Translation([context.run(*argv)] if changes and not context.selection.match else [])
+
+
+_FUNCTION_CHANGES = (b"LOAD", b"DELETE", b"FLUSH", b"RESTORE")
 _RULES: dict[bytes, Rule] = {
+    b"function": _function,
     b"del": _each(1),
     b"unlink": _each(1),
     b"mset": _each(2),
@@ -495,9 +503,12 @@ class Interpreter:
         """Record a command that was refused; renaming a key that is not followed is ignored."""
         if isinstance(error, NoSuchKey) and run.argv[0].upper() in _RENAMES:
             return
-        names = [(run.db, key) for key in find(run.argv).keys_of(run.argv)]
-        if any(name not in self.recopy for name in names):  # count only the first refusal of a key
-            word = run.argv[0].decode("ascii", "replace").upper()
+        word = run.argv[0].decode("ascii", "replace").upper()
+        is_function = word == "FUNCTION"  # a command of the server, which has no keys
+        keys = [] if is_function else find(run.argv).keys_of(run.argv)
+        names = [(run.db, key) for key in keys]
+        # Count only the first refusal of a key.
+        if is_function or any(name not in self.recopy for name in names):
             self.refused[f"{word}: {error.reply}"] += 1
         for name in names:
             self._copy_again(name)

@@ -16,6 +16,7 @@ from kvstream.layout.keys import (
     COUNTED_MAX,
     EXPIRY_TAG,
     FLUSHED_TAG,
+    FUNCTION_TAG,
     INGESTED_KEY,
     KEY_COUNT_TAG,
     LOAD_TAG,
@@ -38,6 +39,7 @@ from kvstream.layout.keys import (
     timer_row,
 )
 from kvstream.meta.filling import catch_up
+from kvstream.meta.functions import decode_function
 from kvstream.meta.keyspace import decode_swapped
 from kvstream.meta.lazyfree import decode_bounds, decode_unlinked, encode_bounds
 from kvstream.meta.records import StreamMeta
@@ -107,6 +109,7 @@ class KeyspaceCheck:
             STREAM_TAG: self._record,
             TIMER_TAG: self._timed,
             EXPIRY_TAG: self._expiring,
+            FUNCTION_TAG: self._function,
         }
 
     def run(self) -> None:
@@ -177,6 +180,13 @@ class KeyspaceCheck:
             list(decode_ingested(value))
         except Corruption:
             self._findings.fault(STORE, "what was taken in cannot be known", value[:40].hex())
+            self._findings.delete(_METADATA, key)
+
+    def _function(self, key: bytes, value: bytes) -> None:
+        try:
+            decode_function(key, value)
+        except Corruption:
+            self._findings.fault(STORE, "a function library cannot be decoded", key[1:41].hex())
             self._findings.delete(_METADATA, key)
 
     # --- streams under way ----------------------------------------------------------------------

@@ -121,7 +121,9 @@ def _check_group(survey: Survey, place: str, group: GroupMeta) -> None:
         _check_tree(survey, place, group.keyed.tree)
     if group.indexed:
         _check_tree(survey, place, group.times)
-    elif group.index not in (None, RunIndex.of(group.runs.scan(survey.rows))):
+    elif group.index is not None and group.index != RunIndex.of(
+        group.runs.scan(survey.rows), group.index.is_ordered
+    ):
         survey.findings.fault(place, _INDEX)
     for consumer in group.consumers.values():
         own = consumer_place(place, consumer.name)

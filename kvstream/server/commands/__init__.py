@@ -10,16 +10,21 @@ from kvstream.server.commands import (
     config,
     connection,
     debug,
+    functions,
     info,
     kvstream_load,
     latency,
     memory,
+    pubsub,
+    scripting,
 )
 
 _OPERATION = (acl, admin, command, config, debug, info, kvstream_load, latency, memory)
 SECTIONS = {
     "Connections": (connection.COMMANDS, client.COMMANDS),
     "Transactions": (connection.TRANSACTIONS,),
+    "Pub/sub": (pubsub.COMMANDS,),
+    "Scripts": (scripting.COMMANDS, functions.COMMANDS),
     "Operation": tuple(module.COMMANDS for module in _OPERATION),
 }
 """The families by the sections of docs/commands.md."""

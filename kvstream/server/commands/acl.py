@@ -13,6 +13,7 @@ from kvstream.server.acl import DEFAULT, Denial, NoPermission, Rights, User
 from kvstream.server.command_docs import CATEGORIES, named
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.pubsub import has_forbidden
 
 COMMANDS = Family("server")
 COMMANDS.add_help("acl", since="6.0.0")
@@ -92,18 +93,30 @@ def _rule_pairs(rights: Rights) -> list[tuple[Reply, Reply]]:
 def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Create or change a user by rules, by all of them or none.
 
-    Rules for commands of Redis that kvstream does not have, and patterns of channels, are stored
-    and shown without effect. Payloads are always verified: `sanitize-payload` is not shown. Rules
-    are shown in the order in which they were given, as since Redis 7.2. Users last until the server
-    stops, unless there is an `aclfile` and ACL SAVE was called.
+    Rules for commands of Redis that kvstream does not have are stored and shown without effect.
+    Payloads are always verified: `sanitize-payload` is not shown. Rules are shown in the order in
+    which they were given, as since Redis 7.2. Subscribers whose user may not use their channels any
+    more are disconnected. Users last until the server stops, unless there is an `aclfile` and ACL
+    SAVE was called.
     """
     if any(byte <= 32 for byte in argv[2]):
         raise InvalidArgument("Usernames can't contain spaces or null characters")
-    server = server_of(client)
-    kept = server.options.kept.get(b"acl-pubsub-default")
-    new = kept == b"allchannels" and argv[2] not in server.acl.users
-    server.acl.set_user(argv[2], [b"allchannels", *argv[3:]] if new else argv[3:])
+    acl = server_of(client).acl
+    before = acl.users[argv[2]].channels if argv[2] in acl.users else set()
+    user = acl.set_user(argv[2], argv[3:])
+    _disconnect_subscribers(client, {user: before})
     return OK
+
+
+def _disconnect_subscribers(client: Client, before: dict[User, set[bytes]]) -> None:
+    """Close the connections of users that have lost channels which they are subscribed to.
+
+    ``before`` has the channels that the users had.
+    """
+    losers = [user for user, channels in before.items() if not channels <= user.channels]
+    for other in list(server_of(client).pubsub.clients) if losers else ():
+        if other.user in losers and has_forbidden(other):
+            _disconnect(client, other)
 
 
 @COMMANDS.command(
@@ -165,9 +178,9 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
         user.check(command, argv)
     except NoPermission as refusal:
         reason = str(refusal)
-        if refusal.kind == "key":
-            key = text(refusal.object)
-            reason = f"User {text(user.name)} has no permissions to access the '{key}' key"
+        if refusal.kind != "cmd":
+            what = f"'{text(refusal.object)}' {refusal.kind}"
+            reason = f"User {text(user.name)} has no permissions to access the {what}"
         return reason.encode("utf-8", "surrogateescape")
     return OK
 
@@ -190,12 +203,16 @@ def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
 def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Read all users from the ACL file, or none if one is invalid.
 
-    The connections of users that are not in the file are closed.
+    The connections of users that are not in the file are closed, and those of subscribers whose
+    user may not use their channels any more.
     """
     path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
-    gone = server_of(client).acl.load(path)
+    acl = server_of(client).acl
+    before = {user: user.channels for user in acl.users.values()}
+    gone = acl.load(path)
+    _disconnect_subscribers(client, before)
     for other in list(server_of(client).clients.values()):
         if any(other.user is user for user in gone):
             _disconnect(client, other)

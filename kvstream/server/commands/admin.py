@@ -1,4 +1,4 @@
-"""Commands of operation: saving, stopping, SLOWLOG, MONITOR; and FLUSH of absent scripts."""
+"""Commands of operation: saving, stopping, SLOWLOG, MONITOR."""
 
 import logging
 import time
@@ -17,8 +17,6 @@ from kvstream.version import VERSION
 
 _log = logging.getLogger(__name__)
 COMMANDS = Family("server")
-COMMANDS.add_help("function", since="7.0.0", group="scripting")
-COMMANDS.add_help("script", since="5.0.0", group="scripting")
 COMMANDS.add_help("slowlog", since="6.2.0")
 _SAVE = flags("admin noscript no_async_loading")
 _SLOWLOG = flags("admin loading stale local")
@@ -209,6 +207,8 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         raise RequestError("No shutdown in progress.")
     server = server_of(client)
+    if server.scripts.busy.is_on and b"NOSAVE" not in words:
+        return server.scripts.busy.error
     client.answers = Answers.OFF  # SHUTDOWN has no reply: the connection is closed
     if b"SAVE" in words:
         server.saving.start_save(argv, server.statistics.changes)
@@ -270,38 +270,4 @@ def slowlog_len(txn: Txn, client: Client, argv: Argv) -> Reply:
 def slowlog_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Clear the log of slow commands."""
     server_of(client).slowlog.clear()
-    return OK
-
-
-# --- scripts, which kvstream does not have ------------------------------------------------------
-
-
-def _check_flush(argv: Argv, command: str, support: str) -> None:
-    if len(argv) > 3 or (len(argv) == 3 and argv[2].upper() not in (b"ASYNC", b"SYNC")):
-        raise RequestError(f"{command} FLUSH {support} SYNC|ASYNC option")
-
-
-@COMMANDS.command(
-    *("function|flush", "[ASYNC|SYNC]", flags("write noscript")),
-    since="7.0.0",
-    group="scripting",
-    tips="request_policy:all_shards response_policy:all_succeeded",
-)
-def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return OK: there are no functions."""
-    if len(argv) > 3:
-        raise bad_subcommand(argv)
-    _check_flush(argv, "FUNCTION", "only supports")
-    return OK
-
-
-@COMMANDS.command(
-    *("script|flush", "[ASYNC|SYNC]", flags("noscript local")),
-    since="2.6.0",
-    group="scripting",
-    tips="request_policy:all_nodes response_policy:all_succeeded",
-)
-def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return OK: there are no scripts."""
-    _check_flush(argv, "SCRIPT", "only support")
     return OK

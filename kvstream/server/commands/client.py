@@ -14,7 +14,7 @@ from kvstream.commands.args import (
     text,
 )
 from kvstream.commands.command import OPERATE, Family, flags
-from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, SetReply, Verbatim
+from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
@@ -48,7 +48,8 @@ class _Wanted:
 def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Notify this connection, or another one, when keys change that it has read.
 
-    REDIRECT: Send the notifications to this client, which must speak RESP3: there are no channels.
+    REDIRECT: Send the notifications to this client. One that speaks RESP2 must be subscribed, and
+    gets them as messages of the channel `__redis__:invalidate`.
     PREFIX: With BCAST, only keys with this prefix.
     BCAST: Notify of all keys, read or not.
     OPTIN: Track only keys read by the command after CLIENT CACHING YES.
@@ -92,9 +93,6 @@ def _wanted(client: Client, args: Args) -> _Wanted:
                 raise InvalidArgument("The client ID you want redirect to does not exist")
         else:
             raise syntax_error()
-    hearer = server_of(client).clients.get(wanted.redirect)
-    if hearer is not None and hearer is not client and hearer.protocol == RESP2:
-        raise InvalidArgument("the client to redirect to must speak RESP3: there are no channels")
     return wanted
 
 
@@ -261,10 +259,10 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the state of every connection.
 
     TYPE: Only connections of a type.
-    NORMAL: All connections.
+    NORMAL: Connections without subscriptions.
     MASTER: No connection.
     REPLICA: No connection.
-    PUBSUB: No connection.
+    PUBSUB: Connections with subscriptions.
     ID: Only connections with these IDs.
 
     Memory of arguments and of reply buffers (`rbs`, `rbp`) is 0, since there is none. `qbuf` is
@@ -273,7 +271,7 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     clients = sorted(server_of(client).clients.values(), key=lambda each: each.id)
     if len(argv) == 4 and argv[2].upper() == b"TYPE":
-        clients = clients if _is_normal(argv[3]) else []
+        clients = list(filter(_by_type(client, argv[3]), clients))
     elif len(argv) > 3 and argv[2].upper() == b"ID":
         ids = [integer(raw, "Invalid client ID") for raw in argv[3:]]
         known = server_of(client).clients
@@ -286,13 +284,6 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
             listed(each, tracking.get(each), size * (each is client)) + "\n" for each in clients
         )
     )
-
-
-def _is_normal(raw: bytes) -> bool:
-    """Tell whether a type is `normal`, as all clients are; other known types have no clients."""
-    if raw.lower() not in _TYPES:
-        raise InvalidArgument(f"Unknown client type '{text(raw)}'")
-    return raw.lower() == b"normal"
 
 
 def _size(argv: Argv) -> int:
@@ -436,8 +427,10 @@ def _by_user(client: Client, raw: bytes) -> Test:
 
 
 def _by_type(client: Client, raw: bytes) -> Test:
-    normal = _is_normal(raw)
-    return lambda each: normal
+    name = raw.lower()
+    if name not in _TYPES:
+        raise InvalidArgument(f"Unknown client type '{text(raw)}'")
+    return lambda each: name == (b"normal" if each.subscriptions is None else b"pubsub")
 
 
 def _by_address(client: Client, raw: bytes) -> Test:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable
 
 from kvstream.commands.args import Argv, syntax_error, text
-from kvstream.commands.command import LOOKUP, Command, Container, Family, every
+from kvstream.commands.command import LOOKUP, Command, Container, Family, Flag, every
 from kvstream.commands.replies import Map, Reply, SetReply, Simple
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
@@ -16,6 +16,7 @@ from kvstream.server.command_docs import (
     key_specs,
     key_uses,
     named,
+    placed_like_keys,
 )
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
@@ -106,7 +107,7 @@ def _set(words: list[str]) -> SetReply:
 
 def _positions(row: Command) -> tuple[int, int, int]:
     """Return the first key, the last one and the step; zeros without keys, or if they move."""
-    keys = row.keys
+    keys = placed_like_keys(row)
     return (0, 0, 0) if keys is None or not keys.first else (keys.first, keys.last, keys.step)
 
 
@@ -265,8 +266,9 @@ _NO_KEYS = "Invalid arguments specified for command"
 )
 def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request."""
-    keys = _request(client, argv[2:]).keys_of(argv[2:])
-    if not keys:
+    found = _request(client, argv[2:])
+    keys = found.keys_of(argv[2:])
+    if not keys and Flag.NO_MANDATORY_KEYS not in found.flags:
         raise RequestError(_NO_KEYS)
     return keys
 
@@ -280,6 +282,6 @@ def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request, and what it does to them."""
     found = _request(client, argv[2:])
     uses = key_uses(found, argv[2:])
-    if not uses:
+    if not uses and Flag.NO_MANDATORY_KEYS not in found.flags:
         raise RequestError(_NO_KEYS)
     return [[use.key, _set(list(use.flags))] for use in uses]

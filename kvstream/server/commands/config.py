@@ -45,11 +45,11 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     The settings of streams are `stream-node-max-entries`, `stream-node-max-bytes`,
     `stream-idmp-duration`, `stream-idmp-maxsize`, `stream-entry-max-bytes` and `dump-target`.
 
-    Settings that kvstream cannot follow show what is done (`appendonly yes`,
-    `notify-keyspace-events` empty), and another value is refused with the reason. Settings of
-    features that are missing (other types, replicas, Redis's files) are stored and shown without
-    effect, since tools set them. `min-replicas-to-write` stays 0: without replicas every write
-    would be refused. `appendfsync` changes the durability of the running server.
+    Settings that kvstream cannot follow show what is done (`appendonly yes`), and another value is
+    refused with the reason. Settings of features that are missing (other types, replicas, Redis's
+    files) are stored and shown without effect, since tools set them. `min-replicas-to-write` stays
+    0: without replicas every write would be refused. `appendfsync` changes the durability of the
+    running server.
 
     A number below 0 or beyond 63 bits for an unsigned setting is refused as since Redis 8.2; Redis
     7.0 and Valkey have another text or accept it. A memory value beyond 63 bits is refused: Redis

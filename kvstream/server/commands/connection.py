@@ -3,13 +3,15 @@
 The executor runs EXEC itself.
 """
 
-from kvstream.commands.args import Argv, integer, syntax_error, text
+from kvstream.commands import keyspace
+from kvstream.commands.args import Argv, integer, syntax_error, text, wrong_arity
 from kvstream.commands.command import EVERY, FIRST, OURS, Family, flags
+from kvstream.commands.keyspace import PONG
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Guard, Watched
-from kvstream.server.acl import DEFAULT
+from kvstream.server.acl import DEFAULT, WrongPassword
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client, Queue
 from kvstream.types.ids import StreamID
@@ -31,8 +33,17 @@ def auth(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise syntax_error()
     if len(argv) == 2 and server_of(client).acl.default.nopass:
         raise RequestError(_NO_PASSWORD)
-    server_of(client).log_in(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
+    _log_in(client, argv[1] if len(argv) == 3 else DEFAULT, argv[-1])
     return OK
+
+
+def _log_in(client: Client, user: bytes, password: bytes) -> None:
+    server = server_of(client)
+    try:
+        client.become(server.acl.authenticate(user, password))
+    except WrongPassword:
+        server.calls.deny(client, "auth", client.last_command.upper().encode(), user)
+        raise
 
 
 class NoProtocol(RequestError):
@@ -67,12 +78,14 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
         else:
             raise InvalidArgument(f"Syntax error in HELLO option '{text(word)}'")
     if user is not None:
-        server_of(client).log_in(client, *user)
+        _log_in(client, *user)
     if not client.authenticated:
         raise NoAuthForHello(_HELLO_NEEDS_AUTH)
     if name is not None:
         client.name = name
     client.protocol = protocol
+    if client.subscriptions is not None:
+        server_of(client).pubsub.switched()
     return Map(
         [
             (b"server", b"redis"),
@@ -84,6 +97,16 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
             (b"modules", []),
         ]
     )
+
+
+@COMMANDS.override(keyspace.CONNECTION.commands["ping"])
+def ping(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return PONG, or the message; a subscribed RESP2 client gets it like a message."""
+    if len(argv) > 2:
+        raise wrong_arity("ping")
+    if client.subscriptions is not None and client.protocol == RESP2:
+        return [b"pong", argv[1] if len(argv) == 2 else b""]
+    return argv[1] if len(argv) == 2 else PONG
 
 
 class NoAuthForHello(RequestError):

@@ -20,7 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import REDIS_VERSION
-from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.client import Client, Kind
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.tracking import shown
 from kvstream.server.settings import read
@@ -33,14 +33,10 @@ if TYPE_CHECKING:
 
 COMMANDS = Family("server")
 _SHARES = {"current_fork_perc", "instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"}
-_SIZES = {"used_memory_lua_human", "used_memory_scripts_human", "used_memory_vm_total_human"}
 
 _NAMES = {
     "Memory": """
-        used_memory_lua used_memory_lua_human used_memory_vm_eval used_memory_vm_functions
-        used_memory_vm_total used_memory_vm_total_human used_memory_functions used_memory_scripts
-        used_memory_scripts_eval used_memory_scripts_human number_of_cached_scripts
-        number_of_functions number_of_libraries mem_not_counted_for_evict mem_replication_backlog
+        mem_not_counted_for_evict mem_replication_backlog
         mem_total_replication_buffers mem_replica_full_sync_buffer mem_clients_slaves
         mem_cluster_links mem_cluster_slot_migration_output_buffer
         mem_cluster_slot_migration_input_buffer mem_cluster_slot_migration_input_buffer_peak
@@ -58,8 +54,7 @@ _NAMES = {
         total_net_repl_input_bytes total_net_repl_output_bytes instantaneous_input_repl_kbps
         instantaneous_output_repl_kbps sync_full sync_partial_ok sync_partial_err expired_subkeys
         expired_subkeys_active expired_time_cap_reached_count evicted_keys
-        evicted_scripts total_eviction_exceeded_time current_eviction_exceeded_time
-        pubsub_channels pubsub_patterns pubsubshard_channels latest_fork_usec total_forks
+        total_eviction_exceeded_time current_eviction_exceeded_time latest_fork_usec total_forks
         migrate_cached_sockets slave_expires_tracked_keys active_defrag_hits active_defrag_misses
         active_defrag_key_hits active_defrag_key_misses total_active_defrag_time
         current_active_defrag_time unexpected_error_replies io_threaded_reads_processed
@@ -70,7 +65,7 @@ _NAMES = {
 
 
 def _absent_value(name: str) -> object:
-    return "0.00" if name in _SHARES else "0B" if name in _SIZES else 0
+    return "0.00" if name in _SHARES else 0
 
 
 ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
@@ -104,7 +99,7 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     counts commands that may write, not keys. The first INFO counts `expires` and `avg_ttl` of
     10,000 keys, each further one those of 10,000 more, until all are counted.
 
-    System calls are not counted. Fields of missing features (replicas, scripts, forks, eviction)
+    System calls are not counted. Fields of missing features (replicas, forks, eviction)
     are 0; those of the allocator and of copy-on-write are left out. A cycle of the event loop is a
     turn of requests, so an idle server has none. Section Queues counts the events of queues.
     """
@@ -172,7 +167,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
         ("client_recent_max_output_buffer", server.limits.recent_output),
         ("blocked_clients", len(server.blocked)),
         ("tracking_clients", len(server.trackers.clients)),
-        ("pubsub_clients", 0),
+        ("pubsub_clients", len(server.pubsub.clients)),
         ("watching_clients", len(watched)),
         ("clients_in_timeout_table", timeouts),
         ("total_watched_keys", len({name for each in watched for name in each})),
@@ -182,7 +177,9 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
 
 
 def _memory(server: "Executor", txn: Txn) -> Fields:
-    now = memory_of(server)
+    now, scripts, functions = memory_of(server), server.scripts, server.functions
+    libraries, function_count = functions.counts(txn)
+    vm, scripts_memory = scripts.memory + functions.memory, scripts.cache.memory
     used, peak, data = now.used, now.peak, now.data
     total = os.sysconf("SC_PHYS_PAGES") * PAGE_BYTES
     overhead = max(used - data, 0)
@@ -202,6 +199,19 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_hot_entries", now.hot),
         ("total_system_memory", total),
         ("total_system_memory_human", _human(total)),
+        ("used_memory_lua", scripts.memory),
+        ("used_memory_vm_eval", scripts.memory),
+        ("used_memory_lua_human", _human(scripts.memory)),
+        ("used_memory_scripts_eval", scripts_memory),
+        ("number_of_cached_scripts", len(scripts.cache)),
+        ("number_of_functions", function_count),
+        ("number_of_libraries", libraries),
+        ("used_memory_vm_functions", functions.memory),
+        ("used_memory_vm_total", vm),
+        ("used_memory_vm_total_human", _human(vm)),
+        ("used_memory_functions", functions.text_memory),
+        ("used_memory_scripts", scripts_memory + functions.text_memory),
+        ("used_memory_scripts_human", _human(scripts_memory + functions.text_memory)),
         ("maxmemory", server.options.maxmemory),
         ("maxmemory_human", _human(server.options.maxmemory)),
         ("maxmemory_policy", read(server, b"maxmemory-policy").decode()),
@@ -249,6 +259,7 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
 def _stats(server: "Executor", txn: Txn) -> Fields:
     counted, hot = server.statistics, server.engine.catalog.hot
     calls, read, written, turns, seconds = counted.rates()
+    names = server.pubsub.names
     return (
         ("total_connections_received", counted.connections),
         ("total_commands_processed", counted.calls),
@@ -263,12 +274,16 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("expired_keys_active", server.engine.catalog.expired_unasked),
         ("keyspace_hits", counted.keyspace_hits),
         ("keyspace_misses", counted.keyspace_misses),
+        ("evicted_scripts", server.scripts.cache.evicted),
         ("hot_entries_hits", hot.hits),
         ("hot_entries_misses", hot.misses),
         ("total_error_replies", counted.error_replies),
         ("client_query_buffer_limit_disconnections", counted.input_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
+        ("pubsub_channels", len(names[Kind.CHANNEL])),
+        ("pubsub_patterns", len(names[Kind.PATTERN])),
+        ("pubsubshard_channels", len(names[Kind.SHARD])),
         *shown(server.trackers).items(),
         ("eventloop_cycles", counted.turns),
         ("eventloop_duration_sum", round(counted.turn_seconds * _US)),

@@ -56,23 +56,16 @@ All other commands return an error, `ERR unknown command`, and the connection st
 
 | family | commands |
 | --- | --- |
-| scripts | EVAL, EVALSHA, SCRIPT LOAD, FCALL, FUNCTION LOAD |
-| channels | SUBSCRIBE, PSUBSCRIBE, SSUBSCRIBE, PUBLISH, SPUBLISH, PUBSUB; notifications of keys |
 | other types | hashes, lists, sets, sorted sets, bitmaps, geo, HyperLogLog, modules; SORT, LCS |
 | replicas and clusters | CLUSTER, SENTINEL, REPLICAOF, FAILOVER, PSYNC, MIGRATE, MODULE |
 
-Programs that use streams, keys, strings and transactions work unchanged. Some programs need more, \
-even if they are about streams:
+Programs that use streams, keys, strings, transactions and scripts work unchanged. Some programs \
+need more, even if they are about streams:
 
 | program | needs | here |
 | --- | --- | --- |
-| redis-py `Lock` | EVALSHA to release, extend and reacquire | acquiring works, releasing fails; \
-`SET key token NX PX ms` and `DELEX key IFEQ token` are a lock without a script |
-| redis-py `Sentinel` | SENTINEL, and SUBSCRIBE | fails: connect to the server itself |
-| taskiq-redis, broker of streams | redis-py's `Lock` around XAUTOCLAIM | fails when it releases \
-the lock |
-| Celery, as broker or result backend | lists and sets; SUBSCRIBE, PUBLISH | fails |
-| socket.io, adapters over channels | SUBSCRIBE, PUBLISH | fails |"""
+| redis-py `Sentinel` | SENTINEL | fails: connect to the server itself |
+| Celery, as broker | lists and sets | fails |"""
 
 OWN = (
     "Every command, however many keys it has, is one atomic commit.",
@@ -100,6 +93,8 @@ OWN = (
     "`maxmemory-clients` is 1 GB; Redis has no limit. It counts requests received and replies not "
     "yet read. Above it the client with the most is disconnected, unless it has NO-EVICT. It is "
     "checked once a second, and whenever a sixteenth of it has come or gone.",
+    "Keyspace notifications are those of Redis 8.2 (docs/pubsub.md). A SET whose expiry has passed "
+    "publishes `set`, `expire` and `expired` at once. A key that MSET names twice has one event.",
     "`hot-entries-memory`, 16mb, caches encoded entries that were read by XRANGE, XREAD, or "
     "XREADGROUP of a stream with several groups, with COUNT 100 at most; 0: no cache. INFO shows "
     "its size and hit rate.",

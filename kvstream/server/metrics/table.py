@@ -18,6 +18,7 @@ from kvstream.server.metrics.metric import (
     label,
     level,
 )
+from kvstream.server.runtime.client import Kind
 from kvstream.server.stats import CommandStatistics
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
@@ -132,6 +133,28 @@ _CLIENTS = (
         "Clients that are blocked in a command.",
         lambda view: len(view.executor.blocked),
     ),
+    level(
+        "kvstream_subscribed_clients",
+        "Clients that are subscribed to a channel or pattern.",
+        lambda view: len(view.executor.pubsub.clients),
+    ),
+    level(
+        "kvstream_channels",
+        "Channels with subscribers, shard channels included.",
+        lambda view: sum(
+            len(view.executor.pubsub.names[kind]) for kind in (Kind.CHANNEL, Kind.SHARD)
+        ),
+    ),
+    level(
+        "kvstream_channel_patterns",
+        "Patterns with subscribers.",
+        lambda view: len(view.executor.pubsub.names[Kind.PATTERN]),
+    ),
+    count(
+        "kvstream_messages_total",
+        "Messages published to channels, by clients or by the server itself.",
+        lambda view: view.executor.pubsub.published,
+    ),
     count(
         "kvstream_connections_total",
         "Accepted connections.",
@@ -149,7 +172,7 @@ _CLIENTS = (
     ),
     counter(
         "kvstream_denials_total",
-        "Requests denied by ACL: auth, cmd or key.",
+        "Requests denied by ACL: auth, cmd, key or channel.",
         lambda view: [((kind,), n) for kind, n in sorted(view.executor.statistics.denied.items())],
         ("kind",),
     ),

@@ -153,6 +153,7 @@ class Listener:
         self._timer_at = 0.0  # uvloop's handle of a time that has passed does not tell it
         self._next_id = 1
         executor.clock = self._loop.time
+        executor.busy.awaits_first = True
         executor.post = self.post
         outbox = executor.outbox
         outbox.group_fsync = GroupFsync(
@@ -164,6 +165,7 @@ class Listener:
 
     def _tick(self) -> None:
         self.executor.tick()
+        self.schedule()
         self._loop.call_later(TICK_S, self._tick)
 
     def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:

@@ -11,7 +11,7 @@ from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from typing import TypeAlias
 
-from kvstream.commands.command import Attempt, Blocked, Command, Flag
+from kvstream.commands.command import Attempt, Blocked, Command
 from kvstream.commands.replies import ErrorReply, Reply, internal_error
 from kvstream.engine.engine import Turn, TurnFailed
 from kvstream.engine.waiters import RETRY_PAUSE_MS_MAX, Outcome, Waiter, retry_pause_s
@@ -269,13 +269,13 @@ class Pause:
 
     def holds(self, client: Client, command: Command) -> bool:
         """Return whether the pause holds a command of a client."""
-        if self._every or Flag.WRITE in command.flags:
+        if self._every or command.writes:
             return True
         queue = client.queue
         return (
             command.name == "exec"
             and queue is not None
-            and any(Flag.WRITE in queued.flags for queued, _ in queue.commands)
+            and any(queued.writes for queued, _ in queue.commands)
         )
 
     def has(self, client: Client) -> bool:

@@ -12,7 +12,7 @@ from enum import Enum
 from typing import Final, Protocol
 
 from kvstream.commands.command import Blocked, Command, Session
-from kvstream.commands.replies import RESP2, Reply
+from kvstream.commands.replies import RESP2, ErrorReply, Reply
 from kvstream.engine.engine import Engine
 from kvstream.engine.waiters import Waiter
 from kvstream.errors import ProtocolError
@@ -110,6 +110,18 @@ class Block:
     """When it is tried again even if nothing was written."""
 
 
+class Kind(Enum):
+    """What a client subscribes to; the value is the first letter of its commands and messages."""
+
+    CHANNEL = ""
+    PATTERN = "p"
+    SHARD = "s"
+
+
+Subscriptions = dict[Kind, dict[bytes, None]]
+"""What one client is subscribed to, in the order of its requests."""
+
+
 class Server(Protocol):
     """The executor as its parts see it: they may not import it, since it imports them."""
 
@@ -128,6 +140,10 @@ class Server(Protocol):
     @property
     def in_turn(self) -> bool:
         """Whether the current thread runs a turn."""
+        ...
+
+    def is_alone(self, client: "Client") -> bool:
+        """Whether no other client has run a request in this turn."""
         ...
 
     def tell(self, client: "Client", reply: Reply) -> None:
@@ -182,6 +198,7 @@ class Client(Session):
         "resume",
         "send",
         "server",
+        "subscriptions",
         "unread",
         "user",
         "watched",
@@ -237,6 +254,8 @@ class Client(Session):
         """The open MULTI."""
         self.watched = Watched()
         """Keys under WATCH."""
+        self.subscriptions: Subscriptions | None = None
+        """None: it is subscribed to nothing. ``PubSub`` changes it."""
         self.block: Block | None = None
         self.paged = False
         """Its reply is streamed, or its request is in steps or put off to the next turn: its other
@@ -325,6 +344,7 @@ class Client(Session):
             and self.authenticated
             and self.user.free
             and not self.no_touch
+            and self.subscriptions is None
         )
 
     def settle(self) -> None:
@@ -348,3 +368,16 @@ class Client(Session):
             self.answers = Answers.ON
             return False
         return False
+
+
+class Kept(Protocol):
+    """A slot, a pipeline, an XADD burst with its replies, or a published message."""
+
+    @property
+    def client(self) -> Client: ...
+
+    def encoded(self) -> bytes: ...
+
+    def memory(self) -> int: ...
+
+    def fail(self, error: ErrorReply) -> None: ...

@@ -15,14 +15,15 @@ from math import inf
 
 from kvstream.commands.args import text
 from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
-from kvstream.commands.replies import ErrorReply, internal_error
+from kvstream.commands.replies import RESP2, ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.keyspace import Usage
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.client import Argv, Client, Kind
+from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.tracking import Trackers, Tracking
 from kvstream.server.stats import Latency, Statistics
 
@@ -88,6 +89,19 @@ class Lookups:
         if missing:
             missing.clear()
 
+    def missed(self, client: Client, command: Command, argv: Argv, txn: Txn) -> list[bytes]:
+        """Return the keys of a finished call that ``keymiss`` events name, in order.
+
+        XREAD looks up each key twice, as in Redis.
+        """
+        missing, counts = txn.missing, self._by_command[command.name][1]
+        if command.name == "set" and b"GET" in [word.upper() for word in argv[3:]]:
+            counts = 1
+        if not (missing and counts) or command.name.startswith("object|"):
+            return []
+        names = [client.prefix + key for key in command.keys_of(argv)][:counts]
+        return [name for name in names if name in missing] * (1 + (command.name == "xread"))
+
     def of(self, command: Command) -> tuple[bool, int, bool]:
         """Return whether a command uses its keys, how many count, and if its first is all."""
         return self._by_command[command.name]
@@ -107,6 +121,8 @@ class Lookups:
 
 def _lookup_of(row: Command) -> tuple[bool, int, bool]:
     """Return whether a command uses its keys, how many of them count, and if its first is all."""
+    if row.runs_scripts:
+        return False, 0, False
     reads = Flag.READONLY in row.flags and row.name != "memory|usage"
     counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
     return row.name not in _UNUSED, counts, row.keys == FIRST
@@ -125,11 +141,12 @@ _SECRETS = {
 _REDACTED = b"(redacted)"
 
 
-def tell(monitors: Iterable[Client], client: Client, argv: Argv) -> None:
-    """Send a client's request to the MONITOR clients."""
+def tell(monitors: Iterable[Client], client: Client, argv: Argv, in_script: bool = False) -> None:
+    """Send a client's request, or a call of its script, to the MONITOR clients."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     shown = " ".join(quoted(word) for word in told(argv))
-    line = f"+{seconds}.{microseconds:06} [{client.db} {client.address}] {shown}\r\n"
+    source = "lua" if in_script else client.address
+    line = f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n"
     data = line.encode("ascii")
     for monitor in list(monitors):  # a slow reader may be dropped meanwhile
         monitor.send(data)
@@ -261,6 +278,17 @@ _REASONS = {"cmd": "command"}
 """The words of ACL LOG where they differ from those of INFO."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
 _OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
+_SUBSCRIBED = (
+    "Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
+    "in this context"
+)
+_WHILE_SUBSCRIBED = frozenset(
+    {
+        *("ping", "quit", "reset", "psubscribe", "punsubscribe", "ssubscribe", "subscribe"),
+        *("sunsubscribe", "unsubscribe"),
+    }
+)
+"""The commands of a RESP2 client that is subscribed: it would take other replies for messages."""
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 _CHANGED = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
@@ -269,6 +297,7 @@ _CHANGED = (
 _WITHDRAWN = {
     "cmd": "no permission to execute the command or subcommand",
     "key": "no permission to touch the specified keys",
+    "channel": "no permission to access one of the channels used as arguments to the command",
 }
 """The reasons in EXEC's error, by the permission that was withdrawn."""
 
@@ -283,6 +312,7 @@ class Calls:
         clock: Callable[[], float],
         usage: Usage,
         trackers: Trackers,
+        notifications: Notifications,
     ) -> None:
         self._options = options
         self.clock = clock
@@ -291,7 +321,7 @@ class Calls:
         self.lookups = Lookups(self.statistics, rows, usage)
         self.slowlog = Slowlog(options.slowlog_length)
         self.latency = Latency()
-        self.trackers = trackers
+        self.trackers, self.notifications = trackers, notifications
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
@@ -299,6 +329,10 @@ class Calls:
         """CLIENT PAUSE holds some commands or all."""
         self.crowded = False
         """The process exceeds ``maxmemory``."""
+        self.prepare_scripts: Callable[[], bool] = lambda: False
+        """Prepare for the first script; return whether its turn must be the next one."""
+        self.in_script = False
+        """The calls are those of a script."""
         self.read_only: ErrorReply | None = None
         """The error of every write after the store has failed."""
         self.ended = 0.0
@@ -311,6 +345,7 @@ class Calls:
         return bool(
             self.monitors
             or self.trackers.clients
+            or self.notifications.of_calls
             or self.paused
             or self.crowded
             or self.read_only is not None
@@ -320,7 +355,7 @@ class Calls:
         """Return the error if a client may not run a command."""
         if not client.authenticated and Flag.NO_AUTH not in command.flags:
             return _NO_AUTH
-        if not client.user.free:
+        if not client.user.free or command.channels is not None:
             refusal = self._refusal_by_rights(client, command, argv)
             if refusal is not None:
                 return ErrorReply.of(refusal)
@@ -330,6 +365,12 @@ class Calls:
             return _OOM
         if self.read_only is not None and _asks(client, command, Flag.WRITE):
             return self.read_only
+        if (
+            client.subscriptions is not None
+            and client.protocol == RESP2
+            and command.name not in _WHILE_SUBSCRIBED
+        ):
+            return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
         return None
 
     def _refusal_by_rights(
@@ -409,9 +450,11 @@ class Calls:
             if self.trackers.clients:
                 self.trackers.began(client, command, argv)
             return
-        if self.monitors and not command.is_admin:
-            tell(self.monitors, client, argv)  # after the call: RESET ends MONITOR
+        if self.monitors and not command.is_admin and not command.runs_scripts:
+            tell(self.monitors, client, argv, self.in_script)  # after the call: RESET ends MONITOR
         if command.keys is not None:
+            if txn.wanted:
+                self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
             self.lookups.note(client, command, argv, txn)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.noted
@@ -454,7 +497,7 @@ class Calls:
         self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:
-        """Count and log a refusal of kind ``auth``, ``cmd`` or ``key``."""
+        """Count and log a refusal of kind ``auth``, ``cmd``, ``key`` or ``channel``."""
         self.statistics.deny(kind)
         if kind == "auth":
             text = "%s has no right to be user %s: wrong name or password"
@@ -464,7 +507,7 @@ class Calls:
             given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
             self._denied.log(_log, logging.INFO, text, *given)
         in_multi = client.queue is not None or client.last_command == "exec"
-        context = "multi" if in_multi else "toplevel"
+        context = "lua" if self.in_script else "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
         shown = listed(client, self.trackers.clients.get(client))
         self.denials.add(_REASONS.get(kind, kind), context, what, user, shown, now_ms)
@@ -516,7 +559,7 @@ _NOT_SLOW = frozenset({"exec"})
 
 
 _LINE = (
-    "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=0 psub=0 ssub=0 "
+    "id=%d addr=%s laddr=%s fd=%d name=%s age=%d idle=%d flags=%s db=%d sub=%d psub=%d ssub=%d "
     "multi=%d watch=%d qbuf=%d qbuf-free=0 argv-mem=0 multi-mem=%d rbs=0 rbp=0 obl=0 oll=%d "
     "omem=%d tot-mem=%d events=%s cmd=%s user=%s redir=%d resp=%d lib-name=%s lib-ver=%s "
     "io-thread=0 tot-net-in=%d tot-net-out=%d tot-cmds=%d"
@@ -525,12 +568,13 @@ _LINE = (
 
 def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a client's line of CLIENT LIST; ``asking``: bytes of its own request for it."""
-    now = client.server.clock()
+    now, held_names = client.server.clock(), client.subscriptions
     queued = 0 if client.queue is None else client.queue.size
     pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
+        *((0, 0, 0) if held_names is None else [len(held_names[kind]) for kind in Kind]),
         -1 if client.queue is None else len(client.queue.commands),
         *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
@@ -543,6 +587,7 @@ def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
 def _flags(client: Client, tracking: Tracking | None) -> str:
     held = (
         ("O", client.monitors),
+        ("P", client.subscriptions is not None),
         ("b", client.block is not None),
         ("x", client.queue is not None),
         ("c", client.closing),

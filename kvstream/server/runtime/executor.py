@@ -15,24 +15,37 @@ from threading import get_ident
 from time import monotonic, perf_counter
 from typing import Final
 
-from kvstream.commands.command import LATER, Blocked, Command, Container, Later, Stepwise, every
-from kvstream.commands.replies import ErrorReply, Paged, Reply
+from kvstream.commands.command import (
+    LATER,
+    Blocked,
+    Command,
+    Container,
+    Flag,
+    Later,
+    Stepwise,
+    every,
+)
+from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import RequestError, UnknownOutcome
 from kvstream.meta.reply_cache import Hot
 from kvstream.resp.replies import write_rows
-from kvstream.server.acl import Acl, WrongPassword
+from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import Waits
 from kvstream.server.runtime.checkpoints import Saving
-from kvstream.server.runtime.client import PIECE, Answers, Argv, Client
+from kvstream.server.runtime.client import PIECE, Answers, Argv, Client, Kept
 from kvstream.server.runtime.dispatch import Calls, name_of
+from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
+from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
-from kvstream.server.runtime.reply_queue import Again, Kept, Operation, Outbox, Slot, told
+from kvstream.server.runtime.pubsub import Message, PubSub
+from kvstream.server.runtime.reply_queue import Again, Operation, Outbox, Slot, told
 from kvstream.server.runtime.reply_streaming import Paging
+from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
 from kvstream.server.runtime.transactions import (
     QUEUED,
@@ -94,20 +107,26 @@ class Executor:
         """Clients whose next request runs first in the next turn."""
 
         self.trackers = Trackers(self)
+        self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        self.calls = Calls(self.options, every(commands), perf_counter, usage, self.trackers)
+        told = self.trackers, self.notifications
+        self.calls = Calls(self.options, every(commands), perf_counter, usage, *told)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors, self.latency = self.calls.monitors, self.calls.latency
+        self.scripts = Scripts(self, self.calls, commands)
+        self.busy = self.scripts.busy
+        self.functions = Functions(self.scripts)
         self.paging = Paging(self)
+        self.pubsub: PubSub = PubSub(self._deliver, self.paging.under_way)
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.loads = Loads(engine)
         self.waits = Waits(self, self.calls)
         self.blocked, self.pause = self.waits.blocked, self.waits.pause
-        self.due, self.expire = self.waits.due, self.waits.expire
+        self.due = self.waits.due
         self.works = Works(self, self.calls, self.pause, self.run_step)
-        self.outbox = Outbox(engine.committer, self, self.paging)
+        self.outbox = Outbox(engine.committer, self, self.paging, self.pubsub)
 
         self._turn: Turn | None = None
         self._until = 0.0
@@ -162,18 +181,11 @@ class Executor:
         elif client.has_work:
             self.ready[client] = None
 
-    def log_in(self, client: Client, user: bytes, password: bytes) -> None:
-        """Authenticate a client, or raise WrongPassword."""
-        try:
-            client.become(self.acl.authenticate(user, password))
-        except WrongPassword:
-            self.calls.deny(client, "auth", client.last_command.upper().encode(), user)
-            raise
-
     def hush(self, client: Client) -> None:
-        """End MONITOR and CLIENT TRACKING of a client."""
+        """End MONITOR, CLIENT TRACKING and the subscriptions of a client."""
         self.monitors.pop(client, None)
         self.trackers.end(client)
+        self.pubsub.leave(client)
 
     def ended(self, client: Client) -> bool:
         """Note the end of a client's input; return False if the connection may close at once.
@@ -195,6 +207,7 @@ class Executor:
         client.requests.clear()
         client.unread.clear()
         self.hush(client)
+        self.pubsub.forget(client)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
         self.waits.cancel(client)
@@ -213,10 +226,17 @@ class Executor:
     def tick(self) -> None:
         """Do the periodic work; call it once a second."""
         self.statistics.sample(self.clock())
+        if self.busy.is_on:
+            return
         self.paging.tick()
         self._send_invalidations()
         self.saving.save_if_due(self.options.save_points, self.statistics.changes)
         self.limits.tick()
+
+    def expire(self) -> None:
+        """End the waits that time out, and retry those that are due."""
+        if not self.busy.is_on:
+            self.waits.expire()
 
     def _look_after(self) -> None:
         """Do the work between two turns."""
@@ -228,6 +248,8 @@ class Executor:
             self.limits.bound_clients()
         if self.trackers.clients:
             self._send_invalidations()
+        if self.pubsub.queue or self.pubsub.behind:
+            self.pubsub.send_some()
 
     def _send_invalidations(self) -> None:
         slots = self.trackers.messages()
@@ -242,7 +264,12 @@ class Executor:
     # --- turns ----------------------------------------------------------------------------------
 
     def run(self) -> bool:
-        """Run one turn; return whether requests are left for the next one."""
+        """Run one turn; return whether requests are left for the next one.
+
+        Under an event loop a turn whose script runs for long is suspended, and goes on in slices.
+        """
+        if self.busy.takes_turns:
+            return self._run_in_slices()
         if not self.pending:
             return False
         begun = self.calls.ended = perf_counter()
@@ -278,7 +305,58 @@ class Executor:
     @property
     def pending(self) -> bool:
         """Whether there are requests to run."""
-        return bool(self.ready or self.bursts or self.first or self.works.is_busy)
+        waiting = self.ready or self.bursts or self.first or self.pubsub.queue
+        return bool(waiting or self.works.is_busy or self.busy.is_on)
+
+    def _run_in_slices(self) -> bool:
+        """Run a turn that may be suspended, or the next slice of one that is."""
+        if not self.busy.is_on:
+            return self.busy.run(self.run)
+        self._answer_meanwhile()
+        return self.busy.resume()
+
+    def _answer_meanwhile(self) -> None:
+        """Answer other clients while a turn is suspended, most of them with BUSY."""
+        turn = self._turn
+        assert turn is not None
+        self._queue_bursts(self.bursts)
+        self.bursts.clear()
+        kept, self._slots = self._slots, []
+        waiting = {slot.client for slot in kept}
+        for client in list(self.ready):
+            if client not in waiting and client.block is None and not client.paged:
+                del self.ready[client]
+                client.direct = False
+                self._settle_requests(client, self._answer_busy(turn, client))
+        slots, self._slots = self._slots, kept
+        if slots:
+            self.outbox.send(0, slots)
+
+    def _answer_busy(self, turn: Turn, client: Client) -> bool:
+        """Answer a client's requests while a turn is suspended; return whether there are more."""
+        requests, calls = client.requests, self.calls
+        for _ in range(TURN_REQUESTS):
+            while not requests:
+                if client.closing or not client.take_in():
+                    return False
+            if client.closing or type(requests[0]) is Again:
+                break
+            argv = requests.popleft()
+            try:
+                command = find(argv, self.commands)
+            except RequestError as error:
+                name = name_of(argv, self.commands)
+                self._answer(client, calls.refused(client, name, ErrorReply.of(error)))
+                continue
+            client.last_command = command.name
+            refusal = calls.refusal(client, command, argv)
+            if refusal is None and not (command.is_local and Flag.ALLOW_BUSY in command.flags):
+                refusal = self.busy.error
+            if refusal is not None:
+                self._answer(client, calls.refused(client, command.name, refusal))
+            else:
+                self._call(turn, client, command, argv)
+        return True
 
     def _run_ready(self, turn: Turn, most: int) -> int:
         """Run the requests of all clients, LOOKS of each at a time; return how many ran."""
@@ -321,13 +399,17 @@ class Executor:
         """Take bursts, which run at the end of the turn, or queue their requests one by one."""
         taken, others, entries = self._appends.take_bursts(self.bursts, most)
         self._slots += taken
-        for burst in reversed(others):
+        self._queue_bursts(others)
+        return entries
+
+    def _queue_bursts(self, bursts: list[Burst]) -> None:
+        """Queue the requests of bursts before the other requests of their clients."""
+        for burst in reversed(bursts):
             client = burst.client
             if not client.closing:
                 client.direct = False  # its next requests run after these
                 client.requests.extendleft(reversed(requests_of(burst)))
                 self.ready[client] = None
-        return entries
 
     def _abandon(self) -> None:
         """Undo an interrupted turn and forget its replies."""
@@ -349,8 +431,12 @@ class Executor:
         except TurnFailed:
             self.ready[client] = None  # for the requests after the failed one
             raise
-        if client.paged:
-            return count
+        if not client.paged:
+            self._settle_requests(client, more)
+        return count
+
+    def _settle_requests(self, client: Client, more: bool) -> None:
+        """Note whether a client whose requests have run has more, or is to be closed."""
         if client.block is None and not client.closing:
             if more:
                 self.ready[client] = None
@@ -364,7 +450,6 @@ class Executor:
                 client.settle()
         elif client.block is not None and client.leaving:
             self.drop(client)
-        return count
 
     def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
         """Run requests until the turn is over; return how many ran, and whether there may be more.
@@ -515,6 +600,8 @@ class Executor:
         if self._appends.waiting:
             self._appends.flush(turn)
         self._pipelines.record(turn.txn)
+        if turn.txn.events:
+            self.notifications.publish(turn.txn)
         sequence = turn.commit()
         if turn.served:
             turn.tell(sequence)
@@ -558,7 +645,9 @@ class Executor:
             self.outbox.send(sequence, rest)
 
     def _apart(self, kept: Kept) -> list[Slot]:
-        """Return a slot for each request of a pipeline or a burst."""
+        """Return a slot for each request of a pipeline or a burst; none for a message."""
+        if isinstance(kept, Message):
+            return []  # the request that published it does so again
         if isinstance(kept, Pipeline):
             return self._pipelines.apart(kept)
         return self._appends.apart(kept)
@@ -590,6 +679,8 @@ class Executor:
         try:
             slot.reply = turn.run(unit)
             self._settle(turn, slot)
+            if turn.txn.events:
+                self.notifications.publish(turn.txn)
             sequence = turn.commit()
             turn.tell(sequence)
             return sequence
@@ -638,10 +729,25 @@ class Executor:
     # --- replies --------------------------------------------------------------------------------
 
     def _answer(self, client: Client, reply: Reply, keeps: bool = False) -> None:
-        told, protocol = client.wants_next(), client.protocol
+        # Pushes are sent in every mode of CLIENT REPLY.
+        told, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
         if type(reply) is Paged:
             client.paged = told
         self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))
+
+    def _deliver(self, message: Message) -> None:
+        """Send a message with the replies of this thread's turn, or else at once."""
+        if self.in_turn:
+            self._slots.append(message)
+        else:
+            self.outbox.send(self.engine.seen_sequence, [message])
+            self.pubsub.send_some()
+
+    def configure_notifications(self) -> None:
+        """Publish the keyspace events that the options name, from the current call on."""
+        self.notifications.configure()
+        if self._turn is not None:
+            self._turn.txn.wanted = self.engine.catalog.wanted_events
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -672,6 +778,11 @@ class Executor:
     def in_turn(self) -> bool:
         """Whether the current thread runs a turn."""
         return self._turn is not None and self._runner == get_ident()
+
+    def is_alone(self, client: Client) -> bool:
+        """Whether no other client has run a request in this turn."""
+        others = any(kept.client is not client for kept in self._slots)
+        return not (others or self._appends.waiting)
 
     def tell(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""

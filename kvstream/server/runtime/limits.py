@@ -20,6 +20,7 @@ from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.batch import Family
@@ -34,6 +35,7 @@ class LimitedServer(Server, Protocol):
 
     calls: Calls
     paging: Paging
+    pubsub: PubSub
     bursts: list[Burst]
 
 
@@ -80,7 +82,8 @@ def _of_families(server: LimitedServer, name: str) -> int:
 
 def held_by(server: LimitedServer, client: Client) -> int:
     """Return the bytes of a client's unrun requests and unread replies."""
-    return client.query + client.pending_output() + server.paging.memory_of(client)
+    kept = server.paging.memory_of(client) + server.pubsub.memory_of(client)
+    return client.query + client.pending_output() + kept
 
 
 def resident_bytes() -> int:
@@ -179,10 +182,12 @@ class Limits:
     def admits(self, client: Client) -> bool:
         """Check a client's unread replies; return False if the client is to be disconnected."""
         pending = client.pending_output()
+        if client.subscriptions is not None:
+            pending += self._server.pubsub.unread_of(client)
         if not pending:
             client.output_over_since = None
             return True
-        limit = self._server.options.output_limits[b"normal"]
+        limit = self._output_limit(client)
         refused = not client.authenticated and pending > STRANGER_UNREAD
         if refused or 0 < limit.hard < pending or self._is_over_soft(client, limit, pending):
             self._server.statistics.output_disconnections += 1
@@ -191,6 +196,11 @@ class Limits:
             client.lost = True
             return False
         return True
+
+    def _output_limit(self, client: Client) -> OutputLimit:
+        """Return the limit on unread replies of a client's class."""
+        limits = self._server.options.output_limits
+        return limits[b"normal" if client.subscriptions is None else b"pubsub"]
 
     def _is_over_soft(self, client: Client, limit: OutputLimit, pending: int) -> bool:
         if not 0 < limit.soft < pending:
@@ -266,12 +276,16 @@ class Limits:
 
     def _measured(self) -> dict[Client, int]:
         """Return the bytes that each client takes, and note the largest buffers for INFO."""
-        clients, memory_of = self._server.clients.values(), self._server.paging.memory_of
+        clients = self._server.clients.values()
+        of_reply, of_channels = self._server.paging.memory_of, self._server.pubsub.memory_of
         inputs = [client.query for client in clients]
         outputs = [client.pending_output() for client in clients]
         self.recent_input, self.recent_output = max(inputs, default=0), max(outputs, default=0)
         each = zip(clients, inputs, outputs, strict=True)
-        return {client: sent + unread + memory_of(client) for client, sent, unread in each}
+        return {
+            client: sent + unread + of_reply(client) + of_channels(client)
+            for client, sent, unread in each
+        }
 
     def _note_evicted(self, client: Client, size: int, total: int, most: int) -> None:
         server = self._server
@@ -304,7 +318,7 @@ class Limits:
         for client in list(server.clients.values()):
             if self._is_over(client, now):
                 server.drop(client)
-            elif soft and not self.admits(client):
+            elif (soft or client.subscriptions is not None) and not self.admits(client):
                 client.abort()
 
     def look_at_memory(self) -> None:
@@ -319,9 +333,11 @@ class Limits:
 
     def bound_replies(self) -> None:
         """Set the largest reply that operations may make, from the output buffer limit."""
-        limit = self._server.options.output_limits[b"normal"]
-        self._server.engine.catalog.limits.reply_max = limit.hard
-        self.near = min(size for size in (limit.hard, limit.soft, STRANGER_UNREAD) if size > 0)
+        limits = self._server.options.output_limits
+        self._server.engine.catalog.limits.reply_max = limits[b"normal"].hard
+        used = (limits[b"normal"], limits[b"pubsub"])
+        sizes = [size for limit in used for size in (limit.hard, limit.soft) if size > 0]
+        self.near = min(*sizes, STRANGER_UNREAD)
 
     def make_room(self) -> None:
         """Raise the limit of file descriptors for ``maxclients``, or lower ``maxclients`` to it."""
@@ -340,6 +356,8 @@ class Limits:
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True
         if client.block is not None or client.paged or client.monitors:
+            return False
+        if client.subscriptions is not None:
             return False
         return 0 < options.timeout <= now - client.last_used
 

@@ -30,15 +30,16 @@ from kvstream.engine.engine import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
-from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.client import Argv, Client, Kept
 from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Calls
-from kvstream.server.runtime.reply_queue import Kept, Slot
+from kvstream.server.runtime.reply_queue import Slot
 
 WATCHES = frozenset({"kvstream.guard", "watch"})
 """What prepares an EXEC: it must not run again in another turn."""
 _EXCLUDED = WATCHES | {"restore", "xadd"}
 """RESTORE sets the last use of its key, and XADDs are batched."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
+_PUBLISHING = frozenset({"publish", "spublish"})
 _HELD = frozenset({Blocked, Later, Stepwise, Paged})
 """Types of answers that are no reply yet, or are written page by page."""
 
@@ -112,6 +113,9 @@ class Pipelines:
                 by_word = self._by_words(container.subcommands.values())
                 if by_word:
                     self._by_word |= dict.fromkeys(spellings(container.name), by_word)
+        named = {word for name in _PUBLISHING for word in spellings(name)}
+        self._unchecked = {word: row for word, row in self._by_word.items() if word not in named}
+        """The commands of a user that is not allowed every channel."""
         self._last: Plain | None = None
         """The command of the calls that are still to be recorded."""
         self._times: list[float] = []
@@ -126,33 +130,24 @@ class Pipelines:
         """The keys that they used."""
 
     def _by_words(self, rows: Iterable[Command]) -> dict[bytes, Plain]:
-        plain = [self._plain(row) for row in rows if _is_plain(row)]
+        plain = [plain_of(self._calls, row) for row in rows if _is_plain(row)]
         return {
             word: each
             for each in plain
             for word in spellings(each.name.partition("|")[2] or each.name)
         }
 
-    def _plain(self, row: Command) -> Plain:
-        uses, counts = False, 0
-        if row.keys is not None:
-            uses, counts, _ = self._calls.lookups.of(row)
-        key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
-        return Plain(
-            *(row, row.name, row.run, row.arity, row.grows, row.writes),
-            *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
-        )
-
-    def _find(self, argv: Argv) -> Plain | None:
+    def _find(self, argv: Argv, all_channels: bool = True) -> Plain | None:
         """Return the command of a request that is plain."""
-        found = self._by_word.get(argv[0]) if argv else None  # Again has no words
+        by_word = self._by_word if all_channels else self._unchecked
+        found = by_word.get(argv[0]) if argv else None  # Again has no words
         if type(found) is dict:
             found = found.get(argv[1]) if len(argv) > 1 else None
         return found  # type: ignore[return-value]
 
     def has_next(self, client: Client) -> bool:
         """Return whether the client's next request is plain."""
-        return self._find(client.requests[0]) is not None
+        return self._find(client.requests[0], client.user.all_channels) is not None
 
     def run(
         self, turn: Turn, client: Client, most: int, until: float, slots: list[Kept]
@@ -163,7 +158,8 @@ class Pipelines:
         """
         pipeline = Pipeline(client)
         slots.append(pipeline)
-        calls, txn, by_word, last = self._calls, turn.txn, self._by_word, self._last
+        calls, txn, last = self._calls, turn.txn, self._last
+        by_word = self._by_word if client.user.all_channels else self._unchecked
         clock, noted_s, times, names = calls.clock, calls.noted_s, self._times, self._names
         requests, prefix = client.requests, client.prefix
         argvs, replies = pipeline.requests, pipeline.replies
@@ -173,7 +169,7 @@ class Pipelines:
             argv = requests[0]
             found = by_word.get(argv[0]) if argv else None  # Again has no words
             if type(found) is not Plain:
-                found = self._find(argv)
+                found = self._find(argv, client.user.all_channels)
             if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
                 break
             if found is not last:
@@ -288,4 +284,16 @@ class Pipelines:
 def _is_plain(row: Command) -> bool:
     if row.is_admin or row.is_immediate or row.name in _EXCLUDED:
         return False
-    return row.keys is not None or row.name in _WITHOUT_KEYS
+    return row.keys is not None or row.name in _WITHOUT_KEYS or row.name in _PUBLISHING
+
+
+def plain_of(calls: Calls, row: Command) -> Plain:
+    """Return what the short way has to know of a command."""
+    uses, counts = False, 0
+    if row.keys is not None:
+        uses, counts, _ = calls.lookups.of(row)
+    key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
+    return Plain(
+        *(row, row.name, row.run, row.arity, row.grows, row.writes),
+        *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
+    )

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
-from typing import Final, Protocol, cast
+from typing import Final, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import (
@@ -32,7 +32,8 @@ from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp import twins
 from kvstream.resp.replies import encode
-from kvstream.server.runtime.client import Client, Server
+from kvstream.server.runtime.client import Client, Kept, Server
+from kvstream.server.runtime.pubsub import Message, PubSub
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.storage.durability import Committer
 
@@ -173,26 +174,16 @@ class Again(list[bytes]):
         self.slot = slot
 
 
-class Kept(Protocol):
-    """A slot, a pipeline, or an XADD burst with its replies."""
-
-    @property
-    def client(self) -> Client: ...
-
-    def encoded(self) -> bytes: ...
-
-    def memory(self) -> int: ...
-
-    def fail(self, error: ErrorReply) -> None: ...
-
-
 class Outbox:
     """The replies of committed turns, in order."""
 
-    def __init__(self, committer: Committer, server: Server, paging: Paging) -> None:
+    def __init__(
+        self, committer: Committer, server: Server, paging: Paging, pubsub: PubSub
+    ) -> None:
         self._committer = committer
         self._server = server
         self._paging = paging
+        self._pubsub = pubsub
         self._waiting: deque[tuple[int, list[Kept], list[Client], int]] = deque()
         self.held = 0
         """Bytes of memory that waiting replies take."""
@@ -256,13 +247,44 @@ class Outbox:
                         self._paging.release(slot.client)
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
+        if self._pubsub.queue:
+            self._pubsub.send_some()
         if self.group_fsync is not None:
             self.group_fsync.done()
 
     def _write(self, slots: list[Kept], closing: list[Client]) -> None:
-        write_replies(slots, self._begin_pages, LONG)
+        if self._pubsub.is_used and self._pubsub.concerns(slots):
+            self._write_with_messages(slots)
+        else:
+            write_replies(slots, self._begin_pages, LONG)
         for client in closing:
             client.close()
+
+    def _write_with_messages(self, slots: list[Kept]) -> None:
+        """Send replies, in order with the messages to the same clients.
+
+        Messages wait for the next Slot, since no pipeline or burst is of a subscribed client.
+        """
+        pubsub, messages, answered = self._pubsub, list[Message](), dict[Client, None]()
+        for slot in slots:
+            if isinstance(slot, Message):
+                messages.append(slot)
+                continue
+            if messages and isinstance(slot, Slot):
+                pubsub.append(messages)
+                messages = []
+            client = slot.client
+            reply = b"" if client.lost else slot.encoded()
+            if reply:
+                pubsub.append_reply(client, reply)
+                answered[client] = None
+            if len(reply) > LONG or (client.paged and not reply and not client.lost):
+                pubsub.send(client)
+            if client.paged and not reply and not client.lost:
+                self._begin_pages(slot)
+        pubsub.append(messages)
+        for client in answered:
+            pubsub.send(client)
 
     def _begin_pages(self, slot: Kept) -> None:
         """Begin to stream a long reply after the replies before it."""

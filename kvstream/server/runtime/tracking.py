@@ -3,7 +3,8 @@
 A key that a tracking client reads is remembered until its invalidation is sent; in broadcast mode a
 client gets every change of keys with its prefixes. Changes come from the index of keys and, for
 changes inside a stream, from the command. Messages are sent after the replies of the turn: their
-changes are committed by then, and no reply with older content follows them.
+changes are committed by then, and no reply with older content follows them. Another client may get
+them instead; while it is subscribed it may speak RESP2, and gets them in ``__redis__:invalidate``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,9 +17,11 @@ from kvstream.commands.replies import RESP3, Push, Reply
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
-from kvstream.server.runtime.client import Argv, Client, Server
-from kvstream.server.runtime.reply_queue import Kept, Slot
+from kvstream.server.runtime.client import Argv, Client, Kept, Server
+from kvstream.server.runtime.reply_queue import Slot
 
+INVALIDATE = b"__redis__:invalidate"
+"""The channel of the messages to a subscribed client that speaks RESP2."""
 HELD_MAX = 1000
 """Messages that wait behind a streamed reply; more are replaced by one for all keys."""
 _INSIDE = frozenset(
@@ -121,7 +124,9 @@ class Trackers:
     def began(self, client: Client, command: Command, argv: Argv) -> None:
         """Remember the keys that a call reads; an incremental one reads them as it begins."""
         tracking = self.clients.get(client)
-        if tracking is not None and Flag.READONLY in command.flags and tracking.remembers:
+        if tracking is None or command.runs_scripts:
+            return
+        if Flag.READONLY in command.flags and tracking.remembers:
             for key in command.keys_of(argv):
                 self.known.setdefault(key, set()).add(client.id)
 
@@ -198,9 +203,9 @@ class Trackers:
                 if len(self._messages[client]) > HELD_MAX:
                     self._messages[client] = [None]
                 continue
-            elif hearer.protocol == RESP3:
+            elif hearer.protocol == RESP3 or (hearer is not client and hearer.subscriptions):
                 slots += [
-                    _said(hearer, b"invalidate", None if keys is None else list(keys))
+                    _invalidation(hearer, None if keys is None else list(keys))
                     for keys in self._messages[client]
                 ]
             del self._messages[client]
@@ -219,12 +224,19 @@ class Trackers:
         tracking.broken = True
         if client.protocol != RESP3:
             return []
-        return [_said(client, b"tracking-redir-broken", tracking.redirect)]
+        return [_said(client, Push([b"tracking-redir-broken", tracking.redirect]))]
 
 
-def _said(client: Client, what: bytes, of: Reply) -> Slot:
+def _invalidation(client: Client, keys: Reply) -> Slot:
+    """Return the message of invalid keys, None for all, as the protocol of its client has it."""
+    if client.protocol == RESP3:
+        return _said(client, Push([b"invalidate", keys]))
+    return _said(client, [b"message", INVALIDATE, keys])
+
+
+def _said(client: Client, message: Reply) -> Slot:
     # Not a reply: no error may replace it.
-    return Slot(client, Push([what, of]), protocol=RESP3, keeps=False, told=True)
+    return Slot(client, message, protocol=client.protocol, keeps=False, told=True)
 
 
 def shown(trackers: Trackers) -> Mapping[str, int]:

@@ -7,6 +7,8 @@ all of them. Without that a MULTI of 100 INCR takes 1.5 times the processor time
 from collections.abc import Mapping
 
 from kvstream.commands.command import (
+    LATER,
+    Answer,
     Blocked,
     Command,
     Container,
@@ -78,7 +80,10 @@ def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Comm
     return {
         word: row
         for row in commands.values()
-        if isinstance(row, Command) and not row.is_immediate and Flag.NO_MULTI not in row.flags
+        if isinstance(row, Command)
+        and not row.is_immediate
+        and Flag.NO_MULTI not in row.flags
+        and row.channels is None
         for word in spellings(row.name)
     }
 
@@ -116,8 +121,11 @@ def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
     return calls.failed("exec", _EXECABORT) if queue.failed else None
 
 
-def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Reply:
+def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Answer:
     """Run queued commands; an error of one does not stop the others."""
+    has_scripts = any(command.runs_scripts for command, _ in queue.commands)
+    if has_scripts and client.pages and calls.prepare_scripts():
+        return LATER
     begun = calls.clock()
     if watched.is_changed(txn):
         return NULL_ARRAY
@@ -144,7 +152,7 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
 
 def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
     client.last_command = "exec"
-    if client.user.free and not calls.crowded:
+    if client.user.free and not calls.crowded and command.channels is None:
         reply = calls.answer(client, command, argv, txn)
     else:  # the ACL may have changed since the command was queued
         refusal = calls.refusal_in_exec(client, command, argv)

@@ -21,9 +21,9 @@ from kvstream.layout.values import encode_flat
 from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Answers, Argv, Client
+from kvstream.server.runtime.client import Answers, Argv, Client, Kept
 from kvstream.server.runtime.dispatch import Calls
-from kvstream.server.runtime.reply_queue import Kept, Slot
+from kvstream.server.runtime.reply_queue import Slot
 from kvstream.server.runtime.xadd_requests import (
     Burst,
     Packed,
@@ -130,6 +130,7 @@ class Appends:
         slower_than_us = self._options.slower_than_us
         return (
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
+            and not self._calls.notifications.of_calls
             and not (trackers.clients and trackers.concerns(key_of(name)))
             and not 0 <= slower_than_us < TIMED_US
         )

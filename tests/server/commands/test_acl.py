@@ -67,7 +67,7 @@ def test_a_user_without_rights_may_run_only_the_commands_open_to_all(
 @pytest.mark.parametrize("category", ["read", "write", "stream", "admin", "connection", "fast"])
 def test_a_category_allows_its_commands_and_no_others(served: Served, category: str) -> None:
     with served.asker() as admin:
-        admin.ask("ACL", "SETUSER", "ann", "reset", "allkeys", f"+@{category}")
+        admin.ask("ACL", "SETUSER", "ann", "reset", "allkeys", "allchannels", f"+@{category}")
         for command in COMMANDS:
             answer = admin.ask("ACL", "DRYRUN", "ann", *_words(command.name, command.arity))
             free = command.name in ("auth", "hello", "quit", "reset")

@@ -29,7 +29,7 @@ UNLIKE_REDIS = {
 """Settings with another value than in Redis: the true one, or a default of docs/commands.md."""
 
 OURS = {
-    *(b"dump-target", b"hot-entries-memory", b"log-format"),
+    *(b"dump-target", b"hot-entries-memory", b"log-format", b"script-memory"),
     *(b"metrics-host", b"metrics-port", b"metrics-streams"),
     *(b"stream-entry-max-bytes", b"stream-idmp-duration", b"stream-idmp-maxsize"),
     *(b"aof-load-corrupt-tail-max-size", b"cluster-compatibility-sample-ratio"),
@@ -115,7 +115,6 @@ def test_every_setting_takes_its_own_value_or_is_refused_as_fixed(served: Served
     ("name", "value"),
     [
         ("appendonly", "no"),
-        ("notify-keyspace-events", "KEA"),
     ],
 )
 def test_what_is_not_done_is_refused_and_not_pretended(

@@ -7,6 +7,7 @@ import pytest
 import redis
 from redis.cache import CacheConfig
 
+from kvstream.commands.replies import RESP2, RESP3
 from kvstream.operations import keyspace
 from kvstream.types.clock import ManualClock
 from tests.patience import until
@@ -15,6 +16,7 @@ from tests.server.commands.test_kvstream_load import Load
 from tests.server.conftest import Served
 from tests.server.talking import Server, Talker, request
 
+PUSHED = (b"invalidate", b"tracking-redir-broken")
 ANN, BOB = "ann", "bob"
 """Ann tracks; Bob changes things."""
 
@@ -108,7 +110,7 @@ class Pair:
         asker = self._askers[name]
         asker.send(*words)
         heard: list[Any] = []
-        while not heard or (isinstance(told := heard[-1][1], list) and told[:1] == [b"invalidate"]):
+        while not heard or (isinstance(told := heard[-1][1], list) and told[0] in PUSHED):
             heard.append((name, asker.read()))
         return heard
 
@@ -118,6 +120,109 @@ def test_clients_hear_what_redis_tells_them(
     served: Served, redis_port: int, steps: list[str]
 ) -> None:
     ours, theirs = Pair(served.port), Pair(redis_port)
+    try:
+        for step in steps:
+            assert ours.step(step) == theirs.step(step)
+    finally:
+        ours.close()
+        theirs.close()
+
+
+REDIRECTED = {
+    "all that was read": [
+        *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKING ON REDIRECT CYD", "bob: SET k v"),
+        *("ann: GET k", "ann: GET l", "bob: MSET k 1 l 2", "bob: SET k w", "ann: GET k"),
+        *("bob: FLUSHALL", "ann: GET k", "ann: SET k own", "ann: CLIENT TRACKINGINFO"),
+        *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKING OFF", "ann: GET k", "bob: SET k v"),
+        *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKINGINFO"),
+    ],
+    "all but its own": [
+        *("ann: CLIENT TRACKING ON REDIRECT CYD NOLOOP", "ann: GET k", "ann: SET k v"),
+        *("ann: GET k", "bob: SET k w"),
+    ],
+    "broadcasts": [
+        *("ann: CLIENT TRACKING ON BCAST REDIRECT CYD PREFIX a: PREFIX b:", "bob: SET a:1 v"),
+        *("bob: MSET a:1 1 a:2 2 b:1 1 c:1 1", "ann: CLIENT TRACKING ON BCAST PREFIX c:"),
+        *("bob: SET c:1 2", "bob: XADD a:s 1-1 f v", "bob: FLUSHDB", "ann: CLIENT TRACKINGINFO"),
+    ],
+    "what is asked for": [
+        *("ann: CLIENT TRACKING ON OPTIN REDIRECT CYD", "ann: GET k", "bob: SET k v"),
+        *("ann: CLIENT CACHING yes", "ann: GET k", "bob: SET k w"),
+        *("ann: CLIENT TRACKING OFF", "ann: CLIENT TRACKING ON OPTOUT REDIRECT CYD", "ann: GET k"),
+        *("ann: CLIENT CACHING no", "ann: GET l", "bob: MSET k 1 l 1"),
+    ],
+    "nobody listens": [
+        *("cyd: UNSUBSCRIBE __redis__:invalidate", "ann: CLIENT TRACKING ON REDIRECT CYD"),
+        *("ann: GET k", "bob: SET k v", "cyd: UNSUBSCRIBE over", "ann: GET k", "bob: SET k w"),
+        *("cyd: SUBSCRIBE over", "ann: GET k", "bob: SET k v"),
+    ],
+    "it speaks RESP3": [
+        *("cyd: UNSUBSCRIBE", "cyd: HELLO 3", "ann: CLIENT TRACKING ON REDIRECT CYD"),
+        *("ann: GET k", "bob: SET k v", "ann: GET k", "bob: FLUSHALL"),
+    ],
+    "both share": [
+        *("ann: CLIENT TRACKING ON REDIRECT CYD", "bob: CLIENT TRACKING ON REDIRECT CYD"),
+        *("ann: GET k", "bob: GET k", "ann: SET k v"),
+    ],
+    "it is gone": [
+        *("ann: CLIENT TRACKING ON REDIRECT CYD", "ann: GET k", "ann: CLIENT KILL ID CYD"),
+        *("ann: CLIENT TRACKINGINFO", "bob: SET k v", "ann: CLIENT TRACKINGINFO", "ann: GET k"),
+        *("bob: SET k w", "ann: CLIENT GETREDIR", "ann: CLIENT TRACKING ON REDIRECT CYD"),
+    ],
+    "wrong": [
+        *("ann: CLIENT TRACKING ON REDIRECT 12345678", "ann: CLIENT TRACKING ON REDIRECT x"),
+        *("ann: CLIENT TRACKING ON REDIRECT CYD REDIRECT CYD", "ann: CLIENT TRACKING ON REDIRECT"),
+        *("ann: CLIENT TRACKING ON REDIRECT 0", "ann: CLIENT GETREDIR"),
+    ],
+}
+
+
+class Redirected(Pair):
+    """Two clients, and Cyd, who gets the messages of others in the channel."""
+
+    def __init__(self, port: int, protocol: int) -> None:
+        super().__init__(port)
+        if protocol == RESP2:
+            self._askers[ANN].close()
+            self._askers[ANN] = Asker(port)
+        self._cyd = Asker(port)
+        self._number = self._cyd.ask("CLIENT", "ID")
+        self._teller = Asker(port)
+        self._cyd.ask("SUBSCRIBE", "__redis__:invalidate")
+        self._cyd.ask("SUBSCRIBE", "over")
+
+    def close(self) -> None:
+        super().close()
+        self._cyd.close()
+        self._teller.close()
+
+    def step(self, step: str) -> list[Any]:
+        line = step.replace("CYD", str(self._number))
+        if line.startswith("cyd: "):
+            self._cyd.send(*line.removeprefix("cyd: ").split())
+            self._cyd.send("PING", "done")
+            while self._cyd.read() not in (b"done", [b"pong", b"done"]):
+                pass
+            heard: list[Any] = []
+        else:
+            heard = super().step(line)[1:]
+        if self._teller.ask("PUBLISH", "over", "") == 0:  # Cyd listens no more, or is gone
+            return [step, self._shown(heard)]
+        while (message := self._cyd.read())[1:] != [b"over", b""]:
+            heard.append(("cyd", message))
+        return [step, self._shown(heard)]
+
+    def _shown(self, heard: list[Any]) -> str:
+        """Return what was heard, without Cyd's number, which differs between servers."""
+        return repr(sorted(heard, key=repr)).replace(str(self._number), "CYD")
+
+
+@pytest.mark.parametrize("protocol", [RESP2, RESP3])
+@pytest.mark.parametrize("steps", REDIRECTED.values(), ids=REDIRECTED)
+def test_another_client_hears_what_redis_tells_it(
+    served: Served, redis_port: int, steps: list[str], protocol: int
+) -> None:
+    ours, theirs = Redirected(served.port, protocol), Redirected(redis_port, protocol)
     try:
         for step in steps:
             assert ours.step(step) == theirs.step(step)
@@ -197,6 +302,14 @@ def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, b
     assert ann.heard().count(invalid(b"s")) == 2  # and the third change is of what it has not
 
 
+def test_a_script_remembers_what_it_has_read(server: Server, ann: Talker, bob: Talker) -> None:
+    tracking(ann)
+    for script in ("return redis.call('set', 'read', 'x')", "return redis.call('get', 'read')"):
+        ann.ask("EVAL", script, "2", "named", "other")
+        bob.ask("MSET", "named", "1", "other", "1", "read", "1")
+    assert ann.heard() == invalid(b"read")  # of the second script, as since Redis 7.2
+
+
 def test_what_expires_is_heard_of(tmp_path: Path) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", clock=clock)
@@ -250,11 +363,11 @@ def test_who_gets_a_long_reply_hears_of_changes_behind_it(served: Served) -> Non
 def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) -> None:
     cyd = server.client()
     asked = ("CLIENT", "TRACKING", "ON", "REDIRECT", str(cyd.client.id))
-    assert ann.ask(*asked).startswith(b"-ERR the client to redirect to must speak RESP3")
     cyd.ask("HELLO", "3")
     ann.ask("HELLO", "3")
     assert ann.ask(*asked) == b"+OK\r\n"
     assert ann.ask("CLIENT", "GETREDIR") == b":%d\r\n" % cyd.client.id
+    assert b" redir=%d " % cyd.client.id in ann.ask("CLIENT", "LIST")
     ann.ask("GET", "k")
     bob.ask("SET", "k", "v")
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"k"))

@@ -1,0 +1,167 @@
+"""Libraries of functions in a store: FUNCTION LOAD, DELETE, FLUSH, DUMP and RESTORE.
+
+A library is a text whose first line names its engine and itself::
+
+    header := "#!" engine (" " "name=" name) "\\n"
+
+Nothing here runs code. The server compiles a library before it is stored; migrations store what
+another server has compiled. Names of functions are therefore the server's concern.
+"""
+
+import re
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import NamedTuple
+
+from kvstream.errors import RequestError
+from kvstream.meta import functions
+from kvstream.meta.functions import Libraries
+from kvstream.meta.txn import Txn
+from kvstream.rdb.payload import dump_functions, restore_functions
+from kvstream.rdb.versions import TARGETS
+
+_ENGINE = b"LUA"
+_NAME = re.compile(rb"[A-Za-z0-9_]+")
+_WORD = re.compile(rb"""\s*((?:[^\s"']|"[^"]*"|'[^']*')+)(?=\s|$)""")
+_QUOTES = re.compile(rb"""["']""")
+_ANY_SERVER = TARGETS["redis:7.0"]
+"""The oldest format of libraries; it loses nothing."""
+
+
+class Policy(StrEnum):
+    """What RESTORE does with the libraries that are there."""
+
+    FLUSH = "flush"
+    APPEND = "append"
+    REPLACE = "replace"
+
+
+class Header(NamedTuple):
+    """The first line of a library."""
+
+    name: bytes
+    code: bytes
+    """The rest, with the end of the first line: so line numbers of errors are right."""
+
+
+def check_name(name: bytes) -> None:
+    """Raise RequestError unless a name of a library or function is valid."""
+    if _NAME.fullmatch(name) is None:
+        raise RequestError(
+            "Library names can only contain letters, numbers, or underscores(_) and must be at "
+            "least one character long"
+        )
+
+
+def parse(text: bytes) -> Header:
+    """Return the name and the code of a library; raise RequestError for a wrong header."""
+    if not text.startswith(b"#!"):
+        raise RequestError("Missing library metadata")
+    line, newline, rest = text.partition(b"\n")
+    engine, *words = _words(line) if newline else [b""]
+    if not engine:
+        raise RequestError("Invalid library metadata")
+    name: bytes | None = None
+    for word in words:
+        if word[:5].lower() != b"name=":
+            raise RequestError(f"Invalid metadata value given: {_text(word)}")
+        if name is not None:
+            raise RequestError("Invalid metadata value, name argument was given multiple times")
+        name = word[5:]
+    if name is None:
+        raise RequestError("Library name was not given")
+    check_name(name)
+    if engine[2:].upper() != _ENGINE:
+        raise RequestError(f"Engine '{_text(engine[2:])}' not found")
+    return Header(name, newline + rest)
+
+
+def by_name(texts: Iterable[bytes]) -> dict[bytes, bytes]:
+    """Return libraries by name; one of another engine is named by its first line."""
+    found: dict[bytes, bytes] = {}
+    for each in texts:
+        try:
+            name = parse(each).name
+        except RequestError:
+            name = each.partition(b"\n")[0]
+        found[name] = each
+    return found
+
+
+def _words(line: bytes) -> list[bytes]:
+    """Split a line as a configuration file is split; [b""] if a quote is not closed."""
+    words, at = [], 0
+    while at < len(line.rstrip()):
+        found = _WORD.match(line, at)
+        if found is None:
+            return [b""]
+        words.append(_QUOTES.sub(b"", found[1]))
+        at = found.end()
+    return words
+
+
+def _text(data: bytes) -> str:
+    return data.decode("utf-8", "surrogateescape")
+
+
+def libraries(txn: Txn) -> Libraries:
+    """Return the texts of all libraries by name."""
+    return functions.libraries(txn)
+
+
+def load(txn: Txn, text: bytes, *, replace: bool) -> bytes:
+    """Store a library and return its name; raise RequestError if one of its name exists."""
+    name = parse(text).name
+    if not replace and name in functions.libraries(txn):
+        raise RequestError(f"Library '{_text(name)}' already exists")
+    functions.put_library(txn, name, text)
+    return name
+
+
+def delete(txn: Txn, name: bytes) -> None:
+    """Delete a library; raise RequestError if there is none."""
+    if not functions.delete_library(txn, name):
+        raise RequestError("Library not found")
+
+
+def flush(txn: Txn) -> None:
+    """Delete all libraries."""
+    functions.flush_libraries(txn)
+
+
+def dump(txn: Txn) -> bytes:
+    """Return all libraries as a payload for RESTORE, in the order of their names."""
+    target = TARGETS.get(txn.catalog.limits.dump_target, _ANY_SERVER)
+    found = functions.libraries(txn)
+    return dump_functions(target, [found[name] for name in sorted(found)])
+
+
+def restored(payload: bytes) -> dict[bytes, bytes]:
+    """Return the libraries of a payload by name; raise BadPayload or RequestError."""
+    found: dict[bytes, bytes] = {}
+    for text in restore_functions(payload):
+        name = parse(text).name
+        if name in found:
+            raise RequestError(f"Library '{_text(name)}' already exists")
+        found[name] = text
+    return found
+
+
+def merged(txn: Txn, added: Libraries, policy: Policy) -> Libraries:
+    """Return the libraries after a RESTORE; raise RequestError for a name that is taken."""
+    present = {} if policy is Policy.FLUSH else functions.libraries(txn)
+    if policy is Policy.APPEND:
+        for name in added:
+            if name in present:
+                raise RequestError(f"Library {_text(name)} already exists")
+    return {**present, **added}
+
+
+def restore(txn: Txn, payload: bytes, policy: Policy = Policy.APPEND) -> None:
+    """Store the libraries of a payload."""
+    added = restored(payload)
+    merged(txn, added, policy)
+    if policy is Policy.FLUSH:
+        functions.flush_libraries(txn)
+    for name, text in added.items():
+        functions.put_library(txn, name, text)

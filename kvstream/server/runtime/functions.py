@@ -1,0 +1,218 @@
+"""The functions of one server: the libraries of its store, compiled.
+
+The store has the text of each library. A turn that needs functions compares the texts with those
+that are compiled, so a turn that fails takes nothing back here. Functions have an interpreter of
+their own, as in Redis: what a library keeps in local variables lives until FUNCTION FLUSH, a change
+of the library, or the end of the server.
+"""
+
+import logging
+import time
+from collections.abc import Collection, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Final, NamedTuple
+
+from kvstream.commands.args import integer, text
+from kvstream.commands.command import LATER, Answer
+from kvstream.errors import RequestError
+from kvstream.meta.functions import Libraries
+from kvstream.meta.txn import Txn
+from kvstream.operations import functions
+from kvstream.operations.functions import Policy, parse
+from kvstream.server.runtime.busy import FUNCTION_KILL
+from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.scripts import Scripts
+from kvstream.server.scripting.sandbox import Interpreter
+from kvstream.server.scripting.script import ScriptFlag, script_flags
+
+_log = logging.getLogger(__name__)
+LOAD_S: Final = 0.5
+"""Time in which FUNCTION LOAD must have run a library: Redis's."""
+START_S: Final = 10.0
+"""The same for libraries of the store: they have been loaded before."""
+FUNCTION_BYTES: Final = 200
+"""Memory of a function beside its text, for INFO."""
+
+
+class Function(NamedTuple):
+    """One function."""
+
+    name: bytes
+    library: bytes
+    description: bytes | None
+    flags: frozenset[ScriptFlag]
+
+
+class Functions:
+    """The libraries of functions, and the interpreter that runs them."""
+
+    def __init__(self, scripts: Scripts) -> None:
+        self._scripts = scripts
+        self._interpreter: Interpreter | None = None
+        self._texts: Libraries = {}
+        """The libraries that are compiled, or cannot be."""
+        self._functions: dict[bytes, Function] = {}
+        """By name in small letters."""
+
+    @property
+    def memory(self) -> int:
+        """The bytes that the interpreter takes."""
+        return 0 if self._interpreter is None else self._interpreter.memory
+
+    @property
+    def text_memory(self) -> int:
+        """The bytes that the texts of libraries take, for INFO."""
+        texts = sum(map(len, self._texts.values()))
+        return texts + FUNCTION_BYTES * len(self._functions)
+
+    def counts(self, txn: Txn) -> tuple[int, int]:
+        """Return how many libraries and functions there are."""
+        if not self._scripts.busy.is_on:  # else the store is in use
+            self._update(txn)
+        return len(self._texts), len(self._functions)
+
+    def of(self, txn: Txn, library: bytes) -> list[Function]:
+        """Return the functions of a library."""
+        self._update(txn)
+        return [each for each in self._functions.values() if each.library == library]
+
+    # --- changes --------------------------------------------------------------------------------
+
+    def load(self, txn: Txn, source: bytes, replace: bool) -> bytes:
+        """Store a library, and return its name; raise RequestError if it does not compile."""
+        self._update(txn)
+        name = parse(source).name
+        if not replace and name in self._texts:
+            raise RequestError(f"Library '{text(name)}' already exists")
+        with self._compiled([source], {name}):
+            functions.load(txn, source, replace=True)
+        self._texts = functions.libraries(txn)
+        return name
+
+    def restore(self, txn: Txn, payload: bytes, policy: Policy) -> None:
+        """Store the libraries of a payload, or raise RequestError and store none."""
+        self._update(txn)
+        added = functions.restored(payload)
+        functions.merged(txn, added, policy)  # as in Redis, before the names of functions
+        gone = self._texts.keys() if policy is Policy.FLUSH else added.keys()
+        with self._compiled(added.values(), gone):
+            functions.restore(txn, payload, policy)
+        self._texts = functions.libraries(txn)
+
+    # --- compiled libraries ---------------------------------------------------------------------
+
+    def _update(self, txn: Txn) -> None:
+        """Compile the libraries of the store that have changed, and forget those that are gone."""
+        found = functions.libraries(txn)
+        if found is self._texts:
+            return
+        known = self._texts
+        if not found:
+            self._interpreter = None
+            self._functions.clear()
+        self._forget({name for name in known if known[name] != found.get(name)})
+        self._texts = found
+        for name in sorted(name for name in found if known.get(name) != found[name]):
+            try:
+                with self._compiled([found[name]], (), START_S):
+                    pass
+            except RequestError as error:
+                _log.warning("the functions of %s cannot be used: %s", text(name), error)
+
+    @contextmanager
+    def _compiled(
+        self, sources: Iterable[bytes], gone: Collection[bytes], seconds: float = LOAD_S
+    ) -> Iterator[None]:
+        """Compile libraries; after the block their functions replace those of the libraries gone.
+
+        Raises RequestError, before the block, if one fails or the name of a function is taken.
+        """
+        try:
+            found = [each for source in sources for each in self._compile(source, seconds)]
+            names = {key for key, each in self._functions.items() if each.library not in gone}
+            for each in found:
+                if each.name.lower() in names:
+                    raise RequestError(f"Function {text(each.name)} already exists")
+                names.add(each.name.lower())
+            yield
+        except BaseException:
+            if self._interpreter is not None:
+                self._interpreter.drop_libraries()
+            raise
+        self._forget(gone)
+        if found and self._interpreter is not None:
+            self._interpreter.use_libraries(each.name for each in found)
+        self._functions |= {each.name.lower(): each for each in found}
+
+    def _forget(self, libraries: Collection[bytes]) -> None:
+        """Forget the functions of libraries."""
+        for each in [each for each in self._functions.values() if each.library in libraries]:
+            del self._functions[each.name.lower()]
+            self._scripts.quick.discard(each.name.lower())
+            if self._interpreter is not None:
+                self._interpreter.forget(each.name)
+
+    def _compile(self, source: bytes, seconds: float) -> list[Function]:
+        """Return the functions that a library registers; raise RequestError if it fails."""
+        header = parse(source)
+        if self._interpreter is None:
+            self._interpreter = self._scripts.new_interpreter()
+        self._scripts.load_until = time.monotonic() + seconds
+        try:
+            found = self._interpreter.load_library(header.code)
+        finally:
+            self._scripts.load_until = None
+        if not found:
+            raise RequestError("No functions registered")
+        return [
+            Function(
+                each.name,
+                header.name,
+                None if isinstance(each.description, bool) else each.description,
+                script_flags(each.flags),
+            )
+            for each in found
+        ]
+
+    # --- calls ----------------------------------------------------------------------------------
+
+    def call(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
+        """Run FCALL; ``reads``: the function may not write."""
+        scripts = self._scripts
+        if scripts.waits(client, argv[1].lower()):
+            return LATER
+        scripts.show(client, argv)
+        self._update(txn)
+        function = self._functions.get(argv[1].lower())
+        if function is None:
+            if self._texts and self._interpreter is None:
+                scripts.new_interpreter()  # raises NoLua
+            raise RequestError("Function not found")
+        values, keys = _arguments(argv)
+        if reads and ScriptFlag.NO_WRITES not in function.flags:
+            raise RequestError("Can not execute a script with write flag using *_ro command.")
+        interpreter = self._interpreter
+        assert interpreter is not None
+        interpreter.make_room(2 * sum(map(len, values)))
+        if not interpreter.has(function.name):  # its Lua state ran out of memory, and is a new one
+            with self._compiled([self._texts[function.library]], {function.library}, START_S):
+                pass
+        scripts.busy.request = argv
+        return scripts.call(
+            *(interpreter, function.name, txn, client, values, keys, function.flags, reads),
+            command="fcall_ro" if reads else "fcall",
+            kill=FUNCTION_KILL,
+        )
+
+
+def _arguments(argv: Argv) -> tuple[Argv, int]:
+    """Return the arguments of a function, and how many of them are keys."""
+    try:
+        keys = integer(argv[2])
+    except RequestError:
+        raise RequestError("Bad number of keys provided") from None
+    if keys > len(argv) - 3:
+        raise RequestError("Number of keys can't be greater than number of args")
+    if keys < 0:
+        raise RequestError("Number of keys can't be negative")
+    return argv[3:], keys

@@ -1,0 +1,330 @@
+"""Pub/sub: who is subscribed to what, and the messages on their way to subscribers.
+
+``publish`` is the only door to subscribers. A message is one object among the replies of its turn:
+it is sent once the turn is committed, and dropped if the turn fails. Then its bytes, encoded once
+for each protocol, are appended to the unsent messages of each receiver. These are sent in slices
+between turns, so that a message to thousands of clients delays nobody. A client with a reply in the
+same turn gets its messages at once, in order with the reply.
+"""
+
+from collections import deque
+from collections.abc import Callable, Container, Sequence
+from time import perf_counter
+from typing import Final, NamedTuple, cast
+
+from kvstream.commands.replies import RESP2, RESP3
+from kvstream.server.runtime.client import Client, Kept, Kind
+from kvstream.types.glob import matcher
+
+SLICE_S: Final = 0.001
+"""Time for messages between two turns."""
+SENT_TOGETHER: Final = 16
+"""Clients that are sent to before the clock is looked at."""
+NAME_BYTES: Final = 200
+"""Memory of a subscription beside the bytes of its name."""
+ROUTES_MAX: Final = 1024
+"""Channels whose receivers are kept ready; beyond that all are looked up again."""
+ROUTE_NAME_MAX: Final = 1024
+"""Bytes of the name of such a channel."""
+UNSENT_MAX: Final = 64 << 20
+"""Bytes to be sent above which a slice takes longer, so that publishers wait."""
+
+Heads = list[tuple[bytes, tuple[Client, ...]]]
+"""Bytes and the clients that get them."""
+
+
+class Route(NamedTuple):
+    """The receivers of a channel's messages."""
+
+    receivers: int
+    heads: Heads
+    """The begin of the message, up to its text."""
+
+
+class _Nobody:
+    """The client of a message, which answers nobody."""
+
+    closing, lost, paged = False, True, False
+
+
+class Message:
+    """A published message among the replies of its turn."""
+
+    __slots__ = ("parts",)
+    client: Client = cast(Client, _Nobody())
+
+    def __init__(self, parts: Heads) -> None:
+        self.parts = parts
+        """The encoded message."""
+
+    def encoded(self) -> bytes:
+        return b""
+
+    def memory(self) -> int:
+        """Return the bytes that the message takes while it waits."""
+        return sum([len(data) for data, _ in self.parts])
+
+    def fail(self, error: object) -> None:
+        """Drop the message: its turn is not durable."""
+        self.parts = []
+
+
+class PubSub:
+    """The subscriptions of one server's clients, and their unsent messages."""
+
+    def __init__(self, deliver: Callable[[Message], None], streaming: Container[Client]) -> None:
+        """``deliver`` puts a message among the replies of the turn.
+
+        ``streaming`` has the clients that are in the middle of a reply.
+        """
+        self._deliver, self._streaming = deliver, streaming
+        self.is_used = False
+        """Whether there are subscribers or unsent messages; it may stay True for a while."""
+        self.published = 0
+        """Messages, with subscribers or without."""
+        self.clients: dict[Client, int] = {}
+        """The subscribed clients, and the bytes of memory that their subscriptions take."""
+        self.names: dict[Kind, dict[bytes, dict[Client, None]]] = {kind: {} for kind in Kind}
+        """The subscribers by channel or pattern."""
+        self._tests: dict[bytes, Callable[[bytes], bool]] = {}
+        """The matchers of the patterns."""
+        self._routes: dict[Kind, dict[bytes, Route]] = {Kind.CHANNEL: {}, Kind.SHARD: {}}
+        self._groups: dict[tuple[Kind, bytes], Heads] = {}
+        """The subscribers of a channel or pattern by the first byte of their messages."""
+        self._unsent: dict[Client, list[bytes]] = {}
+        self._unsent_bytes = 0
+        self.queue: deque[Client] = deque()
+        """The clients with unsent messages, first come first served."""
+        self.behind: dict[Client, list[bytes]] = {}
+        """Messages that wait until a streamed reply is complete."""
+
+    # --- subscriptions --------------------------------------------------------------------------
+
+    def subscribe(self, client: Client, kind: Kind, name: bytes) -> None:
+        """Subscribe a client to a channel or pattern."""
+        if client.subscriptions is None:
+            client.subscriptions = {each: {} for each in Kind}
+            self.clients[client] = 0
+            self.is_used = True
+        if name in client.subscriptions[kind]:
+            return
+        self.clients[client] += NAME_BYTES + len(name)
+        client.subscriptions[kind][name] = None
+        self.names[kind].setdefault(name, {})[client] = None
+        if kind is Kind.PATTERN and name not in self._tests:
+            self._tests[name] = matcher(name)
+        self._changed(kind, name)
+
+    def unsubscribe(self, client: Client, kind: Kind, name: bytes) -> None:
+        """Unsubscribe a client, if it is subscribed."""
+        held = client.subscriptions
+        if held is None or name not in held[kind]:
+            return
+        del held[kind][name]
+        self.clients[client] -= NAME_BYTES + len(name)
+        subscribers = self.names[kind][name]
+        del subscribers[client]
+        if not subscribers:
+            del self.names[kind][name]
+            if kind is Kind.PATTERN:
+                del self._tests[name]
+        self._changed(kind, name)
+        if not any(held.values()):
+            client.subscriptions = None
+            del self.clients[client]
+
+    def leave(self, client: Client) -> None:
+        """Unsubscribe a client from everything."""
+        for kind in Kind:
+            for name in names_of(client, kind):
+                self.unsubscribe(client, kind, name)
+
+    def forget(self, client: Client) -> None:
+        """Forget a client that is gone."""
+        self.leave(client)
+        self._take(client)
+        self.behind.pop(client, None)
+
+    def switched(self) -> None:
+        """Note that a subscriber has switched its protocol."""
+        self._groups.clear()
+        for routes in self._routes.values():
+            routes.clear()
+
+    def _changed(self, kind: Kind, name: bytes) -> None:
+        self._groups.pop((kind, name), None)
+        if kind is Kind.PATTERN:
+            self._routes[Kind.CHANNEL].clear()
+        else:
+            self._routes[kind].pop(name, None)
+
+    # --- publishing -----------------------------------------------------------------------------
+
+    def publish(self, channel: bytes, message: bytes, shard: bool = False) -> int:
+        """Send a message with the replies of this turn; return the number of receivers.
+
+        A client that is subscribed to the channel and to patterns gets it, and counts, for each.
+        Call it in the executor's thread; outside a turn the message is sent at once.
+        """
+        self.published += 1
+        if not self.clients:
+            return 0
+        kind = Kind.SHARD if shard else Kind.CHANNEL
+        route = self._routes[kind].get(channel) or self._find(kind, channel)
+        if route.receivers:
+            body = b"$%d\r\n%b\r\n" % (len(message), message)
+            self._deliver(Message([(head + body, clients) for head, clients in route.heads]))
+        return route.receivers
+
+    def _find(self, kind: Kind, channel: bytes) -> Route:
+        """Find the receivers of a channel, and keep them ready."""
+        begin = _begin(b"%bmessage" % kind.value.encode(), channel)
+        heads = self._heads(kind, channel, begin)
+        if kind is Kind.CHANNEL:
+            for pattern, matches in self._tests.items():
+                if matches(channel):
+                    heads += self._heads(
+                        Kind.PATTERN, pattern, _begin(b"pmessage", pattern, channel)
+                    )
+        route, routes = (
+            Route(sum([len(clients) for _, clients in heads]), heads),
+            self._routes[kind],
+        )
+        if len(channel) <= ROUTE_NAME_MAX:
+            if len(routes) >= ROUTES_MAX:
+                routes.clear()
+            routes[channel] = route
+        return route
+
+    def _heads(self, kind: Kind, name: bytes, begin: bytes) -> Heads:
+        """Return the begin of a message for the subscribers of each protocol."""
+        subscribers = self.names[kind].get(name)
+        if subscribers is None:
+            return []
+        groups = self._groups.get((kind, name))
+        if groups is None:
+            found = (
+                (sign, tuple([client for client in subscribers if client.protocol == protocol]))
+                for sign, protocol in ((b"*", RESP2), (b">", RESP3))
+            )
+            groups = self._groups[kind, name] = [group for group in found if group[1]]
+        return [(sign + begin, clients) for sign, clients in groups]
+
+    # --- sending --------------------------------------------------------------------------------
+
+    def concerns(self, slots: Sequence[Kept]) -> bool:
+        """Return whether messages are among the replies of a turn, or before them."""
+        if self._unsent or self.behind:
+            return True
+        self.is_used = bool(self.clients)
+        for slot in slots:  # noqa: SIM110 - any() takes three times as long
+            if type(slot) is Message:
+                return True
+        return False
+
+    def append(self, messages: list[Message]) -> None:
+        """Append messages to what their receivers have not been sent yet.
+
+        Messages in a row to the same receivers are joined first.
+        """
+        texts: list[bytes] = []
+        before: tuple[Client, ...] = ()
+        for message in messages:
+            for data, clients in message.parts:
+                if clients is not before:
+                    self._append(b"".join(texts), before)
+                    texts, before = [], clients
+                texts.append(data)
+        self._append(b"".join(texts), before)
+
+    def _append(self, data: bytes, clients: tuple[Client, ...]) -> None:
+        unsent, queue = self._unsent, self.queue
+        self._unsent_bytes += len(data) * len(clients)
+        for client in clients:
+            before = unsent.get(client)
+            if before is None:
+                unsent[client] = [data]
+                queue.append(client)
+            else:
+                before.append(data)
+
+    def append_reply(self, client: Client, reply: bytes) -> None:
+        """Append a reply; ``send`` must be called."""
+        self._unsent.setdefault(client, []).append(reply)
+        self._unsent_bytes += len(reply)
+
+    def send(self, client: Client) -> None:
+        """Send what is unsent of a client."""
+        data = self._take(client)
+        if not data or client.lost:
+            return
+        if client in self._streaming:
+            self.behind.setdefault(client, []).append(data)
+            return
+        if client in self.behind:
+            data = b"".join((*self.behind.pop(client), data))
+        client.send(data)
+
+    def _take(self, client: Client) -> bytes:
+        """Remove and return what is unsent of a client."""
+        parts = self._unsent.pop(client, None)
+        if parts is None:
+            return b""
+        data = parts[0] if len(parts) == 1 else b"".join(parts)
+        self._unsent_bytes -= len(data)
+        return data
+
+    def memory_of(self, client: Client) -> int:
+        """Return the bytes that a client's subscriptions and waiting messages take."""
+        return self.clients.get(client, 0) + self.unread_of(client)
+
+    def unread_of(self, client: Client) -> int:
+        """Return the bytes of the messages that wait behind a client's streamed reply."""
+        return sum(map(len, self.behind[client])) if client in self.behind else 0
+
+    def send_some(self) -> None:
+        """Send messages for SLICE_S; for longer while there are too many."""
+        if self.behind:
+            for client in [each for each in self.behind if each not in self._streaming]:
+                client.send(b"".join(self.behind.pop(client)))
+        queue, sent = self.queue, 0
+        until = perf_counter() + SLICE_S
+        while queue:
+            self.send(queue.popleft())
+            sent += 1
+            if sent % SENT_TOGETHER or self._unsent_bytes > UNSENT_MAX:
+                continue
+            if perf_counter() >= until:
+                return
+
+
+def names_of(client: Client, kind: Kind) -> list[bytes]:
+    """Return what a client is subscribed to."""
+    return [] if client.subscriptions is None else list(client.subscriptions[kind])
+
+
+def has_forbidden(client: Client) -> bool:
+    """Return whether a client is subscribed to something that its user may not use."""
+    return any(
+        not client.user.allows_channel(name, kind is Kind.PATTERN)
+        for kind in Kind
+        for name in names_of(client, kind)
+    )
+
+
+def subscribed(client: Client, kind: Kind) -> int:
+    """Return the count that the replies of a kind's commands show.
+
+    Channels and patterns count together, shard channels for themselves.
+    """
+    held = client.subscriptions
+    if held is None:
+        return 0
+    counted = (kind,) if kind is Kind.SHARD else (Kind.CHANNEL, Kind.PATTERN)
+    return sum([len(held[each]) for each in counted])
+
+
+def _begin(*words: bytes) -> bytes:
+    """Return the begin of a message after its first byte, up to the text."""
+    strings = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
+    return b"%d\r\n%b" % (len(words) + 1, b"".join(strings))

@@ -1,0 +1,527 @@
+"""Scripts at work: one script runs in its turn's transaction, as EXEC's queue does.
+
+Its commands see each other's writes and are committed together. As in Redis an error ends the
+script, and what it has written before stays. A failure of the store undoes the turn, and the script
+runs again in a turn of its own.
+"""
+
+import logging
+import time
+from typing import Any, Final
+
+from kvstream.commands.args import integer
+from kvstream.commands.command import (
+    FIRST,
+    LATER,
+    Answer,
+    Blocked,
+    Command,
+    Container,
+    Flag,
+    Table,
+    spellings,
+)
+from kvstream.commands.replies import (
+    OK,
+    RESP2,
+    RESP3,
+    Boolean,
+    ErrorReply,
+    NullArray,
+    Reply,
+    Shared,
+)
+from kvstream.commands.table import find
+from kvstream.errors import RequestError
+from kvstream.logs import NOTICE, Throttle
+from kvstream.meta.txn import Txn
+from kvstream.resp.replies import encode
+from kvstream.server.acl import NoPermission
+from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
+from kvstream.server.runtime.client import Argv, Client, Server
+from kvstream.server.runtime.dispatch import Calls, name_of
+from kvstream.server.runtime.pipelines import Plain, plain_of
+from kvstream.server.scripting.sandbox import (
+    FULL,
+    INTERNAL_ERROR,
+    LOAD_TIMEOUT,
+    SMALL,
+    Failure,
+    Interpreter,
+    Wire,
+)
+from kvstream.server.scripting.script import Script, ScriptCache, ScriptFlag, parsed, sha1
+
+_log = logging.getLogger(__name__)
+VERSION: Final = b"8.10.0"
+"""``redis.REDIS_VERSION``: that of INFO."""
+VERSION_NUMBER: Final = 0x00080A00
+_LEVELS = (logging.DEBUG, logging.INFO, NOTICE, logging.WARNING)
+_ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
+"""What the second value of a command's result says, as ``sandbox.lua`` has it."""
+_NO_LIMIT: Final = 1 << 40
+QUICK_MAX: Final = 10_000
+"""Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""
+_FEW = {b"%d" % count: count for count in range(10)}
+"""Counts of keys as nearly all scripts have them."""
+_I64_MIN, _I64_END = -(1 << 63), 1 << 63
+_UNKNOWN = b"ERR Unknown Redis command called from script", _REFUSED
+_WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
+_NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
+_READ_ONLY = b"ERR Write commands are not allowed from read-only scripts.", _REFUSED
+_OOM = b"OOM command not allowed when used memory > 'maxmemory'.", _REFUSED
+_OOM_AT_START = ErrorReply(
+    "OOM",
+    "allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
+)
+_NO_RIGHT = {
+    "cmd": b"ERR The user executing the script can't run this command or subcommand",
+    "key": b"ERR The user executing the script can't access at least one of the keys mentioned in "
+    b"the command arguments",
+    "channel": b"ERR The user executing the script can't publish to the channel mentioned in the "
+    b"command",
+}
+"""The refusals of the ACL, by its kinds."""
+_STOPPING = ErrorReply("ERR", "the server stops and runs no scripts")
+
+
+class NoScript(RequestError):
+    """EVALSHA names a script that the server does not keep."""
+
+    code = "NOSCRIPT"
+
+    def __init__(self) -> None:
+        super().__init__("No matching script. Please use EVAL.")
+
+
+class Scripts:
+    """The scripts of one server and their interpreter; it is the host that scripts call."""
+
+    def __init__(self, server: Server, calls: Calls, commands: Table) -> None:
+        self._server, self._calls, self._commands = server, calls, commands
+        self.cache = ScriptCache(self._forget)
+        self._interpreter: Interpreter | None = None
+        self._running: Interpreter | None = None
+        self._throttle = Throttle()
+        self._client: Client | None = None
+        """The client whose script runs."""
+        self._txn: Txn | None = None
+        self._is_read_only = self._allows_oom = False
+        self.busy = Busy(lambda: server.options.busy_reply_ms)
+        calls.prepare_scripts = self.busy.prepare
+        self._protocol = RESP2
+        """The protocol in which the script gets replies."""
+        self._is_plain = False
+        """The client and the server are in no special state: plain commands take the short way."""
+        self._plain = plain_calls(calls, commands)
+        self._usage = server.engine.catalog.index.usage
+        self._caching: bool | None = None
+        self.quick: set[bytes] = set()
+        """Scripts, and functions in small letters, whose last run was not slow."""
+        self.load_until: float | None = None
+        """The monotonic time at which the library that is loaded must have run."""
+        self._failure: BaseException | None = None
+        """What has failed inside a command: the turn fails with it."""
+
+    @property
+    def interpreter(self) -> Interpreter:
+        """The interpreter of scripts, made by the first of them."""
+        if self._interpreter is None:
+            self._interpreter = self.new_interpreter()
+        return self._interpreter
+
+    def new_interpreter(self) -> Interpreter:
+        """Return an interpreter whose host this is."""
+        return Interpreter(self, self._server.options.script_memory, VERSION, VERSION_NUMBER)
+
+    @property
+    def memory(self) -> int:
+        """The bytes that the interpreter takes."""
+        return 0 if self._interpreter is None else self._interpreter.memory
+
+    # --- the scripts that are kept --------------------------------------------------------------
+
+    def load(self, source: bytes, stays: bool = True) -> Script:
+        """Keep a script, or raise RequestError if it cannot be compiled."""
+        script = self.cache.find(source)
+        if script is None:
+            script = parsed(sha1(source), source)
+            self.interpreter.load(script.sha, script.body)
+            self.cache.add(script, stays)
+        elif stays and not script.stays:
+            self.cache.keep(script)
+        return script
+
+    def source_of(self, sha: bytes) -> bytes:
+        """Return the text of a script, or raise NoScript."""
+        script = self.cache.get(sha)
+        if script is None:
+            raise NoScript
+        return script.source
+
+    def flush(self) -> None:
+        """Forget all scripts, and the interpreter with them."""
+        self.cache.clear()
+        self._interpreter = None
+
+    def _forget(self, script: Script) -> None:
+        if self._interpreter is not None:
+            self._interpreter.forget(script.sha)
+
+    # --- running --------------------------------------------------------------------------------
+
+    def run_text(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
+        """Run EVAL; ``reads``: the script may not write."""
+        values, keys = arguments(argv)
+        script = self.load(argv[1], stays=False)
+        if self.waits(client, script.sha):
+            return LATER
+        self.show(client, argv)
+        return self._run(txn, client, script, values, keys, reads, "eval")
+
+    def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
+        """Run EVALSHA."""
+        values, keys = arguments(argv)
+        script = self.cache.get(argv[1])
+        if script is None:
+            raise NoScript
+        if self.waits(client, script.sha):
+            return LATER
+        self.show(client, argv)
+        return self._run(txn, client, script, values, keys, reads, "evalsha")
+
+    def waits(self, client: Client, name: bytes) -> bool:
+        """Whether a script or function must wait for the next turn.
+
+        One that may run for long begins a turn: clients whose requests have run before it in the
+        same turn would wait for their replies as long as it runs.
+        """
+        busy = self.busy
+        if busy.awaits_first:
+            return client.steps and busy.prepare()
+        if name in self.quick or not (busy.may_suspend and client.steps):
+            return False
+        return not self._server.is_alone(client)
+
+    def show(self, client: Client, argv: Argv) -> None:
+        """Send the request to MONITOR, before the calls of its script."""
+        if self._calls.monitors:
+            self._calls.show(client, argv)
+
+    def _run(
+        self,
+        txn: Txn,
+        client: Client,
+        script: Script,
+        values: Argv,
+        keys: int,
+        reads: bool,
+        command: str,
+    ) -> Reply:
+        interpreter = self.interpreter
+        interpreter.make_room(2 * sum(map(len, values)) if values else 0)
+        if not interpreter.has(script.sha):
+            interpreter.load(script.sha, script.body)
+        flags = script.flags if script.has_flags else None
+        command += "_ro" if reads else ""
+        return self.call(
+            *(interpreter, script.sha, txn, client, values, keys, flags, reads), command=command
+        )
+
+    def call(
+        self,
+        interpreter: Interpreter,
+        name: bytes,
+        txn: Txn,
+        client: Client,
+        values: Argv,
+        keys: int,
+        flags: frozenset[ScriptFlag] | None,
+        reads: bool,
+        command: str,
+        kill: str = SCRIPT_KILL,
+    ) -> Reply:
+        """Run a loaded script or function; the first ``keys`` of its arguments are keys.
+
+        ``command`` is the name of the command that runs it, in small letters, and ``kill`` the one
+        that ends it. ``flags`` are None for a script without them. ``reads``: it may only read.
+        """
+        if self.busy.is_stopping:
+            return _STOPPING
+        calls = self._calls
+        self._is_read_only = self._allows_oom = reads
+        if flags is not None:
+            self._is_read_only |= ScriptFlag.NO_WRITES in flags
+            self._allows_oom |= ScriptFlag.ALLOW_OOM in flags
+            if calls.crowded and not (self._allows_oom or self._is_read_only):
+                return _OOM_AT_START
+        tracking = calls.trackers.clients.get(client)
+        self._caching = None if tracking is None else tracking.caching
+        self._is_plain = client.user.free and not (calls.is_odd or client.no_touch)
+        self._running, self._client, self._txn = interpreter, client, txn
+        self.busy.begin(name, kill)
+        db, protocol, in_exec, pages = client.db, client.protocol, client.in_exec, client.pages
+        self._protocol = client.protocol = RESP2
+        client.in_exec, client.pages, calls.in_script = True, False, True
+        last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
+        try:
+            result = interpreter.run(name, values, keys, protocol, reply_max)
+        finally:
+            client.protocol, client.in_exec, client.pages = protocol, in_exec, pages
+            client.last_command, calls.in_script = last_command, False
+            if client.db != db:
+                client.select(db)
+            self._client = self._txn = None
+            failure, self._failure = self._failure, None
+            self._note_time(name.lower())
+        if failure is not None:
+            raise failure
+        if type(result) is Failure:
+            return self._error(result, name, command)
+        return reply_of(result, protocol, self._protocol)
+
+    def _note_time(self, name: bytes) -> None:
+        """Note whether a script or function has ended soon."""
+        if self.busy.is_slow:
+            self.quick.discard(name)
+        elif name not in self.quick:
+            if len(self.quick) >= QUICK_MAX:
+                self.quick.clear()
+            self.quick.add(name)
+
+    def _error(self, failure: Failure, name: bytes, command: str) -> ErrorReply:
+        """Count a script of ``command`` that has failed, and return its reply."""
+        message, statistics = failure.message, self._calls.statistics
+        statistics.of(command).failed += 1
+        if not failure.counted:
+            statistics.count_error(_code(message))
+        if failure.position is not None:
+            message += b" script: %b, on %b." % (name, failure.position)
+        return _error_reply(message)
+
+    # --- what scripts call ----------------------------------------------------------------------
+
+    def command(self, *argv: Any) -> Any:
+        """Run a command of the script; return its reply as the sandbox takes it."""
+        try:
+            found = self._plain.get(argv[0]) if self._is_plain else None
+            if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
+                return self._answer(list(argv))
+            if found.writes:
+                if self._is_read_only:
+                    return self._answer(list(argv))
+                self.busy.has_written = True
+            return self._answer_plain(found, list(argv))
+        except BaseException as error:
+            self._failure = error
+            return False, _DEAD
+
+    def _answer_plain(self, found: Plain, argv: Argv) -> Any:
+        """Run a plain command of a client in no special state, as ``Pipelines.run`` does."""
+        interpreter, client, txn, calls = self._running, self._client, self._txn, self._calls
+        if interpreter is None or client is None or txn is None or interpreter.is_full():
+            return FULL
+        statistics, clock, missing = calls.statistics, calls.clock, txn.missing
+        if found.grows:
+            txn.frees = False
+        began = clock()
+        try:
+            reply = found.run(txn, client, argv)
+        except RequestError as error:
+            statistics.failed(found.name, error.code)
+            reply = ErrorReply.of(error)
+        spent = clock() - began
+        row = statistics.of(found.name)
+        row.ran(spent)
+        client.commands_run += 1
+        name = client.prefix + argv[1]
+        if found.counts:
+            is_miss = name in missing
+            statistics.keyspace_misses += is_miss
+            statistics.keyspace_hits += not is_miss
+        if found.uses:
+            self._usage.note_one(name, txn.now_ms)
+        if missing:
+            missing.clear()
+        if found.writes:
+            shows_none = txn.noted or (found.shows_change and not reply)
+            row.idle += (shows_none or not txn.dirty) and type(reply) is not ErrorReply
+            txn.noted = False
+        if spent >= calls.noted_s:
+            calls.note_slow(client, found.command, argv, spent)
+        kind = type(reply)
+        if kind is int or (kind is bytes and len(reply) <= SMALL):  # type: ignore[arg-type]
+            return reply
+        return True if reply is OK else self._result(reply, interpreter)
+
+    def _answer(self, argv: Argv) -> Any:
+        """Run any command, or refuse it."""
+        interpreter, client, txn = self._running, self._client, self._txn
+        if interpreter is None or client is None or txn is None:
+            return _NOT_ALLOWED
+        if not interpreter.has_room():
+            return FULL
+        found = self._find(argv)
+        if isinstance(found, tuple):
+            return self._refused(argv, found)
+        refusal = self._refusal(client, found, argv, txn)
+        if refusal is not None:
+            return self._refused(argv, refusal)
+        if found.writes:
+            self.busy.has_written = True
+        return self._result(self._calls.answer(client, found, argv, txn), interpreter)
+
+    def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
+        """Return the command of a request, or the refusal."""
+        found = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
+        if isinstance(found, Container):
+            if len(argv) > 1:
+                found = found.subcommands.get(argv[1].lower())
+            elif found.alone is None:
+                return _WRONG_NUMBER
+            else:
+                found = found.alone
+        if found is None:
+            return _UNKNOWN
+        assert isinstance(found, Command)
+        if len(argv) != found.arity and not 0 < -found.arity <= len(argv):
+            return _WRONG_NUMBER
+        return _NOT_ALLOWED if Flag.NOSCRIPT in found.flags else found
+
+    def _refusal(
+        self, client: Client, command: Command, argv: list[bytes], txn: Txn
+    ) -> tuple[bytes, int] | None:
+        """Return the refusal of a command that the script may not run now."""
+        calls = self._calls
+        if not client.user.free:
+            try:
+                client.user.check(command, argv)
+            except NoPermission as error:
+                calls.deny(client, error.kind, error.object, client.user.name)
+                return _NO_RIGHT[error.kind], _REFUSED
+        if self._is_read_only and (command.writes or Flag.MAY_REPLICATE in command.flags):
+            return _READ_ONLY
+        if command.writes and calls.read_only is not None:
+            return calls.read_only.line, _REFUSED
+        if command.grows:
+            if calls.crowded and not self._allows_oom and not self.busy.has_written:
+                return _OOM
+            txn.frees = False
+        if self._caching is not None:
+            calls.trackers.clients[client].caching = self._caching
+        return None
+
+    def _refused(self, argv: list[bytes], refusal: tuple[bytes, int]) -> tuple[bytes, int]:
+        """Count a refusal; the error of the script does not count again."""
+        message = refusal[0]
+        self._calls.statistics.rejected(_code(message), name_of(argv, self._commands))
+        return message, _FAILED
+
+    def _result(self, reply: Any, interpreter: Interpreter) -> Any:
+        """Return a reply as the sandbox takes it; a command that would block has timed out."""
+        kind = type(reply)
+        if kind is Blocked:
+            reply = reply.expired
+            kind = type(reply)
+        if kind is int:
+            return reply
+        if kind is bytes:
+            if len(reply) > SMALL and not interpreter.has_room(len(reply)):
+                return FULL
+            return reply
+        if reply is None or kind is NullArray:
+            return False if self._protocol == RESP2 else None
+        if reply is OK:
+            return True
+        if type(reply) is ErrorReply:
+            return reply.line, _FAILED
+        wire = encode(reply, self._protocol)
+        if len(wire) > SMALL and not interpreter.has_room(8 * len(wire)):
+            return FULL
+        return wire, _ENCODED
+
+    def permitted(self, *argv: Any) -> bool | None:
+        """Return whether the user may run a command; None: there is none."""
+        client = self._client
+        assert client is not None
+        try:
+            client.user.check(find(argv, self._commands), argv)
+        except NoPermission:
+            return False
+        except RequestError:
+            return None
+        return True
+
+    def sha1hex(self, data: bytes) -> bytes | None:
+        """Return the SHA-1 of a text; None if there is not enough memory."""
+        return None if self._running is None or self._running.is_full() else sha1(data)
+
+    def log(self, level: int, message: bytes) -> None:
+        """Write a line of a script to the log."""
+        self._throttle.log(_log, _LEVELS[level], "%s", message.decode("utf-8", "backslashreplace"))
+
+    def set_resp(self, protocol: int) -> None:
+        """Set the protocol in which the script gets replies."""
+        assert self._client is not None
+        self._protocol = self._client.protocol = protocol
+
+    def tick(self) -> int | None:
+        """Return the number of the error that ends the script now."""
+        if self.load_until is not None:
+            return LOAD_TIMEOUT if time.monotonic() > self.load_until else None
+        try:
+            return self.busy.tick()
+        except BaseException as error:
+            self._failure = error
+            return INTERNAL_ERROR
+
+
+def plain_calls(calls: Calls, commands: Table) -> dict[bytes, Plain]:
+    """Return the commands of one key that scripts may run, by their names as scripts write them."""
+    rows = [row for row in commands.values() if isinstance(row, Command) and row.keys == FIRST]
+    return {
+        word: plain_of(calls, row)
+        for row in rows
+        if not (row.is_admin or row.is_immediate or Flag.NOSCRIPT in row.flags)
+        for word in spellings(row.name)
+    }
+
+
+def arguments(argv: Argv) -> tuple[Argv, int]:
+    """Return the arguments of a script, and how many of them are keys."""
+    count = argv[2]
+    keys = _FEW[count] if count in _FEW else integer(count)
+    if keys > len(argv) - 3:
+        raise RequestError("Number of keys can't be greater than number of args")
+    if keys < 0:
+        raise RequestError("Number of keys can't be negative")
+    return argv[3:], keys
+
+
+def _code(line: bytes) -> str:
+    return line.partition(b" ")[0].decode("utf-8", "surrogateescape")
+
+
+def _error_reply(line: bytes) -> ErrorReply:
+    code, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
+    return ErrorReply(code, rest)
+
+
+def reply_of(result: Any, protocol: int, resp: int) -> Reply:
+    """Return the reply of a script's result."""
+    kind = type(result)
+    if kind is bytes:
+        return result  # type: ignore[no-any-return]
+    if kind is Wire:
+        return Shared(result.data, {protocol: result.data})
+    if kind is bool:
+        if resp == RESP3:
+            return Boolean(result)
+        return 1 if result else None
+    if kind is float:
+        if result != result or not -(2.0**63) <= result < 2.0**63:
+            return _I64_MIN
+        return int(result)
+    if kind is int:
+        return result if _I64_MIN <= result < _I64_END else _I64_MIN
+    return None
