@@ -1,0 +1,28 @@
+"""The programs, in the order of the page that lists them."""
+
+from tests.programs import (
+    django_redis,
+    faststream,
+    iredis,
+    limits,
+    npm,
+    redis_py,
+    redis_sentinel,
+    taskiq_redis,
+    tcl,
+    walrus,
+)
+from tests.programs.outcomes import Program
+
+PROGRAMS: tuple[Program, ...] = (
+    *taskiq_redis.PROGRAMS,
+    *faststream.PROGRAMS,
+    *redis_py.PROGRAMS,
+    *limits.PROGRAMS,
+    *django_redis.PROGRAMS,
+    *walrus.PROGRAMS,
+    *npm.PROGRAMS,
+    *iredis.PROGRAMS,
+    *redis_sentinel.PROGRAMS,
+    *tcl.PROGRAMS,
+)

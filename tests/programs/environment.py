@@ -1,0 +1,150 @@
+"""Install programs of PyPI, npm and Debian at pinned versions, each into a folder of its own.
+
+The folders lie in `.venv/programs` and serve every later run; `make clean` removes them.
+"""
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+
+CACHE = Path(sys.prefix) / "programs"
+PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0")
+INSTALL_S_MAX = 600
+_READY = ".ready"
+_PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
+_APT_SOURCES = (Path("/etc/apt/sources.list"), Path("/etc/apt/sources.list.d"))
+
+
+class Missing(Exception):
+    """A program cannot be installed; the message says why."""
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    """Return the environment of a program: without what pytest and coverage put into ours."""
+    ours = ("PYTEST_", "COV_", "COVERAGE_", "KVSTREAM_", "PYTHONPATH", "DJANGO_")
+    kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
+    return {**kept, **more}
+
+
+def _install(name: str, content: tuple[str, ...], make: Callable[[Path], None]) -> Path:
+    """Return the folder of this content; make it if no earlier run has completed it."""
+    digest = hashlib.sha256("\n".join((sys.version, *content)).encode()).hexdigest()[:12]
+    folder = CACHE / f"{name}-{digest}"
+    if not (folder / _READY).exists():
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        make(folder)
+        (folder / _READY).touch()
+    return folder
+
+
+def _run(*command: str | Path, folder: Path | None = None) -> None:
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env=clean_environment(),
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=INSTALL_S_MAX,
+    )
+    if done.returncode != 0:
+        raise Missing(f"{' '.join(map(str, command[:6]))} ... failed: {done.stdout[-600:]}")
+
+
+def python_with(name: str, *requirements: str) -> Path:
+    """Return the interpreter of a virtual environment with these packages of PyPI."""
+
+    def make(folder: Path) -> None:
+        _run(sys.executable, "-m", "venv", "--without-pip", folder)
+        interpreter = folder / "bin" / "python"
+        _run(*_PIP, "--python", interpreter, "install", "--quiet", *requirements)
+
+    return _install(name, requirements, make) / "bin" / "python"
+
+
+def source_of(package: str, version: str) -> Path:
+    """Return the unpacked source distribution of a package of PyPI: it carries the tests."""
+
+    def make(folder: Path) -> None:
+        wanted = f"{package}=={version}"
+        options = ("--quiet", "--no-deps", "--no-binary", package, "--dest", folder)
+        _run(*_PIP, "download", *options, wanted)
+        (archive,) = folder.glob("*.tar.gz")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder, filter="data")
+
+    folder = _install(f"{package}-source", (version,), make)
+    (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
+    return unpacked
+
+
+def node_program() -> str:
+    """Return the path of Node.js: the system's, or that of the development tools."""
+    path = shutil.which("node", path=f"{os.environ['PATH']}:{sysconfig.get_path('scripts')}")
+    if path is None:
+        raise Missing("Node.js is not installed: make clients")
+    return path
+
+
+def node_modules(name: str, *packages: str) -> Path:
+    """Return the folder `node_modules` with these packages of npm."""
+
+    def make(folder: Path) -> None:
+        npm = Path(node_program()).with_name("npm")
+        (folder / "package.json").write_text('{"private": true}')
+        _run(
+            npm, "install", "--no-audit", "--no-fund", "--ignore-scripts", *packages, folder=folder
+        )
+
+    return _install(name, packages, make) / "node_modules"
+
+
+def _write_source_lists(folder: Path) -> None:
+    """Write Debian's package lists of the system as lists of source packages."""
+    found = [path for place in _APT_SOURCES for path in (place, *place.glob("*")) if path.is_file()]
+    for path in found:
+        text = path.read_text()
+        if "/debian" in text:
+            text = re.sub(r"^(Types:\s*)?deb(?=\s)", r"\1deb-src", text, flags=re.MULTILINE)
+            (folder / path.name).write_text(text)
+
+
+def debian_source(package: str) -> Path:
+    """Return the unpacked original source of a package of Debian.
+
+    The lists of source packages stand in a folder of their own: the system's stay as they are.
+    """
+
+    def make(folder: Path) -> None:
+        if shutil.which("apt-get") is None:
+            raise Missing("Debian's apt-get is not installed")
+        parts = folder / "parts"
+        for each in (parts, folder / "lists" / "partial", folder / "archives" / "partial"):
+            each.mkdir(parents=True)
+        _write_source_lists(parts)
+        places = {
+            "Dir::Etc::sourcelist": "/dev/null",
+            "Dir::Etc::sourceparts": parts,
+            "Dir::State::lists": folder / "lists",
+            "Dir::Cache": folder,
+            "APT::Sandbox::User": "root",
+        }
+        options = [word for key, place in places.items() for word in ("-o", f"{key}={place}")]
+        _run("apt-get", *options, "-q", "update", folder=folder)
+        _run("apt-get", *options, "-q", "source", "--download-only", package, folder=folder)
+        (archive,) = folder.glob("*.orig.tar.*")
+        with tarfile.open(archive) as packed:
+            packed.extractall(folder / "source", filter="data")
+
+    folder = _install(f"{package}-debian", (package,), make)
+    (unpacked,) = (folder / "source").iterdir()
+    return unpacked
