@@ -27,7 +27,7 @@ from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
 from bench.spark_limits import SPARK_LIMITS
 from bench.tasks import tasks_beside_redis
-from bench.wakeups import wakeups
+from bench.wakeups import PUBLISH_ROWS, publish_latency, wakeups
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 
 LOAD_VARIABLE = "KVSTREAM_LOAD"
@@ -40,6 +40,7 @@ LIMITS = {
     **SERVER_LIMITS,
     "open-loop": ("XADD at fixed rates", open_loop),
     "wakeups": ("blocked clients", wakeups),
+    "publish-latency": ("messages to very many subscribers", publish_latency),
     "async-tasks": ("tasks of an event loop", tasks_beside_redis),
     **SPARK_LIMITS,
 }
@@ -47,6 +48,7 @@ COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
     "commands": command_rows(),
     "cycle": CYCLE_ROWS,
     "reading": READING_ROWS,
+    "publish": PUBLISH_ROWS,
 }
 """Groups of rows that run together, beside those of ``serve``."""
 ROWS = (

@@ -4,6 +4,7 @@ redis-benchmark sends the requests. Where they must differ from each other (IDs 
 transaction), ``load`` sends them. After a round a reply, or the state of the stream, is checked.
 """
 
+import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -35,6 +36,19 @@ KILOBYTE = "x" * 1000
 LARGE = "x" * 100_000
 PIPELINED = 16
 COUNTERS = 10
+RELEASE = """
+if redis.call('get', KEYS[1]) == ARGV[1] then
+    return redis.call('del', KEYS[1])
+else
+    return 0
+end
+"""
+"""A lock is released by its owner alone, as redis-py's is."""
+THREE_CALLS = """
+redis.call('set', KEYS[1], ARGV[1])
+redis.call('incr', KEYS[2])
+return redis.call('get', KEYS[1])
+"""
 OVERSHOT = 2_000
 """Requests that redis-benchmark may send above the given number."""
 SINGLE_TARGET = 0.6
@@ -90,6 +104,17 @@ def _large_entries(client: Redis, count: int) -> None:
 def _unread(client: Redis, count: int) -> None:
     fill(client, count + OVERSHOT)
     client.xgroup_create(KEY, GROUP, id="0")
+
+
+def _scripts(client: Redis, count: int) -> None:
+    """Load the scripts, and take a lock that another client wants to release."""
+    for script in (RELEASE, THREE_CALLS):
+        client.script_load(script)
+    client.set(KEY, "token")
+
+
+def _sha1(script: str) -> str:
+    return hashlib.sha1(script.encode(), usedforsecurity=False).hexdigest()
 
 
 def _numbered(client: Redis, count: int) -> None:
@@ -326,6 +351,23 @@ COMMANDS = (
         ("XINFO GROUPS", KEY),
         prepare=_pending,
         holds=lambda reply: reply[0]["pending"] == STORED,
+        divisor=2,
+    ),
+    Command(
+        "evalsha-release",
+        "EVALSHA that releases a lock",
+        (0.5, 0.5),
+        ("EVALSHA", _sha1(RELEASE), "1", KEY, "other"),
+        prepare=_scripts,
+        holds=lambda reply: reply == 0,
+    ),
+    Command(
+        "evalsha-three",
+        "EVALSHA of three calls",
+        (0.5, 0.5),
+        ("EVALSHA", _sha1(THREE_CALLS), "2", f"{KEY}:1", f"{KEY}:2", "value"),
+        prepare=_scripts,
+        holds=lambda reply: reply == b"value",
         divisor=2,
     ),
     Command(

@@ -11,7 +11,7 @@ from redis import Redis
 from bench.load import WrongReply
 from bench.open_loop import background_adds, send_at_rate
 from bench.processes import port_of
-from bench.wakeups import fan_out, wake_one
+from bench.wakeups import Publishing, fan_out, wake_one
 from tests.patience import until
 
 pytestmark = pytest.mark.unmeasured
@@ -80,3 +80,18 @@ def test_clients_that_do_not_block_are_noticed(
     client.set("wake:0", "a string")
     with pytest.raises(WrongReply):
         wake_one(client, 1, 1)
+
+
+def test_a_publication_ends_when_all_have_all_messages(client: Redis) -> None:
+    publishing = Publishing(5, 1)
+    publishing.prepare(client, 100)
+    assert publishing.load(client, 100) > 0
+    publishing.check(client, 100)
+
+
+def test_a_subscriber_that_is_lost_is_noticed(client: Redis) -> None:
+    publishing = Publishing(5, 1)
+    publishing.prepare(client, 100)
+    client.client_kill_filter(_type="pubsub")
+    with pytest.raises(WrongReply):
+        publishing.check(client, 100)
