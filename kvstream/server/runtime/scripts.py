@@ -260,14 +260,14 @@ class Scripts:
         self._is_plain = client.user.free and not (calls.is_odd or client.no_touch)
         self._running, self._client, self._txn = interpreter, client, txn
         self.busy.begin(name, kill)
-        db, protocol, in_exec, pages = client.db, client.protocol, client.in_exec, client.pages
-        self._protocol = client.protocol = RESP2
+        db, in_exec, pages = client.db, client.in_exec, client.pages
+        self._protocol = RESP2
         client.in_exec, client.pages, calls.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
-            result = interpreter.run(name, values, keys, protocol, reply_max)
+            result = interpreter.run(name, values, keys, client.protocol, reply_max)
         finally:
-            client.protocol, client.in_exec, client.pages = protocol, in_exec, pages
+            client.in_exec, client.pages = in_exec, pages
             client.last_command, calls.in_script = last_command, False
             if client.db != db:
                 client.select(db)
@@ -278,7 +278,7 @@ class Scripts:
             raise failure
         if type(result) is Failure:
             return self._error(result, name, command)
-        return reply_of(result, protocol, self._protocol)
+        return reply_of(result, client.protocol, self._protocol)
 
     def _note_time(self, name: bytes) -> None:
         """Note whether a script or function has ended soon."""
@@ -393,7 +393,7 @@ class Scripts:
     ) -> tuple[bytes, int] | None:
         """Return the refusal of a command that the script may not run now."""
         calls = self._calls
-        if not client.user.free:
+        if not client.user.free or command.channels is not None:
             try:
                 client.user.check(command, argv)
             except NoPermission as error:
@@ -462,8 +462,7 @@ class Scripts:
 
     def set_resp(self, protocol: int) -> None:
         """Set the protocol in which the script gets replies."""
-        assert self._client is not None
-        self._protocol = self._client.protocol = protocol
+        self._protocol = protocol
 
     def tick(self) -> int | None:
         """Return the number of the error that ends the script now."""

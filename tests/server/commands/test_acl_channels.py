@@ -60,8 +60,16 @@ def test_a_transaction_with_a_forbidden_channel_fails(server: Server) -> None:
     assert ann.ask("EXEC") == (
         b"*1\r\n-NOPERM ACLs rules changed between the moment the transaction was accumulated and "
         b"the EXEC call. This command is no longer allowed for the following reason: no permission "
-        b"to access one of the channels used as arguments to the command\r\n"
+        b"to access one of the channels used as arguments\r\n"
     )
+
+
+def test_a_script_publishes_to_no_forbidden_channel(server: Server) -> None:
+    ann = as_user(server, "&mine")
+    script = "return redis.call(ARGV[1], ARGV[2], 'm')"
+    for word in ("PUBLISH", "SPUBLISH"):
+        assert ann.ask("EVAL", script, "0", word, "mine") == b":0\r\n"
+        assert b"can't publish to the channel" in ann.ask("EVAL", script, "0", word, "other")
 
 
 def test_refusals_are_logged_counted_and_foretold(server: Server) -> None:
