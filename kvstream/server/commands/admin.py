@@ -227,8 +227,9 @@ def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     MONITOR and SLOWLOG hide all arguments of ACL after the subcommand; Redis hides those of
     SETUSER, GETUSER and DELUSER. MONITOR shows AUTH without the password.
     """
+    if client.in_exec:
+        raise RequestError("MONITOR isn't allowed for DENY BLOCKING client")
     client.monitors = True
-    client.pages = False  # a monitor line must not interrupt a reply
     server_of(client).monitors[client] = None
     return OK
 

@@ -1,7 +1,7 @@
 """The call of a command: permissions, statistics, keyspace hits, the slow log and MONITOR.
 
 ``Calls`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
-``Slowlog`` and ``tell`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
+``Slowlog`` and ``monitor_line`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
 """
 
 import logging
@@ -141,15 +141,12 @@ _SECRETS = {
 _REDACTED = b"(redacted)"
 
 
-def tell(monitors: Iterable[Client], client: Client, argv: Argv, in_script: bool = False) -> None:
-    """Send a client's request, or a call of its script, to the MONITOR clients."""
+def monitor_line(client: Client, argv: Argv, in_script: bool = False) -> bytes:
+    """Return the line of MONITOR for a client's request, or for a call of its script."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     shown = " ".join(quoted(word) for word in told(argv))
     source = "lua" if in_script else client.address
-    line = f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n"
-    data = line.encode("ascii")
-    for monitor in list(monitors):  # a slow reader may be dropped meanwhile
-        monitor.send(data)
+    return f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n".encode("ascii")
 
 
 def told(argv: Argv) -> Argv:
@@ -297,7 +294,7 @@ _CHANGED = (
 _WITHDRAWN = {
     "cmd": "no permission to execute the command or subcommand",
     "key": "no permission to touch the specified keys",
-    "channel": "no permission to access one of the channels used as arguments to the command",
+    "channel": "no permission to access one of the channels used as arguments",
 }
 """The reasons in EXEC's error, by the permission that was withdrawn."""
 
@@ -313,7 +310,9 @@ class Calls:
         usage: Usage,
         trackers: Trackers,
         notifications: Notifications,
+        tell_monitors: Callable[[bytes], None],
     ) -> None:
+        """``tell_monitors`` sends a line to the MONITOR clients."""
         self._options = options
         self.clock = clock
         rows = list(commands)
@@ -322,6 +321,7 @@ class Calls:
         self.slowlog = Slowlog(options.slowlog_length)
         self.latency = Latency()
         self.trackers, self.notifications = trackers, notifications
+        self._tell_monitors = tell_monitors
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
@@ -451,7 +451,7 @@ class Calls:
                 self.trackers.began(client, command, argv)
             return
         if self.monitors and not command.is_admin and not command.runs_scripts:
-            tell(self.monitors, client, argv, self.in_script)  # after the call: RESET ends MONITOR
+            self.show(client, argv)  # after the call: RESET ends MONITOR
         if command.keys is not None:
             if txn.wanted:
                 self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
@@ -478,7 +478,7 @@ class Calls:
     def show(self, client: Client, argv: Argv) -> None:
         """Send a call to the MONITOR clients."""
         if self.monitors:
-            tell(self.monitors, client, argv)
+            self._tell_monitors(monitor_line(client, argv, self.in_script))
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command without keys; its errors do not undo the turn."""
@@ -588,13 +588,13 @@ def _flags(client: Client, tracking: Tracking | None) -> str:
     held = (
         ("O", client.monitors),
         ("P", client.subscriptions is not None),
-        ("b", client.block is not None),
         ("x", client.queue is not None),
-        ("c", client.closing),
-        ("e", client.no_evict),
-        ("T", client.no_touch),
+        ("b", client.block is not None),
         ("t", tracking is not None),
         ("R", tracking is not None and tracking.broken),
         ("B", tracking is not None and b"BCAST" in tracking.modes),
+        ("c", client.closing),
+        ("e", client.no_evict),
+        ("T", client.no_touch),
     )
     return "".join(letter for letter, holds in held if holds) or "N"

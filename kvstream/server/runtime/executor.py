@@ -110,7 +110,7 @@ class Executor:
         self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        told = self.trackers, self.notifications
+        told = self.trackers, self.notifications, lambda line: self.pubsub.tell_monitors(line)
         self.calls = Calls(self.options, every(commands), perf_counter, usage, *told)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors, self.latency = self.calls.monitors, self.calls.latency
@@ -118,7 +118,7 @@ class Executor:
         self.busy = self.scripts.busy
         self.functions = Functions(self.scripts)
         self.paging = Paging(self)
-        self.pubsub: PubSub = PubSub(self._deliver, self.paging.under_way)
+        self.pubsub: PubSub = PubSub(self._deliver, self.paging.under_way, self.monitors)
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.loads = Loads(engine)

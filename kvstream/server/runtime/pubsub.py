@@ -8,7 +8,7 @@ same turn gets its messages at once, in order with the reply.
 """
 
 from collections import deque
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Collection, Container, Sequence
 from time import perf_counter
 from typing import Final, NamedTuple, cast
 
@@ -72,14 +72,20 @@ class Message:
 class PubSub:
     """The subscriptions of one server's clients, and their unsent messages."""
 
-    def __init__(self, deliver: Callable[[Message], None], streaming: Container[Client]) -> None:
+    def __init__(
+        self,
+        deliver: Callable[[Message], None],
+        streaming: Container[Client],
+        monitors: Collection[Client],
+    ) -> None:
         """``deliver`` puts a message among the replies of the turn.
 
-        ``streaming`` has the clients that are in the middle of a reply.
+        ``streaming`` has the clients that are in the middle of a reply, ``monitors`` those of
+        MONITOR: its lines are sent like messages.
         """
-        self._deliver, self._streaming = deliver, streaming
+        self._deliver, self._streaming, self._monitors = deliver, streaming, monitors
         self.is_used = False
-        """Whether there are subscribers or unsent messages; it may stay True for a while."""
+        """Whether there are receivers or unsent messages; it may stay True for a while."""
         self.published = 0
         """Messages, with subscribers or without."""
         self.clients: dict[Client, int] = {}
@@ -176,6 +182,11 @@ class PubSub:
             self._deliver(Message([(head + body, clients) for head, clients in route.heads]))
         return route.receivers
 
+    def tell_monitors(self, line: bytes) -> None:
+        """Send a line to the MONITOR clients with the replies of this turn."""
+        self.is_used = True
+        self._deliver(Message([(line, tuple(self._monitors))]))
+
     def _find(self, kind: Kind, channel: bytes) -> Route:
         """Find the receivers of a channel, and keep them ready."""
         begin = _begin(b"%bmessage" % kind.value.encode(), channel)
@@ -216,7 +227,7 @@ class PubSub:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True
-        self.is_used = bool(self.clients)
+        self.is_used = bool(self.clients or self._monitors)
         for slot in slots:  # noqa: SIM110 - any() takes three times as long
             if type(slot) is Message:
                 return True

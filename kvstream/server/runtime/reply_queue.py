@@ -253,7 +253,9 @@ class Outbox:
             self.group_fsync.done()
 
     def _write(self, slots: list[Kept], closing: list[Client]) -> None:
-        if self._pubsub.is_used and self._pubsub.concerns(slots):
+        pubsub = self._pubsub
+        # A later turn that waits may have messages of clients that have left since.
+        if pubsub.is_used and (self._waiting or pubsub.concerns(slots)):
             self._write_with_messages(slots)
         else:
             write_replies(slots, self._begin_pages, LONG)

@@ -162,6 +162,54 @@ def test_a_publisher_that_is_subscribed_hears_itself_after_the_reply(ann: Talker
     assert ann.ask("EXEC") == b"*2\r\n:1\r\n$1\r\nv\r\n" + push
 
 
+def test_a_script_publishes_in_the_protocol_of_each_subscriber(ann: Talker, bob: Talker) -> None:
+    ann.ask("HELLO", "3")
+    for talker in (ann, bob):
+        talker.ask("SUBSCRIBE", "c")
+    script = "redis.setresp(2) return {redis.call('PUBLISH', 'c', 'm'), redis.call('PING')}"
+    push = bulk(b"message", b"c", b"m", sign=b">")
+    assert ann.ask("EVAL", script, "0") == b"*2\r\n:2\r\n+PONG\r\n" + push
+    assert ann.ask("PUBLISH", "c", "m") == b":2\r\n" + push
+    assert bob.heard() == 2 * bulk(b"message", b"c", b"m")
+
+
+def test_lines_of_monitor_come_behind_the_replies_before_them(server: Server, ann: Talker) -> None:
+    bob = server.client()
+    ann.send("MONITOR")
+    bob.send("PING")
+    ann.send("ECHO", "e")
+    server.turn()
+    said = ann.heard().split(b"\r\n")
+    assert [said[0], said[1], said[2]] == [b"+OK", b"$1", b"e"]
+    assert [line.partition(b"] ")[2] for line in said[3:]] == [b'"ECHO" "e"', b'"PING"', b""]
+
+
+def test_with_always_a_message_comes_before_the_end_of_the_last_subscription(
+    tmp_path: Path,
+) -> None:
+    server = Server(tmp_path / "store", Durability.ALWAYS)
+    ann, bob = server.client(), server.client()
+    ann.ask("SUBSCRIBE", "c")
+    go, flush = threading.Event(), server.engine.database.flush_wal
+
+    def flush_late() -> int:
+        assert go.wait(PATIENCE_S)
+        return flush()
+
+    with patch.object(server.engine.database, "flush_wal", flush_late):
+        for words in (("SET", "k", "v"), ("PUBLISH", "c", "m")):
+            bob.send(*words)
+            server.turn()
+        bob.send("PUBLISH", "c", "n")
+        ann.send("UNSUBSCRIBE")
+        server.turn()
+        go.set()
+        until(lambda: not server.executor.is_answering)
+    messages = bulk(b"message", b"c", b"m") + bulk(b"message", b"c", b"n")
+    assert ann.heard() == messages + bulk(b"unsubscribe", b"c", 0)
+    server.engine.close()
+
+
 # --- readers that are too slow ------------------------------------------------------------------
 
 
