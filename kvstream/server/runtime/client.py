@@ -92,7 +92,9 @@ class Queue:
     """A command was refused, so EXEC will fail."""
 
     def add(self, command: Command, argv: Argv) -> None:
-        """Append a command."""
+        """Append a command; one of a MULTI that will fail takes no memory."""
+        if self.failed:
+            return
         self.commands.append((command, argv))
         self.size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
 
@@ -331,7 +333,8 @@ class Client(Session):
         self.end_queue()
         self.name = b""
         self.protocol = RESP2
-        self.answers = Answers.ON
+        if self.answers is not Answers.SKIP:  # this reply
+            self.answers = Answers.ON
         self.no_evict = self.no_touch = self.monitors = False
         self.become(self.server.acl.default, self.server.acl.is_open)
 

@@ -3,8 +3,9 @@
 A key that a tracking client reads is remembered until its invalidation is sent; in broadcast mode a
 client gets every change of keys with its prefixes. Changes come from the index of keys and, for
 changes inside a stream, from the command. Messages are sent after the replies of the turn: their
-changes are committed by then, and no reply with older content follows them. Another client may get
-them instead; while it is subscribed it may speak RESP2, and gets them in ``__redis__:invalidate``.
+changes are committed by then, and no reply with older content follows them. REDIRECT
+names a client that gets them instead: one that is subscribed and speaks RESP2 gets them in
+``__redis__:invalidate``.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -203,7 +204,9 @@ class Trackers:
                 if len(self._messages[client]) > HELD_MAX:
                     self._messages[client] = [None]
                 continue
-            elif hearer.protocol == RESP3 or (hearer is not client and hearer.subscriptions):
+            elif hearer.protocol == RESP3 or (
+                self.clients[client].redirect and hearer.subscriptions
+            ):
                 slots += [
                     _invalidation(hearer, None if keys is None else list(keys))
                     for keys in self._messages[client]

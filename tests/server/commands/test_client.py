@@ -75,6 +75,16 @@ def test_flags_tell_of_transactions_blocking_and_no_evict(served: Served) -> Non
         assert " flags=b " in lines[1]
 
 
+def test_a_transaction_that_will_fail_takes_no_memory(served: Served, redis82_port: int) -> None:
+    shown = []
+    for port in (served.port, redis82_port):
+        with Asker(port) as asker, Asker(port) as other:
+            for words in (("MULTI",), ("PING",), ("GET",), ("SET", "k", "v" * 9000)):
+                asker.ask(*words)
+            shown.append(re.findall(r" multi=(\d+) ", other.ask("CLIENT LIST").decode()))
+    assert shown[0] == shown[1]
+
+
 def _wait_until_blocked(served: Served, count: int) -> None:
     until(lambda: len(served.executor.blocked) == count)
 

@@ -100,6 +100,10 @@ b PUBLISH x 3
 a MULTI
 a SUBSCRIBE
 a EXEC
+a MULTI
+a MONITOR
+a PING
+a EXEC
 """
 SILENCE = """
 a CLIENT REPLY OFF
@@ -112,6 +116,10 @@ a CLIENT REPLY SKIP
 a SUBSCRIBE x
 a PING
 b PUBLISH x m
+a UNSUBSCRIBE
+a CLIENT REPLY SKIP
+a RESET
+a PING
 """
 RESP3 = """
 a HELLO 3
@@ -217,6 +225,7 @@ _ANY = st.sampled_from(
         *("UNSUBSCRIBE a", "PUNSUBSCRIBE", "SUNSUBSCRIBE", "PUNSUBSCRIBE b", "PING", "PING x"),
         *("PUBLISH a m", "PUBLISH b m", "SPUBLISH a m", "GET nosuch", "MULTI", "EXEC", "DISCARD"),
         *("RESET", "HELLO 2", "HELLO 3", "PUBSUB NUMSUB a b", "PUBSUB NUMPAT"),
+        "EVAL \"return redis.call('PUBLISH', 'a', 'm')\" 0",
     ]
 )
 
@@ -228,5 +237,5 @@ _ANY = st.sampled_from(
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 def test_any_dialogue(served: Served, redis82_port: int, steps: list[tuple[str, str]]) -> None:
-    words = [[name, *text.split()] for name, text in steps]
+    words = [[name, *shlex.split(text)] for name, text in steps]
     assert _heard(served.port, words) == _heard(redis82_port, words)

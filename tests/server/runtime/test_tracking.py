@@ -379,6 +379,17 @@ def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) 
     assert b"flags=tR" in ann.ask("CLIENT", "INFO")
 
 
+def test_a_client_that_redirects_to_itself_hears_in_its_channel(ann: Talker, bob: Talker) -> None:
+    number = str(ann.client.id)
+    assert ann.ask("CLIENT", "TRACKING", "ON", "BCAST", "REDIRECT", number) == b"+OK\r\n"
+    bob.ask("SET", "k", "v")
+    assert ann.heard() == b""
+    ann.ask("SUBSCRIBE", "__redis__:invalidate")
+    bob.ask("SET", "k", "w")
+    channel = b"$7\r\nmessage\r\n$20\r\n__redis__:invalidate\r\n"
+    assert ann.heard() == b"*3\r\n" + channel + request("k")
+
+
 def test_a_client_that_went_or_was_reset_hears_nothing(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
