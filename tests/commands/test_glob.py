@@ -6,6 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from kvstream.types import glob
 from kvstream.types.glob import matcher
 from tests.operations.implementations import RedisServer
 
@@ -21,6 +22,8 @@ SECONDS_MAX = 5.0
         ("*", "a abc", ""),
         ("a", "a", "b A aa"),
         ("a*", "a abc", "ba b"),
+        ("ab*ba", "abba ab-ba", "aba ab-b b-ba"),
+        ("ab*", "ab aba", "a ba"),
         ("*a", "a ba", "ab"),
         ("*a*b*", "ab xaxbx", "ba a"),
         ("h?llo", "hello hallo", "hllo heello"),
@@ -69,3 +72,19 @@ def test_patterns_match_what_redis_says(pattern: str, text: str, redis_server: R
     redis_server("SET", text, "x")
     found = redis_server("KEYS", pattern or "\\")
     assert matcher((pattern or "\\").encode())(text.encode()) is bool(found), (pattern, text)
+
+
+def test_patterns_that_differ_at_an_end_are_not_stepped_through(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stepped, matches = list[bytes](), glob._matches
+
+    def noted(steps: list[frozenset[int] | None], text: bytes) -> bool:
+        stepped.append(text)
+        return matches(steps, text)
+
+    monkeypatch.setattr(glob, "_matches", noted)
+    tests = [matcher(b"p%d.*" % number) for number in range(1000)]
+    tests += [matcher(b"*.x%d" % number) for number in range(1000)]
+    assert sum(test(b"p7.x9") for test in tests) == 2
+    assert stepped == 2 * [b"p7.x9"]
