@@ -46,6 +46,7 @@ def test_ioredis_finds_what_it_finds_on_redis(node: str, port: int, redis_port: 
     assert ours == theirs
     assert ours["added"] == ["1-1", [["1-1", ["sku", "a1", "qty", "2"]]], 1]
     assert len(ours["pipeline"]) == 100
+    assert len(ours["heard"][0]) == 5
 
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
@@ -56,3 +57,4 @@ def test_node_redis_finds_what_it_finds_on_redis(
     assert ours == theirs
     assert ours["added"][0] == "1-1"
     assert ours["lock"] == ["OK", None]
+    assert len(ours["heard"][0]) == 5

@@ -29,9 +29,40 @@ async function main(port) {
   told.error = await redis.get("node").catch((error) => error.message);
   told.keys = (await redis.scan(0, "COUNT", 1000))[1].sort();
 
+  told.heard = await heard(redis, new Redis(port));
+
   await redis.quit();
   await reader.quit();
   console.log(JSON.stringify(told));
+}
+
+/** Return what a subscriber hears, also after the server has closed its connection. */
+async function heard(redis, reader) {
+  const messages = [];
+  reader.on("message", (...message) => messages.push(message));
+  reader.on("pmessage", (...message) => messages.push(message));
+  reader.on("smessage", (...message) => messages.push(message));
+  const said = async (count) => {
+    while (messages.length < count) await new Promise((resolve) => setTimeout(resolve, 2));
+  };
+  const counts = [
+    await reader.subscribe("a", "b"),
+    await reader.psubscribe("c*"),
+    await reader.ssubscribe("shard"),
+    await redis.publish("a", "1"),
+    await redis.publish("cc", "2"),
+    await redis.spublish("shard", "3"),
+  ];
+  await said(3);
+  await redis.client("KILL", "TYPE", "pubsub");
+  while ((await redis.publish("b", "4")) === 0) continue;
+  while ((await redis.publish("cc", "5")) === 0) continue;
+  await said(5);
+  counts.push(await reader.unsubscribe("a", "b"), await reader.punsubscribe("c*"));
+  counts.push(await reader.sunsubscribe("shard"), await redis.publish("a", "6"));
+  const pong = await reader.ping();
+  await reader.quit();
+  return [messages, counts, pong];
 }
 
 async function blocked(redis) {

@@ -43,9 +43,42 @@ async function main(port, protocol) {
   for await (const keys of client.scanIterator({ COUNT: 1000 })) told.keys.push(...keys);
   told.keys.sort();
 
+  told.heard = await heard(client, createClient({ socket: { port }, RESP: protocol }));
+
   await client.close();
   await reader.close();
   console.log(JSON.stringify(told));
+}
+
+/** Return what a subscriber hears, also after the server has closed its connection. */
+async function heard(client, reader) {
+  const messages = [];
+  const hear = (message, channel) => messages.push([channel, message]);
+  const said = async (count) => {
+    while (messages.length < count) await new Promise((resolve) => setTimeout(resolve, 2));
+  };
+  reader.on("error", () => {}); // its connection is closed
+  await reader.connect();
+  await reader.subscribe(["a", "b"], hear);
+  await reader.pSubscribe("c*", hear);
+  await reader.sSubscribe("shard", hear);
+  const receivers = [
+    await client.publish("a", "1"),
+    await client.publish("cc", "2"),
+    await client.sPublish("shard", "3"),
+  ];
+  await said(3);
+  await client.clientKill({ filter: "TYPE", type: "pubsub" });
+  while ((await client.publish("b", "4")) === 0) continue;
+  while ((await client.publish("cc", "5")) === 0) continue;
+  await said(5);
+  await reader.unsubscribe(["a", "b"]);
+  await reader.pUnsubscribe("c*");
+  await reader.sUnsubscribe("shard");
+  receivers.push(await client.publish("a", "6"), await client.sPublish("shard", "7"));
+  const pong = await reader.ping();
+  await reader.close();
+  return [messages, receivers, pong];
 }
 
 main(Number(process.argv[2]), Number(process.argv[3])).catch((error) => {
