@@ -70,6 +70,9 @@ class Served:
             self.tls_port = servers[1].sockets[0].getsockname()[1]
         self._started.set()
         await self._over.wait()
+        self.executor.busy.stop()
+        while self.executor.busy.is_on:  # its turn has the lock of the engine
+            self.executor.run()
         self.stopped.set()
         measuring.close()
         for each in servers:
@@ -104,6 +107,9 @@ class Served:
         if not self.stopped.is_set():
             self._loop.call_soon_threadsafe(self._over.set)
         self.join()
+        lock = self.engine._lock
+        assert lock.acquire(timeout=PATIENCE_S), "the server's thread ended within a turn"
+        lock.release()
         faults = self.engine.run(check)
         self.engine.close()
         assert faults == []

@@ -71,7 +71,7 @@ REFUSED = {
     "the same without a method": "return string.match(('a'):rep(4e5), ('a-'):rep(3e5) .. 'b')",
     "gsub without an end": "return ('x'):rep(1e7):gsub('x', ('y'):rep(1e3))",
     "concat without an end": (
-        "local t={} for i=1,1e5 do t[i]=('x'):rep(1e4) end return #table.concat(t)"
+        "local t,s={},('x'):rep(1e4) for i=1,1e5 do t[i]=s end return #table.concat(t)"
     ),
 }
 
