@@ -7,6 +7,7 @@ A message is leased to the consumer that got it. The consumer and the number of 
 token of the lease: whoever acknowledges with an old token gets LeaseLost, and changes nothing.
 """
 
+import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -32,6 +33,7 @@ from kvstream.engine.queue_arguments import (
     unique_consumer,
 )
 from kvstream.errors import (
+    AccessDenied,
     BusyGroup,
     InvalidArgument,
     KVStreamError,
@@ -74,6 +76,8 @@ REAP_S = 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
 """Every tenth read that returns messages begins with the lowest priority."""
+_DONE_GO = Retention(acked=True)
+_log = logging.getLogger(__name__)
 
 
 class QueueOptions(TypedDict, total=False):
@@ -90,7 +94,7 @@ class QueueOptions(TypedDict, total=False):
     max_in_flight: int | None
     rate: Rate | None
     priorities: Sequence[str]
-    keep: bool
+    keep: bool | None
 
 
 class Message(Generic[S]):
@@ -229,9 +233,8 @@ class Queue(Generic[S]):
 
     The first ``get`` or ``listen`` creates its streams and group, and sets those rules of the
     policy that were given: the last process to set a rule wins, and a rule that nobody gives stays.
-    ``put`` needs no policy. Messages that are done are deleted from the stream, by a rule of
-    retention that is set if the group made is the only one: give ``keep=True`` for a stream that
-    others read as well. ::
+    ``put`` needs no policy. If a Queue makes the stream, messages that are done are deleted from
+    it, by a rule of retention; a stream that had entries before keeps them: see ``keep``. ::
 
         emails = Queue(store, "emails", lease=30, max_deliveries=5, backoff=[1, 10, 60])
         emails.put({"to": "ann"}, delay=60)
@@ -256,7 +259,7 @@ class Queue(Generic[S]):
         max_in_flight: int | None = None,
         rate: Rate | None = None,
         priorities: Sequence[str] = (),
-        keep: bool = False,
+        keep: bool | None = None,
     ) -> None:
         """Describe a queue; nothing is read or written yet.
 
@@ -266,9 +269,10 @@ class Queue(Generic[S]):
         ``Backoff(1, 3600)``. ``order_by``: a field; messages of equal value are delivered in
         order, ``max_per_key`` (1) at a time. ``max_in_flight``: how many are leased at a time.
         ``rate``: ``(100, 60)`` delivers at most 100 in 60 seconds. ``priorities``: their names, the
-        most urgent first; limits hold for each priority. ``keep``: messages that are done stay in
-        the stream; it counts when the group is made. ``consumer`` is made unique by default, in
-        each process.
+        most urgent first; limits hold for each priority. ``keep``: whether messages that are done
+        stay in the stream; it counts when stream and group are made. By default they stay in a
+        stream that had entries before, or has rules of retention or other groups. ``consumer`` is
+        made unique by default, in each process.
         """
         self.store = store
         self._engine: AnyEngine = store._engine
@@ -277,7 +281,9 @@ class Queue(Generic[S]):
         self._given = None if consumer is None else name_bytes(consumer, "the consumer")
         self._own: tuple[int, bytes] = (0, b"")
         """The process and its consumer, if none was given."""
-        self._keep = bool(keep)
+        self._keep = keep
+        self._begun: set[bytes] = set()
+        """Streams that are there, with their rules of retention."""
         self._key = name_bytes(name, "the queue")
         self._priorities = checked_priorities(priorities)
         self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
@@ -377,14 +383,27 @@ class Queue(Generic[S]):
 
     def _stream(self, priority: str | None) -> Stream[S]:
         if priority is None:
-            return Stream(self._engine, self._plain, self._decoder)
+            return self._stream_of(self._plain)
         if priority not in self._priorities:
             near = nearest(str(priority), self._priorities) or (
                 f": it has {', '.join(self._priorities)}"
             )
             raise InvalidArgument(f"the queue has no priority {shown(priority)}{near}")
-        name = self._names[self._priorities.index(priority)]
+        return self._stream_of(self._names[self._priorities.index(priority)])
+
+    def _stream_of(self, name: bytes) -> Stream[S]:
+        if name not in self._begun:
+            with suppress(AccessDenied, ServerTooOld):  # one that may only add entries
+                self._begin(name)
         return Stream(self._engine, name, self._decoder)
+
+    def _begin(self, name: bytes) -> None:
+        """Let done messages leave a stream that begins; one that has begun stays as it is.
+
+        In a transaction on a server nobody knows yet which it was, so the next put asks again.
+        """
+        if self._keep or self._engine.run(retention.begin_with, name, _DONE_GO) is False:
+            self._begun.add(name)
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
@@ -565,17 +584,27 @@ class Queue(Generic[S]):
     def _create(self, name: bytes) -> None:
         """Create a stream and its group, unless another process has just done so.
 
-        Messages that are done leave the stream, if no other group reads it and no rule says
-        otherwise.
+        Messages that are done leave a stream that a Queue has made, and with ``keep=False`` any
+        that no other group reads and no rule is for.
         """
+        self._begin(name)
         try:
             self._engine.run(groups.create_group, name, self._group, MIN_ID, True, None)
         except BusyGroup:
             return
-        if self._keep or len(self._engine.run(group_infos, name)) > 1:
+        if self._keep or self._engine.run(retention.rules_of, name) is not None:
             return
-        if self._engine.run(retention.rules_of, name) is None:
-            self._engine.run(retention.set_rules, name, Retention(acked=True))
+        if len(self._engine.run(group_infos, name)) > 1:
+            return
+        if self._keep is None:
+            _log.warning(
+                "the stream %s was there before its queue, so messages that are done stay in it: "
+                "to delete them, give the Queue keep=False, or call Stream.set_retention(acked="
+                "True); keep=True ends this warning",
+                quoted(key_of(name)),
+            )
+        else:
+            self._engine.run(retention.set_rules, name, _DONE_GO)
 
     def _policy(self, name: bytes) -> GroupPolicy | None:
         """Return the policy of a stream's group; None if there is none, or no group."""

@@ -357,7 +357,7 @@ class Stream(Generic[S]):
         An entry goes when one rule lets it go: older than ``max_age``, beyond the last
         ``max_length`` or ``max_bytes``, ``acked`` by every group, or not the ``latest`` one with
         its value of that field. None goes that a group has pending or has not read, unless
-        ``force``. Raises NoSuchKey if there is no stream.
+        ``force``. A stream is created if there is none.
         """
         rules = Retention(
             max_age_ms=0 if max_age is None else span_ms(max_age, "max_age"),

@@ -188,7 +188,8 @@ def put(
     if "unique" not in given and given.keys() & {"window", "on_conflict"}:
         raise click.UsageError("--window and --on-conflict go with --unique")
     with session.writing(create=True) as store:
-        made = stream_or_free(store, stream).add(pairs, **given)
+        stream_or_free(store, stream)  # WrongType names the key
+        made = Queue(store, stream).put(pairs, **given)
     delayed = isinstance(made, Ticket)
     ticket = str(made) if delayed else None
     out.result(str(made), id=None if delayed else made, ticket=ticket)

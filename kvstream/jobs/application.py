@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, ove
 
 import kvstream
 from kvstream.engine.queue_arguments import Backoff, Misfire
-from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.errors import ClientMissing, InvalidArgument, StoreLocked, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
@@ -63,7 +63,7 @@ class Schedule(NamedTuple):
 class Jobs:
     """The tasks of an application. The first use opens the store; ``close`` closes it.
 
-    ``place`` is a directory, with ``shared`` one that many processes use, or the URL of a server.
+    ``place`` is a directory or the URL of a server.
     Every method may be called from any thread. ::
 
         jobs = Jobs("data")
@@ -83,7 +83,7 @@ class Jobs:
         place: AnyPath,
         *,
         name: str = "jobs",
-        shared: bool = False,
+        shared: bool | None = None,
         clock: Clock | None = None,
         format: str = "json",
         result_ttl: float | timedelta = RESULT_TTL_S,
@@ -93,6 +93,8 @@ class Jobs:
     ) -> None:
         """Describe the jobs; nothing is opened yet.
 
+        ``shared``: many processes open the directory. By default this process opens it for itself,
+        unless it is shared at that moment, by ``kvstream work`` or others: then it joins them.
         ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
         "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
         ``priorities``: the most urgent first. ``options`` are those of ``kvstream.open``.
@@ -128,11 +130,23 @@ class Jobs:
             return store
         with self._lock:
             if self._store is None:
-                options = {name: value for name, value in self._options.items() if value}
-                if self._clock is not None:
-                    options["clock"] = self._clock
-                self._store = kvstream.open(self.place, **options)
+                self._store = self._opened()
             return self._store
+
+    def _opened(self) -> Store:
+        """Open the store; with ``shared`` None, share a directory that others share already."""
+        options = {name: value for name, value in self._options.items() if value}
+        if self._clock is not None:
+            options["clock"] = self._clock
+        try:
+            return kvstream.open(self.place, **options)
+        except StoreLocked as error:
+            if self._options["shared"] is not None or self._clock is not None:
+                raise
+            try:
+                return kvstream.open(self.place, **options, shared=True)
+            except (StoreLocked, ClientMissing):
+                raise error from None
 
     def close(self) -> None:
         """Close the store, if it is open; the next use opens it again."""
@@ -150,7 +164,8 @@ class Jobs:
         """Open the directory as a shared one, as the processes of a worker do."""
         from kvstream.engine.coerce import server_url
 
-        if server_url(self.place) is None:
+        if server_url(self.place) is None and not self._options["shared"]:
+            self.close()  # the module of the application may have opened it for itself
             self._options["shared"] = True
 
     def __enter__(self) -> Self:

@@ -521,7 +521,12 @@ class Signature:
             raise TypeError(f"argument {name!r}: {error}") from None
 
     def dump_result(self, value: Any) -> Any:
-        """Return the result of the function as plain data."""
+        """Return the result of the function as plain data.
+
+        None is always a result: a task without a ``return`` has done its work, whatever its hint.
+        """
+        if value is None:
+            return None
         try:
             return self._codecs["return"].dump(value)
         except (TypeError, ValueError) as error:
@@ -529,7 +534,7 @@ class Signature:
 
     def load_result(self, plain: Any) -> Any:
         """Return the result that ``dump_result`` has made plain."""
-        return self._codecs["return"].load(plain)
+        return None if plain is None else self._codecs["return"].load(plain)
 
 
 def checked_format(form: str) -> str:

@@ -11,11 +11,18 @@ import inspect
 import logging
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from time import monotonic, sleep
 from traceback import format_exception
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import Conflict, KVStreamError, LeaseLost
-from kvstream.jobs.handle import FAILED, RETRY
+from kvstream.errors import (
+    Conflict,
+    KVStreamError,
+    LeaseLost,
+    ServerUnavailable,
+    UnknownOutcome,
+)
+from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.job import AnyJobs, GiveUp, Job, JobTimeout, Refused, Retry, current
 
 if TYPE_CHECKING:
@@ -137,22 +144,23 @@ def finish(jobs: AnyJobs, done: Sequence[Job]) -> None:
 
     If that is refused, since one job has lost its lease, each ends by a commit of its own.
     """
+    until = monotonic() + jobs.lease_s
     ending = [job for job in done if not job.settled]
     if len(ending) > 1:
         with suppress(KVStreamError, TypeError):
-            _repeated(lambda: jobs.finish(ending))
+            _repeated(lambda: jobs.finish(ending), until)
             for job in ending:
                 job.settled = True
     for job in done:
         if job not in ending:
             _log.info("job %s of %s had ended before its task returned", job.id, job.task_name)
         elif not job.settled:
-            _finish_one(jobs, job)
+            _finish_one(jobs, job, until)
 
 
-def _finish_one(jobs: AnyJobs, job: Job) -> None:
+def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
     try:
-        _repeated(lambda: jobs.finish([job]))
+        _repeated(lambda: jobs.finish([job]), until)
         job.settled = True
     except LeaseLost:
         _note_lost(job)
@@ -162,15 +170,25 @@ def _finish_one(jobs: AnyJobs, job: Job) -> None:
         _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
 
 
-def _repeated(call: Callable[[], None]) -> None:
-    """Call again while other clients change what the transaction has read."""
-    for left in reversed(range(_TRIES)):
+def _repeated(call: Callable[[], None], until: float) -> None:
+    """Call again while other clients change what the transaction has read, or the server is away.
+
+    ``until`` is when the lease has ended, so that another worker may have the job. A call whose
+    outcome is unknown may be repeated: if it was done, the lease is another's.
+    """
+    tries = _TRIES
+    while True:
         try:
             call()
             return
         except Conflict:
-            if not left:
+            tries -= 1
+            if not tries:
                 raise
+        except (ServerUnavailable, UnknownOutcome):
+            if monotonic() >= until:
+                raise
+            sleep(AWAY_S)
 
 
 def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
@@ -194,7 +212,7 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
             message.nack(delay, error=error if isinstance(error, Exception) else repr(error))
 
     try:
-        _repeated(give_back)
+        _repeated(give_back, monotonic() + jobs.lease_s)
         _log.info("job %s of %s failed, and is tried again in %g s", job.id, task.name, delay)
     except LeaseLost:
         _note_lost(job)
@@ -222,7 +240,7 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
                 message.nack(fatal=True, error=described)
 
     try:
-        _repeated(bury)
+        _repeated(bury, monotonic() + jobs.lease_s)
         _log.warning("job %s of %s is given up", job.id, job.task_name, exc_info=error)
     except LeaseLost:
         _note_lost(job)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import time
 from collections.abc import Generator
 from contextlib import suppress
 from time import monotonic
@@ -23,6 +24,7 @@ from kvstream.errors import (
     JobFailed,
     JobUnknown,
     NoGroup,
+    ServerUnavailable,
 )
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.job import ID, AnyJobs, made_ms
@@ -39,6 +41,8 @@ LOOK_S = 5.0
 """Longest single wait: then the handle looks whether the job is still somewhere."""
 SKEW_MS = 60_000
 """How far the clocks of a program and of the store may be apart."""
+AWAY_S = 0.2
+"""Pause between two tries while the server is away."""
 _TRIES = 100
 _PAGE = 1000
 
@@ -82,15 +86,26 @@ class JobHandle(Generic[R]):
 
         ``timeout`` is in seconds, None waits for ever. Raises TimeoutError, JobFailed with error
         and traceback once the job is not tried again, JobCancelled, or JobUnknown if its result is
-        not kept any more.
+        not kept any more. A server that is away may come back within ``timeout``.
         """
         looks, found = self._looks(timeout), None
+        deadline = None if timeout is None else monotonic() + timeout
         while True:
             try:
                 asked = looks.send(found)
             except StopIteration as end:
                 return cast(R, end.value)
-            found = self.status if asked is None else self._records(*asked)
+            found = self._asked(asked, deadline)
+
+    def _asked(self, asked: tuple[Any, float | None] | None, deadline: float | None) -> Any:
+        """Return the status or records, once the server is there."""
+        while True:
+            try:
+                return self.status if asked is None else self._records(*asked)
+            except ServerUnavailable:
+                if deadline is None or monotonic() >= deadline:
+                    raise
+            time.sleep(AWAY_S)
 
     def _looks(self, timeout: float | None) -> Generator[tuple[Any, float | None] | None, Any, R]:
         """Yield the reads of the wait for a result, or None to be sent the status; return it."""
@@ -182,6 +197,10 @@ class JobHandle(Generic[R]):
                     outcome = (self.result(max(0.0, left)), None)
                 except TimeoutError as error:
                     if deadline is None or monotonic() < deadline:
+                        continue
+                    outcome = (None, error)
+                except ServerUnavailable as error:
+                    if deadline is not None and monotonic() < deadline:
                         continue
                     outcome = (None, error)
                 except Exception as error:

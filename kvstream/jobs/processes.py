@@ -231,8 +231,8 @@ class Supervisor:
     def run(self, signals: Signals) -> None:
         """Keep the children running until a signal comes and all have ended."""
         jobs = jobs_of(self._options.target, self._options.folder)
-        jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
         jobs.share()
+        jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
         jobs.declare()
         try:
             while not signals.stop.is_set():

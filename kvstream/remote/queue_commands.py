@@ -210,7 +210,17 @@ def _set_schedule(
 
 
 def _set_retention(name: bytes, rules: Retention) -> Call:
-    words = (
+    words = _retention_words(rules)
+    return _do(name, _RETENTION, "SET", key_of(name), *words, result=nothing, repeatable=True)
+
+
+def _begin_with(name: bytes, rules: Retention) -> Call:
+    words = _retention_words(rules)
+    return _do(name, _RETENTION, "SET", key_of(name), *words, "NX", result=bool)
+
+
+def _retention_words(rules: Retention) -> tuple[Word, ...]:
+    return (
         *option("MAXAGE", rules.max_age_ms or None),
         *option("MAXLEN", rules.max_length or None),
         *option("MAXBYTES", rules.max_bytes or None),
@@ -218,7 +228,6 @@ def _set_retention(name: bytes, rules: Retention) -> Call:
         *option("LATEST", rules.latest or None),
         *flag("FORCE", rules.force),
     )
-    return _do(name, _RETENTION, "SET", key_of(name), *words, result=nothing, repeatable=True)
 
 
 # --- dead letters ---------------------------------------------------------------------------------
@@ -277,6 +286,7 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
         name, _RETENTION, "GET", key_of(name), result=replies.retention_of
     ),
     retention.set_rules: _set_retention,
+    retention.begin_with: _begin_with,
     schedules.delete_schedule: lambda name, schedule: _do(
         name, _SCHEDULE, "DEL", key_of(name), schedule, result=bool
     ),

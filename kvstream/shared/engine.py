@@ -85,7 +85,8 @@ _SAME_TWICE: frozenset[Any] = frozenset(
         *(ack.acknowledge, ack.acknowledge_and_delete, claim.renew),
         *(leases.ack_delete, leases.extend),
         *(delete.delete, keyspace.delete_all, strings.put),
-        *(policy.drop_policy, policy.set_policy, retention.drop_rules, retention.set_rules),
+        *(policy.drop_policy, policy.set_policy),
+        *(retention.begin_with, retention.drop_rules, retention.set_rules),
         *(schedules.delete_schedule, schedules.set_schedule, watch.guard),
     }
 )

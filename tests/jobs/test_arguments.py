@@ -201,3 +201,13 @@ def test_the_version_changes_with_the_signature_alone() -> None:
 def test_what_the_format_cannot_hold_is_a_type_error(form: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"{form} cannot hold the value"):
         pack([value], form)
+
+
+def test_none_is_a_result_whatever_the_hint() -> None:
+    def send(to: str) -> str: ...
+
+    signature = Signature(send)
+    assert signature.dump_result(None) is None
+    assert signature.load_result(None) is None
+    with pytest.raises(TypeError, match="1 is not str"):
+        signature.dump_result(1)

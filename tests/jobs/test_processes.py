@@ -17,8 +17,9 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import InvalidArgument, Jobs
+from kvstream import InvalidArgument, Jobs, StoreLocked
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
+from kvstream.shared.owner import SOCKET
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -178,6 +179,71 @@ def test_every_job_of_killed_workers_has_its_effect(program: Program) -> None:
     assert all(lines[str(number)] >= 2 for number in wanted)  # one by each of two tasks
     effects = Counter(entry.fields[b"number"] for entry in program.jobs.store.stream("effects"))
     assert effects == {b"%d" % number: 1 for number in wanted}
+
+
+APP = """
+from kvstream import Jobs
+
+jobs = Jobs("data")                       # or shared, or redis://...
+
+@jobs.task(retries=3, backoff=[1, 10, 60], timeout=30, dead_letter="jobs:dead")
+async def send_mail(to: str) -> str: ...
+
+@jobs.cron("0 3 * * *", tz="Europe/Berlin")
+def nightly(): ...
+"""
+CLIENT = """
+import asyncio
+from app import jobs, send_mail
+
+handle = send_mail.enqueue("a@b.c", delay=0.1, key="user-7", unique="welcome:7")
+print(handle.result(timeout=60), handle.status)
+
+async def main():
+    handle = await send_mail.aenqueue("a@b.c", key="user-7", unique="welcome:7")
+    print(await handle, handle.status, handle.error)
+
+asyncio.run(main())
+jobs.close()
+"""
+
+
+def test_the_first_program_of_a_new_user_works_beside_its_workers(tmp_path: Path) -> None:
+    """It opens the directory as if for itself alone, and so does the module that workers import."""
+    (tmp_path / "app.py").write_text(APP)
+    (tmp_path / "client.py").write_text(CLIENT)
+    command = [sys.executable, "-m", "kvstream", "work", "app:jobs", "--processes", "1"]
+    process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    try:
+        until(lambda: (tmp_path / "data" / SOCKET).exists())
+        told = subprocess.run(
+            [sys.executable, "client.py"],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE_S,
+        )
+    finally:
+        process.send_signal(signal.SIGTERM)
+        _, log = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, log
+    assert told.stdout == "None done\nNone done None\n", (told.stderr, log)
+
+
+def test_jobs_join_a_directory_only_if_others_share_it(tmp_path: Path) -> None:
+    with Jobs(tmp_path / "data", shared=True) as owner:
+        owner.declare()
+        owner.store.stream("seen").add({"n": 1})
+        with Jobs(tmp_path / "data") as joining:
+            assert joining.store.exists("seen")
+        with Jobs(tmp_path / "data", shared=False) as alone, pytest.raises(StoreLocked):
+            assert alone.store
+    with Jobs(tmp_path / "data") as first, Jobs(tmp_path / "data") as second:
+        assert first.store.exists("seen")
+        with pytest.raises(StoreLocked):
+            assert second.store
+        first.share()
+        assert second.store.exists("seen")
 
 
 def test_a_changed_source_file_is_noticed(tmp_path: Path) -> None:

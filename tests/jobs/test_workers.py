@@ -4,13 +4,18 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
 
 import pytest
 
-from kvstream import JobFailed, Jobs, LeaseLost, current_job
+from kvstream import JobFailed, Jobs, LeaseLost, ServerUnavailable, current_job
 from kvstream.jobs import Worker
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
+from tests.ports import free_port
+from tests.serving import ServerProcess
 
 Start = Callable[..., Working]
 
@@ -319,3 +324,41 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
     assert run.enqueue(5, unique="v", delay=0.01, on_conflict="replace").result(PATIENCE_S) == 5
     assert later.status == "unknown"
     assert ran == [1, 5]
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
+    tmp_path: Path, working: Start, fails: bool
+) -> None:
+    port, begun, go, ran = free_port(), threading.Event(), threading.Event(), []
+    servers = [ServerProcess(tmp_path / "store", "--port", str(port))]
+    with ExitStack() as ends, Jobs(f"redis://127.0.0.1:{port}") as jobs:
+        ends.callback(lambda: servers[-1].stop())
+
+        @jobs.task
+        def run() -> str:
+            ran.append(1)
+            begun.set()
+            go.wait(PATIENCE_S)
+            if fails:
+                raise ValueError
+            return "ran"
+
+        worker = working(jobs, concurrency=1)
+        handle = run.enqueue()
+        assert begun.wait(PATIENCE_S)
+        servers[-1].kill()
+        go.set()
+        with pytest.raises(ServerUnavailable):
+            handle.result()
+        waiting = ThreadPoolExecutor(1)
+        ends.callback(waiting.shutdown)
+        result = waiting.submit(handle.result, PATIENCE_S)
+        servers.append(ServerProcess(tmp_path / "store", "--port", str(port)))
+        if fails:
+            with pytest.raises(JobFailed, match="ValueError"):
+                result.result()
+        else:
+            assert result.result() == "ran"
+        worker.stop()
+    assert ran == [1]

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -269,17 +269,51 @@ def test_messages_that_are_done_leave_the_stream(place: str) -> None:
         assert stream.retention() is None
 
 
-def test_messages_stay_where_others_may_want_them(place: str) -> None:
+def test_messages_stay_where_others_may_want_them(
+    place: str, caplog: pytest.LogCaptureFixture
+) -> None:
     with kvstream.open(place) as store:
-        for name in ("kept", "read", "ruled"):
+        for name in ("kept", "read", "ruled", "old", "given"):
             store.stream(name).add({"n": 1})
         store.stream("read").create_group("others")
         store.stream("ruled").set_retention(max_length=10)
-        queues = [Queue(store, "kept", keep=True), Queue(store, "read"), Queue(store, "ruled")]
+        queues = [
+            *(Queue(store, "kept", keep=True), Queue(store, "read"), Queue(store, "ruled")),
+            *(Queue(store, "old"), Queue(store, "given", keep=False)),
+        ]
         for queue in queues:
+            queue.put({"n": 2})
             the(queue.get()).ack()
         rules = [queue.streams()[0].retention() for queue in queues]
-        assert rules == [None, None, kvstream.Retention(max_length=10)]
+        goes = kvstream.Retention(acked=True)
+        assert rules == [None, None, kvstream.Retention(max_length=10), None, goes]
+        (record,) = [each for each in caplog.records if each.name == "kvstream.queue"]
+        assert "the stream 'old' was there before its queue" in record.getMessage()
+
+
+def test_a_stream_begins_as_a_queue_with_its_first_put_or_its_schedule(place: str) -> None:
+    goes = kvstream.Retention(acked=True)
+    with kvstream.open(place) as store:
+        Queue(store, "put").put({"n": 1}, delay=60)
+        inside, undone = (
+            Queue(store, "inside", priorities=("high", "normal")),
+            Queue(store, "undone"),
+        )
+        with store.transaction():
+            inside.put({"n": 1}, priority="high")
+        with suppress(ZeroDivisionError), store.transaction():
+            undone.put({"n": 1})
+            raise ZeroDivisionError
+        assert not store.exists("undone")
+        undone.put({"n": 1})
+        store.stream("cron").schedule("nightly", "0 3 * * *", {"n": 1})
+        assert Queue(store, "cron").get() == []
+        store.stream("mine").set_retention(max_length=5)
+        Queue(store, "mine").put({"n": 1})
+        Queue(store, "kept", keep=True).put({"n": 1})
+        names = ("put", "inside:high", "undone", "cron", "mine", "kept")
+        rules = [store.stream(name).retention() for name in names]
+        assert rules == [goes, goes, goes, goes, kvstream.Retention(max_length=5), None]
 
 
 # --- groups -------------------------------------------------------------------------------------

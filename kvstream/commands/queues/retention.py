@@ -55,12 +55,13 @@ _OPTIONS: dict[bytes, Option[_Rules]] = {
     b"ACKED": _flag("acked"),
     b"LATEST": (1, _latest),
     b"FORCE": _flag("force"),
+    b"NX": _flag("nx"),
 }
 
 
 @COMMANDS.command(
     "kvstream.retention|set",
-    "key [MAXAGE ms] [MAXLEN count] [MAXBYTES bytes] [ACKED] [LATEST field] [FORCE]",
+    "key [MAXAGE ms] [MAXLEN count] [MAXBYTES bytes] [ACKED] [LATEST field] [FORCE] [NX]",
     *(GROW, SECOND),
     since=OURS,
     uses="RW update",
@@ -75,18 +76,24 @@ def retention_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     LATEST: Of entries with an equal value of a field only the last one stays; entries without the
         field stay.
     FORCE: Entries go even if a group has them pending or has not read them.
+    NX: Only of a stream that begins: it has had no entry, and has no group and no rules. Else the
+        reply is null.
 
-    An entry goes when one of the rules lets it go. Without FORCE none goes that a group needs.
-    Bytes are those of the nodes as Redis's listpacks, deleted entries included until their node
-    goes; the node that is being filled always stays. A stream that changes is checked each second,
-    and when its first entry reaches its age. LATEST goes through the stream in order, and waits at
-    the first entry that a group needs.
+    A stream is created if there is none. An entry goes when one of the rules lets it go. Without
+    FORCE none goes that a group needs. Bytes are those of the nodes as Redis's listpacks, deleted
+    entries included until their node goes; the node that is being filled always stays. A stream
+    that changes is checked each second, and when its first entry reaches its age. LATEST goes
+    through the stream in order, and waits at the first entry that a group needs.
     """
     rules: _Rules = {}
     Args(argv, 3).take_options(_OPTIONS, rules)
+    only_new = rules.pop("nx", False)
     if not rules:
         raise syntax_error()
-    retention.set_rules(txn, session.prefix + argv[2], Retention(**rules))
+    name, wanted = session.prefix + argv[2], Retention(**rules)
+    if only_new:
+        return OK if retention.begin_with(txn, name, wanted) else None
+    retention.set_rules(txn, name, wanted)
     return OK
 
 

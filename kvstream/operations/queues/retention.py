@@ -80,12 +80,11 @@ NOTHING = Needs(MAX_ID, MAX_ID)
 def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     """Set the rules of a stream in place of those it had, and check it at once.
 
-    Raises NoSuchKey without a stream, InvalidArgument for rules that are empty or out of range.
+    A stream is created if there is none. Raises InvalidArgument for rules that are empty or out of
+    range.
     """
     refuse_wrong(rules)
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
     before = rules_of(txn, name)
     if before is not None and before.latest != rules.latest:
         _forget_latest(txn, stream)
@@ -93,6 +92,20 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     stream.retained = Progress(rules)
     txn.catalog.retained[name] = None
     arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, txn.now_ms)
+
+
+def begin_with(txn: Txn, name: bytes, rules: Retention) -> bool:
+    """Set the rules of a stream that begins; return False, and change nothing, if it has begun.
+
+    It has begun once it had an entry, or has rules or a group.
+    """
+    stream = txn.stream(name)
+    if stream is not None and (
+        stream.entries_added or stream.groups_count or rules_of(txn, name) is not None
+    ):
+        return False
+    set_rules(txn, name, rules)
+    return True
 
 
 def refuse_wrong(rules: Retention) -> None:

@@ -4,8 +4,8 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import ManualClock, Store
-from kvstream.commands.replies import ErrorReply, Map
+from kvstream import ManualClock, Retention, Store
+from kvstream.commands.replies import OK, ErrorReply, Map
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
@@ -75,6 +75,22 @@ def test_rules_are_kept_shown_and_removed(quiet: Store, reopen: Reopen) -> None:
     assert run(store, "KVSTREAM.RETENTION GET s") == {}
 
 
+def test_rules_of_a_stream_that_begins(quiet: Store) -> None:
+    """SET creates a stream; with NX it changes none that has begun."""
+    assert run(quiet, "KVSTREAM.RETENTION SET new MAXLEN 5") == OK
+    assert run(quiet, "KVSTREAM.RETENTION SET new MAXLEN 6 NX") is None
+    assert run(quiet, "KVSTREAM.RETENTION SET newer ACKED NX") == OK
+    add(quiet, 1, 1)
+    quiet.stream("grouped").create_group("g")
+    for name in ("s", "grouped"):
+        assert run(quiet, f"KVSTREAM.RETENTION SET {name} ACKED NX") is None
+        assert quiet.stream(name).retention() is None
+    assert quiet.stream("new").retention() == Retention(max_length=5)
+    assert quiet.stream("newer").retention() == Retention(acked=True)
+    quiet.stream("plain").schedule("nightly", "0 3 * * *", {"n": 1})
+    assert run(quiet, "KVSTREAM.RETENTION SET plain ACKED NX") == OK
+
+
 @pytest.mark.parametrize(
     ("command", "error"),
     [
@@ -84,7 +100,7 @@ def test_rules_are_kept_shown_and_removed(quiet: Store, reopen: Reopen) -> None:
         ("SET s MAXLEN -1", "between 1 and 2^62"),
         ("SET s MAXBYTES x", "not an integer"),
         ("SET s LATEST", "syntax error"),
-        ("SET none MAXLEN 1", "no such key"),
+        ("SET none NX", "syntax error"),
         ("RUN none", "no such key"),
     ],
 )
