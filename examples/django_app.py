@@ -46,7 +46,7 @@ class FreshConnections(Middleware):
         close_old_connections()
 
 
-jobs = Jobs(DATA, shared="://" not in DATA, middleware=[FreshConnections()])
+jobs = Jobs(DATA, middleware=[FreshConnections()])
 
 
 @jobs.task(retries=3)

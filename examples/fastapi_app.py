@@ -3,7 +3,7 @@
     uvicorn fastapi_app:app          serves requests, and enqueues jobs
     kvstream work fastapi_app:jobs   runs them
 
-Both open the directory ``data`` as a shared one; no server is needed. Set ``DATA`` to the URL of
+They share the directory ``data``; no server is needed. Set ``DATA`` to the URL of
 one (``redis://...``) once the two run on different machines.
 """
 
@@ -16,7 +16,7 @@ from fastapi import FastAPI, HTTPException
 from kvstream import Jobs
 
 DATA = os.environ.get("DATA", "data")
-jobs = Jobs(DATA, shared="://" not in DATA)
+jobs = Jobs(DATA)
 
 
 @jobs.task(retries=3, backoff=[1, 10, 60], timeout=30)

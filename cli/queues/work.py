@@ -61,9 +61,9 @@ def work(
     """Run the jobs of the Jobs at MODULE:JOBS, such as app:jobs, until SIGTERM or Ctrl-C.
 
     The place is that of the Jobs, not that of --store or --url. On a directory this process owns
-    the store, or shares it with others that have it open with shared=True; it needs redis-py.
-    Logs go to stderr. After a signal no job is begun, and those in work may finish within --grace;
-    the rest is given back to other workers. A second signal gives back at once.
+    the store, unless another program of the Jobs does; it needs redis-py. Logs go to stderr. After
+    a signal no job is begun, and those in work may finish within --grace; the rest is given back to
+    other workers. A second signal gives back at once.
     """
     from kvstream.jobs.processes import WorkOptions, queue_list, supervise
 

@@ -14,7 +14,7 @@ a turn of its own, so that only the failing one gets the error.
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
@@ -288,6 +288,17 @@ class Engine:
             elif not isinstance(error, KVStreamError):
                 self._unserved |= signals
             raise
+
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        """Run a block that takes no time as a transaction."""
+        return self.transaction()
+
+    @property
+    def own_engine(self) -> "Engine | None":
+        """The engine of the store, since this process owns it."""
+        return self
+
+    url = ""
 
     @property
     def seen_sequence(self) -> int:

@@ -61,6 +61,20 @@ class AnyEngine(Protocol):
         """Run everything that this thread does inside as one commit; an exception undoes it."""
         ...
 
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        """Run a block that takes no time, as ``transaction`` does or faster."""
+        ...
+
+    @property
+    def own_engine(self) -> Any:
+        """The ``Engine`` if this process owns the store, else None."""
+        ...
+
+    @property
+    def url(self) -> str:
+        """Where redis-py finds the process that owns the store; "" if no other does."""
+        ...
+
     def keys(self, db: int, pattern: bytes | None) -> Iterator[bytes]:
         """Yield the keys of a database, those that match a Redis ``pattern`` if given."""
         ...

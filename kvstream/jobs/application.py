@@ -8,16 +8,17 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
+from kvstream.engine.coerce import server_url
 from kvstream.engine.queue_arguments import Backoff, Misfire
-from kvstream.errors import ClientMissing, InvalidArgument, StoreLocked, nearest, shown
+from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
-from kvstream.jobs.handle import DONE, JobHandle
+from kvstream.jobs.handle import DONE, JobHandle, LoopStores
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
@@ -93,8 +94,8 @@ class Jobs:
     ) -> None:
         """Describe the jobs; nothing is opened yet.
 
-        ``shared``: many processes open the directory. By default this process opens it for itself,
-        unless it is shared at that moment, by ``kvstream work`` or others: then it joins them.
+        ``shared``: many processes may open the directory, as by default if redis-py is installed
+        and no ``clock`` is given; False: this one opens it for itself alone.
         ``name`` begins the keys of all streams. ``format`` is that of arguments and results,
         "json" or "msgpack". ``result_ttl``: the seconds for which results are kept.
         ``priorities``: the most urgent first. ``options`` are those of ``kvstream.open``.
@@ -114,6 +115,8 @@ class Jobs:
         self._lock = threading.RLock()
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         """The name of this process as a consumer of all queues."""
+        self.awaiting = LoopStores()
+        """How handles are awaited if another process has the store."""
         self.testing: Testing | None = None
         """The test mode, while it lasts."""
 
@@ -134,19 +137,15 @@ class Jobs:
             return self._store
 
     def _opened(self) -> Store:
-        """Open the store; with ``shared`` None, share a directory that others share already."""
+        """Open the store; without ``shared`` a directory is shared if that is possible."""
         options = {name: value for name, value in self._options.items() if value}
+        is_own = self._clock is not None or "read_only" in options
+        if self._options["shared"] is None and not is_own and server_url(self.place) is None:
+            with suppress(ClientMissing):
+                return kvstream.open(self.place, **options, shared=True)
         if self._clock is not None:
             options["clock"] = self._clock
-        try:
-            return kvstream.open(self.place, **options)
-        except StoreLocked as error:
-            if self._options["shared"] is not None or self._clock is not None:
-                raise
-            try:
-                return kvstream.open(self.place, **options, shared=True)
-            except (StoreLocked, ClientMissing):
-                raise error from None
+        return kvstream.open(self.place, **options)
 
     def close(self) -> None:
         """Close the store, if it is open; the next use opens it again."""
@@ -162,8 +161,6 @@ class Jobs:
 
     def share(self) -> None:
         """Open the directory as a shared one, as the processes of a worker do."""
-        from kvstream.engine.coerce import server_url
-
         if server_url(self.place) is None and not self._options["shared"]:
             self.close()  # the module of the application may have opened it for itself
             self._options["shared"] = True
@@ -432,7 +429,7 @@ class Jobs:
         if all(value is None for value in options.values()):
             places = queue.put_many(fields, priority=priority)
         else:
-            with self.store.transaction():
+            with self.store._engine.brief_transaction():
                 places = [queue.put(each, priority=priority, **options) for each in fields]
         if self.testing is not None:
             self.testing.run()
@@ -476,7 +473,7 @@ class Jobs:
         ended = [(job, self._outcome(job)) for job in jobs]
         for job in jobs:
             job.ending = True
-        with self.store.transaction():
+        with self.store._engine.brief_transaction():
             self._end(ended)
 
     def _outcome(self, job: Job) -> dict[str, str | bytes | int]:

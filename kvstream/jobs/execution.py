@@ -207,7 +207,7 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     delay = task.delay_s(job.attempt) if delay is None else delay
 
     def give_back() -> None:
-        with jobs.store.transaction():
+        with jobs.store._engine.brief_transaction():
             jobs.record(job.id, RETRY, task.result_ttl, _described(job, error))
             message.nack(delay, error=error if isinstance(error, Exception) else repr(error))
 
@@ -228,13 +228,13 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     job.ending = True
 
     def bury() -> None:
-        with jobs.store.transaction() as store:
+        with jobs.store._engine.brief_transaction():
             if job.id:
                 ttl = None if task is None else task.result_ttl
                 jobs.record(job.id, FAILED, ttl, _described(job, error))
             if task is not None and task.dead_letter is False:
                 message.ack()
-                store.stream(message.key).delete(message.id)
+                jobs.store.stream(message.key).delete(message.id)
             else:
                 described = error if isinstance(error, Exception) else repr(error)
                 message.nack(fatal=True, error=described)

@@ -7,10 +7,10 @@ acknowledges the job and kept for ``result_ttl``. So to wait for a result is a b
 from __future__ import annotations
 
 import asyncio
-import threading
 import time
-from collections.abc import Generator
-from contextlib import suppress
+from collections import Counter
+from collections.abc import AsyncIterator, Generator
+from contextlib import asynccontextmanager, suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -31,6 +31,7 @@ from kvstream.jobs.job import ID, AnyJobs, made_ms
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
+    from kvstream.aio import AsyncStore
     from kvstream.stream import Stream
     from kvstream.types.records import Entry
 
@@ -45,6 +46,39 @@ AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 _TRIES = 100
 _PAGE = 1000
+
+
+class LoopStores:
+    """The connections by which the tasks of event loops await results, open while one does."""
+
+    def __init__(self) -> None:
+        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[AsyncStore]] = {}
+        self._users: Counter[asyncio.Task[AsyncStore]] = Counter()
+
+    @asynccontextmanager
+    async def store(self, url: str, db: int) -> AsyncIterator[AsyncStore]:
+        """Yield the store of the running loop on the server at ``url``."""
+        loop = asyncio.get_running_loop()
+        opening = self._opening.get(loop)
+        if opening is None:
+            opening = self._opening[loop] = loop.create_task(_opened(url, db))
+        self._users[opening] += 1
+        try:
+            yield await asyncio.shield(opening)
+        finally:
+            self._users[opening] -= 1
+            if not self._users[opening]:
+                del self._users[opening], self._opening[loop]
+                if opening.cancel():
+                    await asyncio.wait([opening])
+                elif opening.exception() is None:
+                    await opening.result().close()
+
+
+async def _opened(url: str, db: int) -> AsyncStore:
+    from kvstream import aio
+
+    return await aio.open(url, db=db)
 
 
 class JobHandle(Generic[R]):
@@ -138,23 +172,31 @@ class JobHandle(Generic[R]):
         raise failed
 
     async def aresult(self, timeout: float | None = None) -> R:
-        """Await the result, as ``result`` waits for it.
-
-        The wait costs a thread if the store is on a server or shared with other processes.
-        """
-        engine = self._jobs.store._engine
-        if not isinstance(engine, Engine):
-            return await self._in_thread(timeout)
+        """Await the result, as ``result`` waits for it; no thread waits."""
         looks, found = self._looks(timeout), None
+        deadline = None if timeout is None else monotonic() + timeout
         while True:
             try:
                 asked = looks.send(found)
             except StopIteration as end:
                 return cast(R, end.value)
-            if asked is None:
-                found = await asyncio.to_thread(getattr, self, "status")
-            else:
-                found = await self._arecords(engine, *asked)
+            try:
+                found = None if asked is None else await self._aread(*asked)
+            except ServerUnavailable:  # the store of other threads waits for it, or for a new owner
+                asked = asked and (asked[0], None)
+                found = None
+            if found is None:
+                found = await asyncio.to_thread(self._asked, asked, deadline)
+
+    async def _aread(self, after: Any, block: float | None) -> list[Entry]:
+        """Read records as ``_records`` does."""
+        store = self._jobs.store
+        own, url = store._engine.own_engine, store._engine.url
+        if own is not None:
+            return await self._arecords(own, after, block)
+        async with self._jobs.awaiting.store(url, store.db) as found:
+            stream = found.stream(self._jobs.result_key(self.id))
+            return list(await stream.read(after, block=block))
 
     async def _arecords(self, engine: Engine, after: Any, block: float | None) -> list[Entry]:
         """Read records as ``_records`` does; the commit that writes one wakes the task."""
@@ -182,43 +224,6 @@ class JobHandle(Generic[R]):
             finally:
                 engine.cancel(waiter)
         return [cast("Entry", entry) for _, entries in reply or () for entry in entries]
-
-    async def _in_thread(self, timeout: float | None) -> R:
-        """Wait in a thread of its own."""
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[R] = loop.create_future()
-        deadline = None if timeout is None else monotonic() + timeout
-
-        def wait() -> None:
-            outcome: Any = None
-            while not done.cancelled():
-                left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-                try:
-                    outcome = (self.result(max(0.0, left)), None)
-                except TimeoutError as error:
-                    if deadline is None or monotonic() < deadline:
-                        continue
-                    outcome = (None, error)
-                except ServerUnavailable as error:
-                    if deadline is not None and monotonic() < deadline:
-                        continue
-                    outcome = (None, error)
-                except Exception as error:
-                    outcome = (None, error)
-                break
-            if not loop.is_closed():
-                loop.call_soon_threadsafe(settle, *(outcome or (None, None)))
-
-        def settle(value: Any, error: Exception | None) -> None:
-            if done.done():
-                return
-            if error is None:
-                done.set_result(value)
-            else:
-                done.set_exception(error)
-
-        threading.Thread(target=wait, name="kvstream-job-result", daemon=True).start()
-        return await done
 
     def __await__(self) -> Generator[Any, Any, R]:
         return self.aresult().__await__()
@@ -323,7 +328,7 @@ class JobHandle(Generic[R]):
                 return False
             stream, entry_id = found
             try:
-                with self._jobs.store.transaction():
+                with self._jobs.store._engine.brief_transaction():
                     if stream.get(entry_id) is None:
                         return False
                     stream.group(self._jobs.group).ack(entry_id)

@@ -50,6 +50,7 @@ class AnyJobs(Protocol):
     group: str
     middleware: Any
     tasks: dict[str, Any]
+    awaiting: Any
 
     @property
     def store(self) -> Store: ...

@@ -16,7 +16,7 @@ changes one before the end, nothing is done and Conflict is raised.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
@@ -94,7 +94,7 @@ class RemoteEngine:
     _sleep: Callable[[float], None] = staticmethod(time.sleep)
 
     def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
-        self._url, self._connect_s = url, connect_s
+        self.url, self._connect_s = url, connect_s
         first = self._connected(db)
         self.db = first.db
         """The database that ``db`` or the URL names."""
@@ -123,7 +123,7 @@ class RemoteEngine:
         return cls(url, db, connect_s)
 
     def _connected(self, db: int | None) -> Connection:
-        return self.connection_type(connect(self._url, self._connect_s, REPLY_S), db)
+        return self.connection_type(connect(self.url, self._connect_s, REPLY_S), db)
 
     def connection(self, db: int | None = None) -> Connection:
         """Return the connections to a database; None: the one that was opened."""
@@ -282,6 +282,13 @@ class RemoteEngine:
                 raise self._explained(error, transaction.whole) from None
         finally:
             transaction.end()
+
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        """Run a block that takes no time as a transaction."""
+        return self.transaction()
+
+    own_engine = None
+    """Another process has the store."""
 
     # --- looking --------------------------------------------------------------------------------
 

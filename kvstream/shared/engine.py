@@ -23,7 +23,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
@@ -535,6 +535,22 @@ class SharedEngine:
             ) from None
         finally:
             self._local.server = None
+
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        """Run a block that takes no time: the owner's by its engine, which serves no other then."""
+        own = self.own_engine if self._local.server is None else None
+        return self.transaction() if own is None else own.transaction()
+
+    @property
+    def own_engine(self) -> Engine | None:
+        """The engine of the store if this process owns it."""
+        found = self._current
+        return found if isinstance(found, Engine) else None
+
+    @property
+    def url(self) -> str:
+        """Where the owner serves the store."""
+        return self._place.url
 
     # --- looking --------------------------------------------------------------------------------
 

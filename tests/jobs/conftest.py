@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+import kvstream
 from kvstream import Jobs
 from kvstream.jobs import Worker
 from tests.patience import PATIENCE_S
@@ -45,11 +46,20 @@ class Working:
 
 
 @pytest.fixture(params=PLACES)
-def place(request: pytest.FixtureRequest, places: Places) -> tuple[str, dict[str, Any]]:
-    """A place without any key, and the options to open it with."""
+def place(request: pytest.FixtureRequest, places: Places) -> Iterator[tuple[str, dict[str, Any]]]:
+    """A place without any key, and the options to open it with.
+
+    In "client" the directory has an owner already.
+    """
     if request.param == "server":
-        return places.of("server"), {}
-    return places.of("directory"), {"durability": "no", "shared": request.param == "shared"}
+        yield places.of("server"), {}
+        return
+    options = {"durability": "no", "shared": request.param != "directory"}
+    found = places.of("directory")
+    with ExitStack() as ends:
+        if request.param == "client":
+            ends.enter_context(kvstream.open(found, **options))
+        yield found, options
 
 
 @pytest.fixture

@@ -204,7 +204,7 @@ def test_what_the_format_cannot_hold_is_a_type_error(form: str, value: object) -
 
 
 def test_none_is_a_result_whatever_the_hint() -> None:
-    def send(to: str) -> str: ...
+    def send(to: str) -> str: ...  # type: ignore[empty-body]
 
     signature = Signature(send)
     assert signature.dump_result(None) is None

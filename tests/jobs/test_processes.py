@@ -7,6 +7,7 @@ import runpy
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -17,9 +18,10 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import InvalidArgument, Jobs, StoreLocked
+from kvstream import InvalidArgument, Jobs, StoreLocked, SystemClock
+from kvstream.jobs import Worker
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
-from kvstream.shared.owner import SOCKET
+from kvstream.shared.engine import SharedEngine
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -209,13 +211,12 @@ jobs.close()
 
 
 def test_the_first_program_of_a_new_user_works_beside_its_workers(tmp_path: Path) -> None:
-    """It opens the directory as if for itself alone, and so does the module that workers import."""
+    """Program and workers come in any order, and say nothing of sharing."""
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "client.py").write_text(CLIENT)
     command = [sys.executable, "-m", "kvstream", "work", "app:jobs", "--processes", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
-        until(lambda: (tmp_path / "data" / SOCKET).exists())
         told = subprocess.run(
             [sys.executable, "client.py"],
             cwd=tmp_path,
@@ -230,20 +231,38 @@ def test_the_first_program_of_a_new_user_works_beside_its_workers(tmp_path: Path
     assert told.stdout == "None done\nNone done None\n", (told.stderr, log)
 
 
-def test_jobs_join_a_directory_only_if_others_share_it(tmp_path: Path) -> None:
-    with Jobs(tmp_path / "data", shared=True) as owner:
-        owner.declare()
-        owner.store.stream("seen").add({"n": 1})
-        with Jobs(tmp_path / "data") as joining:
-            assert joining.store.exists("seen")
-        with Jobs(tmp_path / "data", shared=False) as alone, pytest.raises(StoreLocked):
-            assert alone.store
-    with Jobs(tmp_path / "data") as first, Jobs(tmp_path / "data") as second:
-        assert first.store.exists("seen")
-        with pytest.raises(StoreLocked):
-            assert second.store
-        first.share()
+def test_jobs_share_a_directory_unless_they_are_to_have_it_alone(tmp_path: Path) -> None:
+    place = tmp_path / "data"
+    with Jobs(place) as first, Jobs(place) as second:
+        first.store.stream("seen").add({"n": 1})
         assert second.store.exists("seen")
+        with Jobs(place, shared=False) as alone, pytest.raises(StoreLocked):
+            assert alone.store
+    for options in ({"shared": False}, {"clock": SystemClock()}, {"read_only": True}):
+        with Jobs(place, **options) as alone, Jobs(place, wait_s=0.1) as other:
+            assert alone.store.exists("seen")
+            with pytest.raises(StoreLocked):
+                assert other.store
+
+
+def test_the_owner_of_a_shared_directory_ends_jobs_without_its_socket(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with Jobs(tmp_path / "data") as jobs:
+        task = jobs.task(retries=1, backoff=0)(lambda n: 1 // n)
+        worker = Worker(jobs)
+        handles = [task.enqueue(1), task.enqueue(0), *task.enqueue_many([(1,), (1,)], delay=0)]
+        calls: list[Any] = []
+        monkeypatch.setattr(SharedEngine, "transaction", lambda self: calls.append(self))
+        stop = threading.Event()
+        thread = threading.Thread(target=worker.run, args=(stop,))
+        thread.start()
+        try:
+            until(lambda: [each.status for each in handles] == ["done", "failed", "done", "done"])
+        finally:
+            stop.set()
+            thread.join()
+        assert calls == []
 
 
 def test_a_changed_source_file_is_noticed(tmp_path: Path) -> None:

@@ -20,7 +20,7 @@ from kvstream import (
 )
 from kvstream.jobs import GiveUp, Retry
 from kvstream.jobs.job import made_ms, new_id
-from tests.jobs.conftest import Working
+from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
 
 Start = Callable[..., Working]
@@ -236,23 +236,25 @@ def test_a_waiting_program_is_told_of_a_timeout(jobs: Jobs) -> None:
         asyncio.run(program())
 
 
-def test_tasks_that_await_results_need_no_threads_in_a_directory(
-    jobs: Jobs, working: Start, place: tuple[str, dict[str, Any]]
-) -> None:
+@pytest.mark.parametrize("place", [*PLACES, "client"], indirect=True)
+def test_tasks_that_await_results_need_no_threads(jobs: Jobs, working: Start) -> None:
     @jobs.task
     def double(n: int) -> int:
         return 2 * n
 
     async def program() -> list[int]:
+        double.enqueue(0)  # opens the store
+        threads = threading.active_count()
         awaited = [asyncio.create_task(double.enqueue(n).aresult(PATIENCE_S)) for n in range(20)]
         await asyncio.sleep(0)
         cancelled = asyncio.create_task(double.enqueue(99).aresult())
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.2)
         cancelled.cancel()
-        waiting = [each for each in threading.enumerate() if each.name == "kvstream-job-result"]
-        assert bool(waiting) == (place[1].get("shared") is not False)
+        assert threading.active_count() <= threads + 1  # one has imported redis.asyncio
         working(jobs)
-        return [await each for each in awaited]
+        results = [await each for each in awaited]
+        assert jobs.awaiting._opening == {}
+        return results
 
     assert asyncio.run(program()) == [2 * n for n in range(20)]
 

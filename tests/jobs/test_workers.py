@@ -330,6 +330,7 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
 def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
     tmp_path: Path, working: Start, fails: bool
 ) -> None:
+    """Whoever waits for its result, or awaits it, gets it from the next server."""
     port, begun, go, ran = free_port(), threading.Event(), threading.Event(), []
     servers = [ServerProcess(tmp_path / "store", "--port", str(port))]
     with ExitStack() as ends, Jobs(f"redis://127.0.0.1:{port}") as jobs:
@@ -351,14 +352,19 @@ def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
         go.set()
         with pytest.raises(ServerUnavailable):
             handle.result()
-        waiting = ThreadPoolExecutor(1)
+        waiting = ThreadPoolExecutor(2)
         ends.callback(waiting.shutdown)
-        result = waiting.submit(handle.result, PATIENCE_S)
+        results = [
+            waiting.submit(handle.result, PATIENCE_S),
+            waiting.submit(asyncio.run, handle.aresult(PATIENCE_S)),
+        ]
+        time.sleep(0.1)
         servers.append(ServerProcess(tmp_path / "store", "--port", str(port)))
-        if fails:
-            with pytest.raises(JobFailed, match="ValueError"):
-                result.result()
-        else:
-            assert result.result() == "ran"
+        for result in results:
+            if fails:
+                with pytest.raises(JobFailed, match="ValueError"):
+                    result.result()
+            else:
+                assert result.result() == "ran"
         worker.stop()
     assert ran == [1]
