@@ -12,7 +12,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import groupby
-from typing import Any, Generic, TypedDict, cast
+from typing import Any, Generic, cast
 
 from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, name_bytes, optional, wait_of, whole
@@ -77,24 +77,8 @@ REAP_S = 86_400.0
 LOW_SHARE = 10
 """Every tenth read that returns messages begins with the lowest priority."""
 _DONE_GO = Retention(acked=True)
+_STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
 _log = logging.getLogger(__name__)
-
-
-class QueueOptions(TypedDict, total=False):
-    """The options of a queue, for type checkers."""
-
-    group: Name
-    consumer: Name | None
-    lease: Duration | None
-    max_deliveries: int | None
-    backoff: Delays | None
-    dead_letter: Name | None
-    order_by: Name | None
-    max_per_key: int | None
-    max_in_flight: int | None
-    rate: Rate | None
-    priorities: Sequence[str]
-    keep: bool | None
 
 
 class Message(Generic[S]):
@@ -303,7 +287,7 @@ class Queue(Generic[S]):
         if self._rules.get("lease_ms", 1) < 1:
             raise InvalidArgument("lease must be above 0: without one, a lost message stays lost")
         self._lease_ms = 0
-        """The lease of the policy; 0: the group and its policy are not known yet."""
+        """The lease of the policy; 0: group and policy are not known yet."""
         self._reads = 0
         """Reads that have returned messages."""
 
@@ -398,12 +382,9 @@ class Queue(Generic[S]):
         return Stream(self._engine, name, self._decoder)
 
     def _begin(self, name: bytes) -> None:
-        """Let done messages leave a stream that begins; one that has begun stays as it is.
-
-        In a transaction on a server nobody knows yet which it was, so the next put asks again.
-        """
+        """Let done messages leave a stream that begins; one that has begun stays as it is."""
         if self._keep or self._engine.run(retention.begin_with, name, _DONE_GO) is False:
-            self._begun.add(name)
+            self._begun.add(name)  # True, and None of a transaction on a server, may not last
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
         """Cancel delayed messages; return how many were still delayed."""
@@ -597,12 +578,7 @@ class Queue(Generic[S]):
         if len(self._engine.run(group_infos, name)) > 1:
             return
         if self._keep is None:
-            _log.warning(
-                "the stream %s was there before its queue, so messages that are done stay in it: "
-                "to delete them, give the Queue keep=False, or call Stream.set_retention(acked="
-                "True); keep=True ends this warning",
-                quoted(key_of(name)),
-            )
+            _log.warning(_STAY, quoted(key_of(name)))
         else:
             self._engine.run(retention.set_rules, name, _DONE_GO)
 

@@ -110,6 +110,8 @@ class KVStreamChannel(virtual.Channel):
         message: dict[str, Any] = json.loads(task.body)
         properties = message["properties"]
         expiration = properties.get("expiration")  # milliseconds since it was put
+        if "expires" in message["headers"]:  # Celery's worker marks such a task as revoked
+            expiration = None
         if expiration and time() * 1000 - task.ref.id.ms >= float(expiration):
             self.tasks.ack(task.ref)
             return self._read(queues, None)

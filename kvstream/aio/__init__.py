@@ -41,10 +41,10 @@ from kvstream.aio.engines import AsyncEngine, LoopEngine, LoopRemoteEngine, in_g
 from kvstream.engine.coerce import AnyPath, Asked, Name, PlaceSettings, Seconds, opening_of
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
-from kvstream.engine.queue_arguments import Duration
+from kvstream.engine.queue_arguments import Duration, QueueOptions
 from kvstream.errors import InvalidArgument
 from kvstream.group import Consumer, Group
-from kvstream.queue import Message, Queue, QueueOptions
+from kvstream.queue import Message, Queue
 from kvstream.queue import take as take_of
 from kvstream.store import Store
 from kvstream.stream import Stream

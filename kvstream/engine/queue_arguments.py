@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
 from kvstream.errors import InvalidArgument, nearest, shown
@@ -45,6 +45,23 @@ class Backoff(NamedTuple):
 
 Delays = Backoff | Duration | Iterable[Duration]
 """A backoff: one delay for every failure, the delays after each (the last repeats), or Backoff."""
+
+
+class QueueOptions(TypedDict, total=False):
+    """The options of a queue, for type checkers."""
+
+    group: Name
+    consumer: Name | None
+    lease: Duration | None
+    max_deliveries: int | None
+    backoff: Delays | None
+    dead_letter: Name | None
+    order_by: Name | None
+    max_per_key: int | None
+    max_in_flight: int | None
+    rate: Rate | None
+    priorities: Sequence[str]
+    keep: bool | None
 
 
 def span_ms(duration: Duration, what: str) -> int:

@@ -116,8 +116,10 @@ def test_a_purge_deletes_what_nobody_has(connection: Connection) -> None:
 def test_a_message_whose_time_is_over_is_not_delivered(connection: Connection) -> None:
     queue = connection.SimpleQueue("q")
     queue.put("a", expiration=0.001)
+    queue.put("of Celery", expiration=0.001, headers={"expires": "2026-01-01"})
     time.sleep(0.002)
     queue.put("b")
+    assert queue.get(timeout=1).payload == "of Celery"  # whose worker says that it is revoked
     assert queue.get(timeout=1).payload == "b"
     queue.close()
 

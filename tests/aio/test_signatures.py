@@ -9,7 +9,7 @@ import pytest
 
 import kvstream
 from kvstream import aio
-from kvstream.queue import QueueOptions
+from kvstream.engine.queue_arguments import QueueOptions
 
 TWINS = [
     (kvstream.Store, aio.AsyncStore),

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import InvalidArgument, Jobs, StoreLocked, SystemClock
+from kvstream import ClientMissing, InvalidArgument, Jobs, StoreLocked, SystemClock
 from kvstream.jobs import Worker
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
 from kvstream.shared.engine import SharedEngine
@@ -243,6 +243,21 @@ def test_jobs_share_a_directory_unless_they_are_to_have_it_alone(tmp_path: Path)
             assert alone.store.exists("seen")
             with pytest.raises(StoreLocked):
                 assert other.store
+
+
+def test_without_redis_py_jobs_have_their_directory_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(*args: object) -> None:
+        raise ClientMissing("redis-py is not installed")
+
+    monkeypatch.setattr("kvstream.shared.engine.open_shared", missing)
+    with Jobs(tmp_path / "data") as alone, Jobs(tmp_path / "data") as other:
+        alone.store.stream("seen").add({"n": 1})
+        with pytest.raises(StoreLocked):
+            assert other.store
+    with Jobs(tmp_path / "data", shared=True) as shared, pytest.raises(ClientMissing):
+        assert shared.store
 
 
 def test_the_owner_of_a_shared_directory_ends_jobs_without_its_socket(
