@@ -377,8 +377,10 @@ class Queue(Generic[S]):
 
     def _stream_of(self, name: bytes) -> Stream[S]:
         if name not in self._begun:
-            with suppress(AccessDenied, ServerTooOld):  # one that may only add entries
+            try:
                 self._begin(name)
+            except (AccessDenied, ServerTooOld):  # one that may only add entries
+                self._begun.add(name)
         return Stream(self._engine, name, self._decoder)
 
     def _begin(self, name: bytes) -> None:

@@ -395,7 +395,9 @@ class Jobs:
         if not isinstance(handle.where, StreamID | Ticket):  # in a transaction on a server
             return True
         found = self._fields_at(handle.where, queue)
-        return found is not None and found.get(ID) == handle.id.encode()
+        if found is None:  # a delay that is over by now, or a job that has ended
+            return handle.status != "unknown"
+        return found.get(ID) == handle.id.encode()
 
     @staticmethod
     def _fields_at(where: StreamID | Ticket | None, queue: Queue) -> Fields | None:

@@ -7,10 +7,11 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from kvstream import JobFailed, Jobs, LeaseLost, ServerUnavailable, current_job
+from kvstream import JobFailed, Jobs, LeaseLost, Queue, ServerUnavailable, current_job
 from kvstream.jobs import Worker
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
@@ -324,6 +325,24 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
     assert run.enqueue(5, unique="v", delay=0.01, on_conflict="replace").result(PATIENCE_S) == 5
     assert later.status == "unknown"
     assert ran == [1, 5]
+
+
+def test_a_unique_job_that_ends_at_once_has_its_handle(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    @jobs.task
+    def run(n: int) -> int:
+        return n
+
+    def look_late(where: Any, queue: Queue, look: Any = Jobs._fields_at) -> Any:
+        stream = jobs.store.stream(queue.name)
+        until(lambda: not len(stream) and not stream.delayed_count())
+        return look(where, queue)
+
+    working(jobs)
+    monkeypatch.setattr(Jobs, "_fields_at", staticmethod(look_late))
+    for n, delay in enumerate((None, 0.01)):
+        assert run.enqueue(n, unique=f"u{n}", delay=delay).result(PATIENCE_S) == n
 
 
 @pytest.mark.parametrize("fails", [False, True])
