@@ -22,7 +22,7 @@ from kvstream.rdb.versions import TARGETS
 
 _ENGINE = b"LUA"
 _NAME = re.compile(rb"[A-Za-z0-9_]+")
-_WORD = re.compile(rb"""\s*((?:[^\s"']|"[^"]*"|'[^']*')+)(?=\s|$)""")
+_WORD = re.compile(rb"""\s*((?:[^\s"']+|(?=["']))(?:"[^"]*"|'[^']*')?)(?=\s|$)""")
 _QUOTES = re.compile(rb"""["']""")
 _ANY_SERVER = TARGETS["redis:7.0"]
 """The oldest format of libraries; it loses nothing."""
@@ -90,8 +90,8 @@ def by_name(texts: Iterable[bytes]) -> dict[bytes, bytes]:
 
 def _words(line: bytes) -> list[bytes]:
     """Split a line as a configuration file is split; [b""] if a quote is not closed."""
-    words, at = [], 0
-    while at < len(line.rstrip()):
+    words, at, line = [], 0, line.rstrip()
+    while at < len(line):
         found = _WORD.match(line, at)
         if found is None:
             return [b""]

@@ -108,6 +108,8 @@ def test_flushall_keeps_libraries(store: Store) -> None:
         (b"return 1", "Missing library metadata"),
         (b"#!lua name=a", "Invalid library metadata"),
         (b'#!lua name="a\n', "Invalid library metadata"),
+        (b'#!lua name="a"b\n', "Invalid library metadata"),
+        (b"#!lua 'x'name=a\n", "Invalid library metadata"),
         (b"#!lua\n", "Library name was not given"),
         (b"#!lua name=a name=b\n", "name argument was given multiple times"),
         (b"#!lua name=a flags=x\n", "Invalid metadata value given: flags=x"),
