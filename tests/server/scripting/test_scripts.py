@@ -231,3 +231,13 @@ def test_a_paused_server_holds_scripts(server: Server) -> None:
     assert ann.ask("EVAL_RO", "return 1", "0") == b":1\r\n"
     server.wait(11)
     assert bob.heard() == b":1\r\n"
+
+
+def test_a_script_publishes_to_its_users_channels_alone(served: Served) -> None:
+    with Asker(served.port) as ann:
+        ann.ask("ACL SETUSER u reset on nopass +@all ~* &ours*")
+        ann.ask("AUTH u x")
+        for name in ("publish", "spublish"):
+            said = ann.ask("EVAL", f"return redis.call('{name}','theirs','x')", "0")
+            assert "can't publish to the channel mentioned in the command" in said
+            assert ann.ask("EVAL", f"return redis.call('{name}','ours','x')", "0") == 0
