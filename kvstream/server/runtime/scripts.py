@@ -468,6 +468,8 @@ class Scripts:
         """Return the number of the error that ends the script now."""
         if self.load_until is not None:
             return LOAD_TIMEOUT if time.monotonic() > self.load_until else None
+        if self._client is None:  # a script is compiled
+            return None
         try:
             return self.busy.tick()
         except BaseException as error:

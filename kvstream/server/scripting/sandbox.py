@@ -31,8 +31,9 @@ ARGUMENTS_MAX: Final = 4000
 FULL: Final = (False, 5)
 """A function's answer if there is not enough memory: it needs none."""
 _SINGLE = (
-    rb"(?:redis\s*\.\s*[a-z0-9_]+|bit\s*\.\s*[a-z]+|cjson\s*\.\s*(?:en|de)code"
-    rb"|cmsgpack\s*\.\s*pack|struct\s*\.\s*(?:pack|size))"
+    rb"(?:redis\s*\.\s*(?:p?call|error_reply|status_reply|sha1hex|log|setresp|set_repl|acl_check_cmd)"
+    rb"|bit\s*\.\s*[a-z]+|cjson\s*\.\s*(?:en|de)code|cmsgpack\s*\.\s*pack"
+    rb"|struct\s*\.\s*(?:pack|size))"
 )
 """Calls of functions that return one value."""
 SPARE_REFERENCES: Final = 16
@@ -47,24 +48,28 @@ _NO_MEMORY = b"ERR not enough memory"
 _FOLDER = Path(__file__).parent / "lua"
 LIBRARIES: Final = ("bit", "struct", "cjson", "cmsgpack")
 _SHARED = ("arguments", "ieee754")
+_PRIVATE = "varargs"
+"""A global that the sandbox takes away."""
 # Each file is a function of all globals and of what the files before it returned; it copies what it
 # needs into local variables. Its environment is empty: getfenv of its functions reaches nothing.
 _LOADER = b"""
 local shared = {}
-return function(name, text, is_library)
+return function(name, text, is_shared)
   local load = assert(loadstring(text, "=" .. name))
   setfenv(load, {})
   local result = load(_G, shared.arguments, shared.ieee754)
-  if is_library then
-    _G[name] = result
-  else
+  if is_shared then
     shared[name] = result
+  else
+    _G[name] = result
   end
 end
 """
+# A long bracket that is not closed takes all the rest: looking for its end again and again would
+# take long.
 _RETURNED_CALL = re.compile(rb"\breturn\s+" + _SINGLE + rb"\s*\(")
 _TOKEN = re.compile(
-    rb"--\[(?P<c>=*)\[.*?\](?P=c)\]|--[^\n]*|\[(?P<s>=*)\[.*?\](?P=s)\]"
+    rb"--\[(?P<c>=*)\[.*?(?:\](?P=c)\]|\Z)|--[^\n]*|\[(?P<s>=*)\[.*?(?:\](?P=s)\]|\Z)"
     rb"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
     rb"|(?P<call>\breturn\s+)" + _SINGLE + rb"\s*(?P<first>\()|(?P<open>\()|(?P<close>\))",
     re.DOTALL,
@@ -210,7 +215,11 @@ class Interpreter:
         if key in self._loaded:
             return
         self.make_room(3 * len(source))
-        message = self._load(key, without_tail_calls(source), name)
+        try:
+            message = self._load(key, without_tail_calls(source), name)
+        except self._lua.LuaError:
+            self._start()
+            message = _NO_MEMORY
         if message is not None:
             raise NotCompiled(f"Error compiling script (new function): {text(message)}")
         self._loaded.add(key)
@@ -280,8 +289,8 @@ class Interpreter:
 def install_libraries(lua: Any) -> None:
     """Define the libraries as globals of a Lua state that still has all globals of Lua 5.1."""
     load = lua.execute(_LOADER)
-    for name in (*_SHARED, *LIBRARIES):
-        load(name.encode(), (_FOLDER / f"{name}.lua").read_bytes(), name in LIBRARIES)
+    for name in (*_SHARED, *LIBRARIES, _PRIVATE):
+        load(name.encode(), (_FOLDER / f"{name}.lua").read_bytes(), name in _SHARED)
 
 
 def _refuse_attribute(_object: object, _name: object, _is_setting: bool) -> object:

@@ -38,6 +38,19 @@ ENDLESS = {
         "while true do pcall(redis.call,'get','k') pcall(redis.sha1hex,'x') end"
     ),
     "calls": "while true do redis.pcall('get','k') end",
+    "short coroutines that run short coroutines": (
+        "local function leaf() for i=1,2000 do end end "
+        "local function middle() for i=1,1500 do coroutine.wrap(leaf)() end end "
+        "while true do for i=1,100 do coroutine.wrap(middle)() end end"
+    ),
+    "yields": (
+        "local c=coroutine.wrap(function() while true do for i=1,50 do end coroutine.yield() end "
+        "end) while true do c() end"
+    ),
+    "long texts": "while true do local s=('x'):rep(200000) end",
+    "long texts after short loops": (
+        "for i=1,1000000 do end while true do local s=('x'):rep(200000) end"
+    ),
 }
 FILLING = ("full memory", "full memory, and calls")
 """Scripts that may end before the kill, as no memory is left."""
@@ -169,3 +182,14 @@ def test_blocked_clients_wait_through_a_long_script(quick: Served) -> None:
 def test_kill_without_a_script(served: Served) -> None:
     with Asker(served.port) as ann:
         assert ann.ask("SCRIPT KILL") == "NOTBUSY No scripts in execution right now."
+
+
+def test_scripts_are_compiled_after_a_kill(quick: Served) -> None:
+    with Asker(quick.port) as ann, Asker(quick.port) as bob:
+        for number in range(3):
+            started(ann, bob, f"--{number}\nwhile true do end")
+            assert bob.ask("SCRIPT KILL") == b"OK"
+            assert ann.read().startswith("ERR Script killed by user")
+            numbers = ",".join(map(str, range(20000)))
+            script = f"local function f(...) return ... end return f(#{{{numbers},{number}}})"
+            assert ann.ask("EVAL", script, "0") == 20001

@@ -20,6 +20,13 @@ ABSENT = (
     *("print", "getfenv", "setfenv", "newproxy", "__redis__err__handler"),
 )
 
+
+def with_parameters(count: int) -> str:
+    """Return a function with parameters before ``...``."""
+    names = "".join(f"p{number}," for number in range(count))
+    return f"(function({names}...) local a=... return a end)"
+
+
 REFUSED = {
     "bytecode (CVE-2015-4335)": "local f=loadstring(string.dump(function() end)) f()",
     "bytecode by hand": "assert(loadstring('\\27Lua\\81\\0\\1\\4\\8\\4\\8\\0'))",
@@ -51,6 +58,26 @@ REFUSED = {
     "table.setn": "table.setn(redis, 5)",
     "unpack (CVE-2025-46817)": "return unpack({}, 0, 2147483647)",
     "unpack from below": "return unpack({}, -2147483648, 2147483647)",
+    "unpack from NaN": "return unpack({}, 0/0, 2147483647)",
+    "unpack from infinity": "return unpack({}, -1/0, 2147483647)",
+    "unpack from what an int cannot hold": "return unpack({}, -2^32, 2147483647)",
+    "unpack of texts": "return unpack({}, '-4294967296', '2147483647')",
+    "many parameters before ... (CVE-2014-5461)": "return " + with_parameters(4),
+    "the same further inside": (
+        f"return function() return function() return {with_parameters(180)} end end"
+    ),
+    "the same by loadstring": f"assert(loadstring('return {with_parameters(180)}'))",
+    "the same by load": (
+        "local n=0 assert(load(function() n=n+1 return n==1 and "
+        f"'return {with_parameters(180)}' or nil end))"
+    ),
+    "table.insert far below": "table.insert({}, -2147483648, 1)",
+    "table.insert far below, wrapped": "table.insert({}, 2147483653, 1)",
+    "gfind of very many repetitions": (
+        "for _ in string.gfind(('a'):rep(400000), ('a?'):rep(400000)) do end"
+    ),
+    "an unclosed long string": "return redis.call('ping') " + "[==[" * 100000,
+    "unclosed long comments": "return redis.call('ping') " + "--[==[\n" * 100000,
     "a long string (CVE-2025-46819)": (
         "return loadstring('return [' .. ('='):rep(50000000) .. '[')()"
     ),
@@ -85,6 +112,9 @@ HARMLESS = {
         "local s = {} for i=1,2000 do s[i] = 'local v'..i..'=[==['..('x'):rep(i)..']==]' "
         "local f = loadstring(s[i]) collectgarbage('step') if f then f() end end return 1"
     ),
+    "few parameters before ...": f"return {with_parameters(3)}(1,2,3,4)",
+    "unpack from behind the end": "return #{unpack({}, 2147483647, -1/0)} == 0",
+    "table.insert below": "local t={} table.insert(t, -5, 1) return t[-5]",
     "empty repetitions": "return #(''):rep(1e15)",
     "an error that is cjson.null": "return pcall(error, cjson.null)",
     "a script's own metatables": ("return getmetatable(setmetatable({}, {__metatable = 'mine'}))"),
@@ -167,3 +197,32 @@ def test_no_object_of_python_is_reachable(server: Server) -> None:
     said = server.client().ask("EVAL", REACHABLE, "0")
     assert said == b"*0\r\n", said[:300]
     _is_sound(server)
+
+
+def test_an_error_that_is_a_shared_table_leaves_no_trace(server: Server) -> None:
+    ann = server.client()
+    for name in ("_G", "redis", "string"):
+        said = ann.ask("EVAL", f"loadstring('error({name})', '@mine')()", "0")
+        assert said.startswith(b"-ERR Attempt to modify a readonly table")
+        assert ann.ask("EVAL", f"return rawget({name}, 'source') == nil", "0") == b":1\r\n"
+    assert b"nonexistent global variable 'source'" in ann.ask("EVAL", "return source", "0")
+
+
+@pytest.mark.parametrize("name", ["redis.two", "redis.call2", "bit2.two", "struct.unpack"])
+def test_returned_calls_of_a_scripts_own_functions_keep_all_results(
+    server: Server, name: str
+) -> None:
+    table, _, field = name.partition(".")
+    script = (
+        f"local {table} = {{{field}=function() return 1, 2 end}} "
+        f"local function f() return {name}('(') end return {{f()}}"
+    )
+    assert server.client().ask("EVAL", script, "0") == b"*2\r\n:1\r\n:2\r\n"
+
+
+def test_a_library_has_few_parameters_before_dots_too(server: Server) -> None:
+    ann = server.client()
+    code = "#!lua name=lib\nredis.register_function('f', {})"
+    said = ann.ask("FUNCTION", "LOAD", code.format(with_parameters(4)))
+    assert b"more than 3 parameters before '...'" in said
+    assert ann.ask("FUNCTION", "LOAD", code.format(with_parameters(3))) == b"$3\r\nlib\r\n"

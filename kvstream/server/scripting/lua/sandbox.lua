@@ -7,7 +7,11 @@
 
 local command, permitted, sha1hex, log, set_resp, tick, version, version_number = ...
 
-local STEP = 100000 -- instructions between two looks at the clock
+-- Instructions of one coroutine between two looks at the clock: at first, and later, where fewer
+-- are taken if they take long.
+local STEP, STEP_MIN, STEP_MAX = 1000, 100, 10000
+local LONG_S = 0.01
+local SWITCHES = 100 -- starts and yields of coroutines between two looks at the clock
 local DEPTH_MAX = 7995 -- Redis's depth of replies: the Lua stack ends there
 local READONLY = 'Attempt to modify a readonly table'
 
@@ -16,15 +20,16 @@ local assert, error, type, tostring, tonumber, select, unpack, rawequal, ipairs 
 local next, pairs, rawget, rawset, getmetatable, setmetatable =
   next, pairs, rawget, rawset, getmetatable, setmetatable
 local raw_pcall, raw_xpcall, loadstring, setfenv = pcall, xpcall, loadstring, setfenv
-local sethook, getinfo = debug.sethook, debug.getinfo
+local sethook, getinfo, clock = debug.sethook, debug.getinfo, os.clock
 local null = cjson.null
 local resp = 2 -- the protocol in which the script gets replies
 local byte, find, format, rep, sub = string.byte, string.find, string.format, string.rep, string.sub
 local gmatch, gsub, match = string.gmatch, string.gsub, string.match
-local floor, ceil, huge = math.floor, math.ceil, math.huge
+local floor, ceil, max, min = math.floor, math.ceil, math.max, math.min
 local concat, insert, remove, setn, sort =
   table.concat, table.insert, table.remove, table.setn, table.sort
-local create, resume, wrap = coroutine.create, coroutine.resume, coroutine.wrap
+local create, resume, wrap, yield = coroutine.create, coroutine.resume, coroutine.wrap, coroutine.yield
+local fixed_parameters = varargs
 
 local PRELUDE = getinfo(1, 'S').source
 local POSITION = '^%[string "sandbox"%]:%d+: '
@@ -93,13 +98,36 @@ local function safe_setmetatable(t, metatable)
   return setmetatable(t, metatable)
 end
 
--- A function of the table library that changes its first argument.
-local function guarded(name, change)
-  return function(t, ...)
-    if shown[t] then error(READONLY, 0) end
-    if type(t) ~= 'table' then wrong(1, name, 'table', t) end
-    return change(t, ...)
+-- The functions of the table library that change their first argument.
+local function safe_remove(t, ...)
+  if shown[t] then error(READONLY, 0) end
+  if type(t) ~= 'table' then wrong(1, 'remove', 'table', t) end
+  return remove(t, ...)
+end
+
+local function safe_setn(t, ...)
+  if shown[t] then error(READONLY, 0) end
+  if type(t) ~= 'table' then wrong(1, 'setn', 'table', t) end
+  return setn(t, ...)
+end
+
+local function safe_sort(t, ...)
+  if shown[t] then error(READONLY, 0) end
+  if type(t) ~= 'table' then wrong(1, 'sort', 'table', t) end
+  return sort(t, ...)
+end
+
+-- Inserting far before the first item moves nothing, place by place, and nobody can end it.
+local PLACE_MIN, INT_END = -1000, 2 ^ 31
+
+local function safe_insert(t, ...)
+  if shown[t] then error(READONLY, 0) end
+  if type(t) ~= 'table' then wrong(1, 'insert', 'table', t) end
+  local place = select('#', ...) > 1 and tonumber((...))
+  if place and not (place >= PLACE_MIN and place < INT_END) then
+    error("bad argument #2 to 'insert' (position out of bounds)", 2)
   end
+  return insert(t, ...)
 end
 
 -- ---------------------------------------------------------------- errors and the end of a script
@@ -113,6 +141,7 @@ local ENDS = {
   'ERR FUNCTION LOAD timeout',
 }
 local dead -- the error that ends the script: pcall does not catch it
+local step, looked = 0, 0 -- the step that the hooks have, and the time of the last look
 local hook
 
 local function die(message)
@@ -125,8 +154,12 @@ function hook()
     if getinfo(2, 'S').source == PRELUDE then return end -- which knows that the script ends
     error({ err = dead }, 0)
   end
+  local is_long = clock() - looked > LONG_S
   local number = tick()
   if number then die(ENDS[number]) end
+  step = is_long and max(step / 10, STEP_MIN) or min(step * 10, STEP_MAX)
+  sethook(hook, '', step)
+  looked = clock()
 end
 
 -- Remove the position in this file from an error of a C function that is called here.
@@ -134,50 +167,67 @@ local function without_position(err)
   return (gsub(err, POSITION, ''))
 end
 
--- The results of a protected call. As in Redis a caught table with an error text is that text.
-local function caught(ok, ...)
+-- Whether an error is an exception of Python, by an interrupt: no script may hold it.
+local function is_foreign(err)
+  return type(err) == 'userdata' and err ~= null
+end
+
+-- The results of a protected call, unless the script ends.
+local function living(ok, ...)
   if ok then return true, ... end
   if dead then error({ err = dead }, 0) end
   local err = ...
-  local kind = type(err)
-  if kind == 'string' then
-    return false, without_position(err)
-  elseif kind == 'table' then
+  if is_foreign(err) then die('ERR internal error') end
+  return false, type(err) == 'string' and without_position(err) or err
+end
+
+-- The same for pcall: as in Redis a caught table with an error text is that text.
+local function caught(ok, ...)
+  if ok then return true, ... end
+  local _, err = living(false, ...)
+  if type(err) == 'table' then
     local text = err.err
     if type(text) == 'string' or type(text) == 'number' then return false, text end
-  elseif kind == 'userdata' and err ~= null then -- of Python, by an interrupt
-    die('ERR internal error')
   end
-  return false, ...
+  return false, err
 end
 
 local function safe_pcall(...)
   return caught(raw_pcall(...))
 end
 
-local function living(ok, ...)
-  if ok then return true, ... end
-  if dead then error({ err = dead }, 0) end
-  local err = ...
-  return false, type(err) == 'string' and without_position(err) or err
-end
-
 local function safe_xpcall(...)
   local f, handler = ...
   if select('#', ...) < 2 then error("bad argument #2 to 'xpcall' (value expected)", 2) end
   local function handle(err)
-    if dead then return err end
+    if dead or is_foreign(err) then return err end
     return handler(type(err) == 'string' and without_position(err) or err)
   end
   return living(raw_xpcall(f, handle))
 end
 
+-- Count a start or a yield: coroutines that end or yield before their step never call the hook.
+local switches = 0
+local function count_switch()
+  switches = switches + 1
+  if switches >= SWITCHES then
+    switches = 0
+    hook()
+  end
+end
+
 -- Every coroutine sets the hook for itself: Lua keeps hooks by coroutine.
 local function hooked(f)
   return function(...)
-    sethook(hook, '', STEP)
+    sethook(hook, '', step)
+    count_switch()
     return f(...)
   end
+end
+
+local function safe_yield(...)
+  count_switch()
+  return yield(...)
 end
 
 local function safe_create(f)
@@ -207,6 +257,7 @@ local function positioned(err)
     local at = info and info.short_src .. ':' .. info.currentline .. ': ' or '' -- none in a tail call
     err = at .. without_position(err)
   end
+  if shown[err] then err = READONLY end -- Redis's handler of errors fails to write to it
   if type(err) ~= 'table' then err = { err = 'ERR ' .. tostring(err) } end
   if info then
     rawset(err, 'source', info.source)
@@ -217,14 +268,21 @@ end
 
 -- ---------------------------------------------------------------- code
 
+-- The most parameters before '...' with which a function stays within the stack (see varargs.lua):
+-- every stack has 5 places to spare, of which calls of metamethods need some.
+local FIXED_MAX = 3
+
 local environment -- the globals of scripts
 
-local function compile(source, name)
+local function compile(source, name, globals)
   if type(name) == 'string' then name = sub(name, 1, (find(name, '%z') or 0) - 1) end -- stays alive
   if byte(source) == 27 then source = ' ' .. source end -- not bytecode: a syntax error
   local f, message = loadstring(source, name)
-  if f then return setfenv(f, environment) end
-  return nil, message
+  if not f then return nil, message end
+  if find(source, '...', 1, true) and fixed_parameters(f) > FIXED_MAX then
+    return nil, format("a function has more than %d parameters before '...'", FIXED_MAX)
+  end
+  return setfenv(f, globals or environment)
 end
 
 local function safe_loadstring(source, name)
@@ -239,7 +297,7 @@ local function safe_load(reader, name)
   local function read()
     local part = reader()
     while part ~= nil and part ~= '' do
-      if type(part) ~= 'string' then error('reader function must return a string', 0) end
+      if type(part) ~= 'string' and type(part) ~= 'number' then error('reader function must return a string', 0) end
       parts[#parts + 1] = part
       part = reader()
     end
@@ -477,8 +535,14 @@ math.randomseed(os.time())
 
 local function safe_unpack(t, first, last)
   if type(t) ~= 'table' then wrong(1, 'unpack', 'table', t) end
+  if first ~= nil and not tonumber(first) then wrong(2, 'unpack', 'number', first) end
+  if last ~= nil and not tonumber(last) then wrong(3, 'unpack', 'number', last) end
   first, last = tonumber(first) or 1, tonumber(last) or #t
-  if last - first >= 8000 then error('too many results to unpack', 2) end
+  if last < first then return end
+  -- C cuts the numbers to an int: these bounds are false for NaN, too.
+  if not (first >= -INT_END and last < INT_END and last - first < 8000) then
+    error('too many results to unpack', 2)
+  end
   return unpack(t, first, last)
 end
 
@@ -592,13 +656,13 @@ function redis.log(...)
   if count < 2 then fail('redis.log() requires two arguments or more.') end
   local level = tonumber((...))
   if not level then fail('First argument must be a number (log level).') end
-  if level < 0 or level > 3 then fail('Invalid debug level.') end
+  if not (level > -1 and level < 4) then fail('Invalid debug level.') end
   local words, texts = { ... }, {}
   for place = 2, count do
     local kind = type(words[place])
     if kind == 'string' or kind == 'number' then texts[#texts + 1] = tostring(words[place]) end
   end
-  log(floor(level), concat(texts, ' '))
+  log(floor(level < 0 and 0 or level), concat(texts, ' '))
 end
 
 function redis.setresp(...)
@@ -611,8 +675,8 @@ end
 
 function redis.set_repl(...)
   if select('#', ...) ~= 1 then fail('redis.set_repl() requires two arguments.') end
-  local flags = tonumber((...))
-  if not flags or flags < 0 or flags > 3 or flags ~= floor(flags) then
+  local flags = tonumber((...)) or 0
+  if not (flags > -1 and flags < 4) then
     fail('Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.')
   end
 end
@@ -654,7 +718,7 @@ local globals = {
     running = coroutine.running,
     status = coroutine.status,
     wrap = safe_wrap,
-    yield = coroutine.yield,
+    yield = safe_yield,
   }),
   error = error,
   gcinfo = gcinfo,
@@ -681,16 +745,14 @@ local globals = {
 globals.math = protect(math)
 
 local table_functions = copy(table)
-table_functions.insert = guarded('insert', insert)
-table_functions.remove = guarded('remove', remove)
-table_functions.sort = guarded('sort', sort)
-table_functions.setn = guarded('setn', setn)
+table_functions.insert, table_functions.remove = safe_insert, safe_remove
+table_functions.sort, table_functions.setn = safe_sort, safe_setn
 globals.table = protect(table_functions)
 
 -- The methods of strings are these functions too.
 string.dump = nil
 string.rep, string.find, string.match = safe_rep, safe_find, safe_match
-string.gmatch, string.gsub = safe_gmatch, safe_gsub
+string.gmatch, string.gfind, string.gsub = safe_gmatch, safe_gmatch, safe_gsub
 globals.string = protect(string)
 string_metatable = protect({ __index = globals.string })
 
@@ -824,19 +886,24 @@ local function described(functions)
   return unpack(values)
 end
 
+-- Make ready for a script. The first one sets the hook: nothing ends the start of this state.
 local function prepare()
   dead, resp = nil, 2
+  if step ~= STEP then
+    step = STEP
+    sethook(hook, '', STEP)
+  end
 end
 
 -- Run the text of a library. Return true and what it registers, or the text of an error.
 local function load_library(source)
-  local library, message = loadstring(source, '@user_function')
+  local library, message = compile(source, '@user_function', library_environment)
   if not library then return 'Error compiling function: ' .. message end
   if not function_globals then make_function_globals() end
   prepare()
   registered = {}
   show_globals(loading_globals)
-  local ok, err = raw_pcall(setfenv(library, library_environment))
+  local ok, err = raw_pcall(library)
   show_globals(function_globals)
   local made = registered
   registered = nil
@@ -864,6 +931,7 @@ end
 local functions = {} -- compiled scripts
 
 local function load(key, source, name)
+  prepare()
   local f, message = compile(source, name)
   functions[key] = f
   return message
@@ -924,7 +992,6 @@ local function run(key, protocol, size_max, count, ...)
   return finished(ok, result, protocol, size_max)
 end
 
-sethook(hook, '', STEP)
 local all = _G
 for name in pairs(all) do all[name] = nil end
 return load, forget, feed, run, load_library, end_loading
