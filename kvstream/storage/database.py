@@ -24,7 +24,7 @@ from kvstream.storage import checkpoint, directory, maintenance, reads, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
 from kvstream.storage.opening import Opened, open_any
-from kvstream.storage.options import Opener, buffer_sizes
+from kvstream.storage.options import Opener, below, buffer_sizes
 from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 from kvstream.storage.write_guard import WriteGuard, classified, is_stall
 from kvstream.types.options import MEGABYTE, StoreOptions
@@ -36,12 +36,6 @@ FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 _CLOSED = "the store is closed"
 LARGE_WRITE = 1 * MEGABYTE
 """Writes of more bytes than this are checked against the free space one by one."""
-
-
-def _below(upper: bytes) -> ReadOptions:
-    bounds = ReadOptions()
-    bounds.set_iterate_upper_bound(upper)
-    return bounds
 
 
 class Database:
@@ -125,7 +119,7 @@ class Database:
 
         For few rows, or when the caller stops early; ``page`` is faster for many.
         """
-        found = reads.walk(self._families[family], _below(upper), lower, upper, reverse)
+        found = reads.walk(self._families[family], below(upper), lower, upper, reverse)
         return self._scans.noted(found)
 
     def page(
@@ -135,11 +129,11 @@ class Database:
 
         Other threads wait meanwhile: half a microsecond a row.
         """
-        return reads.page(self._families[family], _below(upper), lower, upper, limit, reverse)
+        return reads.page(self._families[family], below, lower, upper, limit, reverse)
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return rows as they are now, in pages: see ``reads.walk_pages``."""
-        found = reads.walk_pages(self._families[family], _below(upper), lower, upper)
+        found = reads.walk_pages(self._families[family], below(upper), lower, upper)
         return self._scans.noted(found)
 
     def snapshot(
@@ -149,7 +143,7 @@ class Database:
 
         Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
-        found = reads.snapshot(self._families[family], _below(upper), lower, upper, reverse)
+        found = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
         return self._scans.noted(reads.begun(found))
 
     def seeks(self, family: int) -> Seeks:

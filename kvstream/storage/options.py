@@ -17,6 +17,7 @@ from rocksdict import (
     DBRecoveryMode,
     Options,
     Rdict,
+    ReadOptions,
 )
 
 from kvstream.errors import Corruption
@@ -54,6 +55,13 @@ def open_files_max() -> int:
     if soft == resource.RLIM_INFINITY:
         return OPEN_FILES_MAX
     return max(32, min(OPEN_FILES_MAX, soft // 2))
+
+
+def below(upper: bytes) -> ReadOptions:
+    """Return the bounds of an iterator below ``upper``, whose bytes it must not outlive."""
+    bounds = ReadOptions()
+    bounds.set_iterate_upper_bound(upper)
+    return bounds
 
 
 _Target = TypeVar("_Target")

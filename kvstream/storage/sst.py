@@ -21,7 +21,6 @@ from rocksdict import (
     IngestExternalFileOptions,
     Options,
     Rdict,
-    ReadOptions,
     SstFileWriter,
 )
 
@@ -29,7 +28,7 @@ from kvstream.layout.columns import put_rows
 from kvstream.storage import reads
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.files import DIRECTORY_MODE
-from kvstream.storage.options import TEMPLATE, applied, family_settings
+from kvstream.storage.options import TEMPLATE, applied, below, family_settings
 from kvstream.storage.write_guard import classified
 from kvstream.types.options import StoreOptions
 
@@ -152,9 +151,7 @@ class Merged:
 
     def page(self, lower: bytes, upper: bytes, limit: int) -> list[Row]:
         """Return the first ``limit`` rows of ``lower <= key < upper``."""
-        bounds = ReadOptions()
-        bounds.set_iterate_upper_bound(upper)
-        return reads.page(self._rows, bounds, lower, upper, limit, reverse=False)
+        return reads.page(self._rows, below, lower, upper, limit, reverse=False)
 
     def close(self) -> None:
         self._rows.close()

@@ -16,9 +16,11 @@ import pytest
 
 from kvstream import Store, StreamID
 from kvstream.storage import options
+from kvstream.storage.batch import Batch, Family
+from kvstream.storage.database import Database
 from kvstream.storage.options import database_settings
 from kvstream.storage.tuning import Settings
-from kvstream.types.options import MEGABYTE
+from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import retried
 
 pytestmark = pytest.mark.unmeasured
@@ -209,3 +211,29 @@ def add_more_than_is_compacted(store: Store) -> list[StreamID]:
     assert worst_but_few(gaps) < busy_gap() + STALLED_LOOP_GAP_S
     assert database.failure is None
     return added
+
+
+@pytest.mark.parametrize("limit", [10, 100])
+def test_the_end_of_a_range_is_not_looked_for_among_deleted_rows(
+    directory: Path, limit: int
+) -> None:
+    """RocksDB steps over each row of its write buffer that a range delete around both covers."""
+    database = Database.open(directory, StoreOptions())
+
+    def write(name: bytes, rows: int, deletes: bool = False) -> None:
+        batch = Batch(database)
+        if deletes:
+            batch.delete_range(Family.MESSAGES, b"a", b"c")
+        for number in range(rows):
+            batch.put(Family.MESSAGES, b"%b%05d" % (name, number), b"value")
+        database.write(batch)
+
+    def read() -> None:
+        assert len(database.page(Family.MESSAGES, b"a", b"a00009\0", limit)) == 10
+
+    write(b"a", 10)
+    before = min(spent(read) for _ in range(20))
+    write(b"b", 20_000)
+    write(b"a", 10, deletes=True)
+    assert min(spent(read) for _ in range(20)) < 10 * before
+    database.close()
