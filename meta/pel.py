@@ -22,7 +22,7 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
-from kvstream.meta import pel_index
+from kvstream.meta import pel_index, trees
 from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
@@ -233,7 +233,7 @@ def deliver(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
 ) -> None:
     """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
-    last = group.runs.floor(txn.batch, ids[-1])
+    last = group.runs.last(txn.batch)
     if last is None or last.ids[-1] < ids[0]:
         if (
             last is not None
@@ -380,7 +380,9 @@ def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
     if len(ids) == 1:
         if ids[0] != eid:
             return 0
-        remove_runs(txn, group, [run])
+        pel_index.remove(txn, group, run)
+        if group.indexed:
+            pel_index.settle(txn, group)
         if group.keyed is not None:
             settle(txn, group, [eid])
         return 1
@@ -418,10 +420,19 @@ def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
-    wanted = set(ids)
-    found = [eid for eid in run.ids if eid in wanted]
-    if 0 < len(found) < len(run.ids):
-        pel_index.resize(txn, group, run, [eid for eid in run.ids if eid not in wanted])
+    if len(ids) * trees.SPARSE < len(run.ids):  # most acknowledgements in random order
+        found, left = [], list(run.ids)
+        for eid in ids:
+            at = bisect_left(left, eid)
+            if at < len(left) and left[at] == eid:
+                found.append(eid)
+                del left[at]
+    else:
+        wanted = set(ids)
+        found = [eid for eid in run.ids if eid in wanted]
+        left = [eid for eid in run.ids if eid not in wanted]
+    if found and left:
+        pel_index.resize(txn, group, run, left)
     return found
 
 

@@ -93,21 +93,25 @@ class SortedKeys:
             yield key
             key = self.ceiling(key + b"\0")
 
+    def last(self) -> bytes | None:
+        """Return the greatest key."""
+        return self._chunks[-1][-1] if self._chunks else None
+
     def add(self, key: bytes) -> None:
         """Add a key that is not there."""
         firsts, chunks = self._firsts, self._chunks
-        at = bisect_right(firsts, key) - 1
-        if at < 0:
-            if not chunks:
-                chunks.append([key])
-                firsts.append(key)
-                return
-            at, firsts[0] = 0, key
-        chunk = chunks[at]
-        if key > chunk[-1]:
+        if not chunks:
+            chunks.append([key])
+            firsts.append(key)
+            return
+        at, chunk = len(chunks) - 1, chunks[-1]
+        if key > chunk[-1]:  # most keys
             chunk.append(key)
         else:
+            at = max(bisect_right(firsts, key) - 1, 0)
+            chunk = chunks[at]
             insort(chunk, key)
+            firsts[at] = chunk[0]
         if len(chunk) >= 2 * CHUNK:
             chunks[at : at + 1] = chunk[:CHUNK], chunk[CHUNK:]
             firsts.insert(at + 1, chunk[CHUNK])
@@ -413,6 +417,14 @@ class Tree(Generic[T]):
             key = memory.keys.floor(suffix)
             return None if key is None else memory.items[key]
         return next(self._on_disk(batch, b"", suffix + b"\x00", reverse=True), None)
+
+    def last(self, batch: Batch) -> T | None:
+        """Return the item of the last row."""
+        memory = self.memory or self._load(batch)
+        if memory is not None:
+            key = memory.keys.last()
+            return None if key is None else memory.items[key]
+        return next(self._on_disk(batch, b"", None, reverse=True), None)
 
     def first(self, batch: Batch, start: bytes = b"") -> T | None:
         """Return the item of the first row at or above ``start``."""

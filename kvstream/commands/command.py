@@ -160,6 +160,10 @@ class Keys:
         return list(argv[self.first : last + 1 : self.step])
 
 
+_STREAMS, _GROUP = b"STREAMS", b"GROUP"
+_STREAMS_SIZE, _GROUP_SIZE = len(_STREAMS), len(_GROUP)
+
+
 @dataclass(frozen=True, slots=True)
 class StreamsKeys(Keys):
     """The keys of XREAD and XREADGROUP: the first half of the arguments after STREAMS."""
@@ -173,10 +177,11 @@ class StreamsKeys(Keys):
         at, words = 1, len(argv)
         while at < words:
             word = argv[at]
-            if len(word) == len(b"STREAMS") and word.upper() == b"STREAMS":
+            size = len(word)
+            if size == _STREAMS_SIZE and word.upper() == _STREAMS:
                 return list(argv[at + 1 : at + 1 + (words - at - 1) // 2])
-            is_group = len(word) == len(b"GROUP") and word.upper() == b"GROUP"
-            at += 3 if is_group else 1  # a group or consumer may be called "streams"
+            # A group or consumer may be called "streams".
+            at += 3 if size == _GROUP_SIZE and word.upper() == _GROUP else 1
         return []
 
 

@@ -68,7 +68,7 @@ def rows(
 def recent(stream: StreamMeta, start: StreamID, count: int) -> list[Row] | None:
     """Return the first rows from ``start`` on; None if they are not all in memory."""
     entries = stream.unmeasured
-    if not entries or start < entries[0][0]:
+    if not entries or (start < entries[0][0] and not MIN_ID < stream.measured < start):
         return None
     at, prefix = bisect_left(entries, (start, b"")), stream.prefix
     return [(prefix + PACKED(*eid), value) for eid, value in entries[at : at + count]]
@@ -98,13 +98,14 @@ def ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
     if known.after != following:
         queue.clear()
     if len(queue) < count and (not queue or queue[-1][0] < prefix + stream.last.packed):
-        start, most = following.next(), max(count, known.pace)
-        in_memory = recent(stream, start, count)
-        if in_memory is not None:
-            return Rows(in_memory, len(prefix))
-        found = rows(txn, stream, start, MAX_ID, most)
+        start = following.next()
+        found = recent(stream, start, FEW)
+        if found is None:
+            found = rows(txn, stream, start, MAX_ID, max(count, known.pace))
+            known.pace = known.next_pace(found)
+        elif len(found) <= count:
+            return Rows(found, len(prefix))
         known.rows = queue = deque(found)
-        known.pace = known.next_pace(found)
     taken = [queue.popleft() for _ in range(min(count, len(queue)))]
     if taken:
         known.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])

@@ -67,33 +67,22 @@ def lag(stream: StreamMeta, group: GroupMeta) -> int | None:
     return None if estimate == UNKNOWN else stream.entries_added - estimate
 
 
-def advance(stream: StreamMeta, group: GroupMeta, eid: StreamID) -> None:
-    """Count the delivery of one entry above the group's last one."""
-    if (
-        group.entries_read != UNKNOWN
-        and group.last_delivered >= stream.first
-        and not _tombstone_ahead(stream, group.last_delivered)
-    ):
-        group.entries_read += 1
-    else:
-        group.entries_read = position(stream, eid)
-    group.last_delivered = eid
-
-
 def advance_over(stream: StreamMeta, group: GroupMeta, ids: Sequence[bytes]) -> None:
-    """Count the delivery of packed ``ids``, ascending, as ``advance`` would for each.
+    """Count the delivery of packed ``ids``, ascending and above the group's last one.
 
-    Usually this costs one call: once an entry was counted with no tombstone ahead, each further
-    entry adds one.
+    Once an entry is counted with no tombstone ahead, each further entry adds one.
     """
     for at, packed in enumerate(ids):
-        eid = StreamID.unpack(packed)
-        advance(stream, group, eid)
-        rest = len(ids) - at - 1
-        if rest and group.entries_read != UNKNOWN and not _tombstone_ahead(stream, eid):
-            group.entries_read += rest
+        if (
+            group.entries_read != UNKNOWN
+            and group.last_delivered >= stream.first
+            and not _tombstone_ahead(stream, group.last_delivered)
+        ):
+            group.entries_read += len(ids) - at
             group.last_delivered = StreamID.unpack(ids[-1])
             return
+        group.last_delivered = StreamID.unpack(packed)
+        group.entries_read = position(stream, group.last_delivered)
 
 
 _KEY_REQUIRED = (

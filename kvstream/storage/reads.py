@@ -275,7 +275,7 @@ def _row_by_row(
     else:
         rows.seek(lower)
     advance = rows.prev if reverse else rows.next
-    end = lower if reverse else _last_key(upper)
+    end = lower if reverse else _last_key(upper) if limit > 1 else None
     while limit > 0:
         if not rows.valid():
             rows.status()

@@ -58,3 +58,17 @@ def test_the_next_entry_of_a_queue_is_read_without_rocksdb(
     assert [entry.id for entry in found] == [(3, 0)]
     between = entries.between(metadata.txn, stream, StreamID(1, 1), StreamID(2, 5), 10)
     assert [entry.id for entry in between] == [(2, 0)]
+
+
+def test_entries_behind_the_measured_ones_are_read_without_rocksdb(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = StoreOptions(stream_node_max_bytes=1 << 20)
+    metadata, name = Metadata(database, options), fresh_name()
+    for ms, value in ((1, "v" * 5000), (2, "v"), (3, "v")):  # a long one is measured at once
+        append.add(metadata.txn, name, *encode_fields({"n": value}), StreamID(ms, 0))
+    metadata.commit()
+    stream = metadata.stream(name)
+    monkeypatch.setattr(Database, "page", None)
+    found = entries.between(metadata.txn, stream, StreamID(1, 1), MAX_ID, 10)
+    assert [entry.id for entry in found] == [(2, 0), (3, 0)]

@@ -113,9 +113,9 @@ class Lookups:
         if names:
             self._usage.note(names, now_ms)
 
-    def appended(self, name: bytes, txn: Txn) -> None:
-        """Note the stream of batched XADDs."""
-        self._usage.note_one(name, txn.now_ms)
+    def appended(self, names: list[bytes], txn: Txn) -> None:
+        """Note the streams of batched XADDs."""
+        self._usage.note(names, txn.now_ms)
         txn.missing.clear()
 
 
@@ -491,9 +491,9 @@ class Calls:
         except Exception as error:
             return internal_error(error)
 
-    def appended(self, name: bytes, count: int, seconds: float, txn: Txn) -> None:
-        """Record batched XADDs to a stream."""
-        self.lookups.appended(name, txn)
+    def appended(self, names: list[bytes], count: int, seconds: float, txn: Txn) -> None:
+        """Record batched XADDs to some streams."""
+        self.lookups.appended(names, txn)
         self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:

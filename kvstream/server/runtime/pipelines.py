@@ -222,7 +222,8 @@ class Pipelines:
 
     def _note_keys(self, client: Client, found: Plain, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that may have several."""
-        keys = found.command.keys_of(argv)
+        assert found.command.keys is not None
+        keys = found.command.keys.of(argv)
         if len(keys) > 1:
             self._calls.lookups.note(client, found.command, argv, txn)
             return

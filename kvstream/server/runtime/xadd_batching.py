@@ -154,8 +154,22 @@ class Appends:
             return
         waiting, self.waiting = self.waiting, {}
         turn.grows = True
+        begun, now = perf_counter(), self._clock()
+        names: list[bytes] = []
+        count = 0
         for name, bursts in waiting.items():
-            self._run(turn, name, bursts)
+            entries, trims = entries_of(bursts)
+            try:
+                ids = self._append(turn, name, entries, trims)
+            except RequestError:  # nothing has been changed: each request gets its own reply
+                for burst in bursts:
+                    burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
+                continue
+            answer(bursts, ids, now)
+            names.append(name)
+            count += len(ids)
+        if count:
+            self._calls.appended(names, count, perf_counter() - begun, turn.txn)
 
     def make_way(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Flush before a request; if that fails, put the request back."""
@@ -165,25 +179,13 @@ class Appends:
             client.requests.appendleft(argv)
             raise
 
-    def _run(self, turn: Turn, name: bytes, bursts: list[Burst]) -> None:
-        begun = perf_counter()
-        entries, trims = entries_of(bursts)
-        try:
-            ids = self._append(turn, name, entries, trims)
-        except RequestError:  # nothing has been changed: each request gets its own reply
-            for burst in bursts:
-                burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
-            return
-        answer(bursts, ids, self._clock())
-        self._calls.appended(name, len(entries), perf_counter() - begun, turn.txn)
-
     def _append(
         self, turn: Turn, name: bytes, entries: list[Packed], trims: Trims | None
     ) -> list[StreamID]:
         """Append entries, one by one while a client is blocked on the stream; return their IDs."""
         ids: list[StreamID] = []
         while (at := len(ids)) < len(entries):
-            stop = at + 1 if name in self._waiters else len(entries)
+            stop = at + 1 if name in self._waiters.queues else len(entries)
             try:
                 if trims is None:
                     ids += turn.run(add_many, name, entries[at:stop])

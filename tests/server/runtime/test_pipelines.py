@@ -119,7 +119,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
         (("XINFO", "GROUPS", "s"), 22),
         (("XDEL", "s", "{}-1"), 24),
-        (("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">"), 40),
+        (("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">"), 34),
     ],
 )
 def test_a_request_of_a_pipeline_passes_few_functions(
