@@ -11,7 +11,6 @@ from typing import Any, Final
 
 from kvstream.commands.args import integer
 from kvstream.commands.command import (
-    FIRST,
     LATER,
     Answer,
     Blocked,
@@ -19,7 +18,6 @@ from kvstream.commands.command import (
     Container,
     Flag,
     Table,
-    spellings,
 )
 from kvstream.commands.replies import (
     OK,
@@ -40,7 +38,6 @@ from kvstream.server.acl import NoPermission
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
 from kvstream.server.runtime.dispatch import Calls, name_of
-from kvstream.server.runtime.pipelines import Plain, plain_of
 from kvstream.server.scripting.sandbox import (
     FULL,
     INTERNAL_ERROR,
@@ -111,10 +108,6 @@ class Scripts:
         calls.prepare_scripts = self.busy.prepare
         self._protocol = RESP2
         """The protocol in which the script gets replies."""
-        self._is_plain = False
-        """The client and the server are in no special state: plain commands take the short way."""
-        self._plain = plain_calls(calls, commands)
-        self._usage = server.engine.catalog.index.usage
         self._caching: bool | None = None
         self.quick: set[bytes] = set()
         """Scripts, and functions in small letters, whose last run was not slow."""
@@ -257,7 +250,6 @@ class Scripts:
                 return _OOM_AT_START
         tracking = calls.trackers.clients.get(client)
         self._caching = None if tracking is None else tracking.caching
-        self._is_plain = client.user.free and not (calls.is_odd or client.no_touch)
         self._running, self._client, self._txn = interpreter, client, txn
         self.busy.begin(name, kill)
         db, in_exec, pages = client.db, client.in_exec, client.pages
@@ -304,55 +296,10 @@ class Scripts:
     def command(self, *argv: Any) -> Any:
         """Run a command of the script; return its reply as the sandbox takes it."""
         try:
-            found = self._plain.get(argv[0]) if self._is_plain else None
-            if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
-                return self._answer(list(argv))
-            if found.writes:
-                if self._is_read_only:
-                    return self._answer(list(argv))
-                self.busy.has_written = True
-            return self._answer_plain(found, list(argv))
+            return self._answer(list(argv))
         except BaseException as error:
             self._failure = error
             return False, _DEAD
-
-    def _answer_plain(self, found: Plain, argv: Argv) -> Any:
-        """Run a plain command of a client in no special state, as ``Pipelines.run`` does."""
-        interpreter, client, txn, calls = self._running, self._client, self._txn, self._calls
-        if interpreter is None or client is None or txn is None or interpreter.is_full():
-            return FULL
-        statistics, clock, missing = calls.statistics, calls.clock, txn.missing
-        if found.grows:
-            txn.frees = False
-        began = clock()
-        try:
-            reply = found.run(txn, client, argv)
-        except RequestError as error:
-            statistics.failed(found.name, error.code)
-            reply = ErrorReply.of(error)
-        spent = clock() - began
-        row = statistics.of(found.name)
-        row.ran(spent)
-        client.commands_run += 1
-        name = client.prefix + argv[1]
-        if found.counts:
-            is_miss = name in missing
-            statistics.keyspace_misses += is_miss
-            statistics.keyspace_hits += not is_miss
-        if found.uses:
-            self._usage.note_one(name, txn.now_ms)
-        if missing:
-            missing.clear()
-        if found.writes:
-            shows_none = txn.noted or (found.shows_change and not reply)
-            row.idle += (shows_none or not txn.dirty) and type(reply) is not ErrorReply
-            txn.noted = False
-        if spent >= calls.noted_s:
-            calls.note_slow(client, found.command, argv, spent)
-        kind = type(reply)
-        if kind is int or (kind is bytes and len(reply) <= SMALL):  # type: ignore[arg-type]
-            return reply
-        return True if reply is OK else self._result(reply, interpreter)
 
     def _answer(self, argv: Argv) -> Any:
         """Run any command, or refuse it."""
@@ -475,17 +422,6 @@ class Scripts:
         except BaseException as error:
             self._failure = error
             return INTERNAL_ERROR
-
-
-def plain_calls(calls: Calls, commands: Table) -> dict[bytes, Plain]:
-    """Return the commands of one key that scripts may run, by their names as scripts write them."""
-    rows = [row for row in commands.values() if isinstance(row, Command) and row.keys == FIRST]
-    return {
-        word: plain_of(calls, row)
-        for row in rows
-        if not (row.is_admin or row.is_immediate or Flag.NOSCRIPT in row.flags)
-        for word in spellings(row.name)
-    }
 
 
 def arguments(argv: Argv) -> tuple[Argv, int]:
