@@ -21,7 +21,7 @@ from tests.opening import Stores
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
 
-CASES_MEASURED = 4
+CASES_MEASURED = 8
 
 # A shell that starts the tests in the background has them, and their children, ignore Ctrl-C.
 signal.signal(signal.SIGINT, signal.default_int_handler)

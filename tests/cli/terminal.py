@@ -41,12 +41,27 @@ class Terminal:
     def type(self, keys: str) -> None:
         os.write(self._ours, keys.encode())
 
-    def await_text(self, text: bytes) -> str:
-        """Read until it has said something since the last call of this; return what it said."""
-        start, deadline = self._seen, time.monotonic() + PATIENCE_S
+    def interrupt(self, text: bytes) -> None:
+        """Press Ctrl-C, once a second, until it has said something.
+
+        Python's readline does not see a signal that comes right before it waits for a key.
+        """
+        self.type("\x03")
+        self.await_text(text, "\x03")
+
+    def await_text(self, text: bytes, again: str = "") -> str:
+        """Read until it has said something since the last call of this; return what it said.
+
+        ``again`` are keys to type once a second meanwhile.
+        """
+        start, now = self._seen, time.monotonic()
+        deadline, at = now + PATIENCE_S, now + 1
         while text not in self.said[start:]:
             assert time.monotonic() < deadline, (text, self.said[start:])
             assert self._read(), (text, self.said[start:])
+            if again and time.monotonic() > at:
+                self.type(again)
+                at += 1
         self._seen = self.said.index(text, start) + len(text)
         return self.said[start : self._seen].decode("utf-8", "replace")
 
