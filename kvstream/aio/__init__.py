@@ -37,7 +37,14 @@ from typing import (
     overload,
 )
 
-from kvstream.aio.engines import AsyncEngine, LoopEngine, LoopRemoteEngine, in_greenlet, in_thread
+from kvstream.aio.engines import (
+    AsyncEngine,
+    LoopEngine,
+    LoopRemoteEngine,
+    in_greenlet,
+    in_thread,
+    open_in_thread,
+)
 from kvstream.engine.coerce import AnyPath, Asked, Name, PlaceSettings, Seconds, opening_of
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
@@ -552,22 +559,7 @@ def open(
 
 async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:
     """Open a store in a thread: its log may be long."""
-    opened: list[Store[Any]] = []
-
-    def run() -> None:
-        opened.append(opening())
-        if abandoned:
-            opened.pop().close()
-
-    abandoned: list[bool] = []
-    try:
-        await in_thread(run)
-    except BaseException:
-        abandoned.append(True)
-        if opened:
-            opened.pop().close()
-        raise
-    store = opened.pop()
+    store = await open_in_thread(opening)
     engine = store.engine
     assert isinstance(engine, LoopEngine)
     return AsyncStore(engine, store)

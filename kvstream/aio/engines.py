@@ -40,6 +40,13 @@ if TYPE_CHECKING:
 P = ParamSpec("P")
 T = TypeVar("T")
 
+
+class _Closable(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closable)
+
 IDLE_MAX = 64
 """Greenlets kept for later calls: a new one costs ten times as much as a call."""
 TURN_CALLS = 50
@@ -146,6 +153,28 @@ async def in_thread(function: Callable[[], T], after: Callable[[], object] = lam
 
     running.add_done_callback(done)
     return await asyncio.shield(running)
+
+
+async def open_in_thread(opening: Callable[[], C]) -> C:
+    """Open something in a thread; close it again if the task was cancelled meanwhile."""
+    opened, abandoned = list[C](), list[bool]()
+
+    def close() -> None:
+        with suppress(IndexError):  # not open yet, or closed by the other thread
+            opened.pop().close()
+
+    def run() -> None:
+        opened.append(opening())
+        if abandoned:
+            close()
+
+    try:
+        await in_thread(run)
+    except BaseException:
+        abandoned.append(True)
+        close()
+        raise
+    return opened.pop()
 
 
 class LoopSignal(Signal):
@@ -425,7 +454,11 @@ class LoopLink(Link):
 
         pool = client.connection_pool
         settings = pool.connection_kwargs | {"protocol": 2, "retry": Retry(NoBackoff(), 0)}
-        self._reply_s = settings.pop("socket_timeout", None)  # redis.asyncio's own costs a task
+        self._reply_s = settings.get("socket_timeout")
+        # ``_replied`` keeps this timeout. redis.asyncio's own would be 5 seconds, as long as a
+        # blocked read waits, and makes it send by ``wait_for``, which before Python 3.12 loses
+        # cancellations.
+        settings["socket_timeout"] = None
         self._connection = getattr(connection, pool.connection_class.__name__)(**settings)
         try:
             wait(self._replied(self._connection.connect()))

@@ -18,6 +18,7 @@ from kvstream.aio.engines import (
     RemoteCalls,
     in_greenlet,
     in_thread,
+    open_in_thread,
     pause,
     suspends,
     wait,
@@ -94,21 +95,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
         """Open the store in a thread; close it again if the task was cancelled meanwhile."""
         if not suspends():
             return super()._own()
-        open_owner, opened, abandoned = super()._own, list[Owner](), list[bool]()
-
-        def run() -> None:
-            opened.append(open_owner())
-            if abandoned:
-                opened.pop().close()
-
-        try:
-            wait(in_thread(run))
-        except BaseException:
-            abandoned.append(True)
-            if opened:
-                opened.pop().close()
-            raise
-        return opened.pop()
+        return wait(open_in_thread(super()._own))
 
     def _disown(self, owner: Owner) -> None:
         if suspends():

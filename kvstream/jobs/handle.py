@@ -218,7 +218,8 @@ class JobHandle(Generic[R]):
         reply, waiter = engine.submit([name], read, deliver)
         if waiter is not None:
             try:
-                reply = (await asyncio.wait_for(arrived, block)).get()
+                async with asyncio.timeout(block):  # ``wait_for`` loses cancellations in 3.11
+                    reply = (await arrived).get()
             except TimeoutError:
                 reply = None
             finally:

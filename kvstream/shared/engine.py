@@ -160,7 +160,11 @@ class SharedEngine:
         self.place = str(directory)
         self._closed = False
         self._reset()
-        self._elected(None)
+        try:
+            self._elected(None)
+        except BaseException:  # a task that is cancelled, too
+            self.close()
+            raise
 
     def _reset(self) -> None:
         self._place = Place(self._directory)

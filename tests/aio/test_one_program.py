@@ -7,6 +7,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import pytest
+import redis.asyncio
 
 import kvstream
 from kvstream import (
@@ -255,6 +256,38 @@ def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPat
             await heard.aclose()  # type: ignore[attr-defined]
             while asyncio.all_tasks() != before:
                 await asyncio.sleep(0.01)
+
+    run(place, program)
+
+
+def test_a_call_can_be_cancelled_at_any_moment(place: str) -> None:
+    async def program(store: AsyncStore) -> None:
+        for turns in range(60):  # each cancelled call closes its connection: the next makes one
+            call = asyncio.create_task(store.stream("s").add({"n": turns}))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            if call.cancel():
+                with pytest.raises(asyncio.CancelledError):
+                    await call
+            else:
+                assert call.result()
+        assert await patient(store.stream("s").add({"n": "last"}))
+
+    run(place, program)
+
+
+def test_a_timeout_of_redis_py_ends_no_blocked_read(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    connect = redis.asyncio.connection.AbstractConnection.__init__
+
+    def hasty(connection: Any, **settings: Any) -> None:
+        connect(connection, **({"socket_timeout": 0.1} | settings))  # 5 seconds in version 8
+
+    monkeypatch.setattr(redis.asyncio.connection.AbstractConnection, "__init__", hasty)
+
+    async def program(store: AsyncStore) -> None:
+        assert await store.stream("s").read(block=0.5) == []
 
     run(place, program)
 

@@ -259,6 +259,24 @@ def test_tasks_that_await_results_need_no_threads(jobs: Jobs, working: Start) ->
     assert asyncio.run(program()) == [2 * n for n in range(20)]
 
 
+def test_a_task_that_awaits_a_result_can_be_cancelled_as_it_comes(jobs: Jobs) -> None:
+    @jobs.task
+    def never() -> None: ...
+
+    async def cancelled_after(turns: int) -> None:
+        handle = never.enqueue()
+        awaited = asyncio.create_task(handle.aresult())
+        await asyncio.sleep(0)
+        jobs.store.stream(jobs.result_key(handle.id)).add({"status": "cancelled"})
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        with pytest.raises(asyncio.CancelledError if awaited.cancel() else JobCancelled):
+            await awaited
+
+    for turns in range(8):
+        asyncio.run(cancelled_after(turns))
+
+
 def test_a_result_that_is_not_kept_is_unknown(
     jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:

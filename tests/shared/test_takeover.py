@@ -289,6 +289,16 @@ def test_a_long_path_has_a_socket(tmp_path: Path, holder: Start) -> None:
         assert len(first.stream("s")) == 1
 
 
+def test_an_opening_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
+    directory = tmp_path / ("x" * 120) / "store"  # its socket's path leads through a descriptor
+    with shared(directory):
+        before = os.listdir("/proc/self/fd")
+        for _ in range(10):
+            with pytest.raises(InvalidArgument, match="durability"):
+                kvstream.open(directory, shared=True, durability="always")
+        assert len(os.listdir("/proc/self/fd")) < len(before) + 5  # the owner's may come and go
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [
