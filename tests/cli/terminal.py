@@ -42,7 +42,7 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def interrupt(self, text: bytes) -> None:
-        """Press Ctrl-C, once a second, until it has said something.
+        """Press Ctrl-C, every ten seconds, until it has said something.
 
         Python's readline does not see a signal that comes right before it waits for a key.
         """
@@ -52,16 +52,16 @@ class Terminal:
     def await_text(self, text: bytes, again: str = "") -> str:
         """Read until it has said something since the last call of this; return what it said.
 
-        ``again`` are keys to type once a second meanwhile.
+        ``again`` are keys to type every ten seconds meanwhile.
         """
         start, now = self._seen, time.monotonic()
-        deadline, at = now + PATIENCE_S, now + 1
+        deadline, at = now + PATIENCE_S, now + 10
         while text not in self.said[start:]:
             assert time.monotonic() < deadline, (text, self.said[start:])
             assert self._read(), (text, self.said[start:])
             if again and time.monotonic() > at:
                 self.type(again)
-                at += 1
+                at += 10
         self._seen = self.said.index(text, start) + len(text)
         return self.said[start : self._seen].decode("utf-8", "replace")
 

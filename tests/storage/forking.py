@@ -69,11 +69,13 @@ def main(directory: Path, level: Durability) -> None:
     assert len(keys(database)) == 20
     committer.close()
     # A child that outlives its parent's store does not keep it locked.
-    release, wait = os.pipe()[::-1]
+    (wait, release), (begun, begin) = os.pipe(), os.pipe()
     child = os.fork()
     if child == 0:
+        os.write(begin, b"x")
         os.read(wait, 1)
         os._exit(0)
+    os.read(begun, 1)  # it lets go of the lock as it begins
     database.close()
     Database.open(directory, SMALL).close()
     os.write(release, b"x")
