@@ -27,7 +27,7 @@ def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool
     if sum(step is _STAR for step in steps[:-1]) > _STARS_MAX:
         return lambda text: False
     begin, end = _literals(steps), _literals(steps[::-1])[::-1]
-    # Of thousands of patterns a text matches few: most are told apart by their ends.
+    # Of thousands of patterns a text matches few: most differ at their ends.
     return lambda text: text.startswith(begin) and text.endswith(end) and _matches(steps, text)
 
 

@@ -130,12 +130,23 @@ class Pipelines:
         """The keys that they used."""
 
     def _by_words(self, rows: Iterable[Command]) -> dict[bytes, Plain]:
-        plain = [plain_of(self._calls, row) for row in rows if _is_plain(row)]
+        plain = [self._plain(row) for row in rows if _is_plain(row)]
         return {
             word: each
             for each in plain
             for word in spellings(each.name.partition("|")[2] or each.name)
         }
+
+    def _plain(self, row: Command) -> Plain:
+        """Return what the short way has to know of a command."""
+        uses, counts = False, 0
+        if row.keys is not None:
+            uses, counts, _ = self._calls.lookups.of(row)
+        key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
+        return Plain(
+            *(row, row.name, row.run, row.arity, row.grows, row.writes),
+            *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
+        )
 
     def _find(self, argv: Argv, all_channels: bool = True) -> Plain | None:
         """Return the command of a request that is plain."""
@@ -286,15 +297,3 @@ def _is_plain(row: Command) -> bool:
     if row.is_admin or row.is_immediate or row.name in _EXCLUDED:
         return False
     return row.keys is not None or row.name in _WITHOUT_KEYS or row.name in _PUBLISHING
-
-
-def plain_of(calls: Calls, row: Command) -> Plain:
-    """Return what the short way has to know of a command."""
-    uses, counts = False, 0
-    if row.keys is not None:
-        uses, counts, _ = calls.lookups.of(row)
-    key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
-    return Plain(
-        *(row, row.name, row.run, row.arity, row.grows, row.writes),
-        *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
-    )
