@@ -4,6 +4,7 @@ import gc
 import re
 import threading
 from contextlib import nullcontext
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from kvstream.storage.database import LARGE_WRITE, Database
 from tests.storage.stores import EVERYTHING, SMALL, key_of, keys, put, put_one_by_one, value_of
 
 REFUSED = -1
+KILOBYTE = 1 << 10
 LIMITS = [1, 2, reads.SHORT_PAGE, reads.SHORT_PAGE + 1, 9, 10, 11, 1000]
 
 
@@ -432,3 +434,26 @@ def test_the_error_of_a_write_that_is_kept_keeps_no_store_open(
     database.close()
     Database.open(directory, SMALL).close()
     assert "No space" in str(kept.value)
+
+
+def bytes_read() -> int:
+    """Return the bytes that this process has read from files, its disk's cache included."""
+    return int(Path("/proc/self/io").read_text().split()[1])
+
+
+@pytest.mark.parametrize("family", [Family.METADATA, Family.TREES])
+def test_a_get_reads_little_of_a_table_whose_filter_exceeds_a_shard_of_the_cache(
+    directory: Path, family: Family
+) -> None:
+    """The filter of 500,000 rows has 610 KB, and a shard of a cache of 4 MB has 512."""
+    options = replace(SMALL, tree_write_buffer_bytes=64 << 20, block_cache_bytes=4 << 20)
+    database = Database.open(directory, options)
+    put(database, {key_of(number): b"" for number in range(500_000)}, family)
+    database.compact()  # the filters of the first level are pinned
+    database.close()
+    database = Database.open(directory, options)
+    before, gets = bytes_read(), 200
+    for number in range(gets):
+        assert database.get(family, key_of(number * 2000) + b"missing") is None
+    database.close()
+    assert (bytes_read() - before) / gets < 32 * KILOBYTE
