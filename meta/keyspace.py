@@ -234,6 +234,8 @@ class KeyIndex:
         self._databases = databases
         self._next_expiry = 0
         """No key expires before this time; 0 if it is still to be looked up."""
+        self._expiries_from = EXPIRY_TAG
+        """No expiry row lies below it: a scan has to step over each row deleted there."""
         self.next_timer = 0
         """No timer of a stream is due before this time; 0 if it is still to be looked up."""
         self.on_sooner: Callable[[], None] = lambda: None
@@ -358,6 +360,7 @@ class KeyIndex:
         txn.batch.put(_METADATA, row, b"")
         self._count_expiry(row, at_ms, 1)
         self._next_expiry = min(self._next_expiry, at_ms)
+        self._expiries_from = min(self._expiries_from, row)
 
     def _drop_expiry(self, txn: Txn, key: Key) -> None:
         """Delete the expiry row of a key; ``expired`` may have deleted that of a due one."""
@@ -376,16 +379,17 @@ class KeyIndex:
     def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes]:
         """Return the names of up to ``limit`` expired keys after the first ``skip``.
 
-        The index is read only if something in it is due, since a scan has to step over its deleted
-        rows.
+        The index is read only if something in it is due.
         """
         if txn.expiry_ms < self._next_expiry:
             return []
-        rows = txn.batch.page(_METADATA, EXPIRY_TAG, successor(EXPIRY_TAG), skip + limit + 1)[skip:]
+        end = successor(EXPIRY_TAG)
+        rows = txn.batch.page(_METADATA, self._expiries_from, end, skip + limit + 1)[skip:]
         times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
         due = sum(at_ms <= txn.expiry_ms for at_ms in times[:limit])
         if not skip:  # the skipped ones stay due
             self._next_expiry = times[due] if due < len(times) else NEVER
+            self._expiries_from = rows[due][0] if due < len(times) else end
         for (key, _), at_ms in zip(rows[:due], times, strict=False):
             txn.batch.delete(_METADATA, key)  # even without a key: it would be due for ever
             self._count_expiry(key, at_ms, -1)
@@ -449,7 +453,8 @@ class KeyIndex:
         if txn.expiry_ms < self._next_expiry:
             return set()
         upper = EXPIRY_TAG + U64.pack(txn.expiry_ms + 1)
-        due = (key[_EXPIRY_NAME:] for key, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, upper))
+        rows = txn.batch.scan(_METADATA, self._expiries_from, upper)
+        due = (key[_EXPIRY_NAME:] for key, _ in rows)
         return {key_of(name) for name in due if database_of(name) == stored_db}
 
     def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
@@ -524,6 +529,7 @@ class KeyIndex:
     def forget(self) -> None:
         """Look up the time of the next expiry, and count all of them, again."""
         self._next_expiry = self.next_timer = 0
+        self._expiries_from = EXPIRY_TAG
         self._expiries, self._counted_to = {}, EXPIRY_TAG
         self._counts.clear()
         self.break_watches()

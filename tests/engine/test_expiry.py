@@ -6,7 +6,7 @@ import pytest
 
 from kvstream import ManualClock, NoGroup, Store, StoreFull
 from kvstream.engine import expiry
-from kvstream.layout.keys import qualified, stream_row
+from kvstream.layout.keys import EXPIRY_TAG, qualified, stream_row
 from kvstream.meta import catalog
 from kvstream.storage.batch import Batch, Family
 from tests.engine.waiting import add
@@ -150,6 +150,36 @@ def test_damaged_keys_do_not_keep_others_from_expiring(
         assert record is not None
         overwrite(store, row, record)
     until(lambda: store.size() == 0, "the mended keys to be deleted")
+
+
+def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
+    open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store("own")
+    begun: list[bytes] = []
+    page = Batch.page
+
+    def noted(batch: Batch, family: int, lower: bytes, *more: object) -> object:
+        if lower[:1] == EXPIRY_TAG:
+            begun.append(lower)
+        return page(batch, family, lower, *more)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Batch, "page", noted)
+    for number in range(3 * expiry.EXPIRE_KEYS):
+        add(store, key(number), "1-0")
+        store.expire(key(number), 1 + number / 1000)
+    clock.advance(5000)
+    until(lambda: store.size() == 0, "all keys to be deleted")
+    assert begun == sorted(begun)
+    assert len({*begun}) == 3
+
+    for name, seconds in ((b"late", 20), (b"early", 10)):
+        add(store, name, "1-0")
+        store.expire(name, seconds)
+    clock.advance(15_000)
+    until(lambda: store.size() == 1, "the key that expires first to be deleted")
+    clock.advance(15_000)
+    until(lambda: store.size() == 0, "the other key to be deleted")
 
 
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
