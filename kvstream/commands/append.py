@@ -59,6 +59,16 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
     return None if added is None else bytes(added)
 
 
+def add_plain(txn: Txn, session: Session, argvs: list[Argv]) -> list[bytes]:
+    """Run XADDs to one key whose only option is the ID ``*``, and return the IDs.
+
+    RequestError, and nothing is added, if one of them would be refused.
+    """
+    most = txn.catalog.limits.entry_max_bytes
+    entries = [encode_flat(argv[3:], most) for argv in argvs]
+    return list(map(bytes, append.add_many(txn, session.prefix + argvs[0][1], entries)))
+
+
 def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
     args = Args(argv, 2)
     options = _add_options(args)

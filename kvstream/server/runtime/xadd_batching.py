@@ -42,7 +42,7 @@ WORDS_MIN = 5
 _OPTIONS = (b"MAXLEN", b"MINID", b"maxlen", b"minid")
 LARGE = 64 << 10
 """Bytes: of a larger entry only the packed row is kept, not the request."""
-TIMED_US = 1000
+TIMED_S = 0.001
 """If the slow log has a lower threshold, each XADD runs and is timed on its own."""
 
 
@@ -132,7 +132,7 @@ class Appends:
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
             and not self._calls.notifications.of_calls
             and not (trackers.clients and trackers.concerns(key_of(name)))
-            and not 0 <= slower_than_us < TIMED_US
+            and not 0 <= slower_than_us < TIMED_S * 1e6
         )
 
     def _is_long(self, name: bytes, bursts: list[Burst], before: int = 0) -> bool:

@@ -1,0 +1,74 @@
+"""EXEC: XADDs to one key are appended together, with the replies and statistics of single ones."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kvstream.types.clock import ManualClock
+from tests.server.runtime.test_pipelines import Words, figures
+from tests.server.talking import Server, request, sound
+
+KEYS = st.sampled_from(["a", "b", "string"])
+COMMANDS: st.SearchStrategy[Words] = st.one_of(
+    st.tuples(st.sampled_from(["XADD", "xadd"]), KEYS, st.just("*"), st.just("f"), st.just("v")),
+    st.tuples(st.just("XADD"), KEYS, st.just("*"), st.just("g"), st.just("v" * 3000)),
+    st.tuples(*map(st.just, ("XADD", "a", "*", "f", "v", "odd"))),
+    st.tuples(*map(st.just, ("XADD", "a", "MAXLEN", "2", "*", "f", "v"))),
+    st.tuples(st.just("XADD"), KEYS, st.just("5-*"), st.just("f"), st.just("v")),
+    st.tuples(st.just("XLEN"), KEYS),
+    st.tuples(st.just("DEL"), KEYS),
+    st.sampled_from([("SELECT", "1"), ("SELECT", "0"), ("CONFIG", "SET", "maxmemory", "0")]),
+)
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[Server]:
+    with sound(tmp_path / "store", ManualClock()) as opened:
+        yield opened
+
+
+@given(st.lists(COMMANDS, max_size=12), st.booleans())
+def test_exec_replies_and_counts_as_single_commands_do(
+    tmp_path_factory: pytest.TempPathFactory, commands: list[Words], waits: bool
+) -> None:
+    """A client that watches by MONITOR makes every command run on its own."""
+    folder = tmp_path_factory.mktemp("servers")
+    seen = []
+    for name in ("together", "alone"):
+        with sound(folder / name, ManualClock()) as server:
+            if name == "alone":
+                server.client().ask("MONITOR")
+            ann, bob = server.client(), server.client()
+            ann.ask("SET", "string", "1")
+            if waits:
+                bob.ask("XREAD", "BLOCK", "0", "STREAMS", "a", "b", "$", "$")
+            ann.send_bytes(request("MULTI") + b"".join(request(*each) for each in commands))
+            ann.send("EXEC")
+            server.turn()
+            read = [ann.ask("XRANGE", key, "-", "+") for key in ("a", "b")]
+            seen.append((ann.heard(), bob.heard(), read, figures(server), ann.client.commands_run))
+    assert seen[0] == seen[1]
+
+
+def test_xadds_of_an_exec_are_one_operation(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvstream.operations import append
+
+    sizes = []
+    add_many = append.add_many
+
+    def counted(txn: object, name: bytes, entries: list[object]) -> object:
+        sizes.append(len(entries))
+        return add_many(txn, name, entries)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(append, "add_many", counted)
+    ann, add = server.client(), ("XADD", "s", "*", "f", "v")
+    ann.send_bytes(request("MULTI") + request(*add) * 5 + request("XLEN", "s") + request(*add) * 2)
+    reply = ann.ask("EXEC")
+    assert sizes == [5, 2]
+    assert reply.count(b"$") == 7
+    assert reply.count(b":5\r\n") == 1
