@@ -1,12 +1,10 @@
 """The program ``kvstream``: its global options, its table of commands, and its errors.
 
 Commands are imported when they are used; the table has their summaries, for the help. An error
-ends the program with one line on stderr and an exit code. The command
-``version`` is here.
+ends the program with one line on stderr and an exit code.
 """
 
 import os
-import platform
 import sys
 from collections.abc import Iterator, Mapping
 from importlib import import_module
@@ -16,37 +14,10 @@ from typing import Any, ClassVar
 import click
 
 from kvstream.cli.exit_codes import ExitCode, Failure
-from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName, example
+from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName
 from kvstream.errors import KVStreamError
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION
-
-
-@click.command(epilog=example("kvstream version --json"))
-@output_options
-def version(out: Output) -> None:
-    """Show the versions of kvstream and its dependencies."""
-    # Imported here: it takes a tenth of the time of a start.
-    from importlib.metadata import PackageNotFoundError
-    from importlib.metadata import version as version_of
-
-    from kvstream.storage.directory import LAYOUT_VERSION
-
-    try:
-        engine = version_of("rocksdict")
-    except PackageNotFoundError:  # installed without its metadata
-        engine = "unknown"
-    out.record(
-        {
-            "kvstream": VERSION,
-            "layout": LAYOUT_VERSION,
-            "rocksdict": engine,
-            "python": platform.python_version(),
-        },
-        {},
-    )
-
 
 SECTIONS = {
     "Streams": {
@@ -115,7 +86,7 @@ SECTIONS = {
     "This program": {
         "shell.shell": "Run commands at a prompt, with history and completion.",
         "completion.completion": "Print the completion script of a shell.",
-        "app.version": "Show the versions of kvstream and its dependencies.",
+        "info.version": "Show the versions of kvstream and its dependencies.",
     },
 }
 """The summary of each command by its module and function, by section of the help."""

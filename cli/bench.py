@@ -7,7 +7,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,7 +15,9 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import Scratch, Session
 from kvstream.cli.tables import Column, count_column, number
-from kvstream.stream import Stream
+
+if TYPE_CHECKING:
+    from kvstream.stream import Stream
 
 BATCH, PAGE, READ = 1000, 1000, 100
 FIELDS = {"sku": "a1-4711-blue", "quantity": "2", "price": "19.90", "note": "x" * 64}
@@ -96,21 +98,21 @@ def measurements(scratch: Scratch, entries: int) -> Iterator[Measurement]:
         yield Measurement(title, count, time.perf_counter() - start)
 
 
-def _add(stream: Stream, count: int) -> None:
+def _add(stream: "Stream", count: int) -> None:
     for _ in range(count):
         stream.add(FIELDS, nomkstream=False)
 
 
-def _add_many(stream: Stream, count: int) -> None:
+def _add_many(stream: "Stream", count: int) -> None:
     for start in range(0, count, BATCH):
         stream.add_many([FIELDS] * min(BATCH, count - start))
 
 
-def _range(stream: Stream, count: int) -> None:
+def _range(stream: "Stream", count: int) -> None:
     assert sum(1 for _ in stream.scan()) == count
 
 
-def _read_and_ack(stream: Stream, count: int) -> None:
+def _read_and_ack(stream: "Stream", count: int) -> None:
     group = stream.create_group(GROUP, "0")
     consumer = group.consumer(CONSUMER)
     done = 0
@@ -119,7 +121,7 @@ def _read_and_ack(stream: Stream, count: int) -> None:
     assert done == count
 
 
-def _read_one(stream: Stream, count: int) -> None:
+def _read_one(stream: "Stream", count: int) -> None:
     group = stream.create_group(GROUP, "0")
     consumer = group.consumer(CONSUMER)
     for _ in range(count):

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -34,12 +34,13 @@ from kvstream.cli.tables import (
     plural,
     printable,
 )
-from kvstream.group import Group
-from kvstream.operations.ack import NackMode
-from kvstream.operations.trim import RefPolicy
-from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, IDLike, StreamID
+from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import AnyEntry, Claimed, ClaimedIDs, HistoryEntry
+
+if TYPE_CHECKING:
+    from kvstream.group import Group
+    from kvstream.store import Store
 
 _WAIT_S_MAX = 3600
 BLOCK_PAUSE_S = 0.25
@@ -106,7 +107,7 @@ def _check_usage(options: Mapping[str, Any]) -> None:
 def _plain_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Query[Reply]:
     after: dict[bytes | str, IDLike] = dict.fromkeys(streams, options["after"] or "0")
 
-    def query(store: Store, wait_s: float | None) -> Reply:
+    def query(store: "Store", wait_s: float | None) -> Reply:
         for key in streams:
             if after[key] == "$":  # the end of the stream at the first query
                 after[key] = last_id(store, key)
@@ -119,7 +120,7 @@ def _group_query(streams: tuple[bytes, ...], options: Mapping[str, Any]) -> Quer
     after: IDLike = (options["after"] or "0") if options["history"] else ">"
     wanted: dict[bytes | str, IDLike] = dict.fromkeys(streams, after)
 
-    def query(store: Store, wait_s: float | None) -> Reply:
+    def query(store: "Store", wait_s: float | None) -> Reply:
         for stream in streams:
             existing_group(store, stream, options["group"])
         reply = store.read_group(
@@ -287,7 +288,7 @@ def pending(
             _summary(out, found)
 
 
-def _rows(group: Group, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
+def _rows(group: "Group", options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     rows = group.pending_range(
         options["start"] or "-",
         options["end"] or "+",
@@ -298,7 +299,7 @@ def _rows(group: Group, options: dict[str, Any]) -> Iterator[dict[str, Any]]:
     return (row._asdict() for row in rows)
 
 
-def _summary(out: Output, group: Group) -> None:
+def _summary(out: Output, group: "Group") -> None:
     summary = group.pending()
     owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
     if out.json:
@@ -398,7 +399,7 @@ def autoclaim(
 
 
 def _claim_in_steps(
-    group: Group, consumer: bytes, everything: bool, options: dict[str, Any]
+    group: "Group", consumer: bytes, everything: bool, options: dict[str, Any]
 ) -> Claimed | ClaimedIDs:
     entries: list[Any] = []
     deleted: list[StreamID] = []

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import islice
 from time import monotonic, sleep
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -33,13 +33,14 @@ from kvstream.cli.parameters import (
 from kvstream.cli.session import Session, existing_stream, last_id
 from kvstream.cli.tables import Column, id_columns, plural
 from kvstream.errors import ServerUnavailable, StoreLocked
-from kvstream.operations.delete import Outcome
-from kvstream.operations.trim import RefPolicy
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MIN_ID, StreamID, range_start
-from kvstream.types.records import Entry
+from kvstream.types.options import RefPolicy
+from kvstream.types.records import Entry, Outcome
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+    from kvstream.stream import Stream
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -205,7 +206,7 @@ def revrange(
         out.entries(islice(found, count))
 
 
-def backwards(stream: Stream, end: str, start: str) -> Iterator[Entry]:
+def backwards(stream: "Stream", end: str, start: str) -> Iterator[Entry]:
     """Yield the entries from ``end`` back to ``start``."""
     first = range_start(start)
     bound: str | StreamID = end
@@ -386,7 +387,7 @@ poll_option = click.option(
 )
 
 
-Query = Callable[[Store, float | None], T]
+Query = Callable[["Store", float | None], T]
 """Reads a store, and waits at most so many seconds for new entries; None: does not wait."""
 
 
@@ -462,13 +463,13 @@ def tail(
             title = False
 
 
-def _current(stream: Stream, after: StreamID | None, count: int | None) -> Iterable[Entry]:
+def _current(stream: "Stream", after: StreamID | None, count: int | None) -> Iterable[Entry]:
     if after is None:
         return _latest(stream, count)
     return islice(stream.scan(f"({after}"), count)
 
 
-def _latest(stream: Stream, count: int | None) -> list[Entry]:
+def _latest(stream: "Stream", count: int | None) -> list[Entry]:
     return stream.revrange(count=LATEST if count is None else count)[::-1]
 
 
@@ -481,7 +482,7 @@ class _Follower:
         self._position = position
         self._count = count
 
-    def __call__(self, store: Store, wait_s: float | None) -> Sequence[Entry]:
+    def __call__(self, store: "Store", wait_s: float | None) -> Sequence[Entry]:
         stream = store.stream(self._key)
         last = last_id(store, self._key)
         if self._position is None:

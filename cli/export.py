@@ -34,12 +34,13 @@ from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_ar
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+    from kvstream.stream import Stream
 
 _BLOCK = 64 * 1024
 
@@ -318,7 +319,7 @@ def _writer(
 class _Selection:
     """The entries to export."""
 
-    def __init__(self, stream: Stream, options: dict[str, Any], point: ResumePoint) -> None:
+    def __init__(self, stream: "Stream", options: dict[str, Any], point: ResumePoint) -> None:
         self._stream = stream
         self._start = range_start(options["start"])
         self._end = range_end(options["end"])

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -31,11 +31,13 @@ from kvstream.cli.tables import (
     time_of,
 )
 from kvstream.errors import BusyGroup, RequestError
-from kvstream.group import Group
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.records import GroupInfo
+
+if TYPE_CHECKING:
+    from kvstream.group import Group
+    from kvstream.store import Store
+    from kvstream.stream import Stream
 
 _PENDING_PAGE = 10_000
 
@@ -168,7 +170,7 @@ def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
         out.table(GROUP_COLUMNS, group_rows(session, existing_stream(store, stream)))
 
 
-def group_rows(session: Session, stream: Stream) -> Iterator[dict[str, Any]]:
+def group_rows(session: Session, stream: "Stream") -> Iterator[dict[str, Any]]:
     """Yield the groups of a stream as rows of ``GROUP_COLUMNS``."""
     for info in stream.groups():
         yield {
@@ -182,7 +184,7 @@ def group_rows(session: Session, stream: Stream) -> Iterator[dict[str, Any]]:
         }
 
 
-def _backlog_of(session: Session, stream: Stream, info: GroupInfo) -> int | None:
+def _backlog_of(session: Session, stream: "Stream", info: GroupInfo) -> int | None:
     """Return the number of entries that a group has yet to deliver, if it can be found out."""
     if session.shared and info.lag is not None:
         return info.lag
@@ -268,7 +270,7 @@ def reset(
 
 
 def _reset(
-    session: Session, stream: Stream, name: bytes, position: StreamID | str, drop: bool
+    session: Session, stream: "Stream", name: bytes, position: StreamID | str, drop: bool
 ) -> tuple[_Reset, list[StreamID]]:
     """Return the effect of a reset, and the entries that it drops from pending."""
     group = stream.group(name)
@@ -286,7 +288,7 @@ def _reset(
     return done, dropped
 
 
-def _resolved(stream: Stream, position: StreamID | str) -> StreamID:
+def _resolved(stream: "Stream", position: StreamID | str) -> StreamID:
     """Return the ID of a position."""
     if position == "-":
         return MIN_ID
@@ -295,7 +297,7 @@ def _resolved(stream: Stream, position: StreamID | str) -> StreamID:
     return position
 
 
-def _pending_ids(group: Group) -> Iterator[StreamID]:
+def _pending_ids(group: "Group") -> Iterator[StreamID]:
     start = "-"
     while rows := group.pending_range(start, "+", _PENDING_PAGE):
         yield from (row.id for row in rows)
@@ -429,7 +431,7 @@ def delete_consumer(
     out.result(text, deleted=True, pending=lost)
 
 
-def _pending_with(store: Store, stream: bytes, group: bytes, consumer: bytes) -> int:
+def _pending_with(store: "Store", stream: bytes, group: bytes, consumer: bytes) -> int:
     """Return the number of pending entries of a consumer; RequestError if there is none."""
     known = {each.name: each.pending for each in existing_group(store, stream, group).consumers()}
     if consumer not in known:

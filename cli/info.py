@@ -1,7 +1,10 @@
-"""``info``, ``ping`` and ``stats``: a stream, and the whole store."""
+"""``info``, ``ping``, ``stats`` and ``version``: a stream, the whole store, and this program."""
 
+import platform
 from collections.abc import Callable, Mapping
-from typing import Any
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -22,9 +25,13 @@ from kvstream.cli.tables import (
     time_of,
 )
 from kvstream.operations.info import FULL_COUNT
-from kvstream.stream import Stream
+from kvstream.storage.directory import LAYOUT_VERSION
 from kvstream.types.ids import StreamID
 from kvstream.types.records import Entry, GroupDetail
+from kvstream.version import VERSION
+
+if TYPE_CHECKING:
+    from kvstream.stream import Stream
 
 
 def _id_text(eid: StreamID) -> str:
@@ -78,7 +85,7 @@ def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int
             _show_info(session, out, found)
 
 
-def _show_info(session: Session, out: Output, stream: Stream) -> None:
+def _show_info(session: Session, out: Output, stream: "Stream") -> None:
     values: dict[str, Any] = jsonable(stream.info())
     groups = list(group_rows(session, stream))
     if out.json:
@@ -90,7 +97,7 @@ def _show_info(session: Session, out: Output, stream: Stream) -> None:
         out.table(GROUP_COLUMNS, groups)
 
 
-def _show_counters(out: Output, stream: Stream) -> None:
+def _show_counters(out: Output, stream: "Stream") -> None:
     info = stream.info()
     out.record({name: getattr(info, name) for name in _COUNTERS}, _INFO_FORMATS)
 
@@ -109,7 +116,7 @@ _CONSUMERS = (
 )
 
 
-def _show_full(out: Output, stream: Stream, count: int) -> None:
+def _show_full(out: Output, stream: "Stream", count: int) -> None:
     detail = stream.info_full(count)
     if out.json:
         out.result("", **jsonable(detail))
@@ -208,4 +215,23 @@ def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
             | {family: _figure(name, values[name]) for family, values in families.items()}
             for name in names
         ),
+    )
+
+
+@click.command(epilog=example("kvstream version --json"))
+@output_options
+def version(out: Output) -> None:
+    """Show the versions of kvstream and its dependencies."""
+    try:
+        engine = version_of("rocksdict")
+    except PackageNotFoundError:  # installed without its metadata
+        engine = "unknown"
+    out.record(
+        {
+            "kvstream": VERSION,
+            "layout": LAYOUT_VERSION,
+            "rocksdict": engine,
+            "python": platform.python_version(),
+        },
+        {},
     )

@@ -83,15 +83,12 @@ if TYPE_CHECKING:
     from kvstream.jobs.job import current_job
     from kvstream.meta.policy import GroupPolicy
     from kvstream.meta.retention import Retention
-    from kvstream.operations.ack import NackMode
-    from kvstream.operations.delete import Outcome
-    from kvstream.operations.trim import RefPolicy
     from kvstream.queue import Message, Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
     from kvstream.types.clock import Clock, ManualClock, SystemClock
     from kvstream.types.ids import StreamID, Ticket
-    from kvstream.types.options import Durability, StoreOptions
+    from kvstream.types.options import Durability, NackMode, RefPolicy, StoreOptions
     from kvstream.types.records import (
         BareEntry,
         Claimed,
@@ -107,6 +104,7 @@ if TYPE_CHECKING:
         GroupInfo,
         KeyInfo,
         LeaseOutcome,
+        Outcome,
         PendingDetail,
         PendingEntry,
         PendingSummary,

@@ -39,12 +39,11 @@ from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.operations import ack, claim, groups, info, readgroup
-from kvstream.operations.ack import Nack, NackMode
+from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
-from kvstream.operations.delete import Outcome
 from kvstream.operations.queues import policy, removal
-from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import BoundLike, IDLike, StreamID, range_end, range_start
+from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import (
     BareEntry,
     Claimed,
@@ -54,6 +53,7 @@ from kvstream.types.records import (
     Entry,
     GroupInfo,
     HistoryEntry,
+    Outcome,
     PendingEntry,
     PendingSummary,
     S,

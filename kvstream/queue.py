@@ -52,7 +52,7 @@ from kvstream.layout.values import FieldPart, FieldsLike, to_bytes
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
 from kvstream.meta.retention import Retention
 from kvstream.operations import groups, readgroup, watch
-from kvstream.operations.ack import Nack, NackMode, negative_acknowledge
+from kvstream.operations.ack import Nack, negative_acknowledge
 from kvstream.operations.info import group_infos
 from kvstream.operations.queues import leases, policy, redrive, retention
 from kvstream.operations.queues.info import queue_info
@@ -61,6 +61,7 @@ from kvstream.operations.reply_limits import Budget
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
+from kvstream.types.options import NackMode
 from kvstream.types.records import (
     DeadLetter,
     Entry,
@@ -71,8 +72,7 @@ from kvstream.types.records import (
     S,
 )
 
-LEASE_S = 30.0
-REAP_S = 86_400.0
+LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
 """Every tenth read that returns messages begins with the lowest priority."""

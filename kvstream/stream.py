@@ -48,11 +48,9 @@ from kvstream.meta.retention import Retention
 from kvstream.operations import append, delayed, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
-from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import text
 from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.queues import retention, schedules
-from kvstream.operations.trim import RefPolicy
 from kvstream.types.ids import (
     BoundLike,
     IDLike,
@@ -62,10 +60,12 @@ from kvstream.types.ids import (
     range_end,
     range_start,
 )
+from kvstream.types.options import RefPolicy
 from kvstream.types.records import (
     DelayedMessage,
     Entry,
     GroupInfo,
+    Outcome,
     S,
     Schedule,
     StreamDetail,

@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 from datetime import datetime
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -38,8 +38,10 @@ from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.operations.delivery.dead import BLOCK, is_letter
 from kvstream.queue import Queue
-from kvstream.store import Store
 from kvstream.types.records import Entry, RedriveInfo
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
 
 _MS = 1000
 _POLL_S = 0.05
@@ -58,7 +60,7 @@ def dead() -> None:
     """
 
 
-def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
+def _dead_key(store: "Store", stream: bytes, group: bytes | None) -> bytes:
     """Return the key of the dead letters of a queue; NoSuchKey if there is none."""
     there = store.exists(stream)
     if there and (stream.endswith(DEAD_SUFFIX) or _has_letters(store, stream)):
@@ -74,7 +76,7 @@ def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     return key
 
 
-def _has_letters(store: Store, stream: bytes) -> bool:
+def _has_letters(store: "Store", stream: bytes) -> bool:
     found = next(iter(store.stream(stream).range(count=1)), None)
     return found is not None and is_letter(found.flat)
 
@@ -269,7 +271,7 @@ def redrive(
     fail_unless(done.state != "failed" and (done.moved or done.state == "running"))
 
 
-def _queue_of(store: Store, stream: bytes, group: bytes | None) -> Queue:
+def _queue_of(store: "Store", stream: bytes, group: bytes | None) -> Queue:
     return Queue(store, stream, dead_letter=_dead_key(store, stream, group))
 
 

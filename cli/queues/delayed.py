@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -13,10 +13,12 @@ from kvstream.cli.parameters import Duration, Moment, Type, example, stream_argu
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import Column, duration, plural, printable, quoted, time_of
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.stream import Stream
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import MIN_ID, Ticket
 from kvstream.types.records import DelayedMessage, Entry, Fields
+
+if TYPE_CHECKING:
+    from kvstream.stream import Stream
 
 _MS = 1000
 _PAGE = 1000
@@ -85,7 +87,7 @@ def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | N
         out.table(_LS, (_json(each) if out.json else each._asdict() for each in found))
 
 
-def _delayed(stream: Stream) -> Iterator[DelayedMessage]:
+def _delayed(stream: "Stream") -> Iterator[DelayedMessage]:
     """Yield the delayed messages of a stream, read in pages."""
     start = None
     while page := stream.delayed(start, _PAGE):

@@ -6,7 +6,7 @@ the results.
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -21,10 +21,12 @@ from kvstream.jobs.handle import RETRY, JobHandle
 from kvstream.jobs.job import Job, Refused, made_ms
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+    from kvstream.stream import Stream
 
 STATUSES = ("scheduled", "queued", "running", "retrying", "done", "failed", "cancelled")
 COUNT = 100
@@ -35,7 +37,7 @@ _RESULT = ":result:"
 class StoredJobs(Jobs):
     """The jobs of an application whose code is not there."""
 
-    def __init__(self, store: Store, name: str) -> None:
+    def __init__(self, store: "Store", name: str) -> None:
         super().__init__("", name=name)
         self.use(store)
 
@@ -49,7 +51,7 @@ class StoredJobs(Jobs):
         found = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
         return sorted(key for key in (name, *found) if store.type(key) == "stream")
 
-    def dead_streams(self) -> list[Stream]:
+    def dead_streams(self) -> list["Stream"]:
         """Return the streams of the dead letters, each once."""
         found = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
         return list(found.values())
@@ -104,7 +106,7 @@ def _jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
     yield from _with_results(jobs, failed)
 
 
-def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
+def _waiting(stream: "Stream") -> Iterator[dict[str, Any]]:
     start = None
     while page := stream.delayed(start, _PAGE):
         for each in page:
@@ -112,7 +114,7 @@ def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
         start = Ticket(page[-1].ticket.at_ms, page[-1].ticket.number + 1)
 
 
-def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
+def _in_stream(stream: "Stream", jobs: StoredJobs) -> Iterator[dict[str, Any]]:
     group = stream.group(jobs.group)
     for entry in stream.scan():
         try:

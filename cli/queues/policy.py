@@ -6,7 +6,7 @@ commands of queues take the name of the stream; ``chosen_group`` finds the group
 
 import re
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import click
 
@@ -22,10 +22,12 @@ from kvstream.cli.parameters import (
 from kvstream.cli.session import Session, existing_group, existing_stream, stream_or_free
 from kvstream.cli.tables import duration, number, printable, quoted
 from kvstream.errors import NoSuchKey, RequestError
-from kvstream.group import Group
-from kvstream.meta.policy import GroupPolicy
-from kvstream.store import Store
 from kvstream.types.ids import duration_ms
+
+if TYPE_CHECKING:
+    from kvstream.group import Group
+    from kvstream.meta.policy import GroupPolicy
+    from kvstream.store import Store
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -154,7 +156,7 @@ def rules_given(options: dict[str, Any]) -> dict[str, Any]:
 # --- the group of a queue -------------------------------------------------------------------------
 
 
-def chosen_group(store: Store, stream: bytes, name: bytes | None) -> Group:
+def chosen_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
     """Return the group of a queue; an error that says what to do if it cannot be told."""
     if name is not None:
         return existing_group(store, stream, name)
@@ -176,7 +178,7 @@ def chosen_group(store: Store, stream: bytes, name: bytes | None) -> Group:
 # --- text -----------------------------------------------------------------------------------------
 
 
-def policy_rows(policy: GroupPolicy | None, key: bytes) -> Iterator[tuple[str, str]]:
+def policy_rows(policy: "GroupPolicy | None", key: bytes) -> Iterator[tuple[str, str]]:
     """Yield the rules of the group of a stream as titles and texts."""
     if policy is None:
         return
@@ -201,14 +203,14 @@ def policy_rows(policy: GroupPolicy | None, key: bytes) -> Iterator[tuple[str, s
         yield "reap", f"consumers idle for {duration(policy.reap_idle_ms)}"
 
 
-def _backoff_text(policy: GroupPolicy) -> str:
+def _backoff_text(policy: "GroupPolicy") -> str:
     if not policy.backoff_cap_ms:
         return ", ".join(map(duration, policy.backoff_ms))
     text = f"{duration(policy.backoff_ms[0])}, doubled up to {duration(policy.backoff_cap_ms)}"
     return f"{text}, up to {policy.jitter_percent}% less" if policy.jitter_percent else text
 
 
-def policy_values(policy: GroupPolicy | None) -> dict[str, Any]:
+def policy_values(policy: "GroupPolicy | None") -> dict[str, Any]:
     """Return the rules for programs, by the names of the library; times are in milliseconds."""
     from kvstream.operations.queues.policy import SHOWN  # imports the engine
 
@@ -266,7 +268,7 @@ def policy(
         _show(out, stream, chosen.name, chosen.policy())
 
 
-def _created(store: Store, stream: bytes, group: bytes | None) -> Group:
+def _created(store: "Store", stream: bytes, group: bytes | None) -> "Group":
     """Return the group of a queue; create it, and the stream, if they are missing."""
     name = group or WORKERS
     found = stream_or_free(store, stream)
@@ -277,7 +279,7 @@ def _created(store: Store, stream: bytes, group: bytes | None) -> Group:
     return found.group(name) if name in known else found.create_group(name, "0")
 
 
-def _show(out: Output, stream: bytes, group: bytes, found: GroupPolicy | None) -> None:
+def _show(out: Output, stream: bytes, group: bytes, found: "GroupPolicy | None") -> None:
     if out.json:
         out.result("", stream=stream, group=group, **policy_values(found))
         return

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import islice
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -35,11 +35,13 @@ from kvstream.cli.tables import (
     printable,
 )
 from kvstream.engine.queue_arguments import CONFLICTS
-from kvstream.group import Group
 from kvstream.queue import Queue
-from kvstream.store import Store
 from kvstream.types.ids import Ticket
 from kvstream.types.records import QueueInfo
+
+if TYPE_CHECKING:
+    from kvstream.group import Group
+    from kvstream.store import Store
 
 _MS = 1000
 
@@ -96,7 +98,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
     out.table(_PAUSED if any(row["paused"] for row in rows) else _LS, rows)
 
 
-def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern):
         if info.type != "stream" or not info.groups or info.key.startswith(IMPORT_PREFIX):
             continue
@@ -107,7 +109,7 @@ def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dic
                 yield {"queue": info.key, "group": group.name, **counts}
 
 
-def figures_of(store: Store, stream: bytes, group: Group) -> QueueInfo:
+def figures_of(store: "Store", stream: bytes, group: "Group") -> QueueInfo:
     """Return how many messages a queue has, by their state."""
     return Queue(store, stream, group=group.name).info()
 

@@ -23,13 +23,14 @@ from kvstream.cli.session import (
 from kvstream.cli.tables import Column, name_column, printable, quoted, time_of
 from kvstream.engine.queue_arguments import MISFIRES, Misfire
 from kvstream.errors import RequestError
-from kvstream.store import Store
-from kvstream.stream import Stream
 from kvstream.types.cron import parse
 from kvstream.types.records import Schedule
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
+
+    from kvstream.store import Store
+    from kvstream.stream import Stream
 
 MOST = 100
 """Messages that --misfire all adds at once unless --most says otherwise."""
@@ -48,7 +49,7 @@ class ScheduleName(Name):
         if stream is None:
             return []
 
-        def names(store: Store) -> Iterator[bytes]:
+        def names(store: "Store") -> Iterator[bytes]:
             return (each.name for each in store.stream(stream).schedules())
 
         found = complete(place_of(ctx.find_root()), names)
@@ -100,7 +101,7 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
         out.table(_LS, (_json(*row) if out.json else _row(*row) for row in rows))
 
 
-def _streams(store: Store) -> Iterator[bytes]:
+def _streams(store: "Store") -> Iterator[bytes]:
     for key in store.scan_keys():
         if store.type(key) == "stream" and not key.startswith(IMPORT_PREFIX):
             yield key
@@ -173,7 +174,7 @@ def set_schedule(
     out.result(text, **_json(stream, made))
 
 
-def _existing(stream: Stream, name: bytes) -> Schedule:
+def _existing(stream: "Stream", name: bytes) -> Schedule:
     """Return a schedule; RequestError names those that there are."""
     found = {each.name: each for each in stream.schedules()}
     if name not in found:

@@ -12,11 +12,13 @@ from kvstream.commands.trim import POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import ack, thresholds
-from kvstream.operations.ack import Nack, NackMode
-from kvstream.operations.delete import Live, Outcome
+from kvstream.operations.ack import Nack
+from kvstream.operations.delete import Live
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.incremental import LongAck, LongNack
 from kvstream.types.ids import StreamID, ascending_packed, is_ascending
+from kvstream.types.options import NackMode
+from kvstream.types.records import Outcome
 
 COMMANDS = Family("stream")
 

@@ -10,7 +10,8 @@ from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import delete, thresholds
-from kvstream.operations.trim import RefPolicy
+from kvstream.types.options import RefPolicy
+from kvstream.types.records import Outcome
 
 COMMANDS = Family("stream")
 IDS_SYNTAX = "IDS numids id [id ...]"
@@ -54,7 +55,7 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
         return [-1] * len(raw)
     ids = stream_ids(raw)
 
-    def operation(txn: Txn, live: delete.Live) -> list[delete.Outcome]:
+    def operation(txn: Txn, live: delete.Live) -> list[Outcome]:
         return delete.delete_with_policy(txn, name, ids, policy, live)
 
     return of_erasure(session, txn, name, ids, operation, partial(of_outcomes, session))

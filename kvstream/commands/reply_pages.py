@@ -27,9 +27,8 @@ from kvstream.commands.replies import (
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, pages, thresholds
-from kvstream.operations.delete import Outcome
 from kvstream.operations.read import Reply as Found
-from kvstream.types.records import AnyEntry
+from kvstream.types.records import AnyEntry, Outcome
 
 OBJECT_BYTES = 48
 """Memory of a small value beside its bytes."""

@@ -10,8 +10,9 @@ from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import trim
-from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.operations.trim import Strategy, Trim
 from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.options import RefPolicy
 
 COMMANDS = Family("stream")
 POLICIES = {policy.encode(): policy for policy in RefPolicy}

@@ -2,10 +2,8 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from functools import partial
 
-from kvstream.errors import InvalidArgument, nearest, shown
 from kvstream.meta.pel import (
     COUNT_MAX,
     Targets,
@@ -20,29 +18,14 @@ from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
-from kvstream.operations.delete import Live, Outcome, delete_but
+from kvstream.operations.delete import Live, delete_but
 from kvstream.operations.delivery.retries import GivenBack
 from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.trim import RefPolicy, drop_references, referenced
+from kvstream.operations.trim import drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
-
-
-class NackMode(StrEnum):
-    """What XNACK says about the failed attempt."""
-
-    SILENT = "SILENT"
-    """It was not made: the delivery count decreases by one."""
-    FAIL = "FAIL"
-    """It failed: the delivery count stays."""
-    FATAL = "FATAL"
-    """It must not be repeated: the delivery count becomes the greatest number."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL").with_detail(
-            f"{shown(value)}{nearest(str(value), cls)}"
-        )
+from kvstream.types.options import NackMode, RefPolicy
+from kvstream.types.records import Outcome
 
 
 def stream_and_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta] | None:

@@ -13,7 +13,6 @@ back.
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence, Set
 from dataclasses import dataclass
-from enum import IntEnum
 from typing import Generic, Self, TypeVar
 
 from kvstream.meta.catalog import DeletionWatch
@@ -22,8 +21,10 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
 from kvstream.operations.entries import exists, live
-from kvstream.operations.trim import RefPolicy, drop_references, referenced, remove_entries
+from kvstream.operations.trim import drop_references, referenced, remove_entries
 from kvstream.types.ids import StreamID, ascending
+from kvstream.types.options import RefPolicy
+from kvstream.types.records import Outcome
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,6 @@ class StreamVersion:
 
 Live = Callable[[Txn, StreamMeta, list[StreamID]], list[StreamID]]
 """Returns the live ones of some IDs, ascending and distinct."""
-
-
-class Outcome(IntEnum):
-    """The result of XDELEX and XACKDEL for one ID."""
-
-    MISSING = -1
-    """No such entry; in XACKDEL: not pending in the group."""
-    DELETED = 1
-    KEPT = 2
-    """Not deleted, because a group still refers to it (ACKED)."""
 
 
 def delete(txn: Txn, name: bytes, ids: Sequence[StreamID], live: Live = live) -> int:

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
@@ -25,24 +25,7 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
-from kvstream.types.options import SWEEP_ENTRIES
-
-
-class RefPolicy(StrEnum):
-    """What happens to the groups' references when an entry is deleted."""
-
-    KEEPREF = "KEEPREF"
-    """They stay and dangle, as after XDEL."""
-    DELREF = "DELREF"
-    """They are removed with the entry."""
-    ACKED = "ACKED"
-    """They protect it: only an entry that every group has read and acknowledged is deleted."""
-
-    @classmethod
-    def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED").with_detail(
-            f"{shown(value)}{nearest(str(value), cls)}"
-        )
+from kvstream.types.options import SWEEP_ENTRIES, RefPolicy
 
 
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:

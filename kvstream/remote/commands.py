@@ -31,16 +31,16 @@ from kvstream.operations import (
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.append import Idempotency
-from kvstream.operations.delete import Outcome
 from kvstream.operations.groups import Delivered
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget
-from kvstream.operations.trim import RefPolicy, Strategy, Trim
+from kvstream.operations.trim import Strategy, Trim
 from kvstream.remote import replies
 from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
 from kvstream.remote.queue_commands import CALLS as QUEUE_CALLS
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
-from kvstream.types.records import Entry, GroupInfo, StreamDetail, StreamInfo
+from kvstream.types.options import RefPolicy
+from kvstream.types.records import Entry, GroupInfo, Outcome, StreamDetail, StreamInfo
 
 SINCE = {
     "XREADGROUP CLAIM": "8.4",

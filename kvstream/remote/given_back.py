@@ -20,13 +20,14 @@ from kvstream.errors import RequestError
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.operations import claim, readgroup
-from kvstream.operations.ack import Nack, NackMode
+from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
 from kvstream.remote import commands
 from kvstream.remote.call import Call, Words
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import NOBODY, pending_entry_of
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import NackMode
 from kvstream.types.records import PendingEntry
 
 LOOK_S = 0.1

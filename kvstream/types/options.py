@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, nearest, shown
 
 MEGABYTE = 1 << 20
 
@@ -156,3 +156,37 @@ class StoreOptions:
             raise InvalidArgument("following is for a store that is opened read-only")
         if not 1 <= self.databases <= DATABASES_MAX:
             raise InvalidArgument(f"databases must be between 1 and {DATABASES_MAX}")
+
+
+class RefPolicy(StrEnum):
+    """What happens to the groups' references when an entry is deleted."""
+
+    KEEPREF = "KEEPREF"
+    """They stay and dangle, as after XDEL."""
+    DELREF = "DELREF"
+    """They are removed with the entry."""
+    ACKED = "ACKED"
+    """They protect it: only an entry that every group has read and acknowledged is deleted."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED").with_detail(
+            f"{shown(value)}{nearest(str(value), cls)}"
+        )
+
+
+class NackMode(StrEnum):
+    """What XNACK says about the failed attempt."""
+
+    SILENT = "SILENT"
+    """It was not made: the delivery count decreases by one."""
+    FAIL = "FAIL"
+    """It failed: the delivery count stays."""
+    FATAL = "FATAL"
+    """It must not be repeated: the delivery count becomes the greatest number."""
+
+    @classmethod
+    def _missing_(cls, value: object) -> None:
+        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL").with_detail(
+            f"{shown(value)}{nearest(str(value), cls)}"
+        )

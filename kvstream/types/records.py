@@ -305,6 +305,16 @@ class UnfinishedLoad:
 # --- queues ---------------------------------------------------------------------------------------
 
 
+class Outcome(IntEnum):
+    """The result of XDELEX and XACKDEL for one ID."""
+
+    MISSING = -1
+    """No such entry; in XACKDEL: not pending in the group."""
+    DELETED = 1
+    KEPT = 2
+    """Not deleted, because a group still refers to it (ACKED)."""
+
+
 class LeaseOutcome(IntEnum):
     """What became of one message in a batch that was acknowledged, given back or extended."""
 

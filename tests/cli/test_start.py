@@ -22,7 +22,11 @@ main(sys.argv[1:])
 
 
 @pytest.mark.parametrize(
-    "words", [["--help"], ["--version"], ["ls", "--help"], ["completion", "-h"]]
+    "words",
+    [
+        *(["--help"], ["--version"], ["completion", "-h"]),
+        *([name, "--help"] for name in ("ls", "add", "read", "claim", "group", "delayed")),
+    ],
 )
 def test_help_imports_neither_engine_nor_server(words: list[str]) -> None:
     command = [sys.executable, "-c", START, *words]

@@ -13,8 +13,8 @@ import sys
 from kvstream import Store
 from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
-from kvstream.operations.delete import Outcome
 from kvstream.operations.queues import policy, redrive
+from kvstream.types.records import Outcome
 
 NAME, DEAD = qualified(0, b"jobs"), qualified(0, b"jobs:dead")
 KEYS = "aaaabc"

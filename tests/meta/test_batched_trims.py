@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 from kvstream.layout.values import encode_fields
 from kvstream.meta import nodes
 from kvstream.operations import append, delete
-from kvstream.operations.trim import RefPolicy, Strategy, Trim, may_trim_once
+from kvstream.operations.trim import Strategy, Trim, may_trim_once
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
-from kvstream.types.options import StoreOptions
+from kvstream.types.options import RefPolicy, StoreOptions
 from tests.meta.rows import NOW_MS, Metadata, fresh_name
 
 SMALL = StoreOptions(stream_node_max_entries=4, stream_node_max_bytes=160)

@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey, RequestError
-from kvstream.operations.trim import RefPolicy
 from kvstream.spark.jobs.places import (
     TIMED,
     Say,
@@ -40,6 +39,7 @@ from kvstream.spark.write.stores import retry_while_locked
 from kvstream.store import Store
 from kvstream.types.glob import matcher
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import RefPolicy
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession

@@ -12,7 +12,8 @@ from kvstream.meta import trees
 from kvstream.operations import delete
 from kvstream.operations.delivery import ordering
 from kvstream.operations.queues import due, policy
-from kvstream.operations.trim import RefPolicy, Strategy, Trim, trim
+from kvstream.operations.trim import Strategy, Trim, trim
+from kvstream.types.options import RefPolicy
 from kvstream.types.records import PendingEntry
 from tests.opening import Stores
 

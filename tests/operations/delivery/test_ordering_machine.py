@@ -18,7 +18,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from kvstream import ManualClock, Store, StreamID
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import due, policy
-from kvstream.operations.trim import RefPolicy
+from kvstream.types.options import RefPolicy
 from tests.folders import fast_folder
 from tests.operations.checks.seeding import small_trees
 

@@ -24,11 +24,11 @@ from kvstream import Group, ManualClock, Store, StreamID
 from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
-from kvstream.operations.ack import NackMode
 from kvstream.operations.checks import check
 from kvstream.operations.delayed import add as add_delayed
 from kvstream.operations.queues import due, leases, policy, removal
 from kvstream.shared.engine import SharedEngine, open_shared
+from kvstream.types.options import NackMode
 from tests.server.talking import parsed, sound
 
 NAME = qualified(0, b"s")

@@ -8,10 +8,10 @@ import pytest
 
 from kvstream.operations import ack, delete, thresholds
 from kvstream.operations.delete import Live, LongErasure
-from kvstream.operations.trim import RefPolicy
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import StreamID
+from kvstream.types.options import RefPolicy
 from tests.server.runtime.test_incremental_commands import fill, told
 from tests.server.runtime.twins import ENTRIES, IDS, Twins, shown
 from tests.server.talking import Other, Server, Worker, parsed, sound
