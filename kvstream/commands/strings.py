@@ -383,8 +383,10 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 def _paged_string(txn: Txn, session: Session, name: bytes) -> Answer:
     """Return a string, a large one piece by piece."""
     string = txn.string(name)
-    if string is None or string.length <= pages.short_bytes(txn):
-        return None if string is None else string.read(txn.batch)
+    if string is None or string.pieces is None:  # what is not in pieces is short
+        return None if string is None else string.value
+    if string.length <= pages.short_bytes(txn):
+        return string.read(txn.batch)
     if is_put_off(txn, session):
         return LATER
     return Paged(_large_string(txn, string))
