@@ -175,8 +175,19 @@ def redis_port(redis_process: int) -> Iterator[int]:
         asker.ask("FLUSHALL")
 
 
+@pytest.fixture
+def redis82_port(redis82_process: int) -> Iterator[int]:
+    """The port of a redis-server 8.2 without keys of other tests."""
+    yield redis82_process
+    with Asker(redis82_process) as asker:
+        for name in asker.ask("ACL USERS"):
+            if name != b"default":
+                asker.ask("ACL", "DELUSER", name)
+        asker.ask("FLUSHALL")
+
+
 @pytest.fixture(scope="session")
-def redis82_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+def redis82_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a redis-server 8.2."""
     process = PeerProcess("redis-8.2", tmp_path_factory.mktemp("redis-8.2"))
     yield process.port

@@ -52,7 +52,9 @@ class Functions:
         self._texts: Libraries = {}
         """The libraries that are compiled, or cannot be."""
         self._functions: dict[bytes, Function] = {}
-        """By name in small letters."""
+        """By name."""
+        self._names: dict[bytes, bytes] = {}
+        """Their names by those in small letters; of a library's two the first."""
 
     @property
     def memory(self) -> int:
@@ -110,6 +112,7 @@ class Functions:
         if not found:
             self._interpreter = None
             self._functions.clear()
+            self._names.clear()
         self._forget({name for name in known if known[name] != found.get(name)})
         self._texts = found
         for name in sorted(name for name in found if known.get(name) != found[name]):
@@ -128,12 +131,17 @@ class Functions:
         Raises RequestError, before the block, if one fails or the name of a function is taken.
         """
         try:
-            found = [each for source in sources for each in self._compile(source, seconds)]
-            names = {key for key, each in self._functions.items() if each.library not in gone}
-            for each in found:
-                if each.name.lower() in names:
-                    raise RequestError(f"Function {text(each.name)} already exists")
-                names.add(each.name.lower())
+            found: list[Function] = []
+            taken = {
+                key.lower() for key, each in self._functions.items() if each.library not in gone
+            }
+            for source in sources:
+                added = self._compile(source, seconds)
+                for each in added:
+                    if each.name.lower() in taken:
+                        raise RequestError(f"Function {text(each.name)} already exists")
+                taken |= {each.name.lower() for each in added}
+                found += added
             yield
         except BaseException:
             if self._interpreter is not None:
@@ -142,12 +150,15 @@ class Functions:
         self._forget(gone)
         if found and self._interpreter is not None:
             self._interpreter.use_libraries(each.name for each in found)
-        self._functions |= {each.name.lower(): each for each in found}
+        for each in found:
+            self._functions[each.name] = each
+            self._names.setdefault(each.name.lower(), each.name)
 
     def _forget(self, libraries: Collection[bytes]) -> None:
         """Forget the functions of libraries."""
         for each in [each for each in self._functions.values() if each.library in libraries]:
-            del self._functions[each.name.lower()]
+            del self._functions[each.name]
+            self._names.pop(each.name.lower(), None)
             self._scripts.quick.discard(each.name.lower())
             if self._interpreter is not None:
                 self._interpreter.forget(each.name)
@@ -183,14 +194,13 @@ class Functions:
             return LATER
         scripts.show(client, argv)
         self._update(txn)
-        function = self._functions.get(argv[1].lower())
+        name = argv[1] if argv[1] in self._functions else self._names.get(argv[1].lower(), b"")
+        function = self._functions.get(name)
         if function is None:
             if self._texts and self._interpreter is None:
                 scripts.new_interpreter()  # raises NoLua
             raise RequestError("Function not found")
         values, keys = _arguments(argv)
-        if reads and ScriptFlag.NO_WRITES not in function.flags:
-            raise RequestError("Can not execute a script with write flag using *_ro command.")
         interpreter = self._interpreter
         assert interpreter is not None
         interpreter.make_room(2 * sum(map(len, values)))

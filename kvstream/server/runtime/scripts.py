@@ -7,6 +7,7 @@ runs again in a turn of its own.
 
 import logging
 import time
+from collections.abc import Sequence
 from typing import Any, Final
 
 from kvstream.commands.args import integer
@@ -29,12 +30,11 @@ from kvstream.commands.replies import (
     Reply,
     Shared,
 )
-from kvstream.commands.table import find
 from kvstream.errors import RequestError
 from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
-from kvstream.server.acl import NoPermission
+from kvstream.server.acl import NoPermission, User
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
 from kvstream.server.runtime.dispatch import Calls, name_of
@@ -66,19 +66,8 @@ _UNKNOWN = b"ERR Unknown Redis command called from script", _REFUSED
 _WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
 _NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
 _READ_ONLY = b"ERR Write commands are not allowed from read-only scripts.", _REFUSED
-_OOM = b"OOM command not allowed when used memory > 'maxmemory'.", _REFUSED
-_OOM_AT_START = ErrorReply(
-    "OOM",
-    "allow-oom flag is not set on the script, can not run it when used memory > 'maxmemory'",
-)
-_NO_RIGHT = {
-    "cmd": b"ERR The user executing the script can't run this command or subcommand",
-    "key": b"ERR The user executing the script can't access at least one of the keys mentioned in "
-    b"the command arguments",
-    "channel": b"ERR The user executing the script can't publish to the channel mentioned in the "
-    b"command",
-}
-"""The refusals of the ACL, by its kinds."""
+_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
+_MAY_WRITE = ErrorReply("ERR", "Can not execute a script with write flag using *_ro command.")
 _STOPPING = ErrorReply("ERR", "the server stops and runs no scripts")
 
 
@@ -244,10 +233,12 @@ class Scripts:
         calls = self._calls
         self._is_read_only = self._allows_oom = reads
         if flags is not None:
-            self._is_read_only |= ScriptFlag.NO_WRITES in flags
-            self._allows_oom |= ScriptFlag.ALLOW_OOM in flags
+            self._is_read_only = ScriptFlag.NO_WRITES in flags
+            self._allows_oom = ScriptFlag.ALLOW_OOM in flags
             if calls.crowded and not (self._allows_oom or self._is_read_only):
-                return _OOM_AT_START
+                return _OOM
+            if reads and not self._is_read_only:
+                return _MAY_WRITE
         tracking = calls.trackers.clients.get(client)
         self._caching = None if tracking is None else tracking.caching
         self._running, self._client, self._txn = interpreter, client, txn
@@ -320,20 +311,20 @@ class Scripts:
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
-        found = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
-        if isinstance(found, Container):
-            if len(argv) > 1:
-                found = found.subcommands.get(argv[1].lower())
-            elif found.alone is None:
-                return _WRONG_NUMBER
-            else:
-                found = found.alone
+        found = self._named(argv)
         if found is None:
-            return _UNKNOWN
-        assert isinstance(found, Command)
+            is_container = len(argv) == 1 and self._commands.get(argv[0].lower()) is not None
+            return _WRONG_NUMBER if is_container else _UNKNOWN
         if len(argv) != found.arity and not 0 < -found.arity <= len(argv):
             return _WRONG_NUMBER
         return _NOT_ALLOWED if Flag.NOSCRIPT in found.flags else found
+
+    def _named(self, argv: Sequence[bytes]) -> Command | None:
+        """Return the command that a request names, whatever its arguments are."""
+        found = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
+        if isinstance(found, Container):
+            return found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
+        return found
 
     def _refusal(
         self, client: Client, command: Command, argv: list[bytes], txn: Txn
@@ -345,14 +336,14 @@ class Scripts:
                 client.user.check(command, argv)
             except NoPermission as error:
                 calls.deny(client, error.kind, error.object, client.user.name)
-                return _NO_RIGHT[error.kind], _REFUSED
+                return b"ERR ACL failure in script: " + str(error).encode(), _REFUSED
         if self._is_read_only and (command.writes or Flag.MAY_REPLICATE in command.flags):
             return _READ_ONLY
         if command.writes and calls.read_only is not None:
             return calls.read_only.line, _REFUSED
         if command.grows:
             if calls.crowded and not self._allows_oom and not self.busy.has_written:
-                return _OOM
+                return _OOM.line, _REFUSED
             txn.frees = False
         if self._caching is not None:
             calls.trackers.clients[client].caching = self._caching
@@ -391,13 +382,11 @@ class Scripts:
         """Return whether the user may run a command; None: there is none."""
         client = self._client
         assert client is not None
-        try:
-            client.user.check(find(argv, self._commands), argv)
-        except NoPermission:
-            return False
-        except RequestError:
-            return None
-        return True
+        found = self._commands.get(argv[0].lower())
+        if isinstance(found, Container) and len(argv) == 1:
+            return any(_may(client.user, each, argv) for each in found.subcommands.values())
+        named = self._named(argv)
+        return None if named is None else _may(client.user, named, argv)
 
     def sha1hex(self, data: bytes) -> bytes | None:
         """Return the SHA-1 of a text; None if there is not enough memory."""
@@ -422,6 +411,14 @@ class Scripts:
         except BaseException as error:
             self._failure = error
             return INTERNAL_ERROR
+
+
+def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:
+    try:
+        user.check(command, argv)
+    except NoPermission:
+        return False
+    return True
 
 
 def arguments(argv: Argv) -> tuple[Argv, int]:

@@ -33,7 +33,7 @@ FULL: Final = (False, 5)
 _SINGLE = (
     rb"(?:redis\s*\.\s*(?:p?call|error_reply|status_reply|sha1hex|log|setresp|set_repl|acl_check_cmd)"
     rb"|bit\s*\.\s*[a-z]+|cjson\s*\.\s*(?:en|de)code|cmsgpack\s*\.\s*pack"
-    rb"|struct\s*\.\s*(?:pack|size))"
+    rb"|struct\s*\.\s*(?:pack|size)|string\s*\.\s*(?:rep|gmatch))"
 )
 """Calls of functions that return one value."""
 SPARE_REFERENCES: Final = 16

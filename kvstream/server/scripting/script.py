@@ -11,7 +11,8 @@ from enum import StrEnum
 from typing import Final
 
 from kvstream.commands.args import text
-from kvstream.errors import RequestError
+from kvstream.errors import ProtocolError, RequestError
+from kvstream.resp.requests import split_words
 
 EVAL_SCRIPTS_MAX: Final = 500
 """Scripts of EVAL that are kept: Redis 7.4's bound."""
@@ -64,7 +65,10 @@ def parsed(sha: bytes, source: bytes) -> Script:
     line, newline, rest = source.partition(b"\n")
     if not newline:
         raise RequestError("Invalid script shebang")
-    engine, *options = line.split()
+    try:
+        engine, *options = split_words(line)
+    except ProtocolError:  # a quote does not close
+        raise RequestError("Invalid engine in script shebang") from None
     if engine != b"#!lua":
         raise RequestError(f"Unexpected engine in script shebang: {text(engine)}")
     flags: frozenset[ScriptFlag] = frozenset()

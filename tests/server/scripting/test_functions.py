@@ -184,6 +184,22 @@ def test_functions_answer_as_redis(served: Served, redis_port: int, protocol: in
             assert type(said[1]) is type(said[0]), request
 
 
+def test_two_names_of_a_library_may_differ_in_case_alone(serve: Serve) -> None:
+    code = "".join(
+        f"redis.register_function('{name}', function() return '{name}' end) " for name in ("f", "F")
+    )
+    with Asker(serve().port) as ours:
+        assert ours.ask("FUNCTION", "LOAD", library(code)) == b"lib"
+        assert [ours.ask("FCALL", name, "0") for name in ("f", "F")] == [b"f", b"F"]
+        rows = ours.ask("FUNCTION LIST")[0][5]
+        assert [row[1] for row in rows] == [b"f", b"F"]
+        other = library("redis.register_function('F', function() end)", "other")
+        assert ours.ask("FUNCTION", "LOAD", other) == "ERR Function F already exists"
+        assert ours.ask("FUNCTION", "LOAD", "REPLACE", function("return 1", "G")) == b"lib"
+        assert ours.ask("FCALL", "f", "0") == "ERR Function not found"
+        assert ours.ask("FCALL", "g", "0") == 1
+
+
 def test_records_are_redis_s(served: Served, redis_port: int) -> None:
     names = ["fcall", "fcall_ro"]
     names += [

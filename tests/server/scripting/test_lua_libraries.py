@@ -82,8 +82,8 @@ def comparison(redis_process: int) -> Iterator[Comparison]:
 
 
 @pytest.fixture(scope="module")
-def comparison82(redis82_port: int) -> Iterator[Comparison]:
-    made = Comparison(redis82_port)
+def comparison82(redis82_process: int) -> Iterator[Comparison]:
+    made = Comparison(redis82_process)
     made._client.connection_pool.connection_kwargs["encoding"] = "latin-1"
     yield made
     made.close()

@@ -16,7 +16,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
 
 
 ABSENT = (
-    *("debug", "io", "os", "package", "require", "module", "python", "dofile", "loadfile"),
+    *("debug", "io", "package", "require", "module", "python", "dofile", "loadfile"),
     *("print", "getfenv", "setfenv", "newproxy", "__redis__err__handler"),
 )
 

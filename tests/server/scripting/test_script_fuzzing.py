@@ -66,10 +66,10 @@ _statements = st.one_of(
 @given(st.lists(_statements, max_size=4), _values, st.sampled_from([2, 3]))
 @example(["a = redis.pcall('incr','k')"], "{a, {a.err}}", 3)
 def test_replies_are_those_of_redis(
-    served: Served, redis_port: int, body: list[str], value: str, protocol: int
+    served: Served, redis82_port: int, body: list[str], value: str, protocol: int
 ) -> None:
     script = "\n".join(["local a, b, c = 1, 'b', {3}", *body, f"local r = {value}", "return r"])
-    with Asker(redis_port, protocol) as redis, Asker(served.port, protocol) as ours:
+    with Asker(redis82_port, protocol) as redis, Asker(served.port, protocol) as ours:
         for asker in (redis, ours):
             asker.ask("FLUSHALL")
             asker.ask("SET", "k", "5")

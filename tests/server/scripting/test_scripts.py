@@ -164,7 +164,7 @@ def test_without_lupa_one_error_says_what_to_install(
     assert said == b"-ERR scripts need the package lupa: pip install 'kvstream[server]'\r\n"
 
 
-@pytest.mark.parametrize("name", ["redis_port", "served"])
+@pytest.mark.parametrize("name", ["redis82_port", "served"])
 def test_rights_statistics_and_monitor_are_those_of_redis(
     name: str, request: pytest.FixtureRequest
 ) -> None:
@@ -175,14 +175,17 @@ def test_rights_statistics_and_monitor_are_those_of_redis(
         ann.ask("CONFIG RESETSTAT")
         ann.ask("ACL SETUSER u reset on nopass +@all -set ~k* %R~r*")
         bob.ask("AUTH u x")
-        cannot = "ERR The user executing the script can't "
+        refused = "ERR ACL failure in script: "
         for script, said in (
-            ("return redis.call('set','k','1')", cannot + "run this command or subcommand"),
-            ("return redis.call('get','z')", cannot + "access at least one of the keys"),
-            ("return redis.call('append','r','x')", cannot + "access at least one of the keys"),
-            ("return redis.call('publish','c','x')", cannot + "publish to the channel"),
+            (
+                "return redis.call('set','k','1')",
+                "User u has no permissions to run the 'set' command",
+            ),
+            ("return redis.call('get','z')", "No permissions to access a key"),
+            ("return redis.call('append','r','x')", "No permissions to access a key"),
+            ("return redis.call('publish','c','x')", "No permissions to access a channel"),
         ):
-            assert bob.ask("EVAL", script, "0").startswith(said)
+            assert bob.ask("EVAL", script, "0").startswith(refused + said)
         log = [entry[1:8:2] for entry in ann.ask("ACL LOG")]
         assert [row[1:] for row in log] == [
             [b"channel", b"lua", b"c"],
@@ -239,5 +242,5 @@ def test_a_script_publishes_to_its_users_channels_alone(served: Served) -> None:
         ann.ask("AUTH u x")
         for name in ("publish", "spublish"):
             said = ann.ask("EVAL", f"return redis.call('{name}','theirs','x')", "0")
-            assert "can't publish to the channel mentioned in the command" in said
+            assert said.startswith("ERR ACL failure in script: No permissions to access a channel")
             assert ann.ask("EVAL", f"return redis.call('{name}','ours','x')", "0") == 0

@@ -110,7 +110,6 @@ error()
 error(5)
 error(true)
 error({err='MY err'})
-error({err='a\nb c'})
 error(redis.error_reply('MY thing'))
 error(redis.pcall('nosuch'))
 local function f() error('deep') end f()
@@ -144,10 +143,16 @@ return redis.log(9,'b')
 return redis.log(redis.LOG_DEBUG,'a','b')
 return {redis.LOG_DEBUG,redis.LOG_VERBOSE,redis.LOG_NOTICE,redis.LOG_WARNING}
 return redis.setresp(1)
+return redis.setresp(3.7)
 return redis.setresp()
 return redis.setresp(3)
 return redis.acl_check_cmd('get','x')
 return redis.acl_check_cmd('nosuch')
+return redis.acl_check_cmd('get')
+return redis.acl_check_cmd('xgroup')
+return redis.acl_check_cmd('xgroup','create')
+return redis.acl_check_cmd('xgroup','nosuch')
+return string.rep({},2)
 return redis.acl_check_cmd()
 return redis.replicate_commands()
 return redis.set_repl(redis.REPL_ALL)
@@ -188,7 +193,9 @@ local n=0 for k in pairs(table) do n=n+1 end return n
 for k,v in next,redis do if k=='nosuch' then return 1 end end return 0
 return #_G
 return debug
-return os
+return type(os.clock())
+local n=0 for k in pairs(os) do n=n+1 end return n
+os.clock=nil
 return io
 return require
 return package
@@ -229,6 +236,10 @@ return 1
 #!python
 return 1
 #!lua name=foo
+return 1
+#!lua 'flags=no-writes'
+return redis.call('set','a','b')
+#!lua "flags
 return 1
 #!lua flags=no-writes,allow-oom,allow-stale,no-cluster,allow-cross-slot-keys
 return 1
@@ -272,6 +283,9 @@ REQUESTS = [
     ("EVAL_RO", "return redis.call('set','a','b')", "0"),
     ("EVAL_RO", "return redis.pcall('set','a','b').err", "0"),
     ("EVAL_RO", "return redis.call('get','a')", "0"),
+    ("EVAL_RO", "#!lua\nreturn 1", "0"),
+    ("EVAL_RO", "#!lua flags=allow-oom\nreturn 1", "0"),
+    ("EVAL_RO", "#!lua flags=no-writes\nreturn 1", "0"),
     ("EVALSHA_RO", "e0e1f9fabfc9d4800c877a703b823ac0578ff8db", "0"),
     ("SCRIPT",),
     ("SCRIPT", "nosuch"),
@@ -297,9 +311,51 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_scripts_answer_as_redis(served: Served, redis_port: int, protocol: int) -> None:
-    with Asker(redis_port, protocol) as redis, Asker(served.port, protocol) as ours:
+def test_scripts_answer_as_redis(served: Served, redis82_port: int, protocol: int) -> None:
+    with Asker(redis82_port, protocol) as redis, Asker(served.port, protocol) as ours:
         for request in REQUESTS:
             said = redis.ask(*request), ours.ask(*request)
             assert said[1] == said[0], request
             assert type(said[1]) is type(said[0]), request
+
+
+NUMBERS = """
+3.7 -3.7 0.1 0.1+0.2 1/3 100/3 -2/3 123.456 1e5 1e15 1e16 1e17 1e21 1e22 1e300 1.5e300 -0 0/0
+1/0 -1/0 1e-4 1e-5 1e-6 1e-7 1.5e-7 123e-9 1.25e-10 2^53 2^61 2^62 2^62+2^11 2^63 -2^62 -2^63
+123456789012345680 12345678901234567890 1234567.875 1e9+0.5 1e-300 5e-324 2^-1030 1e15/7
+"""
+
+
+FORMS = "redis.call('echo',{})", "{{double={}}}", "cjson.encode({{{}+0}})"
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("protocol", [2, 3])
+def test_numbers_are_written_as_redis_8_writes_them(
+    served: Served, redis82_port: int, protocol: int, form: str
+) -> None:
+    with Asker(redis82_port, protocol) as redis, Asker(served.port, protocol) as ours:
+        for number in NUMBERS.split():
+            script = "return " + form.format(number)
+            assert ours.ask("EVAL", script, "0") == redis.ask("EVAL", script, "0"), script
+
+
+def test_without_memory_flags_decide_as_in_redis(served: Served, redis82_port: int) -> None:
+    flags = ["", "#!lua\n", *(f"#!lua flags={each}\n" for each in ("allow-oom", "no-writes"))]
+    with Asker(redis82_port) as redis, Asker(served.port) as ours:
+        for asker in (redis, ours):
+            asker.ask("CONFIG SET maxmemory 1")
+        try:
+            for first in flags:
+                for verb in ("EVAL", "EVAL_RO"):
+                    for call in ("call('set','a','1')", "pcall('set','a','1')", "call('get','a')"):
+                        request = verb, f"{first}return redis.{call}", "0"
+                        assert ours.ask(*request) == redis.ask(*request), request
+        finally:
+            redis.ask("CONFIG SET maxmemory 0")
+
+
+def test_line_breaks_in_errors_become_blanks(served: Served) -> None:
+    with Asker(served.port) as ours:  # Redis 8.2 sends them as they are
+        said = ours.ask("EVAL", r"error({err='a\nb c'})", "0")
+    assert said.startswith("a b c script: ")

@@ -372,6 +372,32 @@ function parse(wire, at)
   error('unknown type of reply', 0)
 end
 
+-- A number as Redis 8 writes it: an integer with all its digits, another one with the fewest
+-- digits that are read as the same number, and with an exponent if there would be many zeros.
+local INTEGER_MAX = 2 ^ 62
+
+local function number_text(number)
+  if number >= -INTEGER_MAX and number <= INTEGER_MAX and number == floor(number) then
+    return number == 0 and '0' or format('%.0f', number)
+  end
+  if number - number ~= 0 then return format('%.17g', number) end -- infinite, or no number
+  local text
+  for count = number * number < 2 ^ -1022 and 0 or 14, 16 do -- very small numbers have few digits
+    text = format('%.' .. count .. 'e', number)
+    if tonumber(text) == number then break end
+  end
+  local sign, first, rest, exponent = match(text, '^(-?)(%d)%.?(%d-)0*e([+-]%d+)$')
+  local digits = first .. rest
+  exponent = tonumber(exponent)
+  local zeros = exponent + 1 - #digits -- after the digits; below 0: so many digits are decimals
+  if zeros >= 0 and exponent < #digits + 7 then return sign .. digits .. rep('0', zeros) end
+  if zeros < 0 and (zeros > -7 or (exponent < 4 and exponent > -4)) then
+    if exponent < 0 then return sign .. '0.' .. rep('0', -exponent - 1) .. digits end
+    return sign .. sub(digits, 1, exponent + 1) .. '.' .. sub(digits, exponent + 2)
+  end
+  return sign .. first .. (rest == '' and '' or '.' .. rest) .. format('e%+d', exponent)
+end
+
 -- What Python returns beside a value: the value is no reply yet.
 local ENCODED, FAILED, REFUSED, DEAD, FULL = 1, 2, 3, 4, 5
 
@@ -391,7 +417,7 @@ local function invoke(...)
       for index = place, count do
         local kind = type(args[index])
         if kind == 'number' then
-          args[index] = format('%.17g', args[index])
+          args[index] = number_text(args[index])
         elseif kind ~= 'string' then
           return 'ERR Lua redis lib command arguments must be strings or integers', REFUSED
         end
@@ -475,7 +501,7 @@ local function encode(result, protocol, size_max)
     if type(found) == 'string' then return put('+' .. one_line(found) .. '\r\n') end
     found = rawget(t, 'double')
     if type(found) == 'number' then
-      local text = format('%.17g', found)
+      local text = found == 0 and format('%.0f', found) or found == found and number_text(found) or 'nan'
       return put(resp3 and ',' .. text .. '\r\n' or format('$%d\r\n%s\r\n', #text, text))
     end
     found = rawget(t, 'map')
@@ -656,7 +682,7 @@ function redis.log(...)
   if count < 2 then fail('redis.log() requires two arguments or more.') end
   local level = tonumber((...))
   if not level then fail('First argument must be a number (log level).') end
-  if not (level > -1 and level < 4) then fail('Invalid debug level.') end
+  if not (level > -1 and level < 4) then fail('Invalid log level.') end
   local words, texts = { ... }, {}
   for place = 2, count do
     local kind = type(words[place])
@@ -667,14 +693,14 @@ end
 
 function redis.setresp(...)
   if select('#', ...) ~= 1 then fail('redis.setresp() requires one argument.') end
-  local version = tonumber((...))
+  local version = floor(tonumber((...)) or 0)
   if version ~= 2 and version ~= 3 then fail('RESP version must be 2 or 3.') end
   resp = version
   set_resp(version)
 end
 
 function redis.set_repl(...)
-  if select('#', ...) ~= 1 then fail('redis.set_repl() requires two arguments.') end
+  if select('#', ...) ~= 1 then fail('redis.set_repl() requires one argument.') end
   local flags = tonumber((...)) or 0
   if not (flags > -1 and flags < 4) then
     fail('Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.')
@@ -698,7 +724,7 @@ function redis.acl_check_cmd(...)
   for place = 1, count do
     local kind = type(args[place])
     if kind == 'number' then
-      args[place] = format('%.17g', args[place])
+      args[place] = number_text(args[place])
     elseif kind ~= 'string' then
       fail('Lua redis lib command arguments must be strings or integers')
     end
@@ -743,6 +769,7 @@ local globals = {
 }
 
 globals.math = protect(math)
+globals.os = protect({ clock = clock })
 
 local table_functions = copy(table)
 table_functions.insert, table_functions.remove = safe_insert, safe_remove
@@ -850,8 +877,8 @@ local function register_function(...)
     fail('Library names can only contain letters, numbers, or underscores(_) and must be at least '
       .. 'one character long')
   end
-  if registered[name:lower()] then fail('Function already exists in the library') end
-  registered[#registered + 1], registered[name:lower()] = made, made
+  if registered[name] then fail('Function already exists in the library') end
+  registered[#registered + 1], registered[name] = made, made
 end
 
 -- While a library is loaded it sees a table redis and nothing else; its functions see the rest.
