@@ -3,8 +3,9 @@
 SET NX takes a lock and DELEX IFEQ releases it: no script has to compare and delete.
 """
 
+import math
 from dataclasses import dataclass, field
-from decimal import Decimal
+from fractions import Fraction
 from functools import partial
 
 from kvstream.commands.args import (
@@ -487,7 +488,7 @@ def incrby(txn: Txn, session: Session, argv: Argv) -> Reply:
 def incrbyfloat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Add to a number, 0 if the key does not exist; return the sum.
 
-    The sum is exact, in decimals; Redis shows the rounding of long doubles.
+    Numbers have 64 significant bits, as in Redis on x86-64.
     """
     return strings.add_decimal(txn, session.prefix + argv[1], argv[2])
 
@@ -529,8 +530,13 @@ def increx(txn: Txn, session: Session, argv: Argv) -> Reply:
     return [_number(added.value), _number(added.by)]
 
 
-def _number(value: int | Decimal) -> Reply:
-    return Double(float(value)) if isinstance(value, Decimal) else value
+def _number(value: int | Fraction) -> Reply:
+    if isinstance(value, int):
+        return value
+    try:
+        return Double(float(value))
+    except OverflowError:
+        return Double(-math.inf if value < 0 else math.inf)
 
 
 @COMMANDS.command("decr", "key", FAST_GROW, FIRST, since="1.0.0", uses="RW access update")

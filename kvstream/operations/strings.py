@@ -8,10 +8,10 @@ last step. DEBUG DIGEST covers what a client can read back: values, expiry, and 
 entries, IDs, groups and pending entries; neither times that pass nor how rows lie on disk.
 """
 
-import re
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from decimal import Context, Decimal
+from fractions import Fraction
 from hashlib import sha1
 from heapq import heappop, heappush
 from itertools import repeat
@@ -42,19 +42,13 @@ from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, pages, thresholds
 from kvstream.storage.batch import Family
+from kvstream.types import long_double
 from kvstream.types.options import ENTRY_BYTES_MAX
 
 STRING_BYTES_MAX = ENTRY_BYTES_MAX
 """Largest string: Redis's ``proto-max-bulk-len``, as for an entry."""
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
-_NUMBER = re.compile(
-    rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,4})?|[+-]?inf", re.IGNORECASE
-)
-_DECIMALS = Context(prec=40, traps=[])
-_DECIMAL_EXPONENT_MAX = 4932
-"""The exponent of the largest long double."""
-_DECIMAL_MAX = Decimal("1.189731495357231765e4932")
-Number = TypeVar("Number", int, Decimal)
+Number = TypeVar("Number", int, long_double.Number)
 
 
 def get(txn: Txn, name: bytes) -> bytes | None:
@@ -212,40 +206,36 @@ def refuse_longer(length: int) -> None:
 
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
-    """Add to the number of a string, 0 if there is no key, and return the sum.
-
-    Redis adds long doubles and shows 17 digits after the point; decimals give the same digits.
-    """
+    """Add to the number of a string, 0 if there is no key, and return the sum."""
     held = get(txn, name)
-    total = _DECIMALS.add(Decimal(0) if held is None else _decimal(held), _decimal(raw))
-    if not total.is_finite() or total.adjusted() > _DECIMAL_EXPONENT_MAX:
+    total = _sum(Fraction() if held is None else _number(held), _number(raw))
+    if not isinstance(total, Fraction):
         raise InvalidArgument("increment would produce NaN or Infinity")
-    value = _written(total)
+    value = long_double.text(total)
     put(txn, name, value, None, INCRBYFLOAT)
     return value
 
 
-def _written(number: Decimal) -> bytes:
-    value = f"{number:.17f}".rstrip("0").rstrip(".").encode()
-    return b"0" if value == b"-0" else value
+def _number(raw: bytes) -> long_double.Number:
+    try:
+        return long_double.parse(raw)
+    except ValueError:
+        raise InvalidArgument("value is not a valid float") from None
 
 
-def _decimal(raw: bytes) -> Decimal:
-    if _NUMBER.fullmatch(raw) is None:
-        raise InvalidArgument("value is not a valid float")
-    number = _DECIMALS.create_decimal(raw.decode())
-    if number.adjusted() > _DECIMAL_EXPONENT_MAX:
-        raise InvalidArgument("value is not a valid float")
-    return number
+def _sum(a: long_double.Number, b: long_double.Number) -> long_double.Number:
+    if isinstance(a, Fraction) and isinstance(b, Fraction):
+        return long_double.rounded(a + b)
+    return math.inf  # or no number, which is refused as well
 
 
 @dataclass(frozen=True, slots=True)
 class Added:
     """The result of a bounded addition."""
 
-    value: int | Decimal
+    value: int | Fraction
     """The value of the string after it."""
-    by: int | Decimal
+    by: int | Fraction
     is_done: bool
     """False if the sum was out of bounds and nothing changed."""
 
@@ -275,20 +265,24 @@ def add_decimal_within(
     txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
 ) -> Added:
     """Add to any number, as ``add_within`` does to integers."""
-    number = _decimal(raw)
-    least = -_DECIMAL_MAX if bounds[0] is None else _decimal(bounds[0])
-    most = _DECIMAL_MAX if bounds[1] is None else _decimal(bounds[1])
+    number = _number(raw)
+    least = -long_double.MAX if bounds[0] is None else _number(bounds[0])
+    most = long_double.MAX if bounds[1] is None else _number(bounds[1])
     low, high = _bounds(least, most)
     value = get(txn, name)
-    held = Decimal(0) if value is None else _decimal(value)
-    if not (held.is_finite() and number.is_finite()):
-        raise InvalidArgument("value or increment would produce Infinity")
-    exact = _DECIMALS.add(held, number)
+    held = Fraction() if value is None else _number(value)
+    exact = _sum(held, number)
     total = min(max(exact, low), high)
+    if (
+        not isinstance(held, Fraction)
+        or not isinstance(number, Fraction)
+        or not isinstance(total, Fraction)
+    ):
+        raise InvalidArgument("value or increment would produce Infinity")
     if total != exact and not saturate:
-        return Added(held, Decimal(0), is_done=False)
-    put(txn, name, _written(total), None, INCRBYFLOAT)
-    return Added(total, _DECIMALS.subtract(total, held), is_done=True)
+        return Added(held, Fraction(), is_done=False)
+    put(txn, name, long_double.text(total), None, INCRBYFLOAT)
+    return Added(total, total - held, is_done=True)
 
 
 def _bounds(low: Number, high: Number) -> tuple[Number, Number]:

@@ -329,11 +329,11 @@ def bad_time(command: str) -> object:
         ["SETRANGE", "k", "536870911", "xx"],
         err("string exceeds maximum allowed size (proto-max-bulk-len)"),
     ),
-    ours(
-        "INCRBYFLOAT is exact, where long doubles are not",
+    on_keys(
+        "INCRBYFLOAT adds long doubles",
         "SET k 5000", "OK",
-        "INCRBYFLOAT k 1e-5", "5000.00001",
-        "INCRBYFLOAT k 1e-17", "5000.00001000000000001",
+        "INCRBYFLOAT k 1e-5", "5000.00001000000000007",
+        "INCRBYFLOAT k 0x10", "5016.00001000000000007",
         "SET k 1e4932", "OK",
         "INCRBYFLOAT k 1e4933", err("value is not a valid float"),
         "SET k inf", "OK",
