@@ -95,8 +95,7 @@ def _unknown(argv: Argv) -> RequestError:
             break
         quoted += b"'%b' " % word[: QUOTED_MAX - len(quoted)]
     name = text(argv[0][:QUOTED_MAX])
-    arguments = f", with args beginning with: {text(quoted)}" if quoted else ""
-    return RequestError(f"unknown command '{name}'{arguments}")
+    return RequestError(f"unknown command '{name}', with args beginning with: {text(quoted)}")
 
 
 class Dispatcher:

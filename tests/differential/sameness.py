@@ -86,16 +86,9 @@ def _told(argv: Argv, ours: Node, theirs: Node, version: "Version") -> str:
     return "" if ours == theirs else f"{ours} is not {theirs}"
 
 
-_NOTHING_BEHIND = b", with args beginning with: "
-"""What 7.0 says of an unknown command without arguments, and later ones leave out."""
-
-
 def _is_reworded(ours: Node, theirs: Node, version: "Version") -> bool:
     if ours[0] != "-" or theirs[0] != "-":
         return False
-    alone = theirs[1].removesuffix(_NOTHING_BEHIND)
-    if version.names_nothing and alone != theirs[1]:
-        return bool(ours[1] == alone)
     return bool(ours[1].startswith(version.reworded.get(theirs[1], b"\n")))
 
 
@@ -260,11 +253,6 @@ class Version:
         """Before 7.2 an XREAD that has waited looks at one key alone: it tells nothing of others,
         not even that they have become another kind.
         """
-        return self.is_7_0
-
-    @property
-    def names_nothing(self) -> bool:
-        """Before 7.2 an unknown command without arguments is told with an empty list of them."""
         return self.is_7_0
 
 

@@ -103,6 +103,5 @@ def command_name(argv: Args) -> bytes:
         return name + b"|" + argv[1].lower()
     if name not in COMMANDS:
         rest = "".join(f"'{text(arg)}' " for arg in argv[1:])
-        behind = f", with args beginning with: {rest}" if rest else ""
-        raise fail(f"unknown command '{text(argv[0])}'{behind}")
+        raise fail(f"unknown command '{text(argv[0])}', with args beginning with: {rest}")
     return name

@@ -78,7 +78,6 @@ OWN = (
     "The lines of HELP and the text of LATENCY DOCTOR and GRAPH are kvstream's own.",
     "A zero byte does not end a text: an ID with one is refused, and errors show whole names. "
     "Redis ignores what follows it.",
-    "An unknown command without arguments is refused with the text of Redis 7.2 and later.",
     "Long replies of XRANGE, XREVRANGE, XREAD, XPENDING, KEYS, XINFO STREAM FULL, GET and MGET are "
     "written page by page while other clients are served, also in EXEC. They show the store at one "
     "moment, and take little memory. A client that reads nothing of such a reply for a minute is "
