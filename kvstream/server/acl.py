@@ -236,15 +236,10 @@ class Rights:
             plain(self)
         elif rule[:1] in (b"+", b"-"):
             self._add_commands(rule.lower(), table)
-        elif _BLANK.search(rule):
-            raise BadRule("Syntax error")  # a file separates rules by blanks
-        elif rule[:1] == b"~":
-            self._add_keys(KeyRule(rule[1:]))
+        elif rule[:1] in (b"~", b"%"):
+            self._add_keys(rule)
         elif rule[:1] == b"&":
             self._add_channels(rule[1:])
-        elif (keys := _KEYS.fullmatch(rule)) is not None:
-            kinds = keys[1].upper()
-            self._add_keys(KeyRule(keys[2] or b"", b"R" in kinds, b"W" in kinds))
         else:
             raise BadRule("Syntax error")
 
@@ -259,9 +254,10 @@ class Rights:
         kept = [each for each in self.rules if each[1:] != word and not each.startswith(within, 1)]
         self.rules = [*kept, rule]
 
-    def _add_keys(self, rule: KeyRule) -> None:
-        if _EVERY_KEY in self.keys and rule != _EVERY_KEY:
+    def _add_keys(self, word: bytes) -> None:
+        if _EVERY_KEY in self.keys and word != b"~*":
             raise _without_effect("allkeys", "resetkeys", "patterns")
+        rule = _key_rule(word)
         for each in self.keys:
             if each.pattern == rule.pattern:
                 reads, writes = each.reads or rule.reads, each.writes or rule.writes
@@ -278,8 +274,19 @@ class Rights:
             self.channels = [pattern]
         elif self.channels == [b"*"]:
             raise _without_effect("allchannels", "resetchannels", "channels")
+        elif _BLANK.search(pattern):
+            raise BadRule("Syntax error")
         elif pattern not in self.channels:
             self.channels.append(pattern)
+
+
+def _key_rule(word: bytes) -> KeyRule:
+    """Return the rule of ``~pattern`` or ``%R~pattern``; BadRule if it is none."""
+    keys = _KEYS.fullmatch(b"%RW" + word if word[:1] == b"~" else word)
+    if keys is None or _BLANK.search(word):  # a file separates rules by blanks
+        raise BadRule("Syntax error")
+    kinds = keys[1].upper()
+    return KeyRule(keys[2] or b"", b"R" in kinds, b"W" in kinds)
 
 
 def _is_known(word: bytes, table: Table) -> bool:
@@ -561,12 +568,12 @@ class Acl:
 def _joined(rules: Iterable[bytes]) -> list[bytes]:
     """Join the rules of a selector, which a request or a file may have as separate words."""
     joined: list[bytes] = []
-    begun = b""
+    opened = begun = b""
     for rule in rules:
         if begun:
             begun += b" " + rule
         elif rule[:1] == b"(" and rule[-1:] != b")":
-            begun = rule
+            opened = begun = rule
             continue
         else:
             joined.append(rule)
@@ -575,7 +582,7 @@ def _joined(rules: Iterable[bytes]) -> list[bytes]:
             begun = b""
     if begun:
         raise InvalidArgument(
-            f"Unmatched parenthesis in acl selector starting at '{text(begun.split()[0])}'."
+            f"Unmatched parenthesis in acl selector starting at '{text(opened)}'."
         )
     return joined
 

@@ -172,6 +172,8 @@ def acl_dryrun(txn: Txn, client: Client, argv: Argv) -> Reply:
 def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
     try:
         command = find(argv, server_of(client).commands)
+    except InvalidArgument:  # the number of arguments is wrong
+        raise
     except RequestError as error:
         raise InvalidArgument(f"Command '{text(argv[0])}' not found") from error
     try:

@@ -54,8 +54,10 @@ def role(txn: Txn, client: Client, argv: Argv) -> Reply:
 def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return a line of art.
 
-    VERSION: Ignored.
+    VERSION: A number, which is ignored.
     """
+    if len(argv) > 2 and argv[1].upper() == b"VERSION":
+        integer(argv[2])
     return f"Streams run to the sea; these stay. kvstream {VERSION}\n".encode()
 
 

@@ -66,3 +66,32 @@ def test_the_rules_that_are_shown_make_the_same_user(served: Served) -> None:
             asker.ask("ACL DELUSER ann")
             assert asker.ask("ACL", "SETUSER", "ann", *shown.split()[2:]) == b"OK"
             assert asker.ask("ACL LIST")[0] == shown
+
+
+FAULTY = [
+    *(["~a b"], ["%"], ["%~k"], ["%X~a"], ["&a b"], ["~*", "~a b"], ["~*", "%"], ["~*", "%RW~*"]),
+    *(["&*", "&a b"], ["~*", "~*"], ["~*", "allkeys"], ["(~b +set", "+get"], ["(~b", "+set"]),
+    *(["on", "(~b +set"], ["(~b", "+get)", "(~c", "x"], ["(~b", "(+get)"], ["(", "x"], ["+"]),
+]
+DRY_RUNS = (
+    "get",
+    "xgroup",
+    "xgroup create",
+    "xgroup nosuch",
+    "nosuch",
+    "config",
+    "get k",
+    "ping a b",
+)
+
+
+def test_faulty_rules_and_requests_are_refused_as_in_redis(
+    served: Served, redis82_port: int
+) -> None:
+    with served.asker() as ours, Asker(redis82_port) as theirs:
+        for rules in FAULTY:
+            for given in (["reset"], rules):
+                refused = ours.ask("ACL", "SETUSER", "ann", *given)
+                assert refused == theirs.ask("ACL", "SETUSER", "ann", *given), rules
+        for line in (*(f"ACL DRYRUN default {each}" for each in DRY_RUNS), "LOLWUT VERSION x"):
+            assert ours.ask(line) == theirs.ask(line), line
