@@ -55,7 +55,7 @@ VERSION: Final = b"8.10.0"
 VERSION_NUMBER: Final = 0x00080A00
 _LEVELS = (logging.DEBUG, logging.INFO, NOTICE, logging.WARNING)
 _ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
-"""What the second value of a command's result says, as ``sandbox.lua`` has it."""
+"""What the second value of a command's result says, as ``calls.lua`` has it."""
 _NO_LIMIT: Final = 1 << 40
 QUICK_MAX: Final = 10_000
 """Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""

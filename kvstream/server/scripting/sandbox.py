@@ -1,7 +1,8 @@
 """The Lua state that runs scripts: compiled by PUC Lua 5.1, without a way out of it.
 
-``lua/sandbox.lua`` takes everything away that a script may not have, and wraps what is left. Python
-gives it six functions that take and return strings, numbers, booleans and nil, and never raise.
+``lua/sandbox.lua`` takes everything away that a script may not have, and wraps what is left. It
+loads ``tables.lua``, ``replies.lua``, ``calls.lua`` and ``libraries.lua``. Python gives it six
+functions that take and return strings, numbers, booleans and nil, and never raise.
 
 Memory is bounded by Lua's allocator. An allocation that fails inside a Python function would jump
 over it, so a function returns nothing large while little memory is left, and the first bytes beyond
@@ -48,6 +49,8 @@ _NO_MEMORY = b"ERR not enough memory"
 _FOLDER = Path(__file__).parent / "lua"
 LIBRARIES: Final = ("bit", "struct", "cjson", "cmsgpack")
 _SHARED = ("arguments", "ieee754")
+_SANDBOX = "sandbox", "tables", "replies", "calls", "libraries"
+"""The files of the sandbox; the first one loads the others, which are given to it."""
 _PRIVATE = "varargs"
 """A global that the sandbox takes away."""
 # Each file is a function of all globals and of what the files before it returned; it copies what it
@@ -170,14 +173,17 @@ class Interpreter:
             unpack_returned_tuples=True,
             max_memory=self._memory_max,
         )
-        functions = host.command, host.permitted, host.sha1hex, host.log, host.set_resp, host.tick
+        functions = host.tick, host.command, host.permitted, host.sha1hex, host.log, host.set_resp
         install_libraries(runtime)
-        sandbox = (_FOLDER / "sandbox.lua").read_bytes()
         spare = [runtime.table() for _ in range(SPARE_REFERENCES)]
-        made = runtime.execute(sandbox, *functions, *self._version, name="sandbox")
+        first, *parts = [
+            runtime.compile((_FOLDER / f"{name}.lua").read_bytes(), name=_SANDBOX[0])
+            for name in _SANDBOX
+        ]
+        made = first(*parts, *functions, *self._version)
         self._load, self._forget, self._feed, self._run, *rest = made
         self._load_library, self._end_loading = rest
-        del spare
+        del spare, first, parts
         self._runtime = runtime
         self._used: Callable[[], int] = runtime.get_memory_used
         self._loaded.clear()
