@@ -23,7 +23,7 @@ from kvstream.operations import readgroup
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.readgroup import LongDelivery
 from kvstream.operations.reply_limits import refuse_count_above
-from kvstream.types.ids import StreamID
+from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
 _GROUP, _COUNT = (b"GROUP", b"group"), (b"COUNT", b"count")
@@ -181,7 +181,8 @@ def _positions(
     return positions
 
 
-def _history_id(raw: bytes) -> StreamID:
+def _history_id(raw: bytes) -> StreamID | None:
     if raw not in POSITIONS:
-        return stream_id(raw)
+        found = stream_id(raw)
+        return readgroup.NEW if found == MAX_ID else found  # Redis keeps ">" as this ID
     raise readgroup.no_history_from(text(raw))
