@@ -26,6 +26,7 @@ MAX: Final = Fraction((1 << _BITS) - 1) * (1 << 16384 - _BITS)
 """The greatest finite number."""
 _LEAST = Fraction(1, 1 << 16446)
 """Numbers up to this one are zero: half of the smallest one."""
+_ORDINARY_BITS = 16000
 _POWER_MAX = 1 << 16
 """A power of a number's text beyond this, in either direction, is out of range with any digits."""
 _DECIMALS = 17
@@ -50,7 +51,7 @@ def parse(raw: bytes) -> Number:
         raise ValueError
     scale = radix ** abs(power)
     exact = Fraction(number * scale) if power >= 0 else Fraction(number, scale)
-    if exact > MAX or exact <= _LEAST:
+    if _is_extreme(exact) and (exact > MAX or exact <= _LEAST):
         raise ValueError
     return rounded(-exact if found["sign"] == b"-" else exact)
 
@@ -63,7 +64,9 @@ def rounded(exact: Fraction) -> Number:
         left -= 1
     whole = _nearest(_shifted(top, left), _shifted(bottom, -left))
     number = Fraction(_shifted(whole, -left), _shifted(1, left))
-    return number if abs(number) <= MAX else math.copysign(math.inf, top)
+    if _is_extreme(number) and abs(number) > MAX:
+        return -math.inf if top < 0 else math.inf
+    return number
 
 
 def text(number: Fraction) -> bytes:
@@ -72,6 +75,11 @@ def text(number: Fraction) -> bytes:
     whole, part = divmod(abs(scaled), 10**_DECIMALS)
     found = f"{'-' if scaled < 0 else ''}{Decimal(whole)}.{part:0{_DECIMALS}d}"
     return found.rstrip("0").rstrip(".").encode()
+
+
+def _is_extreme(number: Fraction) -> bool:
+    """Return whether it is worth the time to compare a number with the limits."""
+    return abs(number.numerator.bit_length() - number.denominator.bit_length()) > _ORDINARY_BITS
 
 
 def _shifted(number: int, left: int) -> int:

@@ -21,6 +21,7 @@ def test_numbers_are_long_doubles(served: Served, redis82_port: int) -> None:
     chance = random.Random(7)
     numbers = [*NUMBERS.split(), *ODD]
     pairs = [(None, each) for each in numbers] + [(each, "0") for each in numbers]
+    pairs += [("1e4932", "1e4932"), ("-1e4932", "-1e4932"), ("1e4932", "-1e4932")]
     pairs += [(chance.choice(numbers), chance.choice(numbers)) for _ in range(600)]
     pairs += [(repr(chance.uniform(-9, 9)), repr(chance.uniform(-1e9, 1e9))) for _ in range(300)]
     with Asker(redis82_port) as redis, Asker(served.port) as ours:
