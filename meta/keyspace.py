@@ -186,6 +186,8 @@ class Databases:
 
 _EXPIRY_NAME = 1 + U64.size
 """Where the name begins in the key of a row of expiry or of timers."""
+DUE_MAX = 100
+"""Expired keys that are still there up to which a page of keys reads their rows: 40 us."""
 NEVER = 1 << 64
 """Later than every expiry."""
 
@@ -238,12 +240,16 @@ class KeyIndex:
         """No expiry row lies below it: a scan has to step over each row deleted there."""
         self.next_timer = 0
         """No timer of a stream is due before this time; 0 if it is still to be looked up."""
+        self._timers_from = TIMER_TAG
+        """No row of a stream's timers lies below it, as with ``_expiries_from``."""
         self.on_sooner: Callable[[], None] = lambda: None
         """Called when ``next_timer`` or ``next_wake`` becomes earlier."""
         self.next_wake = NEVER
         """When to wake clients that are blocked, though nothing may have changed."""
         self._wakes: dict[bytes, int] = {}
         """The same by the names that they are blocked on."""
+        self._firsts: dict[int, int] = {}
+        """No key of a database, given by its stored number, has a lower generation."""
         self._counts: dict[int, int] = {}
         """The keys of each database that has changed, by its stored number."""
         self._expiries: dict[int, Expiries] = {}
@@ -260,6 +266,8 @@ class KeyIndex:
         if self.watches:
             self.note(key)
         db = database_of(key.name)
+        if key.generation < self._firsts.get(db, 0):
+            self._firsts[db] = key.generation
         txn.batch.puts[_METADATA][scan_row(db, key.generation)] = key_of(key.name)
         if key.expire_at:
             self._note_expiry(txn, key.expire_at, key.name)
@@ -269,6 +277,7 @@ class KeyIndex:
 
     def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys whose rows are written already, by their stored names."""
+        self._firsts.pop(stored_db, None)
         self.rewritten(names)
         self._count(txn, stored_db, len(names))
 
@@ -309,7 +318,9 @@ class KeyIndex:
         stream.due_at = at_ms
 
     def _put_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
-        txn.batch.put(_METADATA, timer_row(at_ms, name), b"")
+        row = timer_row(at_ms, name)
+        txn.batch.put(_METADATA, row, b"")
+        self._timers_from = min(self._timers_from, row)
         if at_ms < self.next_timer:
             self.next_timer = at_ms
             self.on_sooner()
@@ -322,7 +333,9 @@ class KeyIndex:
         """
         if txn.now_ms < self.next_timer:
             return []
-        rows = txn.batch.page(_METADATA, TIMER_TAG, successor(TIMER_TAG), limit)
+        end = successor(TIMER_TAG)
+        rows = txn.batch.page(_METADATA, self._timers_from, end, limit)
+        self._timers_from = rows[0][0] if rows else end
         listed = [(int(U64.unpack_from(key, 1)[0]), key[_EXPIRY_NAME:]) for key, _ in rows]
         due = [(at_ms, name) for at_ms, name in listed if at_ms <= txn.now_ms]
         if not due:
@@ -433,32 +446,50 @@ class KeyIndex:
     def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
         """Return up to ``limit`` keys from a cursor on, and the next cursor, 0 at the end.
 
-        It reads no record: the expiry rows show which keys have expired.
+        The expiry rows show which keys have expired. If many have, the keys are looked up instead.
         """
+        if not self.count(txn, db):  # there may be the rows of many deleted keys
+            return [], 0
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
         following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
         keys = _keys_of(rows[:limit], self._unlinked.known(txn))
-        gone = self._gone(txn, self._databases.stored(txn, db))
+        stored = self._databases.stored(txn, db)
+        if rows and not cursor:
+            self._firsts[stored] = U64.unpack_from(rows[0][0], 3)[0]
+        gone = self._gone(txn, stored, DUE_MAX)
+        if gone is None:
+            peek = txn.catalog.peek
+            return [key for key in keys if peek(txn, qualified(db, key)) is not None], following
         return [key for key in keys if key not in gone] if gone else keys, following
 
     def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
         """Return pages of all keys as of this call."""
         found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
-        gone = self._gone(txn, self._databases.stored(txn, db))
+        gone = self._gone(txn, self._databases.stored(txn, db)) or ()
         unlinked = frozenset(self._unlinked.known(txn))
         return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in found)
 
-    def _gone(self, txn: Txn, stored_db: int) -> set[bytes]:
-        """Return the expired keys of a database whose rows still exist."""
+    def _gone(self, txn: Txn, stored_db: int, most: int | None = None) -> set[bytes] | None:
+        """Return the expired keys of a database whose rows still exist.
+
+        Return None if more than ``most`` keys of all databases have expired.
+        """
         if txn.expiry_ms < self._next_expiry:
             return set()
         upper = EXPIRY_TAG + U64.pack(txn.expiry_ms + 1)
-        rows = txn.batch.scan(_METADATA, self._expiries_from, upper)
-        due = (key[_EXPIRY_NAME:] for key, _ in rows)
+        if most is None:
+            rows = txn.batch.scan(_METADATA, self._expiries_from, upper)
+        else:
+            rows = iter(txn.batch.page(_METADATA, self._expiries_from, upper, most + 1))
+        due = [key[_EXPIRY_NAME:] for key, _ in rows]
+        if most is not None and len(due) > most:
+            return None
         return {key_of(name) for name in due if database_of(name) == stored_db}
 
     def bounds(self, txn: Txn, db: int) -> tuple[int, int] | None:
         """Return the least and greatest generation of a database's keys, or None if it has none."""
+        if not self.count(txn, db):
+            return None
         rows = self._rows(txn, db)
         ends = [txn.batch.page(_METADATA, *rows, limit=1, reverse=back) for back in (False, True)]
         if not all(ends):
@@ -468,7 +499,7 @@ class KeyIndex:
 
     def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
         stored = self._databases.stored(txn, db)
-        start = max(cursor, self._flushed.of(txn, stored).bound)
+        start = max(cursor, self._flushed.of(txn, stored).bound, self._firsts.get(stored, 0))
         return scan_row(stored, start), successor(scan_row(stored, (1 << 64) - 1))
 
     def count(self, txn: Txn, db: int) -> int:
@@ -529,9 +560,10 @@ class KeyIndex:
     def forget(self) -> None:
         """Look up the time of the next expiry, and count all of them, again."""
         self._next_expiry = self.next_timer = 0
-        self._expiries_from = EXPIRY_TAG
+        self._expiries_from, self._timers_from = EXPIRY_TAG, TIMER_TAG
         self._expiries, self._counted_to = {}, EXPIRY_TAG
         self._counts.clear()
+        self._firsts.clear()
         self.break_watches()
 
 

@@ -124,7 +124,10 @@ def renamenx(txn: Txn, session: Session, argv: Argv) -> Reply:
     tips="nondeterministic_output request_policy:all_shards response_policy:special",
 )
 def randomkey(txn: Txn, session: Session, argv: Argv) -> Reply:
-    """Return any key; null if there is none."""
+    """Return any key; null if there is none.
+
+    Of very many expired keys that are still there it looks at some, and may find none that lives.
+    """
     return keyspace.random_key(txn, session.db)
 
 
