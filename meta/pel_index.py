@@ -272,15 +272,13 @@ def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
         _empty(txn, group, [consumer.name])
         settle(txn, group)
         return pending
-    if group.indexed:
-        anchors = consumer.runs.all(txn.batch)
-        found = [group.runs.get(txn.batch, anchor) for anchor in anchors]
-        if None in found:
-            raise lost(group, anchors[found.index(None)])
-        runs = [run for run in found if run is not None]
-    else:
-        name = consumer.name
-        runs = [run for run in group.runs.all(txn.batch) if run.owner == name and not run.rank]
+    if not group.indexed and not pending_with(txn, group, consumer):
+        return 0
+    anchors = [*anchors_of(txn, group, consumer, b"")]
+    found = [group.runs.get(txn.batch, anchor) for anchor in anchors]
+    if None in found:
+        raise lost(group, anchors[found.index(None)])
+    runs = [run for run in found if run is not None]
     replace(txn, group, runs, {})
     return sum([len(run.ids) for run in runs])
 

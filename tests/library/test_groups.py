@@ -23,6 +23,9 @@ from kvstream import (
     Stream,
     StreamID,
 )
+from kvstream.meta.runs import Run
+from kvstream.meta.trees import Tree
+from kvstream.storage.batch import Batch
 from tests.engine.waiting import ms_of
 
 COUNT_MAX = (1 << 63) - 1
@@ -313,6 +316,32 @@ def test_consumers_come_and_go(group: Group) -> None:
     assert group.delete_consumer("d") == 0
     assert group.delete_consumer("c") == 3
     assert group.pending().count == group.info().consumers == 0
+
+
+def test_deleting_a_consumer_looks_at_its_own_pending_entries(
+    group: Group, five: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        assert len(group.consumer(name).read(count=1)) == 1
+    assert group.delete_consumer("a") == 1
+    read: list[Run] = []
+    decoded, everything = Tree.get, Tree.all
+
+    def noted_get(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
+        item = decoded(tree, batch, suffix)
+        if isinstance(item, Run):
+            read.append(item)
+        return item
+
+    def noted_all(tree: Tree[Any], batch: Batch) -> list[Any]:
+        items = everything(tree, batch)
+        read.extend(item for item in items if isinstance(item, Run))
+        return items
+
+    monkeypatch.setattr(Tree, "get", noted_get)
+    monkeypatch.setattr(Tree, "all", noted_all)
+    assert group.delete_consumer("b") == 1
+    assert {run.owner for run in read} == {b"b"}
 
 
 def test_a_destroyed_group_is_gone_with_all_it_had(group: Group, five: Stream) -> None:
