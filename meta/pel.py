@@ -65,12 +65,18 @@ Shared = tuple[bytes, int, int, int]
 
 def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
     """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
-    run = None
-    if group.indexed:  # on disk a run of its own is found by key in a third of the time
-        run = group.runs.get(txn.batch, eid)
-    if run is None:
+    if not group.indexed:
         run = group.runs.floor(txn.batch, eid)
-    return run if run is not None and run.ids[-1] >= eid else None
+        return run if run is not None and run.ids[-1] >= eid else None
+    near = group.near  # most entries are acknowledged in the order in which they were delivered
+    if near is not None and near.anchor <= eid <= near.ids[-1]:
+        return near
+    # on disk a run of its own is found by key in a third of the time
+    run = group.runs.get(txn.batch, eid) or group.runs.floor(txn.batch, eid)
+    if run is None or run.ids[-1] < eid:
+        return None
+    group.near = run
+    return run
 
 
 def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:

@@ -159,6 +159,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 
 def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Delete a run."""
+    group.near = None
     if group.watches is not None:
         _note(group, [run])
     group.runs.delete(txn.batch, run.anchor)
@@ -193,6 +194,7 @@ def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
         _note(group, [resized if change > 0 else run])
     group.runs.put(txn.batch, run.anchor, resized)
     if group.indexed:
+        group.near = resized
         _count(txn, group, owner_of(run), change)
     elif group.index is not None:
         group.index.count(run, change)
@@ -206,6 +208,7 @@ def replace(
     rows: Mapping[PackedID, bytes] | None = None,
 ) -> None:
     """Replace runs by others, given by their anchors; ``rows``: the others, if encoded already."""
+    group.near = None
     if len(old) + len(new) <= _FEW:
         return _replace_few(txn, group, old, new)
     runs = list(new.values())
@@ -290,6 +293,7 @@ def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
 
 def _empty(txn: Txn, group: GroupMeta, owners: Iterable[bytes]) -> None:
     """Delete all runs of an indexed group."""
+    group.near = None
     group.runs.clear(txn.batch)
     group.times.clear(txn.batch)
     for owner in owners:
@@ -413,7 +417,7 @@ def _is_light(txn: Txn, group: GroupMeta) -> bool:
 def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     """Make a group indexed: write both indexes and all counts."""
     runs = group.runs.all(txn.batch)
-    group.indexed, group.index, group.grown = True, None, 0
+    group.indexed, group.index, group.grown, group.near = True, None, 0, None
     group.times.fill(txn.batch, sorted([run.times_suffix for run in runs]))
     anchors: dict[Owner, list[PackedID]] = {}
     pending: dict[Owner, int] = {}

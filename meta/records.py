@@ -478,6 +478,7 @@ class GroupMeta:
         "nack_rank",
         "nacked",
         "name",
+        "near",
         "owned_since",
         "pending",
         "policy",
@@ -510,6 +511,8 @@ class GroupMeta:
         """The same runs by delivery time, if the group is indexed."""
         self.index: RunIndex | None = None
         """The index in memory, once it was used, if the group is not indexed."""
+        self.near: Run | None = None
+        """The run that was looked up last, as it is now, if the group is indexed."""
         self.grown = 0
         """IDs that the runs have got since they were last counted, plus those that they had; if
         the group is indexed, how many there were when it was last tried to keep them in memory."""

@@ -344,6 +344,28 @@ def test_deleting_a_consumer_looks_at_its_own_pending_entries(
     assert {run.owner for run in read} == {b"b"}
 
 
+def test_acks_in_order_look_a_run_of_a_large_group_up_once(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.meta.pel_index.CACHED_IDS", 10)
+    stream = store.stream("large")
+    stream.add_many([{"n": str(number)} for number in range(20)])
+    group = stream.create_group("g", start="0")
+    entries = group.consumer("c").read(count=10)
+    assert len(group.consumer("d").read(count=10)) == 10  # which makes it indexed
+    looked: list[bytes] = []
+    floor = Tree.floor
+
+    def noted(tree: Tree[Any], batch: Batch, suffix: bytes) -> Any:
+        looked.append(suffix)
+        return floor(tree, batch, suffix)
+
+    monkeypatch.setattr(Tree, "floor", noted)
+    assert [group.ack(entry) for entry in entries[:5]] == [1] * 5
+    assert len(looked) <= 1
+    assert store.check() == []
+
+
 def test_a_destroyed_group_is_gone_with_all_it_had(group: Group, five: Stream) -> None:
     assert group.destroy()
     assert not group.destroy()
