@@ -5,7 +5,8 @@ One whose items have nothing to do with each other may happen in parts, each a c
 """
 
 from collections.abc import Callable, Sequence
-from typing import Generic, TypeAlias, TypeVar
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv, packed_ids
 from kvstream.commands.command import Answer, Session, Stepwise
@@ -23,19 +24,30 @@ Begin: TypeAlias = "Callable[[Txn, list[bytes]], Step]"
 """Returns the steps of a command from its packed IDs."""
 
 
+@dataclass(slots=True)
+class _Steps(Generic[T]):
+    """The handler of a command that runs in steps: each call is one step.
+
+    A function would refer to itself, and all that the command holds would wait for the garbage
+    collector.
+    """
+
+    step: Callable[[Txn], T | None]
+    answer: Callable[[T, Txn, Session], Answer]
+    undo: Callable[[Txn], None] | None
+
+    def __call__(self, txn: Txn, session: Session, argv: Argv) -> Answer:
+        done = self.step(txn)
+        return Stepwise(self, self.undo) if done is None else self.answer(done, txn, session)
+
+
 def in_steps(
     step: Callable[[Txn], T | None],
     answer: Callable[[T], Answer],
     undo: Callable[[Txn], None] | None = None,
 ) -> Stepwise:
     """Call ``step`` until it returns a result, which ``answer`` turns into a reply."""
-
-    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
-        done = step(txn)
-        return going_on if done is None else answer(done)
-
-    going_on = Stepwise(run, undo)
-    return going_on
+    return Stepwise(_Steps(step, lambda done, txn, session: answer(done), undo), undo)
 
 
 def behind_steps(
@@ -44,12 +56,10 @@ def behind_steps(
     undo: Callable[[Txn], None] | None = None,
 ) -> Stepwise:
     """Call ``step`` until it returns true, then ``answer`` in the same transaction."""
-
-    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
-        return answer(txn, session) if step(txn) else going_on
-
-    going_on = Stepwise(run, undo)
-    return going_on
+    steps = _Steps(
+        lambda txn: step(txn) or None, lambda done, txn, session: answer(txn, session), undo
+    )
+    return Stepwise(steps, undo)
 
 
 def in_parts(
@@ -115,14 +125,8 @@ def about_ids(words: Argv, begin: Begin, until_other: bool = False) -> Stepwise:
 
     ``until_other``: the first word that is not an ID ends them.
     """
-    packing = _Packing(words, begin, until_other)
-
-    def run(txn: Txn, session: Session, argv: Argv) -> Answer:
-        reply = packing.step(txn)
-        return going_on if reply is None else reply
-
-    going_on = Stepwise(run)
-    return going_on
+    step: Callable[[Txn], Any] = _Packing(words, begin, until_other).step
+    return in_steps(step, lambda reply: reply)
 
 
 class _Packing:

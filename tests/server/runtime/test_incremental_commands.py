@@ -1,7 +1,9 @@
 """Long commands in steps: their replies and effects, with other commands between two steps."""
 
+import gc
 import itertools
 import random
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from time import monotonic
@@ -513,3 +515,45 @@ def test_a_pause_of_writes_holds_running_writes_and_no_read(
     worker.leave()
     server.wait(1.1)
     assert ann.ask("EXISTS", "u") == b":0\r\n"
+
+
+# --- memory -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("MSET", *"avbwcxdyez"),
+        ("XDEL", "s", *(f"{number}-1" for number in range(1, 100))),
+        ("XACK", "s", "g", *(f"{number}-1" for number in range(1, 100))),
+    ],
+    ids=lambda words: words[0],
+)
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_long_command_that_has_ended_leaves_nothing_for_the_garbage_collector(
+    server: Server,
+    ann: Talker,
+    worker: Worker,
+    words: tuple[str, ...],
+    leaves: bool,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(thresholds, "LONG_NAMES", 4)
+    monkeypatch.setattr(thresholds, "STEP_NAMES", 2)
+    fill(ann)
+    ann.ask(*READ, "COUNT", "200", "STREAMS", "s", ">")
+    gc.collect()
+    gc.disable()
+    try:
+        worker.begin(*words)
+        steps = [each for each in gc.get_objects() if type(each).__name__ == "_Steps"]
+        assert len(steps) == 1
+        held = weakref.ref(steps.pop().step.__self__)
+        if leaves:
+            worker.leave()
+            server.turn()
+        else:
+            worker.end()
+        assert held() is None
+    finally:
+        gc.enable()
