@@ -1,6 +1,7 @@
 """`make bench` runs, and says what it has measured."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from bench.migrate import MIGRATION_ROWS
 from bench.report import PAGE, Report, as_json, markdown, worst_rows
 from bench.results import Comparison, Limit, Scaling
 from bench.server import SERVER_ROWS
-from bench.workload import entries
+from bench.workload import QUICK, entries
 
 CLAIMED = {
     *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
@@ -44,6 +45,8 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.usefixtures("peer")
 def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each group of commands one row: test_commands runs the others."""
+    small = replace(QUICK, rounds=1, trimmed=3_000, acked=3_000, large=10_000, loaded=5_000)
+    monkeypatch.setattr("bench.__main__.QUICK", replace(small, bulk=2_000, moved=5_000))
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
     monkeypatch.setattr("bench.__main__.COMMAND_GROUPS", few)
     monkeypatch.setattr("bench.__main__.command_rows", lambda _: few["commands"])

@@ -16,7 +16,7 @@ from tests.operations.implementations import RedisServer
 
 pytestmark = pytest.mark.unmeasured
 
-EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
+EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "10"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     stateful_step_count=60,

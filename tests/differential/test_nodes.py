@@ -12,7 +12,7 @@ from tests.operations.replies import Argument, Run
 
 pytestmark = pytest.mark.unmeasured
 
-EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "40"))
+EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
     max_examples=EXAMPLES,
     deadline=None,
