@@ -13,6 +13,7 @@ import pytest
 
 import kvstream.cli
 import kvstream.meta
+from tests.measuring import SAME_LINES
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("kvstream", "meta", "cli", "demo", "bench")
@@ -120,3 +121,7 @@ def test_no_file_and_no_function_outgrows_its_limit() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [each for each in functions if each[2] > FUNCTION_LINES_MAX] == []
+
+
+def test_the_files_that_coverage_leaves_out_are_there() -> None:
+    assert [name for name in SAME_LINES if not (ROOT / "tests" / name).is_file()] == []
