@@ -44,7 +44,7 @@ from kvstream.migration.replication.cutover import (
     open_end,
     open_pair,
 )
-from kvstream.migration.runner import Told
+from kvstream.migration.runner import Progress
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items
 from kvstream.migration.server import Server
@@ -406,8 +406,8 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
             identity=identity.encode() + known,
             watch=counter.entries,
         )
-        told = Told(key=counter.key)
-        report = run_items(source, target, ends.selection, manner, journal, told)
+        progress = Progress(key=counter.key)
+        report = run_items(source, target, ends.selection, manner, journal, progress)
     migrate_output.show_remarks(source)
     migrate_output.show_report(out, report)
     if not report.complete:

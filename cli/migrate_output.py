@@ -123,7 +123,7 @@ def show_report(out: Output, report: Report) -> None:
     if not out.json:
         for carried in report.noteworthy:
             _show_key(carried)
-        for text in report.functions.told:
+        for text in report.functions.reported:
             click.echo(printable(text), err=True)
     out.result(
         _report_text(report),
@@ -145,7 +145,7 @@ def _show_key(carried: Carried) -> None:
         click.echo(f"{name}: recounted: {printable(correction)}", err=True)
     for loss in carried.losses:
         click.echo(f"{name}: lost: {loss.name}: {printable(loss.text)}", err=True)
-    for difference in carried.told:
+    for difference in carried.reported:
         what, source, target = map(
             printable, (difference.what, difference.source, difference.target)
         )
@@ -183,7 +183,7 @@ def _noteworthy(carried: Carried) -> dict[str, Any]:
         "outcome": str(carried.outcome),
         "lost": [_loss(loss) for loss in carried.losses],
         "corrections": carried.corrections,
-        "differences": [difference._asdict() for difference in carried.told],
+        "differences": [difference._asdict() for difference in carried.reported],
     }
 
 

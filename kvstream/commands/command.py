@@ -231,7 +231,7 @@ _ASKED: Final = {
     "is_immediate": Flag.IMMEDIATE,
     "runs_scripts": Flag.SKIP_MONITOR,
 }
-_TELLING = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
+_OF_STORE = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
 _OPTIONAL = re.compile(r"\[[^\[\]]*\]")
 
 
@@ -267,7 +267,7 @@ class Command:
     any_key: Callable[[Argv], bool] | None = None
     """Whether a request may write keys that it does not name: its user needs all keys."""
     channels: Channels | None = None
-    tells: bool = field(init=False, repr=False)
+    depends: bool = field(init=False, repr=False)
     """Its reply depends on the keys of the store, or on the commit."""
     writes: bool = field(init=False, repr=False)
     grows: bool = field(init=False, repr=False)
@@ -281,7 +281,7 @@ class Command:
         object.__setattr__(self, "arity", self.arity or self._least_words())
         script = {Flag.SKIP_MONITOR, Flag.MAY_REPLICATE} <= self.flags
         object.__setattr__(self, "writes", script or Flag.WRITE in self.flags)
-        object.__setattr__(self, "tells", not self.flags.isdisjoint(_TELLING))
+        object.__setattr__(self, "depends", not self.flags.isdisjoint(_OF_STORE))
         for name, flag in _ASKED.items():
             object.__setattr__(self, name, flag in self.flags)
 

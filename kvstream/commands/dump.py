@@ -47,7 +47,7 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
     if txn.dirty:
         return LATER
     made = dump.LongDump(txn, name)
-    return in_steps(made.step, lambda told: Paged(Bulk(*told)) if told[1] else None)
+    return in_steps(made.step, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
 
 
 @dataclass(slots=True)

@@ -751,7 +751,7 @@ class Turn:
             database.rest()
         return sequence
 
-    def tell(self, sequence: int) -> None:
+    def deliver(self, sequence: int) -> None:
         """Deliver the outcomes of the served waiters, after the commit with that number."""
         for waiter, outcome in self.served:
             if waiter.before_fsync:
@@ -773,7 +773,7 @@ class Turn:
         if self._engine.abandon_turn():
             self._restore()
         elif self._sequence is not None:
-            self.tell(self._sequence)
+            self.deliver(self._sequence)
 
     def _restore(self) -> None:
         """Put the waiters back as they were before the turn."""

@@ -348,12 +348,12 @@ class JobHandle(Generic[R]):
         last = self._last()
         if last is None or last[b"status"] != FAILED:
             return False
-        told = {"error": last[b"error"], "traceback": last[b"traceback"]}
-        self._jobs.record(self.id, RETRY, self._ttl, told)
+        failure = {"error": last[b"error"], "traceback": last[b"traceback"]}
+        self._jobs.record(self.id, RETRY, self._ttl, failure)
         for queue in self._jobs.queues():
             if queue.redrive(where=(ID, self.id)).moved:
                 return True
-        self._jobs.record(self.id, FAILED, self._ttl, told)
+        self._jobs.record(self.id, FAILED, self._ttl, failure)
         return False
 
     @property

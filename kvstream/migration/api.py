@@ -20,7 +20,7 @@ from kvstream.migration.replication.cutover import (
     open_end,
     open_pair,
 )
-from kvstream.migration.runner import Planned, Report, Told
+from kvstream.migration.runner import Planned, Progress, Report
 from kvstream.migration.runner import plan as plan_items
 from kvstream.migration.runner import run as run_items
 from kvstream.migration.server import Server
@@ -185,7 +185,7 @@ def run(
     target_version: str | None = None,
     state: str | PathLike[str] | None = None,
     watch: Watch = lambda entries, bytes: None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Copy the keys of a source to a target, and return what became of them.
 
@@ -210,7 +210,7 @@ def run(
             identity=identity.encode() + known,
             watch=watch,
         )
-        return run_items(opened, written, selection, options, journal, told)
+        return run_items(opened, written, selection, options, journal, progress)
 
 
 def verify(

@@ -15,7 +15,7 @@ from kvstream.rdb.versions import LOSSES, Loss
 from kvstream.types.ids import StreamID
 
 _KEYS_SHOWN = 3
-TOLD_MAX = 10
+SHOWN_MAX = 10
 """Most differences of one key that are reported."""
 
 
@@ -67,7 +67,7 @@ class Carried:
     """Entries that an interrupted run had copied."""
     losses: list[Loss] = field(default_factory=list)
     corrections: list[str] = field(default_factory=list)
-    told: list[Mismatch] = field(default_factory=list)
+    reported: list[Mismatch] = field(default_factory=list)
     """The differences to an existing key."""
 
 
@@ -115,7 +115,7 @@ def carry(item: Item, target: Target, options: CopyOptions) -> Carried:
             _compare(item, existing, carried, options)
             if carried.outcome is not Outcome.DIFFERENT or not options.replace:
                 return carried
-        carried.outcome, carried.told = Outcome.REPLACED, []
+        carried.outcome, carried.reported = Outcome.REPLACED, []
     try:
         (_put_stream if item.kind == STREAM else _put_string)(item, target, options, carried)
     except KVStreamError as error:
@@ -129,7 +129,7 @@ class CarriedFunctions:
     """The libraries of functions of a source, and what was done with them."""
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
-    told: list[str] = field(default_factory=list)
+    reported: list[str] = field(default_factory=list)
     """Why some are not at the target."""
 
 
@@ -147,13 +147,13 @@ def carry_functions(source: Source, target: Target, replace: bool) -> CarriedFun
                 outcome = Outcome.SAME
             elif found is not None and not replace:
                 outcome = Outcome.DIFFERENT
-                carried.told.append(f"function library {shown(name)} differs at the target")
+                carried.reported.append(f"function library {shown(name)} differs at the target")
             else:
                 target.put_function(text, replace=replace)
                 outcome = Outcome.COPIED if found is None else Outcome.REPLACED
         except RequestError as error:
             outcome = Outcome.SKIPPED
-            carried.told.append(f"a function library was not copied: {error}")
+            carried.reported.append(f"a function library was not copied: {error}")
         carried.outcomes[outcome] += 1
     return carried
 
@@ -209,7 +209,7 @@ def _compare(item: Item, existing: Item, carried: Carried, options: CopyOptions)
         found += differences.entries(pages_in(item, windows), pages_in(existing, windows))
     else:
         found += map(_window_mismatch, windows)
-    carried.told = found[:TOLD_MAX]
+    carried.reported = found[:SHOWN_MAX]
     carried.outcome = Outcome.DIFFERENT if found else Outcome.SAME
 
 

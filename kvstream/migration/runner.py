@@ -91,7 +91,7 @@ class Report:
         self.bytes += carried.bytes
         self.resumed_entries += carried.resumed
         self.losses.update({loss.name for loss in carried.losses})
-        if carried.losses or carried.corrections or carried.told:
+        if carried.losses or carried.corrections or carried.reported:
             self.noteworthy.append(carried)
 
 
@@ -150,7 +150,7 @@ def _outlined(item: Item, watch: Watch) -> tuple[Outline, list[str]]:
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class Progress:
     """Callbacks about the progress of a run."""
 
     key: Callable[[Carried], None] = lambda carried: None
@@ -165,7 +165,7 @@ def run(
     selection: Selection,
     options: CopyOptions,
     journal: Journal | None = None,
-    told: Told | None = None,
+    progress: Progress | None = None,
 ) -> Report:
     """Copy all selected keys to the target.
 
@@ -173,9 +173,9 @@ def run(
     existing key that differs stays, unless ``options.replace``; the report lists it. Keys that are
     copied before an error stay.
     """
-    told = told or Told()
+    progress = progress or Progress()
     if target.may_lose or source.may_lose or (source.has_queues and not target.has_queues):
-        told.planning()
+        progress.planning()
         _refuse_losses(source, target, selection, options)
     report = Report()
     if not selection.match:  # a choice of keys has no functions
@@ -189,7 +189,7 @@ def run(
         else:
             report.resumed_keys += 1
         report.count(carried)
-        told.key(carried)
+        progress.key(carried)
     target.finish()
     if journal is not None:
         keys = report.keys - report.outcomes[Outcome.SKIPPED]

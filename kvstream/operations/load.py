@@ -543,8 +543,8 @@ def _idempotency(txn: Txn, stream: StreamMeta) -> IdempotencyImage | None:
         iids = [(iid, eid) for iid, eid, stamp_ms in remembered if stamp_ms > oldest]
         if iids:
             producers.append(ProducerImage(pid, iids))
-    told = stream.idmp_duration, stream.idmp_maxsize, stream.iids_added, stream.iids_duplicates
-    if not producers and not any(told):
+    figures = stream.idmp_duration, stream.idmp_maxsize, stream.iids_added, stream.iids_duplicates
+    if not producers and not any(figures):
         return None
     return IdempotencyImage(
         duration_s=stream.idmp_duration or txn.catalog.limits.idmp_duration_s,

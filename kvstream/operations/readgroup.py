@@ -183,9 +183,9 @@ def _new(
     rest = budget.most(None if count is None else count - len(given))
     if budget.exhausted or (rest is not None and rest <= 0):
         return given
-    tell = claim_min_idle_ms is not None
-    shown = shown and not tell and not budget.limited
-    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, tell, room, shown)
+    with_idle = claim_min_idle_ms is not None
+    shown = shown and not with_idle and not budget.limited
+    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, with_idle, room, shown)
     return [*given, *fresh] if given else fresh
 
 
@@ -202,20 +202,20 @@ def _by_policy(
     room: int,
 ) -> Sequence[Entry]:
     """Deliver entries as the policy of the group says."""
-    tell = idle_ms is not None
+    with_idle = idle_ms is not None
     most = count if budget is None else budget.most(count)
     if room:
         most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
     if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms, most):
-        new = _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
+        new = _deliver_new(txn, stream, found, member, most, noack, budget, with_idle, room)
         if new:
             return new
 
     def fresh(most: int | None, room: int) -> Sequence[Entry]:
-        return _deliver_new(txn, stream, found, member, most, noack, budget, tell, room)
+        return _deliver_new(txn, stream, found, member, most, noack, budget, with_idle, room)
 
     return delivery.deliver(
-        *(txn, name, stream, found, member, count, noack, budget or Budget(), room, tell),
+        *(txn, name, stream, found, member, count, noack, budget or Budget(), room, with_idle),
         *(fresh, idle_ms),
     )
 
@@ -266,11 +266,11 @@ def _deliver_new(
     count: int | None,
     noack: bool,
     budget: Budget | None = None,
-    tell: bool = False,
+    with_idle: bool = False,
     room: int = 0,
     shown: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries; with ``tell`` each has idle time 0 and no deliveries."""
+    """Deliver new entries; with ``with_idle`` each has idle time 0 and no deliveries."""
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     found: Sequence[Entry]
@@ -282,7 +282,7 @@ def _deliver_new(
     else:
         after = group.last_delivered.next()
         found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
-    if tell:
+    if with_idle:
         found = delivered_first(found)
     if budget is not None and budget.limited:
         found = found[: budget.take(found)]

@@ -90,9 +90,9 @@ class Watched:
             return True
         if self._watch is None:
             return False
-        told = bool(self._watch.changed) and not self._unchanged
+        has_changed = bool(self._watch.changed) and not self._unchanged
         found = (_fingerprint(txn, name) != before for name, before in self._prints.items())
-        self._unchanged = not (told or any(found))
+        self._unchanged = not (has_changed or any(found))
         return not self._unchanged
 
 

@@ -448,7 +448,7 @@ cdef inline int take_entry(
     Cursor *from_, Scratch *scratch, const Master *master, Entry *to, int64_t *elements
 ) except -1:
     """Take an entry, its elements into the scratch; return 0 if it is not plain."""
-    cdef int64_t flags = 0, ms = 0, seq = 0, count = master.count, told = 0
+    cdef int64_t flags = 0, ms = 0, seq = 0, count = master.count, declared = 0
     cdef Py_ssize_t parts
     if not (
         take_integer(from_, &flags) and take_integer(from_, &ms) and take_integer(from_, &seq)
@@ -463,11 +463,11 @@ cdef inline int take_entry(
     if count <= 0 or count > COUNT_MAX // 2:
         return 0
     parts = count if to.same else 2 * count
-    if not take_elements(from_, scratch, parts) or not take_integer(from_, &told):
+    if not take_elements(from_, scratch, parts) or not take_integer(from_, &declared):
         return 0
-    if told != parts + (3 if to.same else 4):
+    if declared != parts + (3 if to.same else 4):
         return 0
-    elements[0] += told + 1
+    elements[0] += declared + 1
     to.ms = master.ms + <uint64_t>ms
     to.seq = master.seq + <uint64_t>seq
     to.count = count
@@ -626,7 +626,7 @@ cdef struct Taken:
     Py_ssize_t count
     Py_ssize_t bytes_  # of the values
     int64_t measure  # bytes of the listpack without deleted entries and the counters
-    int64_t told
+    int64_t declared
     int64_t appended
     uint64_t first_ms
     uint64_t first_seq
@@ -642,7 +642,7 @@ cdef int take_node(
 ) except -1:
     """Take all entries of a listpack and append them as rows; return 0 if one is not plain."""
     cdef Py_ssize_t at, length
-    cdef int64_t zero = 1, elements, told, i
+    cdef int64_t zero = 1, elements, declared, i
     cdef bint below
     cdef Cursor cursor
     cdef Master master
@@ -652,7 +652,7 @@ cdef int take_node(
     master.ms = to.last_ms = to.end_ms = big_endian(key)
     master.seq = to.last_seq = to.end_seq = big_endian(key + 8)
     to.count = to.bytes_ = 0
-    to.told, to.appended = master.living, master.living + master.deleted
+    to.declared, to.appended = master.living, master.living + master.deleted
     if not names.take(&cursor, master.count, scratch):
         return 0
     if not take_integer(&cursor, &zero) or zero != 0:
@@ -695,8 +695,8 @@ cdef int take_node(
         if to.count == 0:
             to.first_ms, to.first_seq = entry.ms, entry.seq
         to.count += 1
-    told = little_endian(data + 4, 2)
-    return cursor.at == cursor.end and (told == elements or told == UNCOUNTED)
+    declared = little_endian(data + 4, 2)
+    return cursor.at == cursor.end and (declared == elements or declared == UNCOUNTED)
 
 
 def decode_node(
@@ -733,7 +733,7 @@ def decode_node(
             values,
             taken.appended,
             make_id(taken.end_ms, taken.end_seq),
-            taken.told,
+            taken.declared,
         )
     finally:
         PyMem_Free(scratch.at)
@@ -846,7 +846,7 @@ def read_nodes(
                 key, data, size, max(free, growth * size), entry_most, &scratch, names, &taken
             ):
                 break
-            if taken.count == 0 or taken.count != taken.told:
+            if taken.count == 0 or taken.count != taken.declared:
                 break
             found.append(
                 (

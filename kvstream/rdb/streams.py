@@ -266,12 +266,12 @@ class StreamReading:
         if held is not None:
             yield held
 
-    def _images(self, told: int) -> Iterator[NodeImage]:
+    def _images(self, declared: int) -> Iterator[NodeImage]:
         """Yield the nodes that have entries: plain ones many at a time, others one by one."""
         compiled = NodesReader()
-        while self._nodes_begun < told:
+        while self._nodes_begun < declared:
             buffer, start, stop = self._reader.window(_WINDOW_BYTES)
-            left = min(told - self._nodes_begun, _NODES_ALONE if self._alone else _NODES_AHEAD)
+            left = min(declared - self._nodes_begun, _NODES_ALONE if self._alone else _NODES_AHEAD)
             used, found = compiled.read(buffer, start, stop, left, self._last)
             self._reader.skip(used)
             self._nodes_begun += len(found)
@@ -336,8 +336,8 @@ class StreamReading:
         reader = self._reader
         group = GroupImage(reader.string(), reader.length_id(), None)
         if self.kind >= Kind.COUNTERS:
-            told = reader.signed_length()
-            group.entries_read = None if told == _UNKNOWN else told
+            declared = reader.signed_length()
+            group.entries_read = None if declared == _UNKNOWN else declared
         read_pending(reader, group.pending)
         names = set()
         for _ in range(reader.length()):

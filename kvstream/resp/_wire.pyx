@@ -874,7 +874,7 @@ cdef struct Numbers:
     uint64_t seq
     int64_t idle
     int64_t deliveries
-    bint told
+    bint has_idle
 
 
 cdef bint take_numbers(tuple entry, Numbers *to) except -1:
@@ -886,8 +886,8 @@ cdef bint take_numbers(tuple entry, Numbers *to) except -1:
         return False
     to.ms = <object>PyTuple_GET_ITEM(eid, 0)
     to.seq = <object>PyTuple_GET_ITEM(eid, 1)
-    to.told = idle is not None
-    if to.told:
+    to.has_idle = idle is not None
+    if to.has_idle:
         to.idle = idle
         to.deliveries = deliveries
         return to.idle >= 0 and to.deliveries >= 0
@@ -961,7 +961,7 @@ cdef object plain_entries(list entries, Py_ssize_t start, Py_ssize_t room, bint 
             return None
         measured.append((entry, fields))
         total += 4 + id_size(numbers.ms, numbers.seq) + size
-        if numbers.told:
+        if numbers.has_idle:
             total += head_size(numbers.idle) + head_size(numbers.deliveries)
         stop += 1
     made = PyBytes_FromStringAndSize(NULL, total)
@@ -969,10 +969,10 @@ cdef object plain_entries(list entries, Py_ssize_t start, Py_ssize_t room, bint 
     for i in range(stop - start):
         entry, fields = <tuple>PyList_GET_ITEM(measured, i)
         take_numbers(<tuple>entry, &numbers)
-        to = put_head(to, 42, 4 if numbers.told else 2)
+        to = put_head(to, 42, 4 if numbers.has_idle else 2)
         to = put_id(to, numbers.ms, numbers.seq)
         to = put_any(to, fields, resp3)
-        if numbers.told:
+        if numbers.has_idle:
             to = put_head(put_head(to, 58, numbers.idle), 58, numbers.deliveries)
     return made, stop
 

@@ -257,8 +257,8 @@ def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
         if type(entries) is Rows and twins is not None:
             made = twins.encode_rows(entries.page, entries.prefix, 0, CHUNK)
             if made is not None and made[1] == len(entries.page):  # most streams have few
-                told = head, len(key), key, made[1], made[0]
-                yield b"%b$%d\r\n%b\r\n*%d\r\n%b" % told
+                parts = head, len(key), key, made[1], made[0]
+                yield b"%b$%d\r\n%b\r\n*%d\r\n%b" % parts
                 continue
         yield b"%b$%d\r\n%b\r\n" % (head, len(key), key)
         yield from _entries(entries, protocol)
@@ -345,8 +345,8 @@ def _entry(entry: AnyEntry, protocol: int) -> bytes:
     fields = _null_array(None, protocol) if entry.fields is None else _strings(entry.flat)
     if entry.idle_ms is None:
         return b"*2\r\n$%d\r\n%b\r\n%b" % (len(eid), eid, fields)
-    told = encode(entry.idle_ms, protocol) + encode(entry.deliveries, protocol)
-    return b"*4\r\n$%d\r\n%b\r\n%b%b" % (len(eid), eid, fields, told)
+    idle = encode(entry.idle_ms, protocol) + encode(entry.deliveries, protocol)
+    return b"*4\r\n$%d\r\n%b\r\n%b%b" % (len(eid), eid, fields, idle)
 
 
 def _strings(flat: Sequence[bytes]) -> bytes:

@@ -65,8 +65,8 @@ def word(*words: bytes) -> Parse:
 
     def parse(raw: bytes) -> object:
         if raw.lower() not in words:
-            told = ", ".join(each.decode() for each in words)
-            raise InvalidArgument(f"argument(s) must be one of the following: {told}")
+            allowed = ", ".join(each.decode() for each in words)
+            raise InvalidArgument(f"argument(s) must be one of the following: {allowed}")
         return raw.lower()
 
     return parse

@@ -259,7 +259,7 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
 def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
     def end(number: signal.Signals) -> None:
         if stop.is_set():
-            _end_hard("told a second time")
+            _end_hard("asked a second time")
         _log.log(NOTICE, "%s has come", number.name)
         stop.set()
 

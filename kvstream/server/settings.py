@@ -78,7 +78,7 @@ def _fixed(
     return ServerSetting(lambda executor: value, parse)
 
 
-def _told(read: Read) -> ServerSetting:
+def _current(read: Read) -> ServerSetting:
     """Return a read-only setting with the true value of this server."""
     return ServerSetting(read)
 
@@ -313,7 +313,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _kept(name) for name in KEPT},
     **{alias: _kept(name) for alias, name in ALIASES.items()},
     **{name: _always(value) for name, value in _TOLD.items()},
-    b"aclfile": _told(lambda executor: _shown(executor.options.aclfile)),
+    b"aclfile": _current(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
     b"acl-pubsub-default": _option(
         "acl_pubsub_default", _word(b"allchannels", b"resetchannels"), _set_acl_default
@@ -324,32 +324,34 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     ),
     b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
     b"busy-reply-threshold": _option("busy_reply_ms", _count(0)),
-    b"bind": _told(lambda executor: _shown(executor.options.host)),
+    b"bind": _current(lambda executor: _shown(executor.options.host)),
     b"client-output-buffer-limit": ServerSetting(
         _read_output_limits, _output_limits, _set_output_limits
     ),
     b"client-query-buffer-limit": _option("query_max", _memory(1 << 20), _set_reader_limits),
-    b"cluster-enabled": _told(lambda executor: b"no"),
-    b"databases": _told(lambda executor: b"%d" % executor.engine.options.databases),
-    b"daemonize": _told(lambda executor: b"no"),
+    b"cluster-enabled": _current(lambda executor: b"no"),
+    b"databases": _current(lambda executor: b"%d" % executor.engine.options.databases),
+    b"daemonize": _current(lambda executor: b"no"),
     b"dbfilename": _protected(lambda executor: b""),
     b"dir": _protected(_checkpoint_dir),
-    b"enable-debug-command": _told(lambda executor: _shown(executor.options.enable_debug_command)),
+    b"enable-debug-command": _current(
+        lambda executor: _shown(executor.options.enable_debug_command)
+    ),
     b"hot-entries-memory": _option("hot_memory", _memory(0), _bound_hot),
-    b"io-threads": _told(lambda executor: b"1"),
+    b"io-threads": _current(lambda executor: b"1"),
     b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
     b"latency-tracking": _option("latency_tracking", _truth),
     b"lua-time-limit": _option("busy_reply_ms", _count(0)),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
-    b"log-format": _told(lambda executor: _shown(executor.options.log_format)),
-    b"logfile": _told(lambda executor: _shown(executor.options.logfile)),
+    b"log-format": _current(lambda executor: _shown(executor.options.log_format)),
+    b"logfile": _current(lambda executor: _shown(executor.options.logfile)),
     b"loglevel": _option("loglevel", _level, _set_level),
     b"maxclients": _option("maxclients", _count(1, U32_MAX, unsigned=True)),
     b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
     b"maxmemory-clients": _option("maxmemory_clients", memory_or_share, _bound_clients),
-    b"metrics-host": _told(lambda executor: _shown(executor.options.metrics_host)),
-    b"metrics-port": _told(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
-    b"metrics-streams": _told(lambda executor: b"%d" % executor.options.metrics_streams),
+    b"metrics-host": _current(lambda executor: _shown(executor.options.metrics_host)),
+    b"metrics-port": _current(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
+    b"metrics-streams": _current(lambda executor: b"%d" % executor.options.metrics_streams),
     b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
     b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
     b"notify-keyspace-events": ServerSetting(
@@ -357,7 +359,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
         _event_flags,
         _set_event_flags,
     ),
-    b"port": _told(lambda executor: b"%d" % executor.options.port),
+    b"port": _current(lambda executor: b"%d" % executor.options.port),
     b"proto-max-bulk-len": _option(
         "bulk_max", _memory(1 << 20, unsigned=False), _set_reader_limits
     ),
@@ -373,19 +375,19 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     ),
     b"shutdown-on-sigint": _fixed(b"default"),
     b"shutdown-on-sigterm": _fixed(b"default"),
-    b"supervised": _told(lambda executor: b"no"),
-    b"tcp-backlog": _told(lambda executor: b"511"),
+    b"supervised": _current(lambda executor: b"no"),
+    b"tcp-backlog": _current(lambda executor: b"511"),
     b"tcp-keepalive": _option("tcp_keepalive", _count(0, I32_MAX)),
     b"timeout": _option("timeout", _count(0, I32_MAX)),
-    b"tls-auth-clients": _told(lambda executor: _shown(executor.options.tls_auth_clients)),
-    b"tls-ca-cert-file": _told(lambda executor: _shown(executor.options.tls_ca_cert_file)),
-    b"tls-cert-file": _told(lambda executor: _shown(executor.options.tls_cert_file)),
-    b"tls-key-file": _told(lambda executor: _shown(executor.options.tls_key_file)),
-    b"tls-key-file-pass": _told(lambda executor: _shown(executor.options.tls_key_file_pass)),
-    b"tls-port": _told(lambda executor: b"%d" % executor.options.tls_port),
-    b"tls-protocols": _told(lambda executor: b""),
+    b"tls-auth-clients": _current(lambda executor: _shown(executor.options.tls_auth_clients)),
+    b"tls-ca-cert-file": _current(lambda executor: _shown(executor.options.tls_ca_cert_file)),
+    b"tls-cert-file": _current(lambda executor: _shown(executor.options.tls_cert_file)),
+    b"tls-key-file": _current(lambda executor: _shown(executor.options.tls_key_file)),
+    b"tls-key-file-pass": _current(lambda executor: _shown(executor.options.tls_key_file_pass)),
+    b"tls-port": _current(lambda executor: b"%d" % executor.options.tls_port),
+    b"tls-protocols": _current(lambda executor: b""),
     b"tracking-table-max-keys": _option("tracked_keys_max", _count(0, unsigned=True)),
-    b"unixsocket": _told(lambda executor: b""),
+    b"unixsocket": _current(lambda executor: b""),
 }
 """By name."""
 

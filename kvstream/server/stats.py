@@ -72,15 +72,15 @@ class Durations:
 
         A bound is left out if it has no more calls than the one before.
         """
-        bits, seen, told = _FIRST_BITS, 0, 0
+        bits, seen, shown = _FIRST_BITS, 0, 0
         for seconds, count in self._rows():
             while seconds * _NS > _bound(bits):
-                if seen > told:
+                if seen > shown:
                     yield _bound(bits) // 1000, seen
-                    told = seen
+                    shown = seen
                 bits += 1
             seen += count
-        if seen > told:
+        if seen > shown:
             yield _bound(bits) // 1000, seen
 
 

@@ -102,7 +102,7 @@ def test_a_target_without_functions_is_reported(tmp_path: Path) -> None:
     report = run(tmp_path / "store", tmp_path / "old.rdb", target_version="redis:6.2")
     assert report.functions.outcomes == {Outcome.SKIPPED: 1}
     refusal = "a function library was not copied: redis:6.2 has no functions"
-    assert report.functions.told == [refusal]
+    assert report.functions.reported == [refusal]
 
 
 def test_a_library_that_the_target_refuses_is_reported(target: RedisServer, tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_a_library_that_the_target_refuses_is_reported(target: RedisServer, tmp_
     put(tmp_path / "store", ONE, TWO)
     report = run(tmp_path / "store", target.url)
     assert report.functions.outcomes == {Outcome.SKIPPED: 1, Outcome.COPIED: 1}
-    assert report.functions.told == [
+    assert report.functions.reported == [
         "a function library was not copied: Function first already exists"
     ]
 

@@ -13,7 +13,7 @@ import pytest
 
 from kvstream import KVStreamError
 from kvstream.migration import Carried, Outcome, run, verify
-from kvstream.migration.runner import Told
+from kvstream.migration.runner import Progress
 from tests.cli.program import ENVIRONMENT
 from tests.migration.conftest import Start
 from tests.migration.filling import full
@@ -138,7 +138,7 @@ def test_what_was_changed_after_an_interruption_is_not_passed_over(
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(source.url, tmp_path / "store", told=Told(key=stop))
+        run(source.url, tmp_path / "store", progress=Progress(key=stop))
     client.xadd(done[0], {"a": 3}, "3-0")
     client.xgroup_create(done[1], "g", "0")
     report = run(source.url, tmp_path / "store")
@@ -159,7 +159,7 @@ def test_a_file_that_was_exchanged_after_an_interruption_is_read_from_its_beginn
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        run(file, tmp_path / "store", told=Told(key=stop))
+        run(file, tmp_path / "store", progress=Progress(key=stop))
     client.flushall()
     for number in range(3):
         client.xadd(f"s{number}", {"a": 2}, "1-0")

@@ -137,7 +137,7 @@ def test_a_key_that_is_there_and_differs_stays_unless_it_may_be_replaced(
     assert report.outcomes[Outcome.DIFFERENT] == 2
     assert not report.complete
     (orders,) = (each for each in report.noteworthy if each.key == b"orders")
-    assert ("entry 9999-0", "absent") in [(told.what, told.target) for told in orders.told]
+    assert ("entry 9999-0", "absent") in [(told.what, told.target) for told in orders.reported]
     assert run(source.url, tmp_path / "store", replace=True).outcomes[Outcome.REPLACED] == 2
     assert verify(source.url, tmp_path / "store").differences == []
 

@@ -86,13 +86,13 @@ def deliver(
     noack: bool,
     budget: Budget,
     room: int,
-    tell: bool,
+    with_idle: bool,
     fresh: Fresh,
     idle_ms: int | None = None,
 ) -> Sequence[Entry]:
     """Deliver up to ``count`` entries to a consumer, as the policy of the group says.
 
-    ``fresh`` delivers new ones. With ``tell`` entries have their idle time. Without a lease,
+    ``fresh`` delivers new ones. With ``with_idle`` entries have their idle time. Without a lease,
     ``idle_ms`` is the time after which pending entries are delivered again.
     """
     policy = group.policy
@@ -109,13 +109,13 @@ def deliver(
         has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
         if has_lapsed or _has_ready(txn, group):
             most = min(wanted, limits.total)
-            again = _Again(txn, stream, group, policy, budget, tell, most, room)
+            again = _Again(txn, stream, group, policy, budget, with_idle, most, room)
             given = again.deliver(name, member, noack, limits, lease_ms)
             wanted, room = min(wanted, len(given) + again.left), again.room
     rest = min(wanted - len(given), limits.total - len(given), limits.owned)
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         count = None if rest >= _ALL // 2 else rest
-        new = _new(txn, name, stream, group, member, count, noack, budget, room, tell, fresh)
+        new = _new(txn, name, stream, group, member, count, noack, budget, room, with_idle, fresh)
         limits.owned -= len(new)
         given = [*given, *new] if given else new
     if policy.limits:
@@ -165,16 +165,16 @@ def _new(
     noack: bool,
     budget: Budget,
     room: int,
-    tell: bool,
+    with_idle: bool,
     fresh: Fresh,
 ) -> Sequence[Entry]:
     """Deliver new entries."""
     assert group.policy is not None
     if group.policy.order_by:
         new = ordering.take_new(txn, name, stream, group, member, count, noack, budget, room)
-        return delivered_first(new) if tell else new
+        return delivered_first(new) if with_idle else new
     if _is_moved_back(txn, group):
-        return _not_pending(txn, name, stream, group, member, count, noack, budget, room, tell)
+        return _not_pending(txn, name, stream, group, member, count, noack, budget, room, with_idle)
     return fresh(count, room)
 
 
@@ -276,7 +276,7 @@ class _Again:
     group: GroupMeta
     policy: GroupPolicy
     budget: Budget
-    tell: bool
+    with_idle: bool
     left: int
     """How many may still be delivered."""
     room: int
@@ -357,7 +357,7 @@ class _Again:
                 self.left = 0
 
     def _shown(self, entry: Entry, run: Run) -> Entry:
-        idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.tell else None
+        idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.with_idle else None
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
     def _apply(self, name: bytes, member: ConsumerMeta, noack: bool) -> None:
@@ -400,7 +400,7 @@ def _not_pending(
     noack: bool,
     budget: Budget,
     room: int,
-    tell: bool,
+    with_idle: bool,
 ) -> list[Entry]:
     """Deliver new entries, and leave those that are pending to their consumers.
 
@@ -421,7 +421,7 @@ def _not_pending(
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
         free = [each for each, eid in zip(page, ids, strict=True) if eid not in pending]
-        if tell:
+        if with_idle:
             free = delivered_first(free)
         kept = free[: budget.take(free)]
         if len(kept) < len(free):

@@ -13,7 +13,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
 from kvstream.server.inert_settings import HIDDEN
 from kvstream.server.runtime.client import Client
-from kvstream.server.runtime.dispatch import Shown, told
+from kvstream.server.runtime.dispatch import Shown, redacted
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
 from kvstream.types.glob import matcher
 
@@ -111,5 +111,5 @@ def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _log_change(client: Client, argv: Argv) -> None:
     """Log a change of settings, without passwords."""
-    user, words = Shown([client.user.name]), Shown(told(list(argv)))
+    user, words = Shown([client.user.name]), Shown(redacted(list(argv)))
     _log.log(NOTICE, "%s, user %s: %s", client.address, user, words)

@@ -112,8 +112,8 @@ class Waits:
             shares = (client.user, first, shares) if attempt is wait.attempt else None
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
-        told = partial(self._delivered, client, wait)
-        waiter = Waiter(wait.names, attempt, told, shares, before_fsync=True, group=wait.group)
+        delivered = partial(self._delivered, client, wait)
+        waiter = Waiter(wait.names, attempt, delivered, shares, before_fsync=True, group=wait.group)
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
@@ -139,11 +139,11 @@ class Waits:
     def _delivered(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         """Answer a blocked client, in the executor's thread."""
         if self._server.in_turn:
-            self._tell(client, wait, outcome)
+            self._answer(client, wait, outcome)
         else:
-            self._server.post(partial(self._tell, client, wait, outcome))
+            self._server.post(partial(self._answer, client, wait, outcome))
 
-    def _tell(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
+    def _answer(self, client: Client, wait: Blocked, outcome: Outcome) -> None:
         if client.block is None or client.block.wait is not wait:
             return
         self.end(client)
@@ -154,7 +154,7 @@ class Waits:
             reply = internal_error(error)
         if isinstance(error, NoPermission):
             self._calls.deny(client, error.kind, error.object, client.user.name)
-        self._server.tell(client, reply)
+        self._server.answer_blocked(client, reply)
         if not client.paged and client not in self._server.ready:
             client.settle()
 
@@ -185,7 +185,7 @@ class Waits:
         outcome = Outcome(block.wait.expired)
         if error:
             outcome = Outcome(error=Unblocked("client unblocked via CLIENT UNBLOCK"))
-        self._tell(client, block.wait, outcome)
+        self._answer(client, block.wait, outcome)
         return True
 
     def due(self) -> float | None:
@@ -206,7 +206,7 @@ class Waits:
             if block.until is None or now < block.until:
                 retries.append(found)
             elif client.block is block and self._engine.cancel(block.waiter):
-                self._tell(client, block.wait, Outcome(block.wait.expired))
+                self._answer(client, block.wait, Outcome(block.wait.expired))
         if retries:
             self._try_again(retries)
 

@@ -148,7 +148,7 @@ class Server(Protocol):
         """Whether no other client has run a request in this turn."""
         ...
 
-    def tell(self, client: "Client", reply: Reply) -> None:
+    def answer_blocked(self, client: "Client", reply: Reply) -> None:
         """Answer a client that was blocked."""
         ...
 

@@ -144,12 +144,12 @@ _REDACTED = b"(redacted)"
 def monitor_line(client: Client, argv: Argv, in_script: bool = False) -> bytes:
     """Return the line of MONITOR for a client's request, or for a call of its script."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
-    shown = " ".join(quoted(word) for word in told(argv))
+    shown = " ".join(quoted(word) for word in redacted(argv))
     source = "lua" if in_script else client.address
     return f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n".encode("ascii")
 
 
-def told(argv: Argv) -> Argv:
+def redacted(argv: Argv) -> Argv:
     """Return a request with its passwords replaced."""
     word = argv[0].upper()
     shown = _SHOWN_WORDS.get(word)
@@ -310,9 +310,9 @@ class Calls:
         usage: Usage,
         trackers: Trackers,
         notifications: Notifications,
-        tell_monitors: Callable[[bytes], None],
+        send_to_monitors: Callable[[bytes], None],
     ) -> None:
-        """``tell_monitors`` sends a line to the MONITOR clients."""
+        """``send_to_monitors`` sends a line to the MONITOR clients."""
         self._options = options
         self.clock = clock
         rows = list(commands)
@@ -321,7 +321,7 @@ class Calls:
         self.slowlog = Slowlog(options.slowlog_length)
         self.latency = Latency()
         self.trackers, self.notifications = trackers, notifications
-        self._tell_monitors = tell_monitors
+        self._send_to_monitors = send_to_monitors
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
@@ -400,8 +400,8 @@ class Calls:
         """
         if name == "exec":
             client.end_queue()
-            told = error.text if error.code == "ERR" else f"{error.code} {error.text}"
-            error = ErrorReply("EXECABORT", f"Transaction discarded because of: {told}")
+            reason = error.text if error.code == "ERR" else f"{error.code} {error.text}"
+            error = ErrorReply("EXECABORT", f"Transaction discarded because of: {reason}")
         elif client.queue is not None:
             client.queue.failed = True
         self.statistics.rejected(error.code, name)
@@ -478,7 +478,7 @@ class Calls:
     def show(self, client: Client, argv: Argv) -> None:
         """Send a call to the MONITOR clients."""
         if self.monitors:
-            self._tell_monitors(monitor_line(client, argv, self.in_script))
+            self._send_to_monitors(monitor_line(client, argv, self.in_script))
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command without keys; its errors do not undo the turn."""
@@ -523,7 +523,7 @@ class Calls:
         self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
-        now, name, words = int(time.time()), client.name, told(argv)
+        now, name, words = int(time.time()), client.name, redacted(argv)
         self.slowlog.add(now, round(spent * _US), words, client.address, name)
         text = "a request of %s took %.3f ms: %s"
         self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Request(command, argv))

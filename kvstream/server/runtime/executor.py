@@ -43,7 +43,7 @@ from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
 from kvstream.server.runtime.pubsub import Message, PubSub
-from kvstream.server.runtime.reply_queue import Again, Operation, Outbox, Slot, told
+from kvstream.server.runtime.reply_queue import Again, Operation, Outbox, Slot, error_of
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
@@ -110,8 +110,12 @@ class Executor:
         self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        told = self.trackers, self.notifications, lambda line: self.pubsub.tell_monitors(line)
-        self.calls = Calls(self.options, every(commands), perf_counter, usage, *told)
+        listeners = (
+            self.trackers,
+            self.notifications,
+            lambda line: self.pubsub.send_to_monitors(line),
+        )
+        self.calls = Calls(self.options, every(commands), perf_counter, usage, *listeners)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors, self.latency = self.calls.monitors, self.calls.latency
         self.scripts = Scripts(self, self.calls, commands)
@@ -444,7 +448,7 @@ class Executor:
                 self._slots.append(Slot(client, ErrorReply.of(client.fault)))
                 client.closing = True
             elif client.leaving:
-                self._slots.append(Slot(client, None, told=False))  # closes the client
+                self._slots.append(Slot(client, None, is_sent=False))  # closes the client
                 client.closing = True
             else:
                 client.settle()
@@ -531,18 +535,18 @@ class Executor:
         if command.grows:
             turn.grows = True
         unit = partial(self.calls.answer, client, command, argv)
-        slot = self._run_unit(turn, client, unit, command.tells, not command.writes)
+        slot = self._run_unit(turn, client, unit, command.depends, not command.writes)
         if command.name in WATCHES:
             slot.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(
-        self, turn: Turn, client: Client, unit: Operation, keeps: bool, reads: bool
+        self, turn: Turn, client: Client, unit: Operation, depends: bool, reads: bool
     ) -> Slot:
-        told = client.answers is Answers.ON or None  # an EXEC may change the mode
-        slot = Slot(client, None, unit, client.db, client.protocol, keeps, told, reads)
+        is_sent = client.answers is Answers.ON or None  # an EXEC may change the mode
+        slot = Slot(client, None, unit, client.db, client.protocol, depends, is_sent, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if not told or type(reply) in _HOLDING or turn.txn.signals:
+        if not is_sent or type(reply) in _HOLDING or turn.txn.signals:
             self._settle(turn, slot)  # most requests do not need it
         return slot
 
@@ -589,7 +593,7 @@ class Executor:
             self._turn = None
         slots, self._slots = self._slots, []
         if not isinstance(slot.reply, Stepwise):
-            if not (isinstance(slot.reply, Paged) and slot.told):
+            if not (isinstance(slot.reply, Paged) and slot.is_sent):
                 slot.client.paged = False
             if not slot.client.paged and slot.client.block is None:
                 self.ready[slot.client] = None
@@ -604,7 +608,7 @@ class Executor:
             self.notifications.publish(turn.txn)
         sequence = turn.commit()
         if turn.served:
-            turn.tell(sequence)
+            turn.deliver(sequence)
         slots, self._slots = self._slots, []
         if slots:
             self.outbox.send(sequence, slots)
@@ -631,7 +635,7 @@ class Executor:
             elif slot.unit is None:
                 self._slots.append(slot)
             elif is_unknown and not slot.reads:
-                slot.reply = told(failure)
+                slot.reply = error_of(failure)
                 slot.is_wanted()
                 self._slots.append(slot)
             else:
@@ -682,7 +686,7 @@ class Executor:
             if turn.txn.events:
                 self.notifications.publish(turn.txn)
             sequence = turn.commit()
-            turn.tell(sequence)
+            turn.deliver(sequence)
             return sequence
         except TurnFailed as failure:
             if client.block is not None:
@@ -691,7 +695,7 @@ class Executor:
                 self._take_back(client)
             self.works.forget(client)
             self.paging.release(client)
-            slot.reply = told(failure)
+            slot.reply = error_of(failure)
             slot.is_wanted()
             self._slots = [slot]
             return self.engine.seen_sequence
@@ -728,12 +732,12 @@ class Executor:
 
     # --- replies --------------------------------------------------------------------------------
 
-    def _answer(self, client: Client, reply: Reply, keeps: bool = False) -> None:
+    def _answer(self, client: Client, reply: Reply, depends: bool = False) -> None:
         # Pushes are sent in every mode of CLIENT REPLY.
-        told, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
+        is_sent, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
         if type(reply) is Paged:
-            client.paged = told
-        self._slots.append(Slot(client, reply, None, 0, protocol, keeps, told))
+            client.paged = is_sent
+        self._slots.append(Slot(client, reply, None, 0, protocol, depends, is_sent))
 
     def _deliver(self, message: Message) -> None:
         """Send a message with the replies of this thread's turn, or else at once."""
@@ -784,14 +788,14 @@ class Executor:
         others = any(kept.client is not client for kept in self._slots)
         return not (others or self._appends.waiting)
 
-    def tell(self, client: Client, reply: Reply) -> None:
+    def answer_blocked(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""
         if isinstance(reply, ErrorReply):
             self.statistics.failed(client.last_command, reply.code)
         if self.in_turn:
-            self._answer(client, reply, keeps=True)
+            self._answer(client, reply, depends=True)
             return
         slots, self._slots = self._slots, []
-        self._answer(client, reply, keeps=True)
+        self._answer(client, reply, depends=True)
         self.outbox.send(self.engine.seen_sequence, self._slots)
         self._slots = slots

@@ -289,7 +289,7 @@ class Pipelines:
 
     def _slot(self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer) -> Slot:
         unit = partial(self._calls.answer, pipeline.client, command, argv)
-        kind = command.tells, True, not command.writes
+        kind = command.depends, True, not command.writes
         return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
 
 

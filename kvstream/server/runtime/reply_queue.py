@@ -130,9 +130,9 @@ class Slot:
     db: int = 0
     protocol: int = 0
     """That of the request; 0: that of the client when the reply is written."""
-    keeps: bool = True
+    depends: bool = True
     """It depends on the store: if the fsync fails it is replaced by an error."""
-    told: bool | None = None
+    is_sent: bool | None = None
     """Whether it is written, by CLIENT REPLY; None: not decided yet."""
     reads: bool = False
     """The unit does not write, but may delete what has expired."""
@@ -140,7 +140,7 @@ class Slot:
     def encoded(self) -> bytes:
         """Return the encoded reply; empty if nothing is written."""
         reply = self.reply
-        if self.told is False or type(reply) in _UNWRITTEN:
+        if self.is_sent is False or type(reply) in _UNWRITTEN:
             return b""
         protocol = self.protocol or self.client.protocol
         try:
@@ -150,9 +150,9 @@ class Slot:
 
     def is_wanted(self) -> bool:
         """Return whether the reply is written; decided once, since CLIENT REPLY SKIP counts."""
-        if self.told is None:
-            self.told = self.client.wants_next()
-        return self.told
+        if self.is_sent is None:
+            self.is_sent = self.client.wants_next()
+        return self.is_sent
 
     def memory(self) -> int:
         """Return the bytes that the reply takes while it waits."""
@@ -160,7 +160,7 @@ class Slot:
 
     def fail(self, error: ErrorReply) -> None:
         """Replace a reply that depends on the store by the error of the fsync."""
-        if self.keeps and not isinstance(self.reply, Blocked | ErrorReply):
+        if self.depends and not isinstance(self.reply, Blocked | ErrorReply):
             self.reply = error
 
 
@@ -243,7 +243,7 @@ class Outbox:
             self.held -= size
             if error is not None:
                 for slot in slots:
-                    if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
+                    if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
                         self._paging.release(slot.client)
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
@@ -290,7 +290,7 @@ class Outbox:
 
     def _begin_pages(self, slot: Kept) -> None:
         """Begin to stream a long reply after the replies before it."""
-        if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.told:
+        if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
@@ -336,7 +336,7 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
     client.send(b"".join(replies) if isinstance(replies, list) else replies)
 
 
-def told(failure: TurnFailed) -> ErrorReply:
+def error_of(failure: TurnFailed) -> ErrorReply:
     """Return the error reply for a failed unit; raise what is no Exception."""
     cause = failure.__cause__
     if isinstance(cause, DataError):

@@ -239,7 +239,7 @@ def _invalidation(client: Client, keys: Reply) -> Slot:
 
 def _said(client: Client, message: Reply) -> Slot:
     # Not a reply: no error may replace it.
-    return Slot(client, message, protocol=client.protocol, keeps=False, told=True)
+    return Slot(client, message, protocol=client.protocol, depends=False, is_sent=True)
 
 
 def shown(trackers: Trackers) -> Mapping[str, int]:

@@ -206,7 +206,7 @@ class Appends:
         assert isinstance(kept, Burst)
         client, db = kept.client, database_of(kept.prefix or kept.client.prefix)
         return [
-            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, told=True)
+            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, is_sent=True)
             for argv in requests_of(kept)
         ]
 

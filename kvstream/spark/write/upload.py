@@ -35,12 +35,12 @@ class Upload(NamedTuple):
 def begin(client: Any, keys: Iterable[bytes]) -> Upload | None:
     """Begin a load into streams; return None if the server cannot, or not for this user."""
     try:
-        told = members(Connection(client).do(COMMAND, "TICKET", *keys))
+        reply = members(Connection(client).do(COMMAND, "TICKET", *keys))
     except WrongType:
         raise
     except RequestError:  # an unknown command, or NOPERM
         return None
-    return Upload(told["load"], unpack_ticket(told["ticket"]))
+    return Upload(reply["load"], unpack_ticket(reply["ticket"]))
 
 
 def discard(client: Any, upload: Upload) -> None:
@@ -89,5 +89,5 @@ def commit(
     words: list[bytes | str | int] = [] if mark is None else ["MARK", *mark]
     for each in sent:
         words += ["PART", each.path, each.digest, "GIVEN" if each.given else "ALLOTTED"]
-    told = members(Connection(client).do(COMMAND, "COMMIT", upload.load, *words))
-    return bool(told["applied"]), told["entries"]
+    reply = members(Connection(client).do(COMMAND, "COMMIT", upload.load, *words))
+    return bool(reply["applied"]), reply["entries"]
