@@ -14,8 +14,9 @@ from kvstream.errors import Corruption, KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 
-EXPIRE_KEYS = 100
-"""Keys deleted in one commit, so that the lock is never held for long."""
+EXPIRE_KEYS, EXPIRE_KEYS_MAX = 100, 400
+"""Keys deleted in one commit, so that the lock is never held for long. Under load the thread waits
+longer for the lock than a commit takes, so steps that follow each other at once are larger."""
 EXPIRE_PAUSE_S = 0.1
 """Pause between two cycles: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
@@ -95,9 +96,9 @@ class Expiry(threading.Thread):
             self._try_at = monotonic() + FAILED_PAUSE_S
 
     def _repeat(self, step: _Step) -> None:
-        while self._commit(step, EXPIRE_KEYS) == EXPIRE_KEYS:
-            if self._closes_within(EXPIRE_STEP_PAUSE_S):
-                return
+        keys = EXPIRE_KEYS
+        while self._commit(step, keys) == keys and not self._closes_within(EXPIRE_STEP_PAUSE_S):
+            keys = min(2 * keys, EXPIRE_KEYS_MAX)
 
     def _find_damage(self) -> None:
         """Delete key by key, and count the damaged keys at the head of the index.

@@ -155,6 +155,7 @@ def test_damaged_keys_do_not_keep_others_from_expiring(
 def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(expiry, "EXPIRE_KEYS_MAX", expiry.EXPIRE_KEYS)
     store = open_store("own")
     begun: list[bytes] = []
     page = Batch.page
@@ -180,6 +181,23 @@ def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     until(lambda: store.size() == 1, "the key that expires first to be deleted")
     clock.advance(15_000)
     until(lambda: store.size() == 0, "the other key to be deleted")
+
+
+def test_steps_that_follow_at_once_delete_more_keys() -> None:
+    left, steps = 2000, []
+
+    def commit(step: object, keys: int) -> int:
+        nonlocal left
+        steps.append(keys)
+        done = min(keys, left)
+        left -= done
+        return done
+
+    thread = expiry.Expiry(commit)
+    thread.start()
+    until(lambda: not left, "all keys to be deleted")
+    thread.stop()
+    assert steps[:8] == [100, 200, 400, 400, 400, 400, 400, 100]
 
 
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
