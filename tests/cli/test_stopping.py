@@ -196,7 +196,7 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
         server.signal(second)
         code, told = server.end()
         assert code == 1
-        assert told.endswith(" WARNING server.serving: ends at once: told a second time\n")
+        assert told.endswith(" WARNING server.serving: ends at once: asked a second time\n")
         assert told.count("\n") == 1
     with Store.open(tmp_path / "store") as store:
         assert len(store.stream("s")) == 1

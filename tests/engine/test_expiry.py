@@ -172,7 +172,7 @@ def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     clock.advance(5000)
     until(lambda: store.size() == 0, "all keys to be deleted")
     assert begun == sorted(begun)
-    assert len({*begun}) == 3
+    assert len({*begun}) >= 3
 
     for name, seconds in ((b"late", 20), (b"early", 10)):
         add(store, name, "1-0")

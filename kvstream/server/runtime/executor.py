@@ -110,11 +110,7 @@ class Executor:
         self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        listeners = (
-            self.trackers,
-            self.notifications,
-            lambda line: self.pubsub.send_to_monitors(line),
-        )
+        listeners = self.trackers, self.notifications, lambda line: self.pubsub.to_monitors(line)
         self.calls = Calls(self.options, every(commands), perf_counter, usage, *listeners)
         self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
         self.monitors, self.latency = self.calls.monitors, self.calls.latency

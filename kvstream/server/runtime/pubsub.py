@@ -182,7 +182,7 @@ class PubSub:
             self._deliver(Message([(head + body, clients) for head, clients in route.heads]))
         return route.receivers
 
-    def send_to_monitors(self, line: bytes) -> None:
+    def to_monitors(self, line: bytes) -> None:
         """Send a line to the MONITOR clients with the replies of this turn."""
         self.is_used = True
         self._deliver(Message([(line, tuple(self._monitors))]))

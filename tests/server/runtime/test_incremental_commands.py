@@ -542,7 +542,6 @@ def test_a_long_command_that_has_ended_leaves_nothing_for_the_garbage_collector(
     monkeypatch.setattr(thresholds, "STEP_NAMES", 2)
     fill(ann)
     ann.ask(*READ, "COUNT", "200", "STREAMS", "s", ">")
-    gc.collect()
     gc.disable()
     try:
         worker.begin(*words)

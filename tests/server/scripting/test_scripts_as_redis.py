@@ -134,6 +134,7 @@ return redis.error_reply()
 return redis.error_reply(1)
 return redis.error_reply('a\r\nb c')
 return redis.status_reply('x')
+return {redis.status_reply('x\0y'), redis.error_reply('x\0y'), {ok='\0'}, {big_number='1\0002'}}
 return redis.status_reply()
 return redis.sha1hex('x')
 return redis.sha1hex('')

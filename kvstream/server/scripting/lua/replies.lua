@@ -100,6 +100,10 @@ local function one_line(text)
   return (text:gsub('[\r\n]', ' '))
 end
 
+local function c_line(text) -- up to a zero byte, where a text of C ends
+  return one_line(match(text, '^[^%z]*'))
+end
+
 local function integer(number)
   if number ~= number or number >= 2 ^ 63 or number < -2 ^ 63 then return '-9223372036854775808' end
   number = number < 0 and ceil(number) or floor(number)
@@ -136,9 +140,9 @@ local function encode(result, protocol, resp, size_max)
     if depth > DEPTH_MAX then return put('-ERR reached lua stack limit\r\n') end
     t = shown[t] or t
     local found = rawget(t, 'err')
-    if type(found) == 'string' then return put('-' .. one_line(found) .. '\r\n') end
+    if type(found) == 'string' then return put('-' .. c_line(found) .. '\r\n') end
     found = rawget(t, 'ok')
-    if type(found) == 'string' then return put('+' .. one_line(found) .. '\r\n') end
+    if type(found) == 'string' then return put('+' .. c_line(found) .. '\r\n') end
     found = rawget(t, 'double')
     if type(found) == 'number' then
       local text = found == 0 and format('%.0f', found) or found == found and number_text(found) or 'nan'
