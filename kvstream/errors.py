@@ -88,6 +88,11 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
     return f": did you mean {shown(by_case[found[0]])}?" if found else ""
 
 
+def no_choice(text: str, value: object, known: Iterable[str]) -> "InvalidArgument":
+    """Return the error for a value that is none of some words, with the word most like it."""
+    return InvalidArgument(text).with_detail(f"{shown(value)}{nearest(str(value), known)}")
+
+
 def advise(text: str) -> None:
     """Warn about the line of the caller's program that called kvstream."""
     frame: FrameType | None = sys._getframe(1)

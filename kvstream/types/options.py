@@ -7,7 +7,7 @@ from enum import StrEnum
 from functools import cache
 from pathlib import Path
 
-from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.errors import InvalidArgument, no_choice
 
 MEGABYTE = 1 << 20
 
@@ -170,9 +170,7 @@ class RefPolicy(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("a policy is one of KEEPREF, DELREF or ACKED").with_detail(
-            f"{shown(value)}{nearest(str(value), cls)}"
-        )
+        raise no_choice("a policy is one of KEEPREF, DELREF or ACKED", value, cls)
 
 
 class NackMode(StrEnum):
@@ -187,6 +185,4 @@ class NackMode(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("mode must be SILENT, FAIL, or FATAL").with_detail(
-            f"{shown(value)}{nearest(str(value), cls)}"
-        )
+        raise no_choice("mode must be SILENT, FAIL, or FATAL", value, cls)

@@ -24,7 +24,7 @@ from kvstream.errors import (
     IDsExhausted,
     InvalidArgument,
     NoSuchKey,
-    nearest,
+    no_choice,
     quoted,
     shown,
 )
@@ -64,9 +64,7 @@ class Misfire(StrEnum):
 
     @classmethod
     def _missing_(cls, value: object) -> None:
-        raise InvalidArgument("the misfire rule must be SKIP, ONCE, or ALL").with_detail(
-            f"{shown(value)}{nearest(str(value), cls)}"
-        )
+        raise no_choice("the misfire rule must be SKIP, ONCE, or ALL", value, cls)
 
 
 class Schedule(NamedTuple):
