@@ -452,26 +452,40 @@ class Catalog:
         """Return whether a flush deleted a generation's keys from a database, given as stored."""
         return generation < self.flushed.of(txn, stored_db).bound
 
-    def drop_gone(self, txn: Txn, name: bytes, swept: bool = False) -> None:
-        """Delete the rows that a deleted key left under a stored name; with ``swept`` all of
-        them."""
-        gone = self.unlinked.known(txn) or (
+    def drop_gone(self, txn: Txn, name: bytes) -> None:
+        """Delete the rows that a deleted key left under a stored name."""
+        if self.unlinked.known(txn) or (
             self.flushed.unswept(txn) and self.flushed.of(txn, database_of(name)).bound
-        )
-        record = txn.batch.get(_METADATA, stream_row(name)) if gone else None
+        ):
+            key = self.gone(txn, name, txn.batch.get(_METADATA, stream_row(name)))
+            if key is not None:
+                self.drop_rows_of(txn, key)
+
+    def gone(self, txn: Txn, name: bytes, record: bytes | None) -> Key | None:
+        """Return the deleted key that left this record under a stored name, None for no such key.
+
+        A record that cannot be read is deleted; check reports its other rows, which belong to none.
+        """
         if record is None:
-            return
+            return None
         try:
             key = decode_key(name, record)
-            if self.is_gone(txn, key):
-                if isinstance(key, StreamMeta) and not self._is_flushed(txn, key):
-                    catch_up(txn.batch, key)
-                if isinstance(key, StreamMeta) and swept:
-                    self.drop_stream(txn, key)
-                else:
-                    self.drop(txn, key)
-        except Corruption:  # rows that cannot be found belong to no key; check reports them
+        except Corruption:
             txn.batch.delete(_METADATA, stream_row(name))
+            return None
+        return key if self.is_gone(txn, key) else None
+
+    def drop_rows_of(self, txn: Txn, key: Key, swept: bool = False) -> None:
+        """Delete the rows of a deleted key, with ``swept`` all of them, otherwise as ``drop``."""
+        try:
+            if isinstance(key, StreamMeta) and not self._is_flushed(txn, key):
+                catch_up(txn.batch, key)
+            if isinstance(key, StreamMeta) and swept:
+                self.drop_stream(txn, key)
+            else:
+                self.drop(txn, key)
+        except Corruption:  # rows that cannot be found belong to no key; check reports them
+            txn.batch.delete(_METADATA, key.row)
 
     # --- groups and consumers -------------------------------------------------------------------
 

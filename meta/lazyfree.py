@@ -17,7 +17,7 @@ streams that one commit deletes together, once they have very many groups. This 
 rows; the catalog knows what a key leaves behind.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from struct import Struct, iter_unpack, pack
 from struct import error as StructError
 from typing import NamedTuple
@@ -43,9 +43,8 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.strings import decode_key
 from kvstream.meta.txn import Txn
-from kvstream.storage.batch import Family
+from kvstream.storage.batch import Family, Row
 
 _METADATA = Family.METADATA
 _BOUNDS = Struct(">QQ")
@@ -247,14 +246,11 @@ def sweep(txn: Txn, limit: int) -> int:
     for db in flushed.unswept(txn):
         txn.frees = True
         bound, swept = flushed.of(txn, db)
-        lower, upper = scan_row(db, swept), scan_row(db, bound)
-        page = txn.batch.page(_METADATA, lower, upper, left)
-        for row, key in page:
-            if _waits(txn, qualified(db, key)):
-                flushed.put(txn, db, Bounds(bound, U64.unpack_from(row, 3)[0]))
-                return limit
-            txn.batch.delete(_METADATA, row)
-            txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
+        page = txn.batch.page(_METADATA, scan_row(db, swept), scan_row(db, bound), left)
+        waiting = _drop_listed(txn, db, page)
+        if waiting is not None:
+            flushed.put(txn, db, Bounds(bound, U64.unpack_from(waiting, 3)[0]))
+            return limit
         left -= len(page)
         if left == 0:
             flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
@@ -279,35 +275,45 @@ def _sweep_unlinked(txn: Txn) -> int | None:
     txn.frees = True
     db, generations = taken
     rows = [scan_row(db, generation) for generation in generations]
-    for row, key in zip(rows, txn.batch.get_many(_METADATA, rows), strict=True):
-        if key is not None:  # the name has not been reused
-            if _waits(txn, qualified(db, key)):
-                return None
-            txn.batch.delete(_METADATA, row)
-            txn.catalog.drop_gone(txn, qualified(db, key), swept=True)
+    keys = zip(rows, txn.batch.get_many(_METADATA, rows), strict=True)
+    listed = [(row, key) for row, key in keys if key is not None]  # else the name is reused
+    if _drop_listed(txn, db, listed) is not None:
+        return None
     unlinked.swept(txn, db, generations)
     return len(generations)
 
 
-def _waits(txn: Txn, name: bytes) -> bool:
-    """Return whether a deleted key, by stored name, has more groups than a commit may delete.
+def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bytes | None:
+    """Delete what keys of a database have left, given by their rows for SCAN.
+
+    Return the first row whose key has more groups than this commit may delete, None for no such.
+    """
+    catalog = txn.catalog
+    names = [qualified(db, key) for _, key in listed]
+    records = txn.batch.get_many(_METADATA, [stream_row(name) for name in names])
+    for (row, _), name, record in zip(listed, names, records, strict=True):
+        key = catalog.gone(txn, name, record)
+        if isinstance(key, StreamMeta) and key.groups_count and _waits(txn, key):
+            return row
+        txn.batch.delete(_METADATA, row)
+        if key is not None:
+            catalog.drop_rows_of(txn, key, swept=True)
+    return None
+
+
+def _waits(txn: Txn, stream: StreamMeta) -> bool:
+    """Return whether a deleted stream has more groups than this commit may delete.
 
     Some groups are deleted of a stream that has more than any commit may.
     """
-    record = txn.batch.get(_METADATA, stream_row(name))
-    stream = None
+    dropped = txn.groups_dropped + stream.groups_count
+    if dropped <= GROUPS_TOGETHER:
+        txn.groups_dropped = dropped
+        return False
     try:
-        stream = None if record is None else decode_key(name, record)
-        if not isinstance(stream, StreamMeta) or not txn.catalog.is_gone(txn, stream):
-            return False
-        dropped = txn.groups_dropped + stream.groups_count
-        if dropped <= GROUPS_TOGETHER or not stream.groups_count:
-            txn.groups_dropped = dropped
-            return False
         return txn.groups_dropped > 0 or _drop_groups(txn, stream) == GROUPS_TOGETHER
     except Corruption:  # it is deleted as a whole, as far as it can be read
-        if isinstance(stream, StreamMeta):
-            txn.forget_stream(stream)
+        txn.forget_stream(stream)
         return False
 
 

@@ -7,7 +7,7 @@ the snapshot requests of readers in other processes, and frees the space of dele
 import threading
 from collections.abc import Callable
 from functools import partial
-from time import monotonic
+from time import monotonic, thread_time
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError
@@ -21,6 +21,10 @@ EXPIRE_PAUSE_S = 0.1
 """Pause between two cycles: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
 """Pause between commits: the lock is not fair, and other threads get it only in a pause."""
+
+SWEEP_REST = 3
+"""How many times the processor time of a sweep's commit the pause after it takes. Deleted keys are
+gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry does."""
 
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
@@ -71,7 +75,7 @@ class Expiry(threading.Thread):
             self._before()
             if monotonic() >= self._rests_until:
                 self._try(self._delete_expired)
-                self._try(partial(self._repeat, keyspace.sweep))
+                self._try(partial(self._repeat, keyspace.sweep, SWEEP_REST))
             urgent = self._needs_space() and monotonic() >= self._rests_until
             if urgent or monotonic() >= self._reclaim_at:
                 self._try(self._reclaim)
@@ -95,10 +99,14 @@ class Expiry(threading.Thread):
             self._find_damage()
             self._try_at = monotonic() + FAILED_PAUSE_S
 
-    def _repeat(self, step: _Step) -> None:
-        keys = EXPIRE_KEYS
-        while self._commit(step, keys) == keys and not self._closes_within(EXPIRE_STEP_PAUSE_S):
-            keys = min(2 * keys, EXPIRE_KEYS_MAX)
+    def _repeat(self, step: _Step, rest: int = 0) -> None:
+        """Run steps until one has less to do; pause after each for ``rest`` times its processor
+        time."""
+        keys, began = EXPIRE_KEYS, thread_time()
+        while self._commit(step, keys) == keys:
+            if self._closes_within(max(EXPIRE_STEP_PAUSE_S, rest * (thread_time() - began))):
+                return
+            keys, began = min(2 * keys, EXPIRE_KEYS_MAX), thread_time()
 
     def _find_damage(self) -> None:
         """Delete key by key, and count the damaged keys at the head of the index.

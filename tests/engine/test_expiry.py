@@ -1,6 +1,8 @@
 """What the engine does besides: expiring keys in its own thread, and keeping memory bounded."""
 
 from collections.abc import Iterator
+from itertools import pairwise
+from time import monotonic, thread_time
 
 import pytest
 
@@ -8,6 +10,7 @@ from kvstream import ManualClock, NoGroup, Store, StoreFull
 from kvstream.engine import expiry
 from kvstream.layout.keys import EXPIRY_TAG, qualified, stream_row
 from kvstream.meta import catalog
+from kvstream.operations import keyspace
 from kvstream.storage.batch import Batch, Family
 from tests.engine.waiting import add
 from tests.opening import Stores
@@ -198,6 +201,26 @@ def test_steps_that_follow_at_once_delete_more_keys() -> None:
     until(lambda: not left, "all keys to be deleted")
     thread.stop()
     assert steps[:8] == [100, 200, 400, 400, 400, 400, 400, 100]
+
+
+def test_a_sweep_rests_for_three_times_the_processor_time_of_each_commit() -> None:
+    spans: list[tuple[float, float]] = []
+
+    def commit(step: object, keys: int) -> int:
+        if step is not keyspace.sweep or len(spans) == 3:
+            return 0
+        began, until_s = monotonic(), thread_time() + 0.02
+        while thread_time() < until_s:
+            pass
+        spans.append((began, monotonic()))
+        return keys
+
+    thread = expiry.Expiry(commit)
+    thread.start()
+    until(lambda: len(spans) == 3, "three commits")
+    thread.stop()
+    pauses = [later[0] - earlier[1] for earlier, later in pairwise(spans)]
+    assert min(pauses) >= 3 * 0.02
 
 
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
