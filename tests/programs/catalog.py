@@ -6,6 +6,8 @@ from tests.programs import (
     iredis,
     limits,
     npm,
+    phpredis,
+    redis_exporter,
     redis_py,
     redis_sentinel,
     taskiq_redis,
@@ -22,7 +24,9 @@ PROGRAMS: tuple[Program, ...] = (
     *django_redis.PROGRAMS,
     *walrus.PROGRAMS,
     *npm.PROGRAMS,
+    *phpredis.PROGRAMS,
     *iredis.PROGRAMS,
     *redis_sentinel.PROGRAMS,
+    *redis_exporter.PROGRAMS,
     *tcl.PROGRAMS,
 )

@@ -119,7 +119,7 @@ def _write_source_lists(folder: Path) -> None:
 
 
 def debian_source(package: str) -> Path:
-    """Return the unpacked original source of a package of Debian.
+    """Return the unpacked original source of a package of Debian: its one folder, or what has all.
 
     The lists of source packages stand in a folder of their own: the system's stay as they are.
     """
@@ -146,5 +146,5 @@ def debian_source(package: str) -> Path:
             packed.extractall(folder / "source", filter="data")
 
     folder = _install(f"{package}-debian", (package,), make)
-    (unpacked,) = (folder / "source").iterdir()
-    return unpacked
+    unpacked = list((folder / "source").iterdir())
+    return unpacked[0] if len(unpacked) == 1 else folder / "source"
