@@ -16,15 +16,15 @@ from kvstream.operations import keyspace
 
 EXPIRE_KEYS, EXPIRE_KEYS_MAX = 100, 400
 """Keys deleted in one commit, so that the lock is never held for long. Under load the thread waits
-longer for the lock than a commit takes, so steps that follow each other at once are larger."""
+longer for the lock than a commit takes, so its steps are larger then."""
 EXPIRE_PAUSE_S = 0.1
 """Pause between two cycles: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
 """Pause between commits: the lock is not fair, and other threads get it only in a pause."""
-
-SWEEP_REST = 3
-"""How many times the processor time of a sweep's commit the pause after it takes. Deleted keys are
-gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry does."""
+EXPIRE_REST, SWEEP_REST = 1, 3
+"""How many times the processor time of a commit belongs to others, before it or after it. Deleted
+keys are gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry
+does. Expired keys take half of one: very many may come."""
 
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
@@ -94,19 +94,31 @@ class Expiry(threading.Thread):
         if self._damaged and monotonic() >= self._try_at:
             self._damaged = 0
         try:
-            self._repeat(partial(keyspace.delete_expired, skip=self._damaged))
+            self._repeat(partial(keyspace.delete_expired, skip=self._damaged), EXPIRE_REST)
         except Corruption:
             self._find_damage()
             self._try_at = monotonic() + FAILED_PAUSE_S
 
-    def _repeat(self, step: _Step, rest: int = 0) -> None:
-        """Run steps until one has less to do; pause after each for ``rest`` times its processor
-        time."""
-        keys, began = EXPIRE_KEYS, thread_time()
-        while self._commit(step, keys) == keys:
-            if self._closes_within(max(EXPIRE_STEP_PAUSE_S, rest * (thread_time() - began))):
+    def _repeat(self, step: _Step, rest: int) -> None:
+        """Run steps until one has less to do.
+
+        Others have the lock for ``rest`` times the processor time of each, while the thread waits
+        for it or in a pause after the commit.
+        """
+        keys, worked, waited = EXPIRE_KEYS, 0.0, 0.0
+
+        def commit() -> int:
+            nonlocal worked, waited
+            began, worked_before = monotonic(), thread_time()
+            done = self._commit(step, keys)
+            worked = thread_time() - worked_before
+            waited = monotonic() - began - worked
+            return done
+
+        while commit() == keys:
+            if self._closes_within(max(EXPIRE_STEP_PAUSE_S, rest * worked - waited)):
                 return
-            keys, began = min(2 * keys, EXPIRE_KEYS_MAX), thread_time()
+            keys = min(2 * keys, EXPIRE_KEYS_MAX) if waited > worked else EXPIRE_KEYS
 
     def _find_damage(self) -> None:
         """Delete key by key, and count the damaged keys at the head of the index.

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from itertools import pairwise
-from time import monotonic, thread_time
+from time import monotonic, sleep, thread_time
 
 import pytest
 
@@ -17,6 +17,8 @@ from tests.opening import Stores
 from tests.patience import until
 
 STREAMS_MAX = 10
+WORKED_S = 0.02
+"""The processor time of a commit."""
 
 
 @pytest.fixture
@@ -186,11 +188,12 @@ def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     until(lambda: store.size() == 0, "the other key to be deleted")
 
 
-def test_steps_that_follow_at_once_delete_more_keys() -> None:
-    left, steps = 2000, []
+def test_steps_that_wait_for_the_lock_delete_more_keys() -> None:
+    left, steps, waits = 2000, [], [0.02] * 5
 
     def commit(step: object, keys: int) -> int:
         nonlocal left
+        sleep(waits.pop() if waits else 0)
         steps.append(keys)
         done = min(keys, left)
         left -= done
@@ -200,27 +203,27 @@ def test_steps_that_follow_at_once_delete_more_keys() -> None:
     thread.start()
     until(lambda: not left, "all keys to be deleted")
     thread.stop()
-    assert steps[:8] == [100, 200, 400, 400, 400, 400, 400, 100]
+    assert steps[:6] == [100, 200, 400, 400, 400, 400]
+    assert steps[6] in (100, 400)  # a wait for the interpreter counts too
 
 
-def test_a_sweep_rests_for_three_times_the_processor_time_of_each_commit() -> None:
-    spans: list[tuple[float, float]] = []
+def test_a_sweep_takes_a_quarter_of_a_core() -> None:
+    begun: list[float] = []
 
     def commit(step: object, keys: int) -> int:
-        if step is not keyspace.sweep or len(spans) == 3:
+        if step is not keyspace.sweep or len(begun) == 3:
             return 0
-        began, until_s = monotonic(), thread_time() + 0.02
+        begun.append(monotonic())
+        until_s = thread_time() + WORKED_S
         while thread_time() < until_s:
             pass
-        spans.append((began, monotonic()))
         return keys
 
     thread = expiry.Expiry(commit)
     thread.start()
-    until(lambda: len(spans) == 3, "three commits")
+    until(lambda: len(begun) == 3, "three commits")
     thread.stop()
-    pauses = [later[0] - earlier[1] for earlier, later in pairwise(spans)]
-    assert min(pauses) >= 3 * 0.02
+    assert min(later - earlier for earlier, later in pairwise(begun)) >= 4 * WORKED_S
 
 
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
