@@ -24,9 +24,8 @@ from kvstream.cli.tables import (
     size,
     time_of,
 )
-from kvstream.operations.info import FULL_COUNT
-from kvstream.storage.directory import LAYOUT_VERSION
 from kvstream.types.ids import StreamID
+from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import Entry, GroupDetail
 from kvstream.version import VERSION
 
@@ -222,6 +221,8 @@ def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
 @output_options
 def version(out: Output) -> None:
     """Show the versions of kvstream and its dependencies."""
+    from kvstream.storage.directory import LAYOUT_VERSION  # with RocksDB: not for a help text
+
     try:
         engine = version_of("rocksdict")
     except PackageNotFoundError:  # installed without its metadata

@@ -1,6 +1,9 @@
 """``check``, ``recover``, ``checkpoint`` and ``compact``: maintenance of a store."""
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
@@ -9,8 +12,9 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
 from kvstream.cli.session import ServerSession, Session, wait_for_store
 from kvstream.cli.tables import Column, plural, size
-from kvstream.storage.database import RecoveryReport
-from kvstream.storage.database import recover as recover_store
+
+if TYPE_CHECKING:
+    from kvstream.storage.database import RecoveryReport
 
 _FAULTS = (
     Column("place", "place", wraps=True),
@@ -98,6 +102,8 @@ def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
     and the exit code is 4 if there are any. With --accept-loss they are lost for good; the damaged
     logs are kept beside the store. A store with damaged tables must be restored from a checkpoint.
     """
+    from kvstream.storage.database import recover as recover_store  # not for a help text
+
     path = session.path
     report = wait_for_store(
         path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss)

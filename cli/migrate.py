@@ -1,8 +1,11 @@
 """``migrate plan``, ``run``, ``verify`` and ``status``: move streams from any place to any place.
 
 A password comes from a file, the environment or a prompt. A password in a URL works too, but other
-users of the machine can see it: the command warns.
+users of the machine can see it: the command warns. The migration is imported by the functions that
+need it, not for a help text.
 """
+
+from __future__ import annotations
 
 import os
 import sys
@@ -12,7 +15,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 from click.core import ParameterSource
@@ -23,35 +26,14 @@ from kvstream.cli.importing.command import quiet_option
 from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, Name, PathOnly, example
 from kvstream.errors import AccessDenied
-from kvstream.migration.api import (
-    PAUSE_S,
-    check_pair,
-    fingerprint,
-    open_source,
-    open_target,
-    place_of,
-    planned_target,
-    selection_of,
-)
-from kvstream.migration.copy import Carried, CopyOptions, allowed_of
-from kvstream.migration.items import Selection, Source, Watch
-from kvstream.migration.journal import Journal, default_folder, followers, identity_of, statuses
-from kvstream.migration.places import Place, PlaceKind
-from kvstream.migration.replication.cutover import (
-    CutOver,
-    Pair,
-    check_followed,
-    open_end,
-    open_pair,
-)
-from kvstream.migration.runner import Progress
-from kvstream.migration.runner import plan as plan_items
-from kvstream.migration.runner import run as run_items
-from kvstream.migration.server import Server
-from kvstream.migration.verification import Verification, VerifyOptions
-from kvstream.migration.verification import verify as verify_places
-from kvstream.store import Store
-from kvstream.types.options import DATABASES_MAX
+from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES_MAX
+
+if TYPE_CHECKING:
+    from kvstream.migration.copy import Carried
+    from kvstream.migration.items import Selection, Source, Watch
+    from kvstream.migration.journal import Journal
+    from kvstream.migration.places import Place
+    from kvstream.migration.replication.cutover import CutOver, Pair
 
 F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
@@ -112,6 +94,9 @@ def _password_variable(side: str) -> str:
 
 def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
     """Remove the options of ``places_options`` from ``options``, and return their meaning."""
+    from kvstream.migration.api import check_pair, place_of, selection_of
+    from kvstream.migration.places import PlaceKind
+
     places = []
     for side in SIDES:
         place = place_of(options.pop(side), create=create and side == "target")
@@ -144,6 +129,8 @@ def first_line(path: Path) -> str:
 @contextmanager
 def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T]:
     """Open a place; prompt for a password if a server wants one and stdin is a terminal."""
+    from kvstream.store import Store
+
     try:
         found = opening(place)
     except AccessDenied:
@@ -170,7 +157,7 @@ def following_options(command: F) -> F:
             "--pause",
             "pause_s",
             type=Duration(),
-            default=f"{PAUSE_S:g}s",
+            default=f"{CUTOVER_PAUSE_S:g}s",
             show_default=True,
             metavar="DURATION",
             help="How long SOURCE refuses writes after the cutover.",
@@ -194,6 +181,9 @@ def follow(
     out: Output, ends: Ends, folder: Path, *, cutover: bool, pause_s: float, quiet: bool
 ) -> None:
     """Follow a source, and switch over from it if ``cutover``."""
+    from kvstream.migration.replication.cutover import check_followed, open_end, open_pair
+    from kvstream.migration.server import Server
+
     check_followed(ends.source, ends.target)
     with (
         opened("source", ends.source, Server) as server,
@@ -331,6 +321,9 @@ def plan(out: Output, /, target_version: str | None, quiet: bool, **options: Any
     approximate bytes (as by MEMORY USAGE), groups, pending entries, and what this migration would
     lose and why.
     """
+    from kvstream.migration.api import open_source, planned_target
+    from kvstream.migration.runner import plan as plan_items
+
     ends = ends_of(options, create=True)
     asking = partial(planned_target, target_version=target_version)
     with (
@@ -382,6 +375,12 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     copied, both sides are compared, and TARGET can be used. If they differ, SOURCE takes writes
     again, and the exit code is 1.
     """
+    from kvstream.migration.api import fingerprint, open_source, open_target
+    from kvstream.migration.copy import CopyOptions, allowed_of
+    from kvstream.migration.journal import Journal, default_folder, identity_of
+    from kvstream.migration.runner import Progress
+    from kvstream.migration.runner import run as run_items
+
     ends = ends_of(options, create=True)
     follows, cutover, pause_s = (options.pop(name) for name in ("follow", "cutover", "pause_s"))
     folder = options["state"] or default_folder()
@@ -450,6 +449,10 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
     last seen and active change while they work: such differences are shown but not counted. The
     exit code is 0 if everything is equal, and 1 otherwise.
     """
+    from kvstream.migration.api import open_source
+    from kvstream.migration.verification import VerifyOptions
+    from kvstream.migration.verification import verify as verify_places
+
     ends = ends_of(options, create=False)
     with (
         opened("source", ends.source, open_source) as source,
@@ -457,7 +460,7 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
         _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
         how = VerifyOptions(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
-        found: Verification = verify_places(source, target, how)
+        found = verify_places(source, target, how)
     migrate_output.show_verification(out, found)
     if not found.equal:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
@@ -473,6 +476,8 @@ def status(out: Output, /, state: Path | None) -> None:
     separately, with the phase and its start, the lag of TARGET in bytes and time, and the number of
     commands and bytes received. If a follower was interrupted, its values are from the time shown.
     """
+    from kvstream.migration.journal import default_folder, followers, statuses
+
     folder = state or default_folder()
     migrate_output.show_status(out, list(statuses(folder)), list(followers(folder)))
 

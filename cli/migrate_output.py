@@ -1,7 +1,9 @@
 """The output of ``migrate``: plans, reports, differences, and the status of migrations."""
 
+from __future__ import annotations
+
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -19,12 +21,14 @@ from kvstream.cli.tables import (
     size,
     time_of,
 )
-from kvstream.migration.copy import Carried, Outcome
-from kvstream.migration.items import Source
-from kvstream.migration.journal import Followed, Status
-from kvstream.migration.runner import Planned, Report
-from kvstream.migration.verification import Verification
-from kvstream.rdb.versions import Loss
+
+if TYPE_CHECKING:
+    from kvstream.migration.copy import Carried
+    from kvstream.migration.items import Source
+    from kvstream.migration.journal import Followed, Status
+    from kvstream.migration.runner import Planned, Report
+    from kvstream.migration.verification import Verification
+    from kvstream.rdb.versions import Loss
 
 _PLAN = (
     Column("db", "db", str, right=True),
@@ -120,6 +124,8 @@ def show_remarks(source: Source) -> None:
 
 def show_report(out: Output, report: Report) -> None:
     """Show the result of a run."""
+    from kvstream.migration.copy import Outcome
+
     if not out.json:
         for carried in report.noteworthy:
             _show_key(carried)
@@ -155,6 +161,8 @@ def _show_key(carried: Carried) -> None:
 
 
 def _report_text(report: Report) -> str:
+    from kvstream.migration.copy import Outcome
+
     parts = [
         f"{plural(count, 'key')} {outcome}"
         for outcome, count in report.outcomes.items()

@@ -258,7 +258,7 @@ class PathOnly(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not isinstance(value, str | os.PathLike):
             self.fail(f"{value!r} is not a path.", param, ctx)  # a number, in a TOML file
-        from kvstream.engine.coerce import refuse_url  # imported here: --help does not need it
+        from kvstream.types.urls import refuse_url  # imported here: --help does not need it
 
         try:
             refuse_url(value)

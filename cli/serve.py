@@ -1,37 +1,37 @@
 """``serve``: run a server, with options from the command line, the environment or a TOML file."""
 
+from __future__ import annotations
+
 import tomllib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
 from kvstream import __version__
 from kvstream.cli.parameters import PathOnly, Type, example
 from kvstream.cli.session import Session, wait_for_store
-from kvstream.commands.config import SETTINGS
 from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.meta.key_events import LETTERS, flags_of
-from kvstream.server.options import (
+from kvstream.types.options import (
+    ENTRY_BYTES_MAX,
     MAXCLIENTS,
+    MEGABYTE,
     METRICS_STREAMS,
     OUTPUT_MAX,
     SHUTDOWN_TIMEOUT_S,
     STREAM_ENTRY_MAX_BYTES,
-    TABLE,
-    ConfigFile,
-    ServerOptions,
+    Durability,
+    StoreOptions,
 )
-from kvstream.server.serving import Places, run
-from kvstream.server.settings import SERVER_SETTINGS, parsed
-from kvstream.storage.tuning import Tuning
-from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE, Durability, StoreOptions
+
+if TYPE_CHECKING:
+    from kvstream.server.options import ConfigFile
+    from kvstream.server.serving import Places
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-SETTING_NAMES = {*SETTINGS, *SERVER_SETTINGS}
 
 GUARANTEES = {
     Durability.ALWAYS: "an acknowledged write survives power loss",
@@ -46,6 +46,8 @@ def _read_config(
     """Read the TOML file, and make its options the defaults."""
     if path is None:
         return None
+    from kvstream.server.options import TABLE, ConfigFile  # not for a help text
+
     try:
         settings = tomllib.loads(path.read_text())
     except OSError as error:
@@ -76,6 +78,11 @@ def _read_config(
 
 def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
     """Return the settings of the table ``config``; ValueError if one is invalid."""
+    from kvstream.commands.config import SETTINGS
+    from kvstream.server.options import TABLE
+    from kvstream.server.settings import SERVER_SETTINGS, parsed
+
+    known = {*SETTINGS, *SERVER_SETTINGS}
     if not isinstance(table, dict):
         raise ValueError(f"{TABLE} must be a table")
     found: dict[bytes, bytes] = {}
@@ -83,8 +90,8 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
         raw_name, raw = name.encode(), _setting_text(value).encode()
         if name in options:
             raise ValueError(f"{name} is an option: move it above the table {TABLE}")
-        if raw_name not in SETTING_NAMES:
-            near = nearest(name, [setting.decode() for setting in SETTING_NAMES])
+        if raw_name not in known:
+            near = nearest(name, [setting.decode() for setting in known])
             raise ValueError(f"unknown settings: {TABLE}.{name}{near}")
         parsed(raw_name, raw)
         found[raw_name] = raw
@@ -106,6 +113,10 @@ class RocksDBOptions(Type):
     ) -> dict[str, object]:
         if isinstance(value, dict):
             return value
+        if not value:
+            return {}
+        from kvstream.storage.tuning import Tuning  # with RocksDB: not for a help text
+
         words = [word.strip() for word in str(value).split(";") if word.strip()]
         if wrong := [word for word in words if "=" not in word]:
             self.fail(f"{wrong[0]}: must be NAME=VALUE", param, ctx)
@@ -351,6 +362,9 @@ def serve(
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
     SIGTERM stops it at once. SIGHUP reloads the TLS certificates.
     """
+    from kvstream.server.options import ServerOptions
+    from kvstream.server.serving import run
+
     directory = dir or session.path
     level = Durability(durability)
 

@@ -72,7 +72,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from kvstream import aio as aio
-    from kvstream.engine.coerce import AnyPath, PlaceSettings
+    from kvstream.engine.coerce import PlaceSettings
     from kvstream.engine.listening import stop_on_signals
     from kvstream.engine.queue_arguments import Backoff
     from kvstream.group import Consumer, Group
@@ -114,6 +114,7 @@ if TYPE_CHECKING:
         StreamDetail,
         StreamInfo,
     )
+    from kvstream.types.urls import AnyPath
 
 __all__ = [
     "AccessDenied",

@@ -23,7 +23,6 @@ from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
     Moment,
-    OnConflict,
     Rate,
     checked_priorities,
     key_of_priority,
@@ -61,7 +60,7 @@ from kvstream.operations.reply_limits import Budget
 from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, StreamID, Ticket
-from kvstream.types.options import NackMode
+from kvstream.types.options import NackMode, OnConflict
 from kvstream.types.records import (
     DeadLetter,
     Entry,

@@ -11,7 +11,6 @@ from kvstream.bulkload.parts import BulkTicket, Part
 from kvstream.bulkload.restore import Loader
 from kvstream.engine.blocking_reads import group_read, plain_read
 from kvstream.engine.coerce import (
-    AnyPath,
     Level,
     Name,
     Seconds,
@@ -38,6 +37,7 @@ from kvstream.types.ids import U64_MAX, IDLike, StreamID
 from kvstream.types.images import StreamSource
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, S, UnfinishedLoad
+from kvstream.types.urls import AnyPath
 
 
 class Store(Generic[S]):

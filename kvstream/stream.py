@@ -22,11 +22,8 @@ from kvstream.engine.coerce import (
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.queue_arguments import (
-    MISFIRES,
     Duration,
-    Misfire,
     Moment,
-    OnConflict,
     due_ms,
     one_of,
     refuse_beside_delay,
@@ -49,7 +46,6 @@ from kvstream.operations import append, delayed, delete, groups, info, read, tri
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
-from kvstream.operations.info import FULL_COUNT
 from kvstream.operations.queues import retention, schedules
 from kvstream.types.ids import (
     BoundLike,
@@ -60,7 +56,7 @@ from kvstream.types.ids import (
     range_end,
     range_start,
 )
-from kvstream.types.options import RefPolicy
+from kvstream.types.options import FULL_COUNT, MISFIRES, Misfire, OnConflict, RefPolicy
 from kvstream.types.records import (
     DelayedMessage,
     Entry,

@@ -10,6 +10,8 @@ The IDs of rows are given in the row, in a column, by a time, or new. A server r
 all rows of a commit were sent, so ``StreamEnd`` works out beforehand whether a row can have its ID.
 """
 
+from __future__ import annotations
+
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -19,6 +21,7 @@ from decimal import Decimal, InvalidOperation
 from enum import Enum, auto
 from functools import partial
 from types import FrameType
+from typing import TYPE_CHECKING
 
 import xxhash
 
@@ -27,9 +30,11 @@ from kvstream.cli.json_values import Pairs
 from kvstream.cli.output import Progress
 from kvstream.cli.session import IMPORT_PREFIX, atomically
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id, time_ms
 from kvstream.types.records import Fields
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
 
 UNIX_UNITS = {
     "s": Decimal(1000),
@@ -96,7 +101,7 @@ class StreamEnd:
     """False after a row whose ID the store chooses: that ID is above ``last_id``."""
 
     @classmethod
-    def of(cls, store: Store, target: bytes) -> "StreamEnd":
+    def of(cls, store: Store, target: bytes) -> StreamEnd:
         if not store.exists(target):
             return cls(MIN_ID, 0)
         info = store.stream(target).info()
@@ -344,7 +349,7 @@ class Totals:
     def rows(self) -> int:
         return self.added + self.present + self.skipped
 
-    def count(self, more: "Totals") -> None:
+    def count(self, more: Totals) -> None:
         """Add the rows of one commit."""
         self.added += more.added
         self.present += more.present

@@ -1,5 +1,7 @@
 """``dead``: the messages that a queue has given up, and their way back."""
 
+from __future__ import annotations
+
 import time
 from collections.abc import Mapping
 from datetime import datetime
@@ -21,6 +23,7 @@ from kvstream.cli.parameters import (
 )
 from kvstream.cli.queues.delayed import fields_text
 from kvstream.cli.queues.policy import Rate, chosen_group, group_option
+from kvstream.cli.queues.queue import queue_of
 from kvstream.cli.session import Session
 from kvstream.cli.tables import (
     Column,
@@ -33,14 +36,11 @@ from kvstream.cli.tables import (
     quoted,
     time_of,
 )
-from kvstream.engine.decoding import dead_letter_of
 from kvstream.errors import NoSuchKey, RequestError
-from kvstream.meta.policy import DEAD_SUFFIX
-from kvstream.operations.delivery.dead import BLOCK, is_letter
-from kvstream.queue import Queue
 from kvstream.types.records import Entry, RedriveInfo
 
 if TYPE_CHECKING:
+    from kvstream.queue import Queue
     from kvstream.store import Store
 
 _MS = 1000
@@ -60,8 +60,10 @@ def dead() -> None:
     """
 
 
-def _dead_key(store: "Store", stream: bytes, group: bytes | None) -> bytes:
+def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
     """Return the key of the dead letters of a queue; NoSuchKey if there is none."""
+    from kvstream.meta.policy import DEAD_SUFFIX  # not for a help text
+
     there = store.exists(stream)
     if there and (stream.endswith(DEAD_SUFFIX) or _has_letters(store, stream)):
         return stream
@@ -76,7 +78,9 @@ def _dead_key(store: "Store", stream: bytes, group: bytes | None) -> bytes:
     return key
 
 
-def _has_letters(store: "Store", stream: bytes) -> bool:
+def _has_letters(store: Store, stream: bytes) -> bool:
+    from kvstream.operations.delivery.dead import is_letter
+
     found = next(iter(store.stream(stream).range(count=1)), None)
     return found is not None and is_letter(found.flat)
 
@@ -86,6 +90,9 @@ def _has_letters(store: "Store", stream: bytes) -> bool:
 
 def _row(entry: Entry) -> dict[str, Any] | None:
     """Return a dead letter by the names of its parts; None for another entry."""
+    from kvstream.engine.decoding import dead_letter_of
+    from kvstream.operations.delivery.dead import BLOCK
+
     letter = dead_letter_of(entry)
     if letter is None:
         return None
@@ -271,8 +278,8 @@ def redrive(
     fail_unless(done.state != "failed" and (done.moved or done.state == "running"))
 
 
-def _queue_of(store: "Store", stream: bytes, group: bytes | None) -> Queue:
-    return Queue(store, stream, dead_letter=_dead_key(store, stream, group))
+def _queue_of(store: Store, stream: bytes, group: bytes | None) -> Queue:
+    return queue_of(store, stream, dead_letter=_dead_key(store, stream, group))
 
 
 _WORDS = {

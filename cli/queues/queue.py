@@ -1,5 +1,7 @@
 """``queue``: the queues of a store, and the messages in them."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -34,13 +36,13 @@ from kvstream.cli.tables import (
     plural,
     printable,
 )
-from kvstream.engine.queue_arguments import CONFLICTS
-from kvstream.queue import Queue
 from kvstream.types.ids import Ticket
+from kvstream.types.options import CONFLICTS
 from kvstream.types.records import QueueInfo
 
 if TYPE_CHECKING:
     from kvstream.group import Group
+    from kvstream.queue import Queue
     from kvstream.store import Store
 
 _MS = 1000
@@ -98,7 +100,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
     out.table(_PAUSED if any(row["paused"] for row in rows) else _LS, rows)
 
 
-def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
+def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern):
         if info.type != "stream" or not info.groups or info.key.startswith(IMPORT_PREFIX):
             continue
@@ -109,9 +111,16 @@ def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[d
                 yield {"queue": info.key, "group": group.name, **counts}
 
 
-def figures_of(store: "Store", stream: bytes, group: "Group") -> QueueInfo:
+def figures_of(store: Store, stream: bytes, group: Group) -> QueueInfo:
     """Return how many messages a queue has, by their state."""
-    return Queue(store, stream, group=group.name).info()
+    return queue_of(store, stream, group=group.name).info()
+
+
+def queue_of(store: Store, stream: bytes, **options: Any) -> Queue:
+    """Return a queue of a store."""
+    from kvstream.queue import Queue  # with the engine: not for a help text
+
+    return Queue(store, stream, **options)
 
 
 @queue.command(epilog=example("kvstream queue info emails"))
@@ -191,7 +200,7 @@ def put(
         raise click.UsageError("--window and --on-conflict go with --unique")
     with session.writing(create=True) as store:
         stream_or_free(store, stream)  # WrongType names the key
-        made = Queue(store, stream).put(pairs, **given)
+        made = queue_of(store, stream).put(pairs, **given)
     delayed = isinstance(made, Ticket)
     ticket = str(made) if delayed else None
     out.result(str(made), id=None if delayed else made, ticket=ticket)
@@ -261,7 +270,7 @@ def purge(
     """
     with session.reading() if dry_run else session.writing() as store:
         chosen = chosen_group(store, stream, group)
-        found = Queue(store, stream, group=chosen.name)
+        found = queue_of(store, stream, group=chosen.name)
         if dry_run:
             counts = found.info()
             count = counts.ready + counts.waiting + counts.held + counts.delayed

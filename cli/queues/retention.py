@@ -1,7 +1,10 @@
 """``queue retention``: which messages leave a stream by themselves."""
 
+from __future__ import annotations
+
 from collections.abc import Iterator
-from typing import Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -9,7 +12,9 @@ from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Name, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import duration, number, printable, size
-from kvstream.meta.retention import Retention
+
+if TYPE_CHECKING:
+    from kvstream.meta.retention import Retention
 
 _RULES = ("max_age", "max_length", "max_bytes", "acked", "latest")
 
@@ -79,8 +84,7 @@ def retention(
 
 def _show(out: Output, stream: bytes, rules: Retention | None) -> None:
     if out.json:
-        names = Retention.__dataclass_fields__ if rules is not None else ()
-        out.result("", stream=stream, **{name: getattr(rules, name) for name in names})
+        out.result("", stream=stream, **({} if rules is None else asdict(rules)))
     elif rules is None:
         out.result(f"stream {printable(stream)} keeps all entries")
     else:

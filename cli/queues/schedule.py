@@ -21,9 +21,9 @@ from kvstream.cli.session import (
     stream_or_free,
 )
 from kvstream.cli.tables import Column, name_column, printable, quoted, time_of
-from kvstream.engine.queue_arguments import MISFIRES, Misfire
 from kvstream.errors import RequestError
 from kvstream.types.cron import parse
+from kvstream.types.options import MISFIRES, Misfire
 from kvstream.types.records import Schedule
 
 if TYPE_CHECKING:

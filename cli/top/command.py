@@ -30,7 +30,6 @@ from kvstream.cli.top.samples import (
 )
 from kvstream.cli.top.screen import PENDING_SHOWN, Screen
 from kvstream.errors import ServerUnavailable, StoreLocked
-from kvstream.remote.connection import Connection, connect
 
 STREAMS = 100
 """Default number of streams: more than a terminal has lines."""
@@ -135,6 +134,8 @@ def _sampler(ctx: click.Context, url: str | None, match: bytes, most: int) -> It
     url = url or ctx.find_root().params.get("url")
     if url is None:
         raise click.UsageError("name the server: --url redis://HOST[:PORT]")
+    from kvstream.remote.connection import Connection, connect  # not for a help text
+
     client = connect(url, reply_s=REPLY_S)
     connection = Connection(client, ctx.find_root().params.get("db"))
     try:

@@ -3,17 +3,20 @@
 A stream costs a server of ours one command more, and any other server none.
 """
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from kvstream.errors import KVStreamError, NoSuchKey
-from kvstream.layout.keys import qualified
-from kvstream.meta.policy import GroupPolicy
-from kvstream.operations.queues.info import GroupQueue, QueueInfo, queue_info
-from kvstream.remote.connection import Connection
-from kvstream.remote.replies import policy_of, queue_info_of
-from kvstream.store import Store
+
+if TYPE_CHECKING:
+    from kvstream.meta.policy import GroupPolicy
+    from kvstream.operations.queues.info import GroupQueue, QueueInfo
+    from kvstream.remote.connection import Connection
+    from kvstream.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +43,11 @@ class QueueSample:
     """The time until the first waiting message is ready; None if none waits."""
 
 
-NONE = QueueInfo(0, 0, 0, [], None)
-"""What a server says of its streams that has no queues."""
+def no_queue() -> QueueInfo:
+    """Return what a server without queues says of a stream."""
+    from kvstream.operations.queues.info import QueueInfo  # not for a help text
+
+    return QueueInfo(0, 0, 0, [], None)
 
 
 def sample_of(group: GroupQueue | None, entries_read: int | None) -> QueueSample | None:
@@ -65,22 +71,29 @@ def groups_of(info: QueueInfo) -> Mapping[bytes, GroupQueue]:
 
 def info_of_store(store: Store, key: bytes) -> QueueInfo:
     """Return the figures of a stream as a queue."""
+    from kvstream.layout.keys import qualified
+    from kvstream.operations.queues.info import queue_info
+
     with suppress(NoSuchKey):  # expired just now
         return store.engine.run(queue_info, qualified(store.db, key))
-    return NONE
+    return no_queue()
 
 
 def infos_of_server(connection: Connection, names: Sequence[bytes]) -> Mapping[bytes, QueueInfo]:
     """Return the figures of streams as queues; an older server knows none."""
+    from kvstream.remote.replies import queue_info_of
+
     replies = connection.ask_all(("KVSTREAM.INFO", name) for name in names)
     return {
-        name: NONE if isinstance(reply, Exception) else queue_info_of(reply)
+        name: no_queue() if isinstance(reply, Exception) else queue_info_of(reply)
         for name, reply in zip(names, replies, strict=True)
     }
 
 
 def policy_on_server(connection: Connection, stream: bytes, group: bytes) -> GroupPolicy | None:
     """Return the policy of a group; None if it has none, or an older server knows none."""
+    from kvstream.remote.replies import policy_of
+
     with suppress(KVStreamError):
         return policy_of(connection.ask("KVSTREAM.POLICY", "GET", stream, group))
     return None

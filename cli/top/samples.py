@@ -5,11 +5,13 @@ everything else by the number of streams that are shown. A longer scan continues
 sample.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from kvstream.cli.output import pages
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
@@ -17,14 +19,14 @@ from kvstream.cli.tables import printable
 from kvstream.cli.top import queues
 from kvstream.cli.top.queues import QueueSample
 from kvstream.errors import NoGroup, NoSuchKey, RequestError, WrongType
-from kvstream.layout.keys import qualified
-from kvstream.meta.policy import GroupPolicy
-from kvstream.operations import info
-from kvstream.operations.queues.info import GroupQueue, QueueInfo
-from kvstream.remote.connection import Connection
-from kvstream.store import Store
 from kvstream.types.ids import StreamID
 from kvstream.types.records import ConsumerInfo, PendingEntry
+
+if TYPE_CHECKING:
+    from kvstream.meta.policy import GroupPolicy
+    from kvstream.operations.queues.info import GroupQueue, QueueInfo
+    from kvstream.remote.connection import Connection
+    from kvstream.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -345,7 +347,7 @@ class ServerSampler:
     def _infos(self, names: list[bytes]) -> Mapping[bytes, QueueInfo]:
         """Return the figures of streams as queues."""
         if not self._has_queues:
-            return dict.fromkeys(names, queues.NONE)
+            return dict.fromkeys(names, queues.no_queue())
         return queues.infos_of_server(self._connection, names)
 
     def _is_gone(self, name: bytes, reply: Any) -> bool:
@@ -467,6 +469,9 @@ class StoreSampler:
 
 
 def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
+    from kvstream.layout.keys import qualified  # not for a help text
+    from kvstream.operations import info
+
     name, run = qualified(store.db, key), store.engine.run
     stream = run(info.stream_figures, name)
     if stream is None:  # expired just now

@@ -21,8 +21,8 @@ from apscheduler.job import Job
 from apscheduler.jobstores.base import BaseJobStore, ConflictingIdError, JobLookupError
 
 from kvstream.adapters.places import Place, Records
-from kvstream.engine.coerce import AnyPath
 from kvstream.errors import KVStreamError
+from kvstream.types.urls import AnyPath
 
 WAIT_S = 0.25
 """Longest single wait for a change by another process."""

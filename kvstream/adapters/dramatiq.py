@@ -29,9 +29,9 @@ from dramatiq.results.backend import Missing, ResultBackend
 
 from kvstream.adapters.places import Place, Strings, repeated
 from kvstream.adapters.tasks import BODY, GROUP, LEASE_S, Ref, Tasks
-from kvstream.engine.coerce import AnyPath
 from kvstream.errors import KVStreamError, LeaseLost
 from kvstream.stream import Stream
+from kvstream.types.urls import AnyPath
 
 DEAD_MESSAGE_TTL_MS = 7 * 86_400_000
 FULL_WAIT_S = 0.05

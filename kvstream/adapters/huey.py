@@ -27,10 +27,10 @@ from huey.storage import BaseStorage
 
 from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Ref, Tasks
-from kvstream.engine.coerce import AnyPath
 from kvstream.errors import Conflict
 from kvstream.stream import Stream
 from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.urls import AnyPath
 
 
 class KVStreamStorage(BaseStorage):

@@ -11,11 +11,12 @@ from contextlib import suppress
 from typing import Any, TypeVar
 
 import kvstream
-from kvstream.engine.coerce import AnyPath, path_of, server_url
+from kvstream.engine.coerce import path_of
 from kvstream.errors import Conflict, UnknownOutcome
 from kvstream.operations import strings
 from kvstream.store import Store
 from kvstream.stream import Stream
+from kvstream.types.urls import AnyPath, server_url
 
 T = TypeVar("T")
 

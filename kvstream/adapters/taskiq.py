@@ -34,9 +34,9 @@ import kvstream.aio
 from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Tasks
 from kvstream.aio import AsyncStore
-from kvstream.engine.coerce import AnyPath
 from kvstream.errors import StoreClosed
 from kvstream.store import Store
+from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")

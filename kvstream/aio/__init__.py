@@ -45,7 +45,7 @@ from kvstream.aio.engines import (
     in_thread,
     open_in_thread,
 )
-from kvstream.engine.coerce import AnyPath, Asked, Name, PlaceSettings, Seconds, opening_of
+from kvstream.engine.coerce import Asked, Name, PlaceSettings, Seconds, opening_of
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
 from kvstream.engine.queue_arguments import Duration, QueueOptions
@@ -57,6 +57,7 @@ from kvstream.store import Store
 from kvstream.stream import Stream
 from kvstream.types.ids import IDLike, StreamID
 from kvstream.types.records import Entry, Fields, LeaseOutcome, S
+from kvstream.types.urls import AnyPath
 
 __all__ = [
     "AsyncConsumer",

@@ -23,10 +23,10 @@ from kvstream.aio.engines import (
     suspends,
     wait,
 )
-from kvstream.engine.coerce import AnyPath
 from kvstream.shared.engine import SharedEngine, open_shared
 from kvstream.shared.owner import Owner
 from kvstream.types.clock import Clock
+from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")

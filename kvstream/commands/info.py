@@ -12,14 +12,8 @@ from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info, thresholds
-from kvstream.operations.info import (
-    FULL_COUNT,
-    ConsumerRow,
-    GroupPages,
-    GroupRow,
-    StreamPages,
-    StreamRow,
-)
+from kvstream.operations.info import ConsumerRow, GroupPages, GroupRow, StreamPages, StreamRow
+from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import ConsumerDetail, Entry, GroupDetail
 
 Pairs = list[tuple[Reply, Reply]]

@@ -1,13 +1,12 @@
 """Arguments of the library's methods, checked and converted to those of operations."""
 
 import os
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import fields
 from functools import lru_cache
 from math import ceil
 from operator import index
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypedDict
 
 from kvstream.errors import InvalidArgument, advise, nearest, shown
@@ -20,9 +19,9 @@ from kvstream.types.clock import Clock
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, NackMode, RefPolicy, StoreOptions
 from kvstream.types.records import BareEntry, Entry, PendingEntry
+from kvstream.types.urls import AnyPath, refuse_url, server_url
 
 Name = bytes | str
-AnyPath = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 Seconds = float
 Policy = RefPolicy | Literal["KEEPREF", "DELREF", "ACKED"]
 Mode = NackMode | Literal["SILENT", "FAIL", "FATAL"]
@@ -80,18 +79,6 @@ SECONDS_MAX = 1 << 53
 _BLOCK_TOO_LONG_S = range(3601, 10**9)
 """Waits that are milliseconds by mistake; longer ones are meant to be for ever."""
 _BLOCK_FORMS = "; give seconds, 0 to wait for ever, or None not to wait"
-
-_URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
-_SERVERS = {
-    "redis": "redis",
-    "rediss": "rediss",
-    "unix": "unix",
-    "valkey": "redis",
-    "valkeys": "rediss",
-}
-"""The URL schemes of servers, and redis-py's scheme for each."""
-_SHORTENED = re.compile(rf"({'|'.join(_SERVERS)}|file|https?|s3[an]?|hdfs|gs):/")
-"""The start of a ``Path`` made from a URL, which has one slash instead of two."""
 
 
 def name_bytes(name: Name, what: str = "a name") -> bytes:
@@ -251,36 +238,6 @@ def budget_of(max_count: int | None, max_size: int | None) -> Budget | None:
     if max_count is None and max_size is None:
         return None
     return Budget(optional(max_count, "max_count"), optional(max_size, "max_size"))
-
-
-def refuse_url(path: AnyPath) -> None:
-    """Raise InvalidArgument for a URL in place of a path; the message names the right call.
-
-    ``./redis://host`` is a folder of that name. The message shows no URL: it may have a password.
-    """
-    form = _SHORTENED if isinstance(path, PurePath) else _URL
-    found = form.match(os.fsdecode(path))
-    if found is None:
-        return
-    scheme = found[1].lower()
-    if scheme in _SERVERS:
-        right = (
-            f'is the URL of a server, not a path: use kvstream.open("{scheme}://..."), or for '
-            f'redis-py redis.Redis.from_url("{_SERVERS[scheme]}://..."); on the command line --url '
-            '(KVSTREAM_URL), in Spark the option "url"'
-        )
-    elif scheme == "file":
-        right = "is a URL: give the path alone, as in /path"
-    else:
-        right = "is a URL, not a path: give a path on this machine"
-    raise InvalidArgument(f"{scheme}://... {right}")
-
-
-def server_url(place: AnyPath) -> str | None:
-    """Return the URL for redis-py if a place is the URL of a server, else None."""
-    found = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
-    scheme = None if found is None else _SERVERS.get(found[1].lower())
-    return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]
 
 
 class Asked(NamedTuple):

@@ -9,7 +9,7 @@ import secrets
 import socket
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, timedelta
-from typing import Any, Literal, NamedTuple, TypedDict
+from typing import Any, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
 from kvstream.errors import InvalidArgument, nearest, shown
@@ -17,15 +17,12 @@ from kvstream.layout.values import FieldPart, to_bytes
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
 from kvstream.types.ids import StreamID
+from kvstream.types.options import CONFLICTS, OnConflict
 
 Duration = Seconds | timedelta
 Moment = Seconds | datetime
-OnConflict = Literal["skip", "replace", "debounce", "after"]
-Misfire = Literal["skip", "once", "all"]
 Rate = tuple[int, Duration]
 
-CONFLICTS = ("skip", "replace", "debounce", "after")
-MISFIRES = ("skip", "once", "all")
 PLAIN = "normal"
 """The priority whose stream has the plain name of the queue."""
 _MILLISECONDS_FROM = 10**11

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from kvstream.engine.coerce import AnyPath
 from kvstream.errors import InvalidArgument
 from kvstream.store import Store
 from kvstream.types.options import StoreOptions
+from kvstream.types.urls import AnyPath
 
 if TYPE_CHECKING:
     import redis

@@ -15,11 +15,12 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from kvstream.engine.coerce import AnyPath, path_of, store_options
+from kvstream.engine.coerce import path_of, store_options
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.inprocess.host import CLOSED, Host
 from kvstream.storage import directory
 from kvstream.store import Store
+from kvstream.types.urls import AnyPath
 
 CLOSE_WAIT_S = 10
 """Seconds that an opening waits for a thread that is closing the store."""

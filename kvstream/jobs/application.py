@@ -14,8 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
-from kvstream.engine.coerce import server_url
-from kvstream.engine.queue_arguments import Backoff, Misfire
+from kvstream.engine.queue_arguments import Backoff
 from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
@@ -24,14 +23,16 @@ from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
 from kvstream.queue import Message, Queue
 from kvstream.types.ids import StreamID, Ticket
+from kvstream.types.options import Misfire
+from kvstream.types.urls import server_url
 
 if TYPE_CHECKING:
-    from kvstream.engine.coerce import AnyPath
     from kvstream.jobs.testing import Testing
     from kvstream.store import Store
     from kvstream.stream import Stream
     from kvstream.types.clock import Clock
     from kvstream.types.records import Fields
+    from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
 R = TypeVar("R")

@@ -32,7 +32,7 @@ from kvstream.migration.verification import verify as verify_places
 from kvstream.rdb import versions
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.store import Store
-from kvstream.types.options import Durability
+from kvstream.types.options import CUTOVER_PAUSE_S, Durability
 
 
 def open_source(place: Place) -> Source:
@@ -235,10 +235,6 @@ def verify(
         return verify_places(mine, theirs, options)
 
 
-PAUSE_S = 60.0
-"""How long the source stays paused after a cut-over, so that producers can be redirected."""
-
-
 def follow(
     source: PlaceLike,
     target: PlaceLike,
@@ -268,7 +264,7 @@ def cut_over(
     *,
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
-    pause_s: float = PAUSE_S,
+    pause_s: float = CUTOVER_PAUSE_S,
     watch: Callable[[Pair], object] = lambda pair: None,
     said: Said = lambda text: None,
     state: str | PathLike[str] | None = None,

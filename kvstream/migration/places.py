@@ -17,10 +17,10 @@ from enum import StrEnum
 from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
-from kvstream.engine.coerce import refuse_url
 from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import kind_of
+from kvstream.types.urls import refuse_url
 
 _SERVERS = ("redis://", "rediss://", "unix://")
 MANIFEST_SUFFIX = ".manifest"

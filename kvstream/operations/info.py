@@ -37,6 +37,7 @@ from kvstream.operations.pages import Steps, entry_steps
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.reads import Snapshot
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import (
     ConsumerDetail,
     ConsumerInfo,
@@ -349,8 +350,6 @@ def _copied(group: GroupMeta) -> tuple[SortedRows[Run], RunIndex | None]:
 
 NOTHING = 0
 """A limit that shows no pending entries."""
-FULL_COUNT = 10
-"""Entries and pending entries that XINFO STREAM FULL shows by default."""
 
 
 def _existing(txn: Txn, name: bytes) -> StreamMeta:

@@ -17,6 +17,14 @@ from typing import Any
 from kvstream.errors import RequestError
 from kvstream.logs import LEVEL
 from kvstream.storage import files
+from kvstream.types.options import (
+    MAXCLIENTS,
+    MEGABYTE,
+    METRICS_STREAMS,
+    OUTPUT_MAX,
+    SHUTDOWN_TIMEOUT_S,
+    STREAM_ENTRY_MAX_BYTES,
+)
 
 TABLE = "config"
 _HEADER = re.compile(r"\s*\[")
@@ -115,25 +123,16 @@ def _section(lines: list[str], at_top: bool) -> tuple[int, int]:
     return len(lines), len(lines)
 
 
-MEGABYTE = 1 << 20
-
-OUTPUT_MAX = 256 * MEGABYTE
-"""Bytes of unread replies above which a client is disconnected. Redis has no such limit for normal
-clients: one slow reader can take all of its memory."""
 CLIENTS_MEMORY_MAX = 1024 * MEGABYTE
 """Bytes that the unfinished requests and unread replies of all clients may take: as much as one
 client may send, and four times what one may leave unread. Redis's ``maxmemory-clients``, which is 0
 there."""
-MAXCLIENTS = 10_000
 SCRIPT_MEMORY = 256 * MEGABYTE
 """Bytes that scripts may take in Lua: four times the largest entry. Redis has no such limit: there
 one script can take all memory."""
 BUSY_REPLY_MS = 5000
 """Redis's ``busy-reply-threshold``: milliseconds after which other clients get BUSY while a script
 runs."""
-STREAM_ENTRY_MAX_BYTES = 64 * MEGABYTE
-"""Bytes of an entry that XADD accepts. Packing, logging and storing it takes three times its size
-besides the request, and the loop does nothing else for about 4 ms a megabyte."""
 BULK_MAX = 512 * MEGABYTE
 """The longest argument of a request: Redis's ``proto-max-bulk-len``."""
 QUERY_MAX = 1024 * MEGABYTE
@@ -147,13 +146,9 @@ AUTHENTICATION_S = 60
 """Seconds for a client to send its password, which people type, or its first request."""
 HANDSHAKE_S = 10
 """Seconds for the TLS handshake, which is a few packets."""
-SHUTDOWN_TIMEOUT_S = 10
-"""Redis's ``shutdown-timeout``: seconds for clients to read their replies when the server stops."""
 CHECKPOINTS_KEPT = 2
 HOT_MEMORY = 16 * MEGABYTE
 """About a hundred thousand entries of 100 bytes. More would duplicate RocksDB's cache."""
-METRICS_STREAMS = 200
-"""Streams with metrics of their own: six time series each, and six for each of their groups."""
 
 
 @dataclass(frozen=True, slots=True)

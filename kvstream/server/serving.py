@@ -28,10 +28,10 @@ from kvstream.server.metrics.endpoint import metered
 from kvstream.server.net import tls as certificates
 from kvstream.server.net.asyncio_server import Listener, listen, listening
 from kvstream.server.net.tls import SecuredServer, listen_secured
-from kvstream.server.options import OUTPUT_MAX, ServerOptions
+from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.settings import change_of
-from kvstream.types.options import StoreOptions
+from kvstream.types.options import OUTPUT_MAX, StoreOptions
 from kvstream.version import VERSION
 
 READY = "READY=1"

@@ -21,8 +21,8 @@ from kvstream.server.inert_settings import memory as _memory
 from kvstream.server.inert_settings import split as _split
 from kvstream.server.inert_settings import truth as _truth
 from kvstream.server.inert_settings import word as _word
-from kvstream.server.options import MEGABYTE, OutputLimit
-from kvstream.types.options import Durability
+from kvstream.server.options import OutputLimit
+from kvstream.types.options import MEGABYTE, Durability
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor

@@ -30,7 +30,7 @@ from time import monotonic
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
-from kvstream.engine.coerce import AnyPath, path_of, store_options, wait_of
+from kvstream.engine.coerce import path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
@@ -69,6 +69,7 @@ from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.records import DeletedEntry, Entry, KeyInfo, LeaseOutcome, PendingEntry
+from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
+from typing import Literal, get_args
 
 from kvstream.errors import InvalidArgument, no_choice
 
@@ -37,6 +38,36 @@ ENTRY_BYTES_MAX = 512 * MEGABYTE
 
 DUMP_TARGET_AUTO = "auto"
 """DUMP writes the oldest format that loses nothing."""
+
+FULL_COUNT = 10
+"""Entries and pending entries that XINFO STREAM FULL shows by default."""
+
+OnConflict = Literal["skip", "replace", "debounce", "after"]
+CONFLICTS: tuple[OnConflict, ...] = get_args(OnConflict)
+"""What a put does if a message with its unique ID is there."""
+
+Misfire = Literal["skip", "once", "all"]
+MISFIRES: tuple[Misfire, ...] = get_args(Misfire)
+"""What becomes of the times of a schedule that passed while nobody had the store open."""
+
+CUTOVER_PAUSE_S = 60.0
+"""How long the source stays paused after a cut-over, so that producers can be redirected."""
+
+MAXCLIENTS = 10_000
+
+OUTPUT_MAX = 256 * MEGABYTE
+"""Bytes of unread replies above which a client is disconnected. Redis has no such limit for normal
+clients: one slow reader can take all of its memory."""
+
+STREAM_ENTRY_MAX_BYTES = 64 * MEGABYTE
+"""Bytes of an entry that XADD accepts. Packing, logging and storing it takes three times its size
+besides the request, and the loop does nothing else for about 4 ms a megabyte."""
+
+SHUTDOWN_TIMEOUT_S = 10
+"""Redis's ``shutdown-timeout``: seconds for clients to read their replies when the server stops."""
+
+METRICS_STREAMS = 200
+"""Streams with metrics of their own: six time series each, and six for each of their groups."""
 
 SWEEP_ENTRIES = 1000
 """Trimmed entries that share one ``delete_range``: range tombstones slow down reads."""

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from kvstream.cli.app import main
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.serve import serve
-from kvstream.server.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
 from kvstream.server.runtime.limits import DESCRIPTORS
+from kvstream.types.options import MAXCLIENTS, SHUTDOWN_TIMEOUT_S
 
 DEPLOY = Path(__file__).resolve().parent.parent.parent / "docs" / "deploy"
 OPTIONS = {

@@ -1,7 +1,9 @@
 """What a start of the program imports, and the summaries that the help has without imports."""
 
+import os
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import click
 import pytest
@@ -11,7 +13,9 @@ from tests.cli.program import ROOT
 
 HEAVY = (
     *("kvstream.engine", "kvstream.operations", "kvstream.storage", "kvstream.server"),
-    *("kvstream.migration", "kvstream.spark", "kvstream.remote", "rocksdict", "redis", "rich"),
+    *("kvstream.migration", "kvstream.spark", "kvstream.remote", "kvstream.shared"),
+    *("kvstream.commands", "kvstream.layout", "kvstream.store", "kvstream.queue", "kvstream.jobs"),
+    *("rocksdict", "redis", "rich", "pyarrow", "asyncio"),
 )
 START = """\
 import atexit, sys
@@ -19,15 +23,29 @@ atexit.register(lambda: print(*sys.modules, file=sys.stderr))
 from kvstream.cli import main
 main(sys.argv[1:])
 """
+HELP_OF_EACH = """\
+import sys
+from kvstream.cli import main
+for line in sys.stdin.read().splitlines():
+    known = set(sys.modules)
+    assert main([*line.split(), "--help"], standalone_mode=False) == 0
+    print(f"@ {line}:", *sys.modules.keys() - known, file=sys.stderr)
+"""
+"""Shows the help of each command that stdin names, and the modules that each has imported."""
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        *(["--help"], ["--version"], ["completion", "-h"]),
-        *([name, "--help"] for name in ("ls", "add", "read", "claim", "group", "delayed")),
-    ],
-)
+def paths_of(group: click.Group, *above: str) -> Iterator[tuple[str, ...]]:
+    """Yield the words of each command and subcommand."""
+    for name, command in group.commands.items():
+        yield (*above, name)
+        if isinstance(command, click.Group):
+            yield from paths_of(command, *above, name)
+
+
+PATHS = list(paths_of(main))
+
+
+@pytest.mark.parametrize("words", [["--help"], ["--version"], ["completion", "-h"], ["ls", "-h"]])
 def test_help_imports_neither_engine_nor_server(words: list[str]) -> None:
     command = [sys.executable, "-c", START, *words]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
@@ -35,6 +53,30 @@ def test_help_imports_neither_engine_nor_server(words: list[str]) -> None:
     modules = done.stderr.split()
     assert "click" in modules
     assert [name for name in modules if name.startswith(HEAVY)] == []
+
+
+@pytest.fixture(scope="module")
+def imported_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+    """The modules that the help of each command imports, all in one process, one after another."""
+    store = {"KVSTREAM_STORE": str(tmp_path_factory.mktemp("store"))}  # it is not opened
+    done = subprocess.run(
+        [sys.executable, "-c", HELP_OF_EACH],
+        input="\n".join(map(" ".join, PATHS)),
+        env=os.environ | store,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    lines = (line.removeprefix("@ ").partition(":") for line in done.stderr.splitlines())
+    return {path: modules.split() for path, _, modules in lines}
+
+
+@pytest.mark.parametrize("path", [" ".join(path) for path in PATHS])
+def test_the_help_of_no_command_imports_what_it_does_not_show(
+    path: str, imported_by: dict[str, list[str]]
+) -> None:
+    assert [name for name in imported_by[path] if name.startswith(HEAVY)] == []
 
 
 def test_the_summaries_of_the_help_are_those_of_the_commands() -> None:

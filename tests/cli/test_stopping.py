@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.server.options import SHUTDOWN_TIMEOUT_S
+from kvstream.types.options import SHUTDOWN_TIMEOUT_S
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker

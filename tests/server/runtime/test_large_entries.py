@@ -9,9 +9,8 @@ import pytest
 
 from kvstream import Store
 from kvstream.inprocess.host import OPTIONS
-from kvstream.server.options import STREAM_ENTRY_MAX_BYTES
 from kvstream.server.runtime.xadd_batching import LARGE
-from kvstream.types.options import ENTRY_BYTES_MAX
+from kvstream.types.options import ENTRY_BYTES_MAX, STREAM_ENTRY_MAX_BYTES
 from tests.cli.test_serving import port_of
 from tests.cli.test_serving import served as process
 from tests.server.asking import Asker, Failure

@@ -1,0 +1,151 @@
+"""The jobs of an application, read from its store without its code.
+
+Jobs of one application are in streams that begin with its name: its queues, the dead letters and
+the results.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from kvstream.cli.tables import printable
+from kvstream.errors import InvalidArgument, NoGroup, RequestError
+from kvstream.jobs import Jobs
+from kvstream.jobs.handle import RETRY, JobHandle
+from kvstream.jobs.job import Job, Refused, made_ms
+from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.queue import Queue
+from kvstream.types.ids import StreamID, Ticket
+from kvstream.types.records import Fields
+
+if TYPE_CHECKING:
+    from kvstream.store import Store
+    from kvstream.stream import Stream
+
+_PAGE = 1000
+_RESULT = ":result:"
+
+
+class StoredJobs(Jobs):
+    """The jobs of an application whose code is not there."""
+
+    def __init__(self, store: Store, name: str) -> None:
+        super().__init__("", name=name)
+        self.use(store)
+
+    def queues(self, names: Sequence[str] = ()) -> list[Queue]:
+        """Return a queue for each stream of jobs, each priority by itself."""
+        return [Queue(self.store, key, group=self.group) for key in self._keys()]
+
+    def _keys(self) -> list[bytes]:
+        store, name = self.store, self.name.encode("utf-8", "surrogateescape")
+        others = (name + DEAD_SUFFIX, name + _RESULT.encode())
+        found = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
+        return sorted(key for key in (name, *found) if store.type(key) == "stream")
+
+    def dead_streams(self) -> list[Stream]:
+        """Return the streams of the dead letters, each once."""
+        found = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
+        return list(found.values())
+
+    def existing(self, job_id: str) -> JobHandle[Any]:
+        """Return the handle of a job; RequestError if nothing is known of it."""
+        try:
+            handle = self.handle(job_id)
+            status = handle.status
+        except InvalidArgument as error:
+            raise click.UsageError(str(error)) from None
+        if status == "unknown":
+            raise RequestError(
+                f"no job {job_id} of {printable(self.name)!r} is known: it ended longer ago than "
+                "its result is kept, or it has another --name"
+            )
+        return handle
+
+
+def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> dict[str, Any]:
+    """Return a job by the names of its parts; the fields of another message give Refused."""
+    job = Job.of(fields, where)
+    return {
+        "id": job.id,
+        "task": job.task_name,
+        "status": status,
+        "queue": queue,
+        "enqueued_ms": job.enqueued_ms or made_ms(job.id),
+        "due_ms": where.at_ms if isinstance(where, Ticket) else None,
+        "error": None,
+    }
+
+
+def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
+    """Yield the jobs that are in queues, then those that failed, then those with results."""
+    for queue in jobs.queues():
+        for stream in queue.streams():
+            yield from _waiting(stream)
+            yield from _in_stream(stream, jobs)
+    failed = set()
+    for stream in jobs.dead_streams():
+        for entry in stream.scan():
+            try:
+                row = _row(entry.fields, entry.id, "failed", entry.fields.get(b"dead:stream"))
+            except Refused:
+                continue
+            failed.add(row["id"])
+            yield {**row, "error": _text(entry.fields.get(b"dead:error"))}
+    yield from _with_results(jobs, failed)
+
+
+def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
+    start = None
+    while page := stream.delayed(start, _PAGE):
+        for each in page:
+            yield from _readable(each.fields, each.ticket, "scheduled", stream.key)
+        start = Ticket(page[-1].ticket.at_ms, page[-1].ticket.number + 1)
+
+
+def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
+    group = stream.group(jobs.group)
+    for entry in stream.scan():
+        try:
+            pending = group.pending_range(entry.id, entry.id, 1)
+        except NoGroup:  # no worker has been there
+            pending = []
+        status = "queued"
+        if pending:
+            status = "running" if pending[0].consumer else "retrying"
+        yield from _readable(entry.fields, entry.id, status, stream.key)
+
+
+def _readable(
+    fields: Fields, where: StreamID | Ticket, status: str, queue: bytes
+) -> Iterator[dict[str, Any]]:
+    try:
+        yield _row(fields, where, status, queue)
+    except Refused:  # a message that is no job
+        return
+
+
+def _with_results(jobs: StoredJobs, failed: set[str]) -> Iterator[dict[str, Any]]:
+    prefix = f"{jobs.name}{_RESULT}"
+    for key in jobs.store.scan_keys(f"{prefix}*"):
+        job_id = key.decode("utf-8", "replace").removeprefix(prefix)
+        last = jobs.store.stream(key).revrange(count=1)
+        if not last or job_id in failed or last[0].fields[b"status"] == RETRY:
+            continue
+        fields = last[0].fields
+        yield {
+            "id": job_id,
+            "task": _text(fields.get(b"task")),
+            "status": _text(fields[b"status"]),
+            "queue": None,
+            "enqueued_ms": made_ms(job_id),
+            "due_ms": None,
+            "error": _text(fields.get(b"error")),
+        }
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("utf-8", "backslashreplace")
