@@ -1,4 +1,7 @@
-"""``monitor``: show the requests of a server's clients as they come, by MONITOR."""
+"""``monitor``: show the requests of a server's clients as they come, by MONITOR.
+
+The clients of a directory that processes share are these processes.
+"""
 
 import re
 import sys
@@ -45,6 +48,7 @@ def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
     epilog=example(
         "kvstream monitor --url redis://localhost:6390",
         "kvstream monitor --url redis://localhost:6390 --command 'x*' --json",
+        "kvstream monitor --store data",
     ),
 )
 @click.option(
@@ -74,6 +78,10 @@ def monitor(
     A line has the time, the database, the client's address, and the request with its values;
     servers hide passwords. The server needs more time for each request meanwhile. The name of the
     command is matched without regard to case.
+
+    With --store this shows the requests of the processes that share the directory (shared=True,
+    `kvstream work`): those that the owner gets from the others, and the transactions of all. Calls
+    of the owner itself are no requests. If the owner ends, the next one is watched.
     """
     named = [matcher(pattern, ignore_case=True) for pattern in commands]
     from_client = matcher(client or b"*")

@@ -13,7 +13,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -172,9 +172,9 @@ class DirectorySession:
                     path, durability=self.durability, db=self.db, read_only=read_only, create=create
                 )
             except StoreLocked:
-                if (store := _of_owner(path, self.db)) is None:
+                if (engine := self.shared_engine()) is None:
                     raise
-                return store
+                return Store(engine, self.db)
 
         with wait_for_store(path, self.wait_s, attempt) as store:
             yield store
@@ -186,9 +186,41 @@ class DirectorySession:
         with self.reading():
             return time.perf_counter() - start
 
+    def shared_engine(self) -> RemoteEngine | None:
+        """Connect to the process that shares the directory; None if no process does."""
+        from kvstream.remote.connection import CONNECT_S
+        from kvstream.remote.engine import open_server
+        from kvstream.shared.owner import SOCKET, Place
+
+        place = Place(self.path)
+        if not (place.directory / SOCKET).exists():
+            return None
+        place.check()
+        try:
+            return open_server(place.url, self.db, CONNECT_S)
+        except ServerUnavailable:  # a killed owner has left the socket
+            return None
+
     def monitor(self) -> Iterator[bytes]:
-        """A store in a directory has no clients: a usage error."""
-        raise click.UsageError("name the server: --url redis://HOST[:PORT]")
+        """Yield the requests of the processes that share the directory, as its owner gets them.
+
+        When the owner ends, those of the next one follow. RequestError or StoreLocked if no process
+        shares it.
+        """
+        while True:
+            engine = retry(self._owner_engine, self.wait_s, KVStreamError)
+            with closing(engine), suppress(ServerUnavailable):
+                yield from engine.connection().monitor()
+
+    def _owner_engine(self) -> RemoteEngine:
+        if (engine := self.shared_engine()) is not None:
+            return engine
+        if (holder := self.holder()) is not None:
+            raise StoreLocked(f"the store in {self.path} is held by {holder}, not shared")
+        raise RequestError(
+            f"no process shares the store in {self.path}: its requests are shown while a process "
+            "has it open with shared=True; for a server give --url"
+        )
 
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:
         """Return the number of entries after an ID."""
@@ -404,23 +436,6 @@ def _names(store: Store, stream: bytes | None, group: bytes | None) -> Iterator[
     if group is None:
         return (each.name for each in store.stream(stream).groups())
     return (each.name for each in store.stream(stream).group(group).consumers())
-
-
-def _of_owner(path: Path, db: int) -> Store | None:
-    """Return the store of the process that has a directory open, None if it does not share it."""
-    from kvstream.remote.connection import CONNECT_S
-    from kvstream.remote.engine import open_server
-    from kvstream.shared.owner import SOCKET, Place
-    from kvstream.store import Store
-
-    place = Place(path)
-    if not (place.directory / SOCKET).exists():
-        return None
-    place.check()
-    try:
-        return Store(open_server(place.url, db, CONNECT_S), db)
-    except ServerUnavailable:  # a killed owner has left the socket
-        return None
 
 
 def retry(attempt: Callable[[], T], wait_s: float, transient: type[Exception]) -> T:

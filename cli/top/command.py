@@ -8,7 +8,7 @@ import sys
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from types import FrameType
 
@@ -103,7 +103,8 @@ def top(
     entries of a group, Esc goes back, s sorts, / filters by name, ? shows all keys, q quits.
 
     A sample costs the server a few commands per stream. To watch a store that a server has open,
-    give the --url of the server; any other store can be watched with --store.
+    give the --url of the server; any other store can be watched with --store, also one that other
+    processes share.
     """
     with _sampler(ctx, url, match, streams) as sampler, _server_advised():
         if once:
@@ -129,7 +130,13 @@ def _server_advised() -> Iterator[None]:
 def _sampler(ctx: click.Context, url: str | None, match: bytes, most: int) -> Iterator[Sampler]:
     session = ctx.obj
     if url is None and isinstance(session, DirectorySession) and session.directory is not None:
-        yield StoreSampler(session, match, most)
+        engine = session.shared_engine()
+        if engine is None:
+            yield StoreSampler(session, match, most)
+            return
+        place = f"{session.path}, database {session.db}"
+        with closing(engine):
+            yield ServerSampler(engine.connection(), place, match, most)
         return
     url = url or ctx.find_root().params.get("url")
     if url is None:

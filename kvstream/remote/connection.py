@@ -439,7 +439,9 @@ class Connection:
     def monitor(self) -> Iterator[bytes]:
         """Yield the lines of MONITOR, over a connection of its own without a timeout."""
         settings = self.client.connection_pool.connection_kwargs
-        settings |= {"socket_timeout": None, "socket_keepalive": True}
+        settings["socket_timeout"] = None
+        if "path" not in settings:
+            settings["socket_keepalive"] = True
         with translated():
             link = self._link(self.client)
             try:

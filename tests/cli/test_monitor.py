@@ -87,8 +87,10 @@ def test_a_server_that_goes_ends_it(kvstream: RemoteProgram, client: "redis.Redi
 
 
 @pytest.mark.places("store")
-def test_a_store_has_no_clients(orders: Program) -> None:
-    assert "name the server: --url" in orders("monitor", code=2).stderr
+def test_a_store_that_nobody_shares_has_no_clients(orders: Program) -> None:
+    refused = orders("--wait", "0s", "monitor", code=1).stderr
+    assert "no process shares the store" in refused
+    assert "--url" in refused
 
 
 @pytest.mark.places("store")

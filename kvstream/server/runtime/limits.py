@@ -24,6 +24,7 @@ from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.batch import Family
+from kvstream.types.options import OUTPUT_MAX
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STATM_MAX = 200
@@ -122,6 +123,8 @@ LOOKS_AT_CLIENTS = 16
 """How often the memory of clients is summed while ``maxmemory-clients`` bytes come and go."""
 WARN_S = 60.0
 """Seconds between two warnings of the same kind."""
+MONITORS = OutputLimit(OUTPUT_MAX)
+"""The limit for MONITOR clients where there is none for others."""
 _HTTP = frozenset({b"post", b"host:"})
 """The first words of HTTP lines: a browser was made to talk to this port."""
 FULL = ErrorReply("ERR", "max number of clients reached")
@@ -198,9 +201,13 @@ class Limits:
         return True
 
     def _output_limit(self, client: Client) -> OutputLimit:
-        """Return the limit on unread replies of a client's class."""
+        """Return the limit on unread replies of a client's class.
+
+        A MONITOR client has one in any case: its replies have no end, and it may stand still.
+        """
         limits = self._server.options.output_limits
-        return limits[b"normal" if client.subscriptions is None else b"pubsub"]
+        limit = limits[b"normal" if client.subscriptions is None else b"pubsub"]
+        return MONITORS if client.monitors and not (limit.hard or limit.soft) else limit
 
     def _is_over_soft(self, client: Client, limit: OutputLimit, pending: int) -> bool:
         if not 0 < limit.soft < pending:

@@ -11,6 +11,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.server.net.asyncio_server import is_local
+from kvstream.server.options import OutputLimit
+from kvstream.server.runtime import limits
 from kvstream.server.runtime.limits import DESCRIPTORS, Limits
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker, Failure
@@ -53,6 +55,19 @@ def test_a_reader_that_is_too_slow_is_cut_off_and_its_memory_returned(serve: Ser
         with suppress(ConnectionError):  # it may be cut off by then
             for _ in range(40):
                 slow.send("GET", "k")
+        until(lambda: CUT_OFF in asker.ask("INFO stats"))
+        assert asker.ask("CLIENT LIST").count(b"\n") == 1
+
+
+def test_a_monitor_that_stands_still_is_cut_off_without_a_limit_for_others(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "MONITORS", OutputLimit(1 << 20))
+    served = serve(output_max=0)  # as of the owner of a shared directory
+    with served.asker() as asker, served.asker() as monitor:
+        assert monitor.ask("MONITOR") == b"OK"
+        for _ in range(40):
+            asker.ask("SET", "k", b"v" * (1 << 20))
         until(lambda: CUT_OFF in asker.ask("INFO stats"))
         assert asker.ask("CLIENT LIST").count(b"\n") == 1
 
