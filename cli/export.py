@@ -27,7 +27,13 @@ from kvstream.cli.file_formats import (
     Writer,
     column_names,
 )
-from kvstream.cli.importing.command import FORMATS, delimiter_option, format_of, quiet_option
+from kvstream.cli.importing.command import (
+    FORMATS,
+    TABLE_SUFFIXES,
+    delimiter_option,
+    format_of,
+    quiet_option,
+)
 from kvstream.cli.json_values import Unreadable, loads_entry
 from kvstream.cli.output import Progress, pages, progress_bar
 from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
@@ -149,7 +155,6 @@ def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
 
 
 TABLES = ("parquet", "arrow")
-TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
 """A row group of a table ends at one of these, which bounds memory."""
 

@@ -32,6 +32,7 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
 
     The exit code is 4 if a fault was found and not repaired. Without --repair nothing is changed.
     """
+    _ = session.path  # a server has none, and says so
     with session.writing() if repair else session.reading() as store:
         faults = store.check(repair=repair)
     out.table(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -381,4 +382,4 @@ def serve(
 
     options = ServerOptions(**settings, config_file=config)
     store = StoreOptions(durability=level, rocksdb=rocksdb)
-    wait_for_store(directory, session.wait_s, lambda: run(directory, store, options, started))
+    run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))

@@ -29,6 +29,7 @@ REPORT_S = 1.0
 STDIN = "<stdin>"
 FORMATS = ("jsonl", "csv")
 _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
+TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 format_option = click.option(
     "--format",
@@ -46,6 +47,11 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
     """Return the format of a file, and the delimiter of its cells."""
     implied = _CSV_SUFFIXES.get(Path(name).suffix.lower())
     if kind is None:
+        if Path(name).suffix.lower() in TABLE_SUFFIXES:
+            raise click.UsageError(
+                f"{printable(name)} is not JSON Lines or CSV: read a table with "
+                f"kvstream spark import {printable(name)} --stream STREAM, or give --format"
+            )
         kind = "jsonl" if implied is None else "csv"
     if delimiter is not None and len(delimiter) != 1:
         raise click.BadParameter("must be one character", param_hint="--delimiter")

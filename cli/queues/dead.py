@@ -311,7 +311,7 @@ def _show_redrive(out: Output, queue: Queue, done: RedriveInfo, advice: str = ""
 @output_options
 @click.pass_obj
 def status(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
-    """Show how far the redrive of a queue is, or how the last one ended."""
+    """Show how far the redrive is, or how the last one ended."""
     with session.reading() as store:
         queue = _queue_of(store, stream, group)
         found = queue.redrive_status()

@@ -81,7 +81,7 @@ def delayed() -> None:
 @output_options
 @click.pass_obj
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:
-    """List the delayed messages of a stream in the order in which they are due."""
+    """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
         found = islice(_delayed(existing_stream(store, stream)), count)
         out.table(_LS, (_json(each) if out.json else each._asdict() for each in found))
@@ -147,7 +147,7 @@ def move(
     delay: float | None,
     at: int | None,
 ) -> None:
-    """Make a delayed message due at another time, and show its new ticket."""
+    """Change when a message is due, and show its new ticket."""
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay DURATION or --at TIME")
     seconds = None if at is None else at / _MS

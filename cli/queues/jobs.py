@@ -61,8 +61,9 @@ def list_jobs(
     task: str | None,
     count: int,
 ) -> None:
-    """List jobs: those in queues, those that failed, and those whose result is kept.
+    """List jobs, by default all.
 
+    These are the jobs in queues, those that failed, and those whose result is kept.
     A job is scheduled (delayed), queued, running, retrying (it failed and is to be tried again),
     done, failed or cancelled.
     """

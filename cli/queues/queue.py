@@ -89,8 +89,9 @@ _PAUSED = (*_LS[:2], Column("paused", "paused"), *_LS[2:])
 @output_options
 @click.pass_obj
 def list_queues(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
-    """List the queues: the groups that have rules, and how many messages they have.
+    """List the queues, and how many messages they have.
 
+    A queue is a group that has rules.
     A message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
     held behind another one of its key; or dead. Oldest is the age of the oldest message that is not
     done. A PATTERN as of KEYS, such as 'orders:*', selects streams by name.
@@ -185,7 +186,7 @@ def put(
     pairs: tuple[tuple[bytes, bytes], ...],
     **options: Any,
 ) -> None:
-    """Put a message into a queue, and show its ID, or the ticket of a delayed one.
+    """Put a message into a queue, and show its ID or ticket.
 
     The store and the stream are created if they do not exist. A delayed message has a ticket,
     @ms-number, until it is due and gets its ID. If --unique leaves the message out, the ID or

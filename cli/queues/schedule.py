@@ -91,8 +91,9 @@ def schedule() -> None:
 @output_options
 @click.pass_obj
 def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> None:
-    """List the schedules of a stream, or of all streams, with their next times in UTC.
+    """List the schedules of a stream, or of all streams.
 
+    Times are in UTC.
     A schedule stops if it can no longer be computed; then `--json` shows why.
     """
     with session.reading() as store:
@@ -206,7 +207,10 @@ def remove(session: Session, out: Output, /, stream: bytes, name: bytes) -> None
 @output_options
 @click.pass_obj
 def run(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
-    """Add a message of a schedule now, and show its ID; its next time stays."""
+    """Add a message of a schedule now, and show its ID.
+
+    The next time of the schedule stays.
+    """
     with session.writing() as store:
         found = existing_stream(store, stream)
         _existing(found, name)

@@ -106,7 +106,7 @@ def top(
     give the --url of the server; any other store can be watched with --store, also one that other
     processes share.
     """
-    with _sampler(ctx, url, match, streams) as sampler, _server_advised():
+    with _sampler(ctx, url, match, streams) as sampler:
         if once:
             view.write(sampler.sample(), sort, out)
             return
@@ -115,15 +115,6 @@ def top(
             _watch(sampler, sort, pause_s)
         else:
             _write_all(sampler, sort, pause_s, out)
-
-
-@contextmanager
-def _server_advised() -> Iterator[None]:
-    """Add to StoreLocked how the store of a server is watched."""
-    try:
-        yield
-    except StoreLocked as error:
-        raise StoreLocked(f"{error}; if that is a server, watch it with --url") from None
 
 
 @contextmanager

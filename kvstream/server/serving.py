@@ -15,6 +15,7 @@ import signal
 import socket
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from ssl import SSLContext
 from typing import Any, NamedTuple
@@ -203,8 +204,17 @@ async def serve(
         return await drain(executor, executor.options.shutdown_timeout)
 
 
-def run(directory: Path, store: StoreOptions, options: ServerOptions, started: Started) -> None:
-    """Open a store, serve it until the process is stopped, and close it."""
+def run(
+    directory: Path,
+    store: StoreOptions,
+    options: ServerOptions,
+    started: Started,
+    opened: Callable[[Callable[[], Engine]], Engine] = lambda attempt: attempt(),
+) -> None:
+    """Open a store, serve it until the process is stopped, and close it.
+
+    ``opened`` returns the engine of the attempt that it is given, and may repeat it.
+    """
     tls = certificates.load(options) if options.tls_port else None
     gc.freeze()  # what is loaded now stays loaded
     gc.set_threshold(*GARBAGE)
@@ -214,7 +224,7 @@ def run(directory: Path, store: StoreOptions, options: ServerOptions, started: S
             "kvstream %s, process %d, opens %s with durability %s",
             *(VERSION, os.getpid(), directory, store.durability),
         )
-        engine = Engine(directory, store)
+        engine = opened(partial(Engine, directory, store))
         try:
             with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 ending = runner.run(serve(engine, options, started, tls, set_level))

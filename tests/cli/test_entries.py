@@ -44,7 +44,9 @@ def test_add_takes_fields_as_json(kvstream: Program) -> None:
 def test_add_takes_ids_as_redis_does(kvstream: Program) -> None:
     assert kvstream.one("add", "s", "a=1", "--id", "5-3") == {"id": "5-3"}
     assert kvstream.one("add", "s", "a=1", "--id", "5-*") == {"id": "5-4"}
-    assert "equal or smaller" in kvstream("add", "s", "a=1", "--id", "5-4", code=1).stderr
+    refused = kvstream("add", "s", "a=1", "--id", "5-4", code=1).stderr
+    assert "equal or smaller" in refused
+    assert "kvstream info STREAM" in refused
     assert "is not an ID" in kvstream("add", "s", "a=1", "--id", "x", code=2).stderr
 
 

@@ -387,3 +387,12 @@ def test_ctrl_c_in_a_commit_states_only_what_is_known(
     done = kvstream.one("import", "s", str(path))
     assert (done["added"], done["resumed_after_line"]) == (0, 2)
     assert fields_of(kvstream) == [{"n": "1"}, {"n": "2"}]
+
+
+@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.feather"])
+def test_a_table_is_not_taken_for_json_lines(kvstream: Program, tmp_path: Path, name: str) -> None:
+    path = tmp_path / name
+    path.write_bytes(b"PAR1\xff")
+    refused = kvstream("import", "s", str(path), code=2).stderr
+    assert f"{name} is not JSON Lines or CSV" in refused
+    assert "kvstream spark import" in refused

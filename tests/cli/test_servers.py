@@ -262,7 +262,7 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "hint"),
     [
-        (["check"], "open its directory with Store.open, once no server"),
+        (["check"], "--store DIR, not --url"),
         (["recover"], "--store DIR, not --url"),
         (["serve"], "--store DIR, not --url"),
         (["checkpoint", "there"], "leave NEW_DIRECTORY out"),

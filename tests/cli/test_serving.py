@@ -310,3 +310,18 @@ def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
         friend = redis.Redis(host=address, port=port_of(lines))
         assert friend.ping()
         friend.close()
+
+
+def test_a_server_that_waits_for_its_store_says_so_once(tmp_path: Path) -> None:
+    place, words = tmp_path / "store", ("--loglevel", "notice")
+    with Store.open(place):
+        done = subprocess.run(
+            [sys.executable, "-m", "kvstream", "serve", "--dir", place, "--port", "0", *words],
+            env={**os.environ, **ENVIRONMENT},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 3
+    assert done.stderr.count(" opens ") == 1
+    assert f"held by process {os.getpid()}" in done.stderr

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import click
 import pytest
+from click.testing import CliRunner
 
 from kvstream.cli.app import SECTIONS, main, name_of
 from tests.cli.program import ROOT
@@ -40,6 +41,14 @@ def paths_of(group: click.Group, *above: str) -> Iterator[tuple[str, ...]]:
         yield (*above, name)
         if isinstance(command, click.Group):
             yield from paths_of(command, *above, name)
+
+
+def command_at(path: tuple[str, ...]) -> click.Command:
+    command: click.Command = main
+    for name in path:
+        assert isinstance(command, click.Group)
+        command = command.commands[name]
+    return command
 
 
 PATHS = list(paths_of(main))
@@ -77,6 +86,17 @@ def test_the_help_of_no_command_imports_what_it_does_not_show(
     path: str, imported_by: dict[str, list[str]]
 ) -> None:
     assert [name for name in imported_by[path] if name.startswith(HEAVY)] == []
+
+
+GROUPS = [path for path in paths_of(main) if isinstance(command_at(path), click.Group)]
+
+
+@pytest.mark.parametrize("path", GROUPS, ids=" ".join)
+def test_no_summary_of_a_subcommand_is_cut(path: tuple[str, ...]) -> None:
+    shown = CliRunner().invoke(main, [*path, "--help"], terminal_width=80).output
+    listed = shown.partition("Commands:")[2]
+    assert listed
+    assert [line for line in listed.splitlines() if line.endswith("...")] == []
 
 
 def test_the_summaries_of_the_help_are_those_of_the_commands() -> None:

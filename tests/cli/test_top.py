@@ -361,7 +361,7 @@ def test_a_store_without_an_owner_is_read_directly(orders: Program) -> None:
 def test_a_store_that_a_server_holds_is_seen_by_its_url(orders: Program) -> None:
     with Store.open(orders.directory):
         result = orders("top", "--once", code=3)
-    assert "watch it with --url" in result.stderr
+    assert "if it is a server, use --url" in result.stderr
 
 
 def test_a_store_of_many_streams_shows_some(
