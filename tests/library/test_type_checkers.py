@@ -65,6 +65,8 @@ def checked(folder: Path, *words: str) -> str:
 
 def mypy(folder: Path) -> dict[str, set[int]]:
     """Return the lines with errors by file."""
+    # As of any installed package mypy reads no bodies of functions, which takes half of the time.
+    (folder / "mypy.ini").write_text("[mypy]\n[mypy-kvstream.*]\nignore_errors = True\n")
     out = checked(folder, "mypy", "--strict", "--cache-dir", ".cache", ".")
     assert "Found" in out or "Success" in out, out
     return _by_file(re.findall(r"^(\w+\.py):(\d+): error: ", out, re.MULTILINE))
