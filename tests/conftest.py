@@ -10,12 +10,14 @@ import re
 import signal
 from collections.abc import Callable, Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis.utils
 from hypothesis import settings
 
 from kvstream import ManualClock, Store
+from tests.dealing import place, scheduling
 from tests.folders import fast_folder
 from tests.measuring import SAME_LINES, unmeasured
 from tests.opening import Stores
@@ -38,6 +40,17 @@ def pytest_configure() -> None:
     """Give tests their folders in memory, unless somebody has said where."""
     if (folder := fast_folder()) is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Deal out tests by file."""
+    return scheduling(config, log) if config.option.dist == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take long."""
+    items.sort(key=lambda item: place(item.path.relative_to(TESTS).as_posix()))
 
 
 def pytest_collection_finish() -> None:

@@ -44,12 +44,8 @@ Read = Callable[..., "DataFrame"]
 
 @pytest.hookimpl(tryfirst=True)  # before tests are dealt out to processes by their groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings.
-
-    These tests are dealt out first: a long one at the end would have the other process wait.
-    """
+    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings."""
     here = Path(__file__).parent
-    items.sort(key=lambda item: here not in item.path.parents)
     for item in items:
         if here not in item.path.parents:
             continue
