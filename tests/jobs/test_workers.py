@@ -269,7 +269,7 @@ def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -
 
 
 def test_four_bad_jobs_among_many_freeze_nothing(jobs: Jobs, working: Start) -> None:
-    many = 10_000 if jobs._options == {"durability": "no", "shared": False} else 1000
+    many = 4_000 if jobs._options == {"durability": "no", "shared": False} else 1000
     done = []
 
     @jobs.task(retries=2, backoff=0, timeout=5)

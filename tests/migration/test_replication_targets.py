@@ -148,7 +148,7 @@ def test_a_target_that_is_killed_or_stopped_is_followed_on(source: Source, tmp_p
     producer = Producer(source)
     following = Following(source.url, target.url, tmp_path / "state")
     try:
-        for how in ("kill", "stop", "kill", "kill", "stop"):
+        for how in ("kill", "stop", "kill"):
             began = producer.number
             until(lambda: following.error or producer.number > began + 300)  # noqa: B023
             until(lambda: following.is_level() or producer.number > began + 900)  # noqa: B023

@@ -21,7 +21,7 @@ from tests.rdb.filling import fill_streams
 from tests.rdb.redis_files import RedisFiles
 
 REDIS_7 = target("redis:7.0")
-MANY = 15_000
+MANY = 5_000
 SHOWN = 300
 
 

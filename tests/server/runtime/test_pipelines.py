@@ -1,5 +1,6 @@
 """Pipelines: plain requests get the replies and statistics of the general way, in few calls."""
 
+import os
 import sys
 from collections.abc import Iterator
 from itertools import islice
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream.resp import twins
@@ -65,6 +66,7 @@ def figures(server: Server) -> dict[str, Any]:
 
 
 @given(st.lists(st.lists(REQUESTS, max_size=12), max_size=5))
+@settings(max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 40))
 def test_pipelines_reply_and_count_as_the_general_way(
     tmp_path_factory: pytest.TempPathFactory, turns: list[list[Words]]
 ) -> None:

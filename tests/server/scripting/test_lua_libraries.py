@@ -6,6 +6,7 @@ Hypothesis makes the others.
 """
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -137,7 +138,7 @@ tables = st.recursive(
     max_leaves=20,
 )
 compared = settings(
-    max_examples=300,
+    max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 100),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
