@@ -7,6 +7,7 @@ the snapshot requests of readers in other processes, and frees the space of dele
 import threading
 from collections.abc import Callable
 from functools import partial
+from math import inf
 from time import monotonic, thread_time
 
 from kvstream.engine.waiters import Signal
@@ -14,9 +15,8 @@ from kvstream.errors import Corruption, KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 
-EXPIRE_KEYS, EXPIRE_KEYS_MAX = 100, 400
-"""Keys deleted in one commit, so that the lock is never held for long. Under load the thread waits
-longer for the lock than a commit takes, so its steps are larger then."""
+EXPIRE_KEYS, HURRIED_KEYS = 100, 400
+"""Keys deleted in one commit, so that the lock is never held for long; more in a hurry."""
 EXPIRE_PAUSE_S = 0.1
 """Pause between two cycles: Redis's ``hz`` 10."""
 EXPIRE_STEP_PAUSE_S = 0.001
@@ -24,7 +24,9 @@ EXPIRE_STEP_PAUSE_S = 0.001
 EXPIRE_REST, SWEEP_REST = 1, 3
 """How many times the processor time of a commit belongs to others, before it or after it. Deleted
 keys are gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry
-does. Expired keys take half of one: very many may come."""
+does. Expired keys take half of one."""
+HURRY_S = 10.0
+"""After so long keys expire faster than they are deleted: then the thread takes what it can."""
 
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that
@@ -94,31 +96,28 @@ class Expiry(threading.Thread):
         if self._damaged and monotonic() >= self._try_at:
             self._damaged = 0
         try:
-            self._repeat(partial(keyspace.delete_expired, skip=self._damaged), EXPIRE_REST)
+            self._repeat(partial(keyspace.delete_expired, skip=self._damaged), EXPIRE_REST, HURRY_S)
         except Corruption:
             self._find_damage()
             self._try_at = monotonic() + FAILED_PAUSE_S
 
-    def _repeat(self, step: _Step, rest: int) -> None:
+    def _repeat(self, step: _Step, rest: int, hurry_s: float = inf) -> None:
         """Run steps until one has less to do.
 
         Others have the lock for ``rest`` times the processor time of each, while the thread waits
-        for it or in a pause after the commit.
+        for it or in a pause after the commit. After ``hurry_s`` steps are larger, without a rest.
         """
-        keys, worked, waited = EXPIRE_KEYS, 0.0, 0.0
-
-        def commit() -> int:
-            nonlocal worked, waited
-            began, worked_before = monotonic(), thread_time()
-            done = self._commit(step, keys)
-            worked = thread_time() - worked_before
+        keys, hurries_at = EXPIRE_KEYS, monotonic() + hurry_s
+        while True:
+            began, worked = monotonic(), thread_time()
+            if self._commit(step, keys) < keys:
+                return
+            worked = thread_time() - worked
             waited = monotonic() - began - worked
-            return done
-
-        while commit() == keys:
+            if monotonic() >= hurries_at:
+                keys, rest = HURRIED_KEYS, 0
             if self._closes_within(max(EXPIRE_STEP_PAUSE_S, rest * worked - waited)):
                 return
-            keys = min(2 * keys, EXPIRE_KEYS_MAX) if waited > worked else EXPIRE_KEYS
 
     def _find_damage(self) -> None:
         """Delete key by key, and count the damaged keys at the head of the index.

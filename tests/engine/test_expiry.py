@@ -160,7 +160,7 @@ def test_damaged_keys_do_not_keep_others_from_expiring(
 def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(expiry, "EXPIRE_KEYS_MAX", expiry.EXPIRE_KEYS)
+    monkeypatch.setattr(expiry, "HURRIED_KEYS", expiry.EXPIRE_KEYS)
     store = open_store("own")
     begun: list[bytes] = []
     page = Batch.page
@@ -188,23 +188,24 @@ def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     until(lambda: store.size() == 0, "the other key to be deleted")
 
 
-def test_steps_that_wait_for_the_lock_delete_more_keys() -> None:
-    left, steps, waits = 2000, [], [0.02] * 5
+def test_a_thread_that_is_behind_deletes_more_keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(expiry, "HURRY_S", 0.1)
+    steps: list[tuple[float, int]] = []
 
     def commit(step: object, keys: int) -> int:
-        nonlocal left
-        sleep(waits.pop() if waits else 0)
-        steps.append(keys)
-        done = min(keys, left)
-        left -= done
-        return done
+        if step is keyspace.sweep or len(steps) == 60:
+            return 0
+        steps.append((monotonic(), keys))
+        sleep(0.005)
+        return keys
 
     thread = expiry.Expiry(commit)
     thread.start()
-    until(lambda: not left, "all keys to be deleted")
+    until(lambda: len(steps) == 60, "sixty steps")
     thread.stop()
-    assert steps[:6] == [100, 200, 400, 400, 400, 400]
-    assert steps[6] in (100, 400)  # a wait for the interpreter counts too
+    hurried_at = steps[0][0] + 0.1
+    assert {keys for at, keys in steps if at < hurried_at - 0.05} == {100}
+    assert {keys for at, keys in steps if at > hurried_at + 0.1} == {400}
 
 
 def test_a_sweep_takes_a_quarter_of_a_core() -> None:
