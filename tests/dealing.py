@@ -11,9 +11,10 @@ import pytest
 
 FIRST = (
     "spark/",  # tests of its session are one group: tests/spark/conftest.py
-    *("bench/", "demo/", "programs/", "migration/", "crash/", "jobs/", "queues/", "adapters/"),
+    *("bench/", "demo/", "migration/", "crash/", "jobs/", "queues/", "adapters/"),
     *("shared/", "library/test_type_checkers.py", "operations/checks/", "differential/", "rdb/"),
     *("storage/", "server/runtime/", "cli/test_processes.py", "inprocess/"),
+    "programs/",  # workers that are killed and must be done in time: not beside all that is above
 )
 """Files that take long, below ``tests``: one at the end would have the other processes wait."""
 
