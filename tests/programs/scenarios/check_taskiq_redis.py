@@ -247,7 +247,7 @@ async def test_a_thousand_tasks_are_done_though_workers_are_killed(client):
             await taskiq_app.square.kiq(-1)
             await asyncio.sleep(0.2)
         for n in (0, 500, 999):
-            assert (await kicked[n].wait_result(timeout=30)).return_value == n * n
+            assert (await kicked[n].wait_result(timeout=90)).return_value == n * n
     finally:
         workers.end()
         await taskiq_app.done.aclose()
