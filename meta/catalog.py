@@ -11,6 +11,7 @@ stream in steps sees the first two in the stream's record; ``Deletions`` reports
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from itertools import islice
 from weakref import ref
@@ -32,7 +33,7 @@ from kvstream.meta.filling import Limits, catch_up
 from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex
-from kvstream.meta.lazyfree import Bounds, Flushed, Unlinked, hide
+from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, hide
 from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Hot
@@ -190,7 +191,7 @@ class Catalog:
         """By queue tree: where its timers begin, if some of the first millisecond have fired."""
         self.flushed, self.unlinked = Flushed(), Unlinked()
         self.databases, self.deletions = Databases(), Deletions()
-        self.index = KeyIndex(self.flushed, self.unlinked, self.databases)
+        self.index = KeyIndex(self.unlinked, self.databases)
         self.numbers = Allocator()
 
     # --- keys -----------------------------------------------------------------------------------
@@ -327,36 +328,45 @@ class Catalog:
                 self.drop_stream(txn, key)
         else:
             txn.frees = True
-            if not self._is_flushed(txn, key):  # otherwise the flush deleted its pieces
-                key.drop_pieces(txn.batch)
+            key.drop_pieces(txn.batch)
             self.unlist(txn, key)
 
     def drop_stream(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete a stream with all its rows, in time that does not depend on its entries."""
         txn.frees = True
+        self._drop_trees(txn, stream)
+        self.hot.forget(stream.prefix)
+        self._drop_messages(txn, stream)
+        self.unlist(txn, stream)
+
+    def _drop_trees(self, txn: Txn, stream: StreamMeta) -> None:
         for group in list(self.groups(txn, stream)):
             self._drop_group_trees(txn, group)
         for tree in (stream.groups_tree, stream.idmp_tree, stream.queue_tree):
             if tree:
                 key_tree(tree).drop(txn.batch)
-        self.hot.forget(stream.prefix)
-        self._drop_rows(txn, stream)
-        self.unlist(txn, stream)
+        if stream.has_closed_nodes:
+            nodes = tree_prefix(stream.nodes_tree)
+            txn.batch.delete_range(_TREES, nodes, successor(nodes))
 
-    def _drop_rows(self, txn: Txn, stream: StreamMeta) -> None:
-        """Delete messages and nodes: row by row if there are few, otherwise as ranges."""
-        prefix, nodes = stream.prefix, tree_prefix(stream.nodes_tree)
-        upper = successor(prefix)
+    def _drop_messages(self, txn: Txn, stream: StreamMeta) -> None:
+        """Delete messages: row by row if there are few, otherwise as a range."""
+        prefix, upper = stream.prefix, successor(stream.prefix)
         few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.held
-        if self._is_flushed(txn, stream):
-            pass  # the flush deleted its messages
-        elif few:
+        if few:
             for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
                 txn.batch.delete(_MESSAGES, key)
         else:
             txn.batch.delete_range(_MESSAGES, prefix, upper)
-        if stream.unswept or stream.nodes > bool(stream.open_live):  # a node was closed
-            txn.batch.delete_range(_TREES, nodes, successor(nodes))
+
+    def drop_flushed(self, txn: Txn, key: Key) -> None:
+        """Delete all rows of a key that a flush has deleted, but for its messages."""
+        if isinstance(key, StreamMeta):
+            with suppress(Corruption):  # check reports the rows that it does not find
+                self._drop_trees(txn, key)
+            txn.forget_stream(key)
+        txn.batch.delete(_METADATA, key.row)
+        self.index.remove(txn, key, counted=False)
 
     def unlist(self, txn: Txn, key: Key) -> None:
         """Remove a key from its name and from the orders of SCAN and of expiry."""
@@ -390,10 +400,12 @@ class Catalog:
 
     # --- whole databases ------------------------------------------------------------------------
 
-    def flush(self, txn: Txn, db: int, uncounted: bool = True) -> int:
-        """Delete all keys of a database and return their number; ``sweep`` deletes the rows later.
+    def flush(self, txn: Txn, db: int, few: int, uncounted: bool = True) -> int:
+        """Delete all keys of a database and return their number.
 
-        With ``uncounted`` it also deletes keys that the database's count does not include.
+        The rows of up to ``few`` keys go at once. Those of more are left to ``sweep``, and the
+        database gets another stored number, under which there is nothing. With ``uncounted`` it
+        also deletes keys that the database's count does not include.
         """
         count = self.index.count(txn, db)
         if not count and not (uncounted and next(self.index.names(txn, db), None)):
@@ -404,10 +416,11 @@ class Catalog:
         for load in unfinished_loads.all_of(txn):
             if database_of(load.stream.name) == stored:  # this commit deletes its entries too
                 unfinished_loads.discard(txn, load)
-        swept = self.flushed.of(txn, stored).swept
-        self.flushed.put(txn, stored, Bounds(txn.allocate(), swept))
         txn.batch.delete_range(_MESSAGES, *database_bounds(stored))
         self.index.uncount(txn, stored)
+        if not drop_few(txn, stored, few):
+            self.flushed.add(txn, stored)
+            self.databases.renumber(txn, db, self.flushed.numbers(txn))
         return count
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
@@ -441,22 +454,11 @@ class Catalog:
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""
-        if key.generation in self.unlinked.known(txn):
-            return True
-        return key.generation < self.flushed.of(txn, database_of(key.name)).bound
-
-    def _is_flushed(self, txn: Txn, key: Key) -> bool:
-        return self.is_before_flush(txn, database_of(key.name), key.generation)
-
-    def is_before_flush(self, txn: Txn, stored_db: int, generation: int) -> bool:
-        """Return whether a flush deleted a generation's keys from a database, given as stored."""
-        return generation < self.flushed.of(txn, stored_db).bound
+        return key.generation in self.unlinked.known(txn)
 
     def drop_gone(self, txn: Txn, name: bytes) -> None:
         """Delete the rows that a deleted key left under a stored name."""
-        if self.unlinked.known(txn) or (
-            self.flushed.unswept(txn) and self.flushed.of(txn, database_of(name)).bound
-        ):
+        if self.unlinked.known(txn):
             key = self.gone(txn, name, txn.batch.get(_METADATA, stream_row(name)))
             if key is not None:
                 self.drop_rows_of(txn, key)
@@ -478,7 +480,7 @@ class Catalog:
     def drop_rows_of(self, txn: Txn, key: Key, swept: bool = False) -> None:
         """Delete the rows of a deleted key, with ``swept`` all of them, otherwise as ``drop``."""
         try:
-            if isinstance(key, StreamMeta) and not self._is_flushed(txn, key):
+            if isinstance(key, StreamMeta):
                 catch_up(txn.batch, key)
             if isinstance(key, StreamMeta) and swept:
                 self.drop_stream(txn, key)

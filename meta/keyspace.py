@@ -1,8 +1,9 @@
 """Keep the rows that keys have besides their records: the order of SCAN, expiry, timers and counts.
 
-SWAPDB exchanges the stored numbers of two databases and moves no row::
+SWAPDB exchanges the stored numbers of two databases and moves no row. FLUSHDB gives a database
+another stored number, from 32768 on, and leaves its keys under the former one::
 
-    swapped row := "D" -> (db(u16) stored(u16))*
+    numbers row := "D" -> (db(u16) stored(u16))*
 
 The row lists, in order, the databases whose stored number is not their own; without any there is no
 row. A *name*, as callers use it, begins with the number that clients SELECT. A *stored name*, as
@@ -12,18 +13,19 @@ arguments and results are names unless they say so.
 When keys were last used (OBJECT IDLETIME) is kept in memory alone, for the last 20,000 to 40,000.
 """
 
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from itertools import chain
 from struct import Struct
 from struct import error as StructError
 from weakref import ref
 
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, StoreError
 from kvstream.layout.keys import (
     EXPIRY_TAG,
+    NUMBERS_KEY,
     SCAN_TAG,
-    SWAPPED_KEY,
     TIMER_TAG,
     U16,
     U64,
@@ -33,15 +35,17 @@ from kvstream.layout.keys import (
     key_count_row,
     key_of,
     qualified,
+    scan_bounds,
     scan_row,
     successor,
     timer_row,
 )
-from kvstream.meta.lazyfree import Flushed, Unlinked
+from kvstream.meta.lazyfree import Unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
+from kvstream.types.options import DATABASES_MAX
 
 USED_MAX = 20_000
 """Keys of one generation of ``Usage``, which knows at least so many, at most twice as many."""
@@ -109,25 +113,40 @@ def _renumbered(used: dict[bytes, int], numbers: dict[int, int]) -> dict[bytes, 
 
 _PAIR = Struct(">HH")
 _METADATA = Family.METADATA
+_NUMBERS = 1 << 16
+"""Stored numbers; those from DATABASES_MAX on are no database's own."""
 
 
-def decode_swapped(value: bytes | None) -> dict[int, int]:
+def decode_numbers(value: bytes | None) -> dict[int, int]:
     """Return the stored number of each database whose stored number is not its own."""
     try:
         pairs = list(_PAIR.iter_unpack(value or b""))
     except StructError:
         pairs = [(0, 0)]
     numbers: dict[int, int] = dict(pairs)
-    ordered = [db for db, _ in pairs] == sorted(numbers)
-    if not ordered or value == b"" or sorted(numbers.values()) != sorted(numbers):
-        raise Corruption("the row of swapped databases is damaged")
-    if any(db == stored for db, stored in pairs):
-        raise Corruption("the row of swapped databases names one that is not swapped")
+    ordered = [db for db, _ in pairs] == sorted(numbers) and value != b""
+    unique = len(set(numbers.values())) == len(pairs)
+    given_up = all(stored in numbers for stored in numbers.values() if stored < DATABASES_MAX)
+    differ = all(db < DATABASES_MAX and db != stored for db, stored in pairs)
+    if not (ordered and unique and given_up and differ):
+        raise Corruption("the row of the numbers of databases is damaged")
     return numbers
 
 
-def encode_swapped(numbers: dict[int, int]) -> bytes:
+def encode_numbers(numbers: dict[int, int]) -> bytes:
     return b"".join(_PAIR.pack(*pair) for pair in sorted(numbers.items()))
+
+
+def free_number(after: int, taken: Container[int]) -> int:
+    """Return the next stored number that no database has or had; all were used before it is again.
+
+    A number that comes back may be that of a bulk load, whose rows have no key yet.
+    """
+    start = max(after + 1, DATABASES_MAX)
+    for number in chain(range(start, _NUMBERS), range(DATABASES_MAX, start)):
+        if number not in taken:
+            return number
+    raise StoreError("too many flushed databases wait for their deletion: try again later")
 
 
 class Databases:
@@ -138,14 +157,20 @@ class Databases:
         """The numbers that differ; None if they are still to be read."""
         self._shown: dict[int, int] = {}
         """The reverse map."""
+        self._stored_heads: dict[bytes, bytes] = {}
+        """The same as they stand in names."""
+        self._shown_heads: dict[bytes, bytes] = {}
 
     def _load(self, txn: Txn) -> dict[int, int]:
-        self._note(decode_swapped(txn.batch.get(_METADATA, SWAPPED_KEY)))
+        self._note(decode_numbers(txn.batch.get(_METADATA, NUMBERS_KEY)))
         return self._stored or {}
 
     def _note(self, numbers: dict[int, int]) -> None:
         self._stored = numbers
         self._shown = {stored: db for db, stored in numbers.items()}
+        heads = [(U16.pack(db), U16.pack(stored)) for db, stored in numbers.items()]
+        self._stored_heads = dict(heads)
+        self._shown_heads = {stored: db for db, stored in heads}
 
     def stored(self, txn: Txn, db: int) -> int:
         """Return the stored number of a database."""
@@ -158,30 +183,48 @@ class Databases:
             self._load(txn)
         return self._shown.get(stored, stored)
 
+    def has(self, txn: Txn, stored: int) -> bool:
+        """Return whether a stored number is that of a database."""
+        numbers = self._load(txn) if self._stored is None else self._stored
+        return stored in self._shown or (stored < DATABASES_MAX and stored not in numbers)
+
     def stored_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the stored form of a name."""
-        numbers = self._load(txn) if self._stored is None else self._stored
-        return qualified(self.stored(txn, database_of(name)), key_of(name)) if numbers else name
+        if self._stored is None:
+            self._load(txn)
+        head = self._stored_heads.get(name[:2])
+        return name if head is None else head + name[2:]
 
     def shown_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the name of a stored name."""
-        numbers = self._load(txn) if self._stored is None else self._stored
-        return qualified(self.shown(txn, database_of(name)), key_of(name)) if numbers else name
+        if self._stored is None:
+            self._load(txn)
+        head = self._shown_heads.get(name[:2])
+        return name if head is None else head + name[2:]
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
         """Exchange the stored numbers of two databases."""
-        numbers = dict(self._load(txn) if self._stored is None else self._stored)
-        numbers[one], numbers[other] = numbers.get(other, other), numbers.get(one, one)
+        numbers = self._load(txn) if self._stored is None else self._stored
+        mine, others = numbers.get(one, one), numbers.get(other, other)
+        self._put(txn, numbers | {one: others, other: mine})
+
+    def renumber(self, txn: Txn, db: int, taken: Collection[int]) -> None:
+        """Give a database a stored number that is not its own, nor another's, nor ``taken``."""
+        numbers = self._load(txn) if self._stored is None else self._stored
+        number = free_number(numbers.get(db, db), {*taken, *numbers.values()})
+        self._put(txn, numbers | {db: number})
+
+    def _put(self, txn: Txn, numbers: dict[int, int]) -> None:
         numbers = {db: stored for db, stored in numbers.items() if db != stored}
         self._note(numbers)
         if numbers:
-            txn.batch.put(_METADATA, SWAPPED_KEY, encode_swapped(numbers))
+            txn.batch.put(_METADATA, NUMBERS_KEY, encode_numbers(numbers))
         else:
-            txn.batch.delete(_METADATA, SWAPPED_KEY)
+            txn.batch.delete(_METADATA, NUMBERS_KEY)
 
     def forget(self) -> None:
         """Read the row again at the next call."""
-        self._stored, self._shown = None, {}
+        self._stored = None
 
 
 _EXPIRY_NAME = 1 + U64.size
@@ -230,8 +273,7 @@ def _stored_database(expiry: bytes) -> int:
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
 
-    def __init__(self, flushed: Flushed, unlinked: Unlinked, databases: Databases) -> None:
-        self._flushed = flushed
+    def __init__(self, unlinked: Unlinked, databases: Databases) -> None:
         self._unlinked = unlinked
         self._databases = databases
         self._next_expiry = 0
@@ -328,8 +370,8 @@ class KeyIndex:
     def timers_due(self, txn: Txn, limit: int) -> list[tuple[int, bytes]]:
         """Return (time, name) of up to ``limit`` streams whose first timer is due.
 
-        A flush leaves the rows of its streams: the caller compares the time with the stream's, and
-        calls ``drop_timer``. If none is due, ``next_timer`` becomes the time of the first one.
+        The caller compares the time with the stream's, and calls ``drop_timer`` if it differs. If
+        none is due, ``next_timer`` becomes the time of the first one.
         """
         if txn.now_ms < self.next_timer:
             return []
@@ -340,7 +382,17 @@ class KeyIndex:
         due = [(at_ms, name) for at_ms, name in listed if at_ms <= txn.now_ms]
         if not due:
             self.next_timer = listed[0][0] if listed else NEVER
-        return [(at_ms, self._databases.shown_name(txn, name)) for at_ms, name in due]
+        for at_ms, name in due:
+            if not self._databases.has(txn, database_of(name)):  # of a flushed stream
+                txn.batch.delete(_METADATA, timer_row(at_ms, name))
+        names = [(at_ms, self._live_name(txn, stored)) for at_ms, stored in due]
+        return [(at_ms, name) for at_ms, name in names if name is not None]
+
+    def _live_name(self, txn: Txn, stored: bytes) -> bytes | None:
+        """Return the name of a stored name, None if a flush has left it."""
+        if not self._databases.has(txn, database_of(stored)):
+            return None
+        return self._databases.shown_name(txn, stored)
 
     def drop_timer(self, txn: Txn, at_ms: int, name: bytes) -> None:
         """Delete a row of ``timers_due`` that is not true."""
@@ -389,10 +441,11 @@ class KeyIndex:
             of_database.keys += change
             of_database.times += change * at_ms
 
-    def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes]:
+    def expired(self, txn: Txn, limit: int, skip: int = 0) -> list[bytes | None]:
         """Return the names of up to ``limit`` expired keys after the first ``skip``.
 
-        The index is read only if something in it is due.
+        None stands for a key that a flush has deleted. The index is read only if something in it is
+        due.
         """
         if txn.expiry_ms < self._next_expiry:
             return []
@@ -406,7 +459,7 @@ class KeyIndex:
         for (key, _), at_ms in zip(rows[:due], times, strict=False):
             txn.batch.delete(_METADATA, key)  # even without a key: it would be due for ever
             self._count_expiry(key, at_ms, -1)
-        return [self._databases.shown_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
+        return [self._live_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
 
     def expiries(self, txn: Txn, limit: int) -> Callable[[int], Expiries]:
         """Return a function that returns the expiries of a database, including due ones.
@@ -424,7 +477,7 @@ class KeyIndex:
 
     def counts_expiries(self, txn: Txn) -> bool:
         """Return whether the expiries counted so far are those that the rows show."""
-        recounted = KeyIndex(self._flushed, self._unlinked, self._databases)
+        recounted = KeyIndex(self._unlinked, self._databases)
         recounted._counted_to = self._counted_to
         for row, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, self._counted_to):
             recounted._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
@@ -499,8 +552,7 @@ class KeyIndex:
 
     def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
         stored = self._databases.stored(txn, db)
-        start = max(cursor, self._flushed.of(txn, stored).bound, self._firsts.get(stored, 0))
-        return scan_row(stored, start), successor(scan_row(stored, (1 << 64) - 1))
+        return scan_bounds(stored, max(cursor, self._firsts.get(stored, 0)))
 
     def count(self, txn: Txn, db: int) -> int:
         """Return the number of keys of a database, including expired ones not deleted yet."""

@@ -1,14 +1,14 @@
 """Delete the rows of deleted keys in the background, a page of keys at a time.
 
-A key is gone for clients at once; whoever reuses its name deletes what stands under it. Three kinds
-of keys leave rows behind.
+A key is gone for clients at once. Three kinds of keys leave rows behind.
 
-FLUSHDB takes a generation; keys of a lower one are gone with that commit. ``swept`` is the
-generation at which the next page begins; the row goes with the last page::
+FLUSHDB gives a database with many keys another stored number (``kvstream.meta.keyspace``). Nobody
+finds the keys of the former number; the row goes with the last page::
 
-    flushed row := "F" db(u16) -> bound(u64) swept(u64)
+    flushed row := "F" db(u16) -> ""
 
-DEL of very many keys writes their generations, some in each row, under the first of them::
+DEL of very many keys writes their generations, some in each row, under the first of them. Whoever
+reuses the name of such a key deletes what stands under it::
 
     unlinked row := "G" db(u16) generation(u64) -> generation(u64)*
 
@@ -18,23 +18,21 @@ rows; the catalog knows what a key leaves behind.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from struct import Struct, iter_unpack, pack
-from struct import error as StructError
-from typing import NamedTuple
+from struct import iter_unpack, pack
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
-    ALLOCATOR_KEY,
     COUNTED_MAX,
     FLUSHED_TAG,
     U16,
     U64,
     UNLINKED_TAG,
     database_of,
-    decode_number,
     flushed_row,
     key_of,
     qualified,
+    record_bounds,
+    scan_bounds,
     scan_row,
     stream_row,
     successor,
@@ -43,89 +41,42 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.records import StreamMeta
+from kvstream.meta.strings import decode_key
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
 
 _METADATA = Family.METADATA
-_BOUNDS = Struct(">QQ")
-
-
-class Bounds(NamedTuple):
-    """The generations of a database's keys that are gone and may have rows left."""
-
-    bound: int
-    """All of them are below this one."""
-    swept: int
-    """Rows below this generation are gone too; equal to ``bound`` if the last page was full."""
-
-
-_NONE = Bounds(0, 0)
-
-
-def decode_bounds(row: bytes, value: bytes) -> Bounds:
-    try:
-        bounds = Bounds(*_BOUNDS.unpack(value))
-    except StructError:
-        bounds = _NONE
-    if not (bounds.swept <= bounds.bound and 0 < bounds.bound < COUNTED_MAX):
-        raise Corruption(f"the row {row.hex()} of a flushed database is damaged")
-    return bounds
-
-
-def encode_bounds(bound: int, swept: int) -> bytes:
-    return _BOUNDS.pack(bound, swept)
 
 
 class Flushed:
-    """The databases that were flushed and may have rows left."""
+    """The stored numbers that a flush has left with keys."""
 
     def __init__(self) -> None:
-        self._known: dict[int, Bounds] = {}
-        """The bounds read so far, by stored number."""
-        self._unswept: list[int] | None = None
-        """The databases that have a row; None if still to be read."""
+        self._next: dict[int, bytes] | None = None
+        """By number, the record from which the sweep goes on, b"" for the first; None: still to be
+        read."""
 
-    def of(self, txn: Txn, db: int) -> Bounds:
-        """Return the bounds of a database; raise Corruption if its row is damaged."""
-        bounds = self._known.get(db)
-        if bounds is None:
-            bounds = self._known[db] = self._load(txn, flushed_row(db))
-        return bounds
-
-    def _load(self, txn: Txn, row: bytes) -> Bounds:
-        value = txn.batch.get(_METADATA, row)
-        if value is None:
-            return _NONE
-        bounds = decode_bounds(row, value)
-        allocated = decode_number(ALLOCATOR_KEY, txn.batch.get(_METADATA, ALLOCATOR_KEY))
-        if allocated <= bounds.bound:
-            # It would hide every key, even those created later.
-            raise Corruption(f"the row {row.hex()} of a flushed database has a bound of no time")
-        return bounds
-
-    def unswept(self, txn: Txn) -> list[int]:
-        """Return the databases that may have rows left."""
-        if self._unswept is None:
+    def numbers(self, txn: Txn) -> dict[int, bytes]:
+        """Return where the sweep of each number goes on."""
+        if self._next is None:
             rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
-            self._unswept = [U16.unpack(key[1:])[0] for key, _ in rows if len(key) == 1 + U16.size]
-        return self._unswept
+            found = (row for row, _ in rows if len(row) == 1 + U16.size)
+            self._next = {U16.unpack_from(row, 1)[0]: b"" for row in found}
+        return self._next
 
-    def put(self, txn: Txn, db: int, bounds: Bounds) -> None:
-        """Delete the keys below ``bounds.bound``."""
-        self._known[db] = bounds
-        self._unswept = None
-        txn.batch.put(_METADATA, flushed_row(db), encode_bounds(*bounds))
+    def add(self, txn: Txn, db: int) -> None:
+        """Record that all keys of a number are deleted, and have rows."""
+        self.numbers(txn)[db] = b""
+        txn.batch.put(_METADATA, flushed_row(db), b"")
 
     def clear(self, txn: Txn, db: int) -> None:
         """Record that no row is left."""
-        self._known[db] = _NONE
-        self._unswept = None
+        self.numbers(txn).pop(db, None)
         txn.batch.delete(_METADATA, flushed_row(db))
 
     def forget(self) -> None:
         """Read the rows again at the next call."""
-        self._known.clear()
-        self._unswept = None
+        self._next = None
 
 
 ROW_KEYS = 100
@@ -242,20 +193,14 @@ _TREES = Family.TREES
 def sweep(txn: Txn, limit: int) -> int:
     """Delete the rows of up to ``limit`` keys; return their number, ``limit`` if more may wait."""
     left = limit
-    flushed = txn.catalog.flushed
-    for db in flushed.unswept(txn):
+    for db in list(txn.catalog.flushed.numbers(txn)):
         txn.frees = True
-        bound, swept = flushed.of(txn, db)
-        page = txn.batch.page(_METADATA, scan_row(db, swept), scan_row(db, bound), left)
-        waiting = _drop_listed(txn, db, page)
-        if waiting is not None:
-            flushed.put(txn, db, Bounds(bound, U64.unpack_from(waiting, 3)[0]))
+        keys = _sweep_flushed(txn, db, left)
+        if keys is None:
             return limit
-        left -= len(page)
-        if left == 0:
-            flushed.put(txn, db, Bounds(bound, U64.unpack_from(page[-1][0], 3)[0] + 1))
+        left -= keys
+        if left <= 0:
             return limit
-        flushed.clear(txn, db)
     while left > 0:
         keys = _sweep_unlinked(txn)
         if keys is None:
@@ -266,6 +211,70 @@ def sweep(txn: Txn, limit: int) -> int:
     return limit
 
 
+def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
+    """Delete rows of a flushed number; return the number of its last keys, or None if some wait.
+
+    Records that are all that a key has stay until the end, and go as a range.
+    """
+    flushed, (first, upper) = txn.catalog.flushed, record_bounds(db)
+    lower = flushed.numbers(txn)[db]
+    if txn.catalog.databases.has(txn, db):  # damage: a database is about to lose its keys
+        flushed.clear(txn, db)
+        return 0
+    if not lower and drop_few(txn, db, limit):
+        flushed.clear(txn, db)
+        return limit
+    page = txn.batch.page(_METADATA, lower or first, upper, limit)
+    for row, record in page:
+        if not _drop_flushed(txn, row[1:], record):
+            flushed.numbers(txn)[db] = row
+            return None
+    if len(page) == limit:
+        flushed.numbers(txn)[db] = page[-1][0] + b"\0"
+        return None
+    txn.batch.delete_range(_METADATA, first, upper)
+    txn.batch.delete_range(_METADATA, *scan_bounds(db))
+    flushed.clear(txn, db)
+    return len(page)
+
+
+def drop_few(txn: Txn, db: int, most: int) -> bool:
+    """Delete all keys of a stored number, given that its messages are deleted, row by row.
+
+    Return False if there are more than ``most``, or more groups than a commit may delete.
+    """
+    records = txn.batch.page(_METADATA, *record_bounds(db), most + 1)
+    listed = txn.batch.page(_METADATA, *scan_bounds(db), most + 1)
+    if max(len(records), len(listed)) > most:
+        return False
+    for row, record in records:
+        if not _drop_flushed(txn, row[1:], record):
+            return False
+        txn.batch.delete(_METADATA, row)
+    for row, _ in listed:
+        txn.batch.delete(_METADATA, row)
+    return True
+
+
+def _drop_flushed(txn: Txn, name: bytes, record: bytes) -> bool:
+    """Delete a key of a flushed number if it has more rows than every key has.
+
+    Return False if it has more groups than this commit may delete.
+    """
+    try:
+        key = decode_key(name, record)
+    except Corruption:  # check reports its other rows, which belong to none
+        return True
+    if isinstance(key, StreamMeta):
+        if key.groups_count and _waits(txn, key):
+            return False
+        if key.has_trees or key.due_at or key.expire_at:
+            txn.catalog.drop_flushed(txn, key)
+    elif key.expire_at:
+        txn.catalog.drop_flushed(txn, key)
+    return True
+
+
 def _sweep_unlinked(txn: Txn) -> int | None:
     """Delete the rows of one row's keys; return their number, or None if some have to wait."""
     unlinked = txn.catalog.unlinked
@@ -274,6 +283,9 @@ def _sweep_unlinked(txn: Txn) -> int | None:
         return 0
     txn.frees = True
     db, generations = taken
+    if not txn.catalog.databases.has(txn, db):  # a flush took the whole number
+        unlinked.swept(txn, db, generations)
+        return len(generations)
     rows = [scan_row(db, generation) for generation in generations]
     keys = zip(rows, txn.batch.get_many(_METADATA, rows), strict=True)
     listed = [(row, key) for row, key in keys if key is not None]  # else the name is reused

@@ -30,18 +30,17 @@ def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
 
 
 class Plain:
-    """The test for records of plain strings in one database, given by its stored number."""
+    """The test for records of plain strings."""
 
-    def __init__(self, txn: Txn, stored_db: int) -> None:
+    def __init__(self, txn: Txn) -> None:
         self._unlinked = txn.catalog.unlinked.known(txn)
-        self._bound = max(txn.catalog.flushed.of(txn, stored_db).bound, 1)
 
     def has(self, record: bytes) -> bool:
         """Return whether a record is a plain string's that has not been deleted."""
         if not record.startswith(_PLAIN) or len(record) < HEAD:
             return False
         generation = int.from_bytes(record[len(_PLAIN) : HEAD])
-        return self._bound <= generation < COUNTED_MAX and generation not in self._unlinked
+        return 0 < generation < COUNTED_MAX and generation not in self._unlinked
 
 
 def made(

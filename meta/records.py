@@ -298,6 +298,17 @@ class StreamMeta:
         """Field names of the open node's first entry."""
         self._start()
 
+    @property
+    def has_closed_nodes(self) -> bool:
+        """Return whether it may have rows of closed nodes."""
+        return bool(self.unswept) or self.nodes > bool(self.open_live)
+
+    @property
+    def has_trees(self) -> bool:
+        """Return whether it may have rows in the family of trees."""
+        trees = self.groups_tree or self.idmp_tree or self.queue_tree
+        return bool(trees) or self.has_closed_nodes
+
     def _start(self) -> None:
         """Set the fields that are kept in memory only."""
         self.names_seen: Names = self.names

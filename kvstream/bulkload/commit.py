@@ -187,10 +187,7 @@ class _Load:
         if stream is not None:
             return stream.last == place.last
         stored = txn.catalog.databases.stored(txn, self._ticket.db)
-        generation = U64.unpack(place.prefix[-U64.size :])[0]
-        return place.prefix[: U16.size] == U16.pack(stored) and not txn.catalog.is_before_flush(
-            txn, stored, generation
-        )
+        return place.prefix[: U16.size] == U16.pack(stored)
 
     def _name(self, key: bytes) -> bytes:
         return qualified(self._ticket.db, key)
@@ -234,7 +231,6 @@ class _Load:
         generation = U64.unpack(prefix[-U64.size :])[0]
         return (
             key in self._ticket.fresh
-            and not txn.catalog.is_before_flush(txn, stored, generation)
             and txn.batch.get(Family.METADATA, scan_row(stored, generation)) is None
         )
 

@@ -2,8 +2,8 @@
 
 ::
 
-    name       := db(u16) key                          db is the stored number: SWAPDB changes which
-                                                       database has it
+    name       := db(u16) key                          db is the stored number: SWAPDB and FLUSHDB
+                                                       change which database has it
 
     messages   row   := prefix id | prefix number(u32)  the latter of large strings
                                                        (kvstream.meta.strings)
@@ -13,8 +13,8 @@
     metadata   row   := "A"                            allocator: next tree ID or generation (u64)
                       | "B"                            rows being ingested (unfinished_loads.py)
                       | "C" db(u16)                    number of keys of a database (u64)
-                      | "D"                            swapped databases (meta/keyspace.py)
-                      | "F" db(u16)                    what FLUSHDB has left (meta/lazyfree.py)
+                      | "D"                            numbers of databases (meta/keyspace.py)
+                      | "F" db(u16)                    empty; flushed (meta/lazyfree.py)
                       | "G" db(u16) generation(u64)    what DEL has left (meta/lazyfree.py)
                       | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
@@ -44,7 +44,7 @@ from kvstream.errors import Corruption
 ALLOCATOR_KEY = b"A"
 INGESTED_KEY = b"B"
 KEY_COUNT_TAG = b"C"
-SWAPPED_KEY = b"D"
+NUMBERS_KEY = b"D"
 FLUSHED_TAG = b"F"
 UNLINKED_TAG = b"G"
 LOAD_TAG = b"L"
@@ -138,6 +138,17 @@ def key_count_row(db: int) -> bytes:
 
 def flushed_row(db: int) -> bytes:
     return FLUSHED_TAG + U16.pack(db)
+
+
+def record_bounds(db: int) -> tuple[bytes, bytes]:
+    """Return the bounds of the records of a database's keys."""
+    first = stream_row(U16.pack(db))
+    return first, successor(first)
+
+
+def scan_bounds(db: int, generation: int = 0) -> tuple[bytes, bytes]:
+    """Return the bounds of a database's rows for SCAN, from a generation on."""
+    return scan_row(db, generation), successor(scan_row(db, (1 << 64) - 1))
 
 
 def unlinked_row(db: int, generation: int) -> bytes:

@@ -26,9 +26,6 @@ from kvstream.operations import thresholds
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
-SWEEP_KEYS = 100
-"""Keys whose rows a flush deletes at once; the rows of others are deleted later."""
-
 
 def exists(txn: Txn, name: bytes) -> bool:
     return txn.key(name) is not None
@@ -122,7 +119,8 @@ def delete_expired(txn: Txn, limit: int, skip: int = 0) -> int:
     catalog = txn.catalog
     names, before = catalog.index.expired(txn, limit, skip), catalog.expired
     for name in names:
-        txn.key(name)  # loading an expired key deletes it
+        if name is not None:
+            txn.key(name)  # loading an expired key deletes it
     catalog.expired_unasked += catalog.expired - before
     return len(names)
 
@@ -228,19 +226,17 @@ LOOKED_AT = 200
 def flush(txn: Txn, db: int) -> int:
     """Delete every key of a database, and return how many there were.
 
-    The time of the commit does not depend on the number of keys. It deletes their entries; the
-    other rows are deleted by ``sweep``.
+    The time of the commit does not depend on the number of keys. It deletes their entries; if they
+    are many, the other rows are deleted by ``sweep``.
     """
-    count = txn.catalog.flush(txn, db)
-    sweep(txn, SWEEP_KEYS)
-    return count
+    return txn.catalog.flush(txn, db, thresholds.FLUSH_KEYS)
 
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Delete every key of every database in one commit, and return how many there were."""
-    left = txn.catalog.index.has_names(txn)
-    count = sum(txn.catalog.flush(txn, db, left) for db in range(databases))
-    sweep(txn, SWEEP_KEYS)
+    left, count = txn.catalog.index.has_names(txn), 0
+    for db in range(databases):
+        count += txn.catalog.flush(txn, db, max(thresholds.FLUSH_KEYS - count, 0), left)
     return count
 
 

@@ -370,7 +370,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         return found
 
     def _look_on(self, txn: Txn) -> bool:
-        plain = Plain(txn, U16.unpack(self._prefix)[0])
+        plain = Plain(txn)
         until, size = self._looked + thresholds.STEP_NAMES, 0
         while self._left and self._looked < until and size < thresholds.STEP_BYTES:
             some = self._left[-many_strings.TOGETHER :]
@@ -459,7 +459,7 @@ class LongPut(keyspace.LongKeys[bool]):
         some = self._left[-thresholds.STEP_NAMES :]
         del self._left[-thresholds.STEP_NAMES :]
         self._looked += len(some)
-        plain, new = Plain(txn, self._stored_db), []
+        plain, new = Plain(txn), []
         for name, record in zip(some, many_strings.records(txn, some), strict=True):
             value = self._values[key_of(name)]
             if is_large(len(value)):

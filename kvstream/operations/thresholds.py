@@ -26,6 +26,8 @@ PACKED_TOGETHER = 5000
 
 # --- keys ---------------------------------------------------------------------------------------
 
+FLUSH_KEYS = 100
+"""Keys whose rows a flush deletes itself, in two milliseconds; those of more are deleted later."""
 LONG_KEYS = 500
 """Keys above which DEL, UNLINK, EXISTS and TOUCH are done in steps."""
 STEP_KEYS = 200

@@ -27,8 +27,8 @@ STREAM_IDMP_MAXSIZE = 100
 DATABASES = 16
 """Numbered databases of a store, as in Redis."""
 
-DATABASES_MAX = 1 << 16
-"""The number of a database takes two bytes of every key."""
+DATABASES_MAX = 1 << 15
+"""The number of a database takes two bytes of every key; a flush gives it one of the upper half."""
 
 KEY_BYTES_MAX = 1 * MEGABYTE
 """Longest name of a stream, group or consumer: it is part of the keys of rows."""

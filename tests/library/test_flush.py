@@ -6,25 +6,30 @@ from contextlib import suppress
 
 import pytest
 
-from kvstream import Corruption, ManualClock, Store
-from kvstream.commands.table import Dispatcher
+from kvstream import ManualClock, Queue, Store, StoreError
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
+    FLUSHED_TAG,
+    NUMBERS_KEY,
+    TIMER_TAG,
     U64,
     flushed_row,
     key_count_row,
     qualified,
-    scan_row,
     stream_row,
 )
+from kvstream.meta.keyspace import free_number
 from kvstream.operations import keyspace
+from kvstream.operations.queues.due import run_due
 from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
 from tests.patience import tries
 
 MANY = 1030
-PAGES = 10
-"""Of a hundred keys, after those that go with the flush itself."""
+PAGES = 11
+"""Of a hundred keys."""
+LEFT = [ALLOCATOR_KEY, NUMBERS_KEY]
+"""The rows after a flush of many keys and its sweep."""
 EVERYTHING = (b"", b"\xff" * 64)
 
 
@@ -61,9 +66,9 @@ def rows(store: Store) -> list[bytes]:
     return [key for family in Family for key, _ in database.scan(family, *EVERYTHING)]
 
 
-def put(store: Store, key: bytes, value: bytes) -> None:
+def put(store: Store, key: bytes, value: bytes | None) -> None:
     batch = Batch(store.engine.database)
-    batch.put(Family.METADATA, key, value)
+    batch.puts[Family.METADATA][key] = value
     store.engine.database.write(batch)
 
 
@@ -117,34 +122,77 @@ def test_flushed_keys_are_gone_for_every_way_to_look(
     assert len(rows(store)) > MANY // 2
 
 
-def test_what_flushed_keys_have_left_goes_page_by_page_and_wholly(store: Store) -> None:
+def test_few_flushed_keys_go_at_once_and_wholly(store: Store) -> None:
+    fill(store, 100)
+    assert store.flush() == 100
+    assert rows(store) == [ALLOCATOR_KEY]
+    assert sweep(store) == 0
+
+
+def test_many_flushed_keys_go_page_by_page_and_wholly(store: Store) -> None:
     fill(store)
     store.flush()
     pages = 0
-    while (left := len(rows(store))) > 1:
+    while flushed_row(0) in rows(store):
         assert sweep(store) > 0
-        assert len(rows(store)) < left
-        assert store.check() == []
+        assert (store.keys(), store.check()) == ([], [])
         pages += 1
     assert pages == PAGES
-    assert rows(store) == [ALLOCATOR_KEY]
+    assert rows(store) == LEFT
 
 
-def test_a_page_begins_where_the_last_one_ended_also_after_a_reopening(
-    store: Store, reopen: Callable[..., Store]
-) -> None:
+def test_a_sweep_begins_again_after_a_reopening(store: Store, reopen: Callable[..., Store]) -> None:
     fill(store)
     store.flush()
-    begun = []
-    while (value := store.engine.database.get(Family.METADATA, flushed_row(0))) is not None:
-        swept = U64.unpack_from(value, 8)[0]
-        (first, _), *_ = store.engine.database.page(Family.METADATA, b"N", b"O", 1)
-        assert scan_row(0, swept - 1) < first
-        begun.append(swept)
+    for _ in range(PAGES - 1):
         sweep(store)
-        store = reopen(store)
-    assert begun == sorted(set(begun))
-    assert len(begun) == PAGES
+    store = reopen(store)
+    assert sweep(store) > 0
+    assert flushed_row(0) in rows(store)
+    sweep_all(store)
+    assert rows(store) == LEFT
+
+
+def test_a_flushed_database_has_a_new_number_until_all_were_used(store: Store) -> None:
+    numbers = [0, 32768, 32769, 32770]
+    for number in numbers:
+        assert store.engine.run(lambda txn: txn.catalog.databases.stored(txn, 0)) == number
+        fill(store, 101)
+        assert store.engine.run(keyspace.flush, 0) == 101
+    assert [row[1:] for row in rows(store) if row.startswith(FLUSHED_TAG)] == [
+        number.to_bytes(2) for number in numbers
+    ]
+    assert store.check() == []
+    sweep_all(store)
+    assert rows(store) == LEFT
+
+
+@pytest.mark.parametrize(("after", "taken", "number"), [(0, {7}, 32768), (65535, {32768}, 32769)])
+def test_the_next_number_is_one_that_nobody_has(after: int, taken: set[int], number: int) -> None:
+    assert free_number(after, taken) == number
+
+
+def test_a_flush_without_a_free_number_says_to_try_again() -> None:
+    with pytest.raises(StoreError, match="too many flushed databases wait for their deletion"):
+        free_number(40_000, range(32768, 65536))
+
+
+def test_swapped_and_flushed_databases_keep_to_their_own(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    for db in (0, 1):
+        fill(store.select(db), 101 + db)
+    store.engine.run(keyspace.swap, 0, 1)
+    assert store.flush() == 102
+    store.stream("new").add({"n": "0"})
+    store.engine.run(keyspace.swap, 0, 1)
+    assert store.size() == 101
+    store = reopen(store)
+    assert store.select(1).keys() == [b"new"]
+    assert store.check() == []
+    while sweep(store):
+        assert (store.size(), store.select(1).size()) == (101, 1)
+    assert store.check() == []
 
 
 def test_a_key_made_anew_shares_nothing_with_the_flushed_one(
@@ -167,7 +215,7 @@ def test_a_key_made_anew_shares_nothing_with_the_flushed_one(
         while sweep(store):
             pass
     assert store.delete(*keys) == 3
-    assert rows(store) == [ALLOCATOR_KEY, key_count_row(0)]
+    assert rows(store) == [ALLOCATOR_KEY, key_count_row(32768), NUMBERS_KEY]
 
 
 def test_other_databases_keep_their_keys(store: Store) -> None:
@@ -187,7 +235,7 @@ def test_all_databases_are_flushed_in_one_commit(store: Store, sizes: list[int])
     assert len(sizes) == 1
     while sweep(store):
         pass
-    assert rows(store) == [ALLOCATOR_KEY]
+    assert rows(store) == LEFT
 
 
 def test_a_second_flush_takes_what_was_made_since_the_first(store: Store) -> None:
@@ -198,7 +246,7 @@ def test_a_second_flush_takes_what_was_made_since_the_first(store: Store) -> Non
     assert store.flush() == MANY
     assert (store.size(), store.keys(), store.check()) == (0, [], [])
     sweep_all(store)
-    assert rows(store) == [ALLOCATOR_KEY]
+    assert rows(store) == LEFT
 
 
 def test_a_flush_that_is_undone_takes_no_key(store: Store) -> None:
@@ -225,7 +273,7 @@ def test_a_flush_inside_a_transaction_takes_what_came_before_it_alone(store: Sto
     assert store.keys() == [b"after"]
     sweep_all_but(store, b"after")
     assert store.delete("after") == 1
-    assert rows(store) == [ALLOCATOR_KEY, key_count_row(0)]
+    assert rows(store) == [ALLOCATOR_KEY, key_count_row(32768), NUMBERS_KEY]
 
 
 def sweep_all_but(store: Store, key: bytes) -> None:
@@ -243,7 +291,7 @@ def test_the_moved_seen_time_of_a_flushed_consumer_is_not_written(store: Store) 
     store.flush()
     sweep_all(store)
     store.sync()
-    assert rows(store) == [ALLOCATOR_KEY]
+    assert rows(store) == LEFT
 
 
 def test_the_time_of_a_flushed_key_may_come_before_its_rows_are_swept(
@@ -256,6 +304,26 @@ def test_the_time_of_a_flushed_key_may_come_before_its_rows_are_swept(
     assert store.engine.run(keyspace.delete_expired, 10) == 0
     assert store.check() == []
     sweep_all(store)
+
+
+def test_the_timer_of_a_flushed_stream_may_come_before_its_rows_are_swept(
+    store: Store, clock: ManualClock
+) -> None:
+    fill(store)
+    delayed = Queue(store, "mail")
+    delayed.put({"n": "1"}, delay=30)
+    store.flush()
+    Queue(store, "mail").put({"n": "2"}, delay=30)
+    clock.advance(31_000)
+    assert store.engine.run(run_due, 10) > 0
+    assert store.engine.run(run_due, 10) == 0
+    (message,) = Queue(store, "mail").get()
+    assert message.fields == {b"n": b"2"}
+    assert not [row for row in rows(store) if row.startswith(TIMER_TAG) and b"\0\0mail" in row]
+    assert store.check() == []
+    while sweep(store):
+        pass
+    assert store.check() == []
 
 
 @pytest.mark.unmeasured
@@ -288,53 +356,79 @@ def test_a_damaged_key_does_not_keep_the_others_from_being_swept(store: Store) -
     assert [fault.message.split(":")[0] for fault in store.check(repair=True)] == [
         "rows of no known tree"
     ]
-    assert rows(store) == [ALLOCATOR_KEY]
+    assert rows(store) == LEFT
 
 
-def test_a_sweep_whose_last_page_is_full_can_be_gone_on_with(
-    store: Store, reopen: Callable[..., Store]
-) -> None:
-    for number in range(100):
-        Dispatcher(store.engine).execute([b"SET", b"k%d" % number, b"v"])
+def test_a_damaged_key_among_few_goes_with_them(store: Store) -> None:
+    fill(store, 50)
+    put(store, stream_row(qualified(0, b"s5")), b"\x01\x01damaged")
+    store.engine.catalog.forget()
     store.flush()
-    assert flushed_row(0) in rows(store)
-    assert store.check() == []
-    store = reopen(store)
-    assert store.keys() == []
-    assert sweep(store) == 0
     assert rows(store) == [ALLOCATOR_KEY]
 
 
 @pytest.mark.unmeasured
-@pytest.mark.parametrize("value", [b"", U64.pack(0) * 2, U64.pack(1 << 62) + U64.pack(0)])
-def test_a_damaged_row_of_a_flush_is_told_and_a_repair_finds_the_keys_that_live(
-    store: Store, reopen: Callable[..., Store], value: bytes
+@pytest.mark.parametrize("value", [b"x", U64.pack(1 << 62) + U64.pack(0), None])
+def test_a_damaged_row_of_a_flush_is_told_and_its_keys_stay_gone(
+    store: Store, reopen: Callable[..., Store], value: bytes | None
 ) -> None:
     fill(store)
     store.flush()
     fill(store, 20)
-    keys, elsewhere = store.keys(), store.select(1).stream("elsewhere")
-    elsewhere.add({"a": "b"})
+    keys = store.keys()
+    store.select(1).stream("elsewhere").add({"a": "b"})
     put(store, flushed_row(0), value)
     store = reopen(store)
-    for use in (
-        store.keys,
-        lambda: store.exists("s5"),
-        lambda: store.flush(),
-        lambda: sweep(store),
-    ):
-        with pytest.raises(Corruption, match="of a flushed database"):
-            use()
-    assert store.select(1).keys() == [b"elsewhere"]
-    (fault,) = store.check()
-    assert fault.message.startswith("what a flush left cannot be known from its row")
-    assert store.check(repair=True)[0].repaired
-    store = reopen(store)
     assert (store.keys(), store.size()) == (keys, 20)
+    faults = [fault.message.split(":")[0] for fault in store.check(repair=True)]
+    missing = ["the row of a flushed database is missing"]
+    assert faults == missing if value is None else ["unknown metadata row", *missing]
+    store = reopen(store)
     assert store.check() == []
     while sweep(store):
         pass
-    assert store.keys() == keys
+    assert (store.keys(), store.check()) == (keys, [])
+
+
+def test_a_row_of_a_flush_never_costs_a_database_its_keys(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store, 20)
+    keys = store.keys()
+    put(store, flushed_row(0), b"")
+    store = reopen(store)
+    assert sweep(store) == 0
+    assert (store.keys(), store.check()) == (keys, [])
+
+
+def test_a_repair_finds_the_keys_of_a_database_whose_number_is_lost(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store)
+    store.flush()
+    fill(store, 20)
+    keys = store.keys()
+    put(store, NUMBERS_KEY, None)
+    store = reopen(store)
+    (fault,) = store.check(repair=True)
+    assert fault.message == "keys of no database: 20 under 32768"
+    store = reopen(store)
+    assert (store.keys(), store.check()) == (keys, [])
+
+
+def test_a_repair_gives_an_empty_flushed_database_a_number_again(
+    store: Store, reopen: Callable[..., Store]
+) -> None:
+    fill(store)
+    store.flush()
+    put(store, NUMBERS_KEY, None)
+    store = reopen(store)
+    (fault,) = store.check(repair=True)
+    assert fault.message == "its number is a flushed one"
+    store = reopen(store)
+    assert (store.keys(), store.check()) == ([], [])
+    sweep_all(store)
+    assert rows(store) == LEFT
 
 
 def test_a_stray_row_of_the_expiry_index_is_due_only_once(store: Store, clock: ManualClock) -> None:

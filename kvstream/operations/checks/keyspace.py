@@ -1,14 +1,15 @@
 """Check the metadata family, and rows that belong to nothing.
 
 Metadata are records, the order of SCAN, key counts and the order of expiry. A flushed key whose
-rows are still there owns its trees but no entries. Messages of no stream and rows of no known tree
-are found by seeks from one prefix to the next. If a record cannot be read, such rows may be its
-own: they are reported and stay. Large strings must have all pieces, each of its length.
+rows are still there owns its trees but no entries. Keys of a stored number that no database has,
+and no flush has left, are given to a database without keys. Messages of no stream and rows of no
+known tree are found by seeks from one prefix to the next. If a record cannot be read, such rows may
+be its own: they are reported and stay. Large strings must have all pieces, each of its length.
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterator
-from itertools import islice
+from collections.abc import Callable
+from itertools import chain
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
@@ -20,9 +21,9 @@ from kvstream.layout.keys import (
     INGESTED_KEY,
     KEY_COUNT_TAG,
     LOAD_TAG,
+    NUMBERS_KEY,
     SCAN_TAG,
     STREAM_TAG,
-    SWAPPED_KEY,
     TIMER_TAG,
     U16,
     U64,
@@ -40,14 +41,15 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.filling import catch_up
 from kvstream.meta.functions import decode_function
-from kvstream.meta.keyspace import decode_swapped
-from kvstream.meta.lazyfree import decode_bounds, decode_unlinked, encode_bounds
+from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
+from kvstream.meta.lazyfree import decode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested
 from kvstream.operations.checks.survey import STORE, Survey, shown
 from kvstream.operations.keyspace import kind_of
-from kvstream.storage.batch import Family, Row
+from kvstream.storage.batch import Family
+from kvstream.types.options import DATABASES_MAX
 
 
 def check_value(survey: Survey, string: StringMeta, place: str) -> None:
@@ -92,19 +94,21 @@ class KeyspaceCheck:
         """Keys of each database, as counted."""
         self._recorded: dict[int, int] = {}
         """Keys of each database, as on disk."""
-        self._bounds: dict[int, int] = {}
-        """Generations below which the keys of a database are flushed."""
+        self._numbers: dict[int, int] = {}
+        """The stored numbers that are not their databases' own."""
+        self._flushed: set[int] = set()
+        """The stored numbers that a flush has left."""
         self._unlinked: set[int] = set()
         """Other generations that are deleted."""
         self._allocator_recorded = 1
         self._kinds = {
             ALLOCATOR_KEY: self._allocator,
             KEY_COUNT_TAG: self._key_count,
-            FLUSHED_TAG: self._flushed,
+            FLUSHED_TAG: self._flushed_row,
             UNLINKED_TAG: self._unlinked_row,
             INGESTED_KEY: self._ingested,
             LOAD_TAG: self._load,
-            SWAPPED_KEY: self._swapped,
+            NUMBERS_KEY: self._numbers_row,
             SCAN_TAG: self._listed,
             STREAM_TAG: self._record,
             TIMER_TAG: self._timed,
@@ -117,6 +121,7 @@ class KeyspaceCheck:
             self._kinds.get(key[:1], self._unknown)(key, value)
         for db in sorted(self._keys.keys() | self._recorded.keys()):
             self._compare_count(db)
+        self._check_numbers()
         self._check_allocator()
 
     def _unknown(self, key: bytes, value: bytes) -> None:
@@ -135,7 +140,7 @@ class KeyspaceCheck:
 
     def _check_allocator(self) -> None:
         survey, recorded = self._survey, self._allocator_recorded
-        least = max([survey.first_free, *(bound + 1 for bound in self._bounds.values())])
+        least = survey.first_free
         if survey.allocator < least:
             detail = f"at {survey.allocator}, but {least - 1} is in use"
             self._findings.fault(STORE, "the allocator is behind", detail)
@@ -159,18 +164,54 @@ class KeyspaceCheck:
             self._findings.settle(place, "the number of keys", recorded, counted)
             self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
 
-    def _swapped(self, key: bytes, value: bytes) -> None:
-        if key != SWAPPED_KEY:
+    def _numbers_row(self, key: bytes, value: bytes) -> None:
+        if key != NUMBERS_KEY:
             self._unknown(key, value)
             return
         try:
-            numbers = decode_swapped(value)
-        except Corruption:  # every database has its own number again
-            kind = "which databases were swapped cannot be known"
+            self._numbers = decode_numbers(value)
+        except Corruption:  # every database has its own number again, or what _check_numbers finds
+            kind = "the stored numbers of databases cannot be known"
             self._findings.fault(STORE, kind, value[:40].hex())
             self._findings.delete(_METADATA, key)
         else:
-            self._survey.shown_numbers = {stored: db for db, stored in numbers.items()}
+            self._survey.shown_numbers = {stored: db for db, stored in self._numbers.items()}
+
+    def _has_database(self, number: int) -> bool:
+        own = number < DATABASES_MAX and number not in self._numbers
+        return own or number in self._numbers.values()
+
+    def _is_flushed(self, number: int) -> bool:
+        """Return whether a flush has left a number: no database has it, and it has no count."""
+        if number in self._flushed:
+            return True
+        if self._has_database(number) or number in self._recorded:
+            return False
+        self._findings.fault(STORE, "the row of a flushed database is missing", str(number))
+        self._findings.put(_METADATA, flushed_row(number), b"")
+        self._flushed.add(number)
+        return True
+
+    def _check_numbers(self) -> None:
+        """Give keys of a number that no database has to one that has no keys.
+
+        The first to get them are those whose own number a flush has left: they had another one.
+        """
+        numbers = dict(self._numbers)
+        lost = sorted(n for n, keys in self._keys.items() if keys and not self._has_database(n))
+        without = sorted(n for n in self._flushed if n < DATABASES_MAX and n not in numbers)
+        bare = [db for db, number in numbers.items() if not self._keys[number]]
+        own = (db for db in range(DATABASES_MAX) if db not in numbers and db not in without)
+        empty = chain(without, bare, (db for db in own if not self._keys[db]))
+        for number, db in zip(lost, empty, strict=False):
+            numbers[db] = number
+            detail = f"{self._keys[number]} under {number}"
+            self._findings.fault(self._survey.database_place(db), "keys of no database", detail)
+        for db in without[len(lost) :]:
+            numbers[db] = free_number(db, self._flushed | set(numbers.values()))
+            self._findings.fault(self._survey.database_place(db), "its number is a flushed one")
+        if numbers != self._numbers:
+            self._findings.put(_METADATA, NUMBERS_KEY, encode_numbers(numbers))
 
     def _ingested(self, key: bytes, value: bytes) -> None:
         """A bulk load in progress is settled when the store is opened next; it is no fault."""
@@ -207,40 +248,17 @@ class KeyspaceCheck:
 
     # --- flushed databases ----------------------------------------------------------------------
 
-    def _flushed(self, key: bytes, value: bytes) -> None:
-        if len(key) != 1 + U16.size:
+    def _flushed_row(self, key: bytes, value: bytes) -> None:
+        if len(key) != 1 + U16.size or value:
             self._unknown(key, value)
             return
-        db = U16.unpack_from(key, 1)[0]
-        try:
-            bound = decode_bounds(key, value).bound
-        except Corruption:
-            bound = 0
-        ahead = bound >= self._allocator_recorded
-        if not bound or (ahead and self._listed_from(db, bound) != self._recorded.get(db, 0)):
-            bound = self._bound_by_count(db)
-            kind = "what a flush left cannot be known from its row"
-            self._findings.fault(self._survey.database_place(db), kind, value[:40].hex())
-            if bound:
-                self._findings.put(_METADATA, key, encode_bounds(bound, 0))
-            else:
-                self._findings.delete(_METADATA, key)
-        self._bounds[db] = bound
-
-    def _bound_by_count(self, db: int) -> int:
-        """Return the bound that leaves the counted number of keys, the youngest."""
-        gone = self._listed_from(db, 0) - max(0, self._recorded.get(db, 0))
-        if gone <= 0:
-            return 0
-        last, _ = next(islice(self._listing(db, 0), gone - 1, None))
-        return int(U64.unpack_from(last, 3)[0]) + 1
-
-    def _listed_from(self, db: int, generation: int) -> int:
-        return sum(1 for _ in self._listing(db, generation))
-
-    def _listing(self, db: int, generation: int) -> Iterator[Row]:
-        upper = successor(scan_row(db, (1 << 64) - 1))
-        return self._survey.rows.scan(_METADATA, scan_row(db, generation), upper)
+        number = U16.unpack_from(key, 1)[0]
+        if number in self._numbers.values():
+            kind = "a row says that a flush has left its keys"
+            self._findings.fault(self._survey.database_place(number), kind)
+            self._findings.delete(_METADATA, key)
+        else:
+            self._flushed.add(number)
 
     def _unlinked_row(self, key: bytes, value: bytes) -> None:
         """Register the keys that one command has deleted and whose rows are all there."""
@@ -250,9 +268,6 @@ class KeyspaceCheck:
             self._findings.fault(STORE, "what was deleted cannot be known", key[:40].hex())
             self._findings.delete(_METADATA, key)
 
-    def _is_gone(self, key: Key) -> bool:
-        return key.generation < self._bounds.get(database_of(key.name), 0)
-
     # --- keys and what points to them -----------------------------------------------------------
 
     def _record(self, key: bytes, value: bytes) -> None:
@@ -261,7 +276,7 @@ class KeyspaceCheck:
             self._unknown(key, value)
             return
         found = self._survey.decode_key(name, value)
-        gone = found is not None and self._is_gone(found)
+        gone = self._is_flushed(database_of(name))
         unlinked = found is not None and found.generation in self._unlinked
         self._keys[database_of(name)] += not (gone or unlinked)
         if found is None:
@@ -272,7 +287,8 @@ class KeyspaceCheck:
             return
         place = self._survey.key_place(name, kind_of(found))
         self._survey.claim_generation(place, found.generation)
-        self._check_listed(found, place, gone)
+        if not gone:
+            self._check_listed(found, place)
         if not (gone or unlinked):
             self._check_expiry(found, place)
         if isinstance(found, StreamMeta):
@@ -298,16 +314,13 @@ class KeyspaceCheck:
         if odd or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_listed(self, found: Key, place: str, gone: bool) -> None:
-        """Check a key's row in the order of SCAN, which sweeps use as well."""
-        db = database_of(found.name)
-        key = scan_row(db, found.generation)
+    def _check_listed(self, found: Key, place: str) -> None:
+        """Check a key's row in the order of SCAN."""
+        key = scan_row(database_of(found.name), found.generation)
         if self._survey.rows.get(_METADATA, key) != key_of(found.name):
             self._survey.unlisted[found.generation] = found.name
             self._findings.fault(place, "the row for SCAN is missing")
             self._findings.put(_METADATA, key, key_of(found.name))
-            if gone:  # the sweep starts again
-                self._findings.put(_METADATA, flushed_row(db), encode_bounds(self._bounds[db], 0))
 
     def _check_expiry(self, found: Key, place: str) -> None:
         """Check the row of a key's expiry."""
@@ -338,7 +351,7 @@ class KeyspaceCheck:
             return
         found = self._survey.key(name)
         true = isinstance(found, StreamMeta) and found.due_at == U64.unpack_from(key, 1)[0]
-        if not true and self._bounds.get(database_of(name)) is None:
+        if not true and database_of(name) not in self._flushed:
             self._stray(key, name, found, "a row for timers of no such stream")
 
     def _listed(self, key: bytes, value: bytes) -> None:

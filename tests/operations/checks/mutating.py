@@ -13,7 +13,7 @@ import msgpack
 from kvstream import Store, StreamID
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
-    SWAPPED_KEY,
+    NUMBERS_KEY,
     U64,
     flushed_row,
     key_count_row,
@@ -22,8 +22,7 @@ from kvstream.layout.keys import (
     tree_prefix,
 )
 from kvstream.layout.values import REPEATED, UNIQUE, decode_checked
-from kvstream.meta.keyspace import decode_swapped
-from kvstream.meta.lazyfree import decode_bounds
+from kvstream.meta.keyspace import decode_numbers
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import StringMeta
@@ -165,13 +164,8 @@ def targets(store: Store) -> dict[str, Target]:
         "a number of keys": _target(METADATA, key_count_row(0)),
         "a listed key": _target(METADATA, scan_row(0, orders.generation)),
         "an expiring key": _target(METADATA, expiring),
-        "a flushed database": _target(
-            METADATA,
-            flushed_row(2),
-            decode=lambda value: decode_bounds(b"", value),
-            free={"swept"},
-        ),
-        "swapped databases": Target(METADATA, SWAPPED_KEY, decode_swapped, may_miss=True),
+        "a flushed database": _target(METADATA, flushed_row(2)),
+        "numbers of databases": Target(METADATA, NUMBERS_KEY, decode_numbers, may_miss=True),
         "the first node": node(rows.nodes[0].first),
         "the last closed node": node(rows.nodes[-1].first),
         "a group": a_group(group),

@@ -230,7 +230,7 @@ TITLES = (
     *("the first entry", "an entry", "the last entry", "an entry with repeated names", "a stream"),
     *("a string", "a large string", "a piece", "the allocator", "a number of keys"),
     *("a listed key", "an expiring key"),
-    *("a flushed database", "swapped databases", "the first node", "the last closed node"),
+    *("a flushed database", "numbers of databases", "the first node", "the last closed node"),
     *("a group", "a consumer"),
     *("a run", "a run given back", "a run by time", "a run of a consumer"),
     *("a group that is not indexed", "a consumer of it", "a run of it"),

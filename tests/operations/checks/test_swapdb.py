@@ -3,8 +3,8 @@
 import pytest
 
 from kvstream import Corruption, Store
-from kvstream.layout.keys import SWAPPED_KEY, U64, key_count_row
-from kvstream.meta.keyspace import decode_swapped, encode_swapped
+from kvstream.layout.keys import NUMBERS_KEY, U64, key_count_row
+from kvstream.meta.keyspace import decode_numbers, encode_numbers
 from kvstream.operations import keyspace
 from tests.operations.checks.seeding import METADATA, Reopen, damage, told
 
@@ -26,16 +26,18 @@ def swapped(busy: Store) -> Store:
     return busy
 
 
-@pytest.mark.parametrize("numbers", [{0: 1, 1: 0}, {0: 2, 1: 0, 2: 1}, {3: 65535, 65535: 3}])
+@pytest.mark.parametrize(
+    "numbers", [{0: 1, 1: 0}, {0: 2, 1: 0, 2: 1}, {3: 32767, 32767: 3}, {0: 32768, 1: 65535}]
+)
 def test_the_row_of_swapped_databases_is_read_back_as_it_was(numbers: dict[int, int]) -> None:
-    assert decode_swapped(encode_swapped(numbers)) == numbers
-    assert decode_swapped(None) == {}
+    assert decode_numbers(encode_numbers(numbers)) == numbers
+    assert decode_numbers(None) == {}
 
 
 @pytest.mark.parametrize("value", WRONG.values(), ids=WRONG.keys())
 def test_a_row_that_is_no_exchange_of_numbers_is_corruption(value: bytes) -> None:
-    with pytest.raises(Corruption, match="the row of swapped databases"):
-        decode_swapped(value)
+    with pytest.raises(Corruption, match="the row of the numbers of databases"):
+        decode_numbers(value)
 
 
 def test_a_swap_outlives_its_store(swapped: Store, reopen: Reopen) -> None:
@@ -46,7 +48,7 @@ def test_a_swap_outlives_its_store(swapped: Store, reopen: Reopen) -> None:
     assert store.check() == []
     store.engine.run(keyspace.swap, 1, 0)
     assert store.keys() == [b"orders", b"brief"]
-    assert store.engine.database.get(METADATA, SWAPPED_KEY) is None
+    assert store.engine.database.get(METADATA, NUMBERS_KEY) is None
 
 
 def test_faults_are_told_by_the_numbers_that_users_know(swapped: Store, reopen: Reopen) -> None:
@@ -61,10 +63,10 @@ def test_faults_are_told_by_the_numbers_that_users_know(swapped: Store, reopen: 
 def test_a_repair_gives_the_databases_their_own_numbers_where_nothing_else_is_known(
     swapped: Store, reopen: Reopen, value: bytes
 ) -> None:
-    store = damage(swapped, reopen, lambda rows: rows.put(METADATA, SWAPPED_KEY, value))
-    with pytest.raises(Corruption, match="the row of swapped databases"):
+    store = damage(swapped, reopen, lambda rows: rows.put(METADATA, NUMBERS_KEY, value))
+    with pytest.raises(Corruption, match="the row of the numbers of databases"):
         store.keys()
-    assert told(store.check(repair=True)) == ["which databases were swapped cannot be known"]
+    assert told(store.check(repair=True)) == ["the stored numbers of databases cannot be known"]
     assert store.check() == []
     assert store.keys() == [b"orders", b"brief"]
     assert store.select(1).keys() == [b"elsewhere"]
@@ -73,6 +75,6 @@ def test_a_repair_gives_the_databases_their_own_numbers_where_nothing_else_is_kn
 def test_a_row_that_only_begins_like_that_of_swapped_databases_is_unknown(
     busy: Store, reopen: Reopen
 ) -> None:
-    store = damage(busy, reopen, lambda rows: rows.put(METADATA, SWAPPED_KEY + b"x", b""))
+    store = damage(busy, reopen, lambda rows: rows.put(METADATA, NUMBERS_KEY + b"x", b""))
     assert told(store.check(repair=True)) == ["unknown metadata row"]
     assert store.check() == []

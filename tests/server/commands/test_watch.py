@@ -69,7 +69,7 @@ def test_rows_that_leave_behind_their_keys_do_not_stop_exec(
     server: Server, ann: Talker, bob: Talker, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
-    monkeypatch.setattr(keyspace, "SWEEP_KEYS", 1)
+    monkeypatch.setattr(thresholds, "FLUSH_KEYS", 1)
     for request in ("SET t v PX 100000", "XADD s 1-1 f v", said):
         bob.ask(*request.split())
     ann.ask("WATCH", "t", "s")
