@@ -385,5 +385,5 @@ def test_damage_before_the_end_is_found_where_bytes_are_behind_it() -> None:
 
 
 def test_a_database_that_no_store_has_is_refused() -> None:
-    with pytest.raises(BadPayload, match="above 65535"):
-        walked(built(b"\xfe" + length(1 << 16)))
+    with pytest.raises(BadPayload, match="above 32767"):
+        walked(built(b"\xfe" + length(1 << 15)))
