@@ -283,7 +283,7 @@ def pending(
     with session.reading() as store:
         found = existing_group(store, stream, group)
         if listed or any(value is not None for value in options.values()):
-            out.table(_PENDING, _rows(found, options))
+            out.table(_PENDING, _rows(found, options), nothing="no pending entries")
         else:
             _summary(out, found)
 

@@ -167,7 +167,8 @@ def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
     entries are counted; on a server (--url) it is the lag, or counted up to 10,000 entries.
     """
     with session.reading() as store:
-        out.table(GROUP_COLUMNS, group_rows(session, existing_stream(store, stream)))
+        rows = group_rows(session, existing_stream(store, stream))
+        out.table(GROUP_COLUMNS, rows, nothing="no groups")
 
 
 def group_rows(session: Session, stream: "Stream") -> Iterator[dict[str, Any]]:
@@ -362,6 +363,7 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
             }
             for each in found
         ),
+        nothing="no consumers",
     )
 
 

@@ -79,7 +79,7 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
     strings, which clients of a server can set, are listed too.
     """
     with session.reading() as store:
-        out.table(_LS, _rows(store, pattern, everything))
+        out.table(_LS, _rows(store, pattern, everything), nothing="no streams")
 
 
 def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:

@@ -100,9 +100,16 @@ class Output:
     """The columns of entries in CSV, chosen by the first page."""
 
     def table(
-        self, columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], title: bool = True
+        self,
+        columns: Sequence[Column],
+        rows: Iterable[Mapping[str, Any]],
+        title: bool = True,
+        nothing: str = "",
     ) -> int:
-        """Write rows as they come, below their titles, and return the number of rows."""
+        """Write rows as they come, below their titles, and return the number of rows.
+
+        ``nothing`` is said on stderr if there is no row, and the output is for people.
+        """
         count = 0
         for page in pages(rows):
             if self.json:
@@ -111,6 +118,8 @@ class Output:
                 _write_table(columns, [self._cells(columns, row) for row in page], title)
             title = False
             count += len(page)
+        if nothing and not count and not self.json:
+            click.echo(nothing, err=True)
         sys.stdout.flush()
         return count
 

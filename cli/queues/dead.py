@@ -169,7 +169,8 @@ def list_dead(
     with session.reading() as store:
         found = map(_row, store.stream(_dead_key(store, stream, group)).scan())
         chosen = islice((row for row in found if row and _matches(row, where)), count)
-        shown = out.table(_LS, map(_json, chosen) if out.json else chosen)
+        rows = map(_json, chosen) if out.json else chosen
+        shown = out.table(_LS, rows, nothing="no dead letters")
     fail_unless(shown)
 
 

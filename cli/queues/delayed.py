@@ -84,7 +84,8 @@ def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | N
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
         found = islice(_delayed(existing_stream(store, stream)), count)
-        out.table(_LS, (_json(each) if out.json else each._asdict() for each in found))
+        rows = (_json(each) if out.json else each._asdict() for each in found)
+        out.table(_LS, rows, nothing="no delayed messages")
 
 
 def _delayed(stream: "Stream") -> Iterator[DelayedMessage]:

@@ -75,7 +75,7 @@ def list_jobs(
             for row in jobs_of(StoredJobs(store, name))
             if status in (None, row["status"]) and task in (None, row["task"])
         )
-        out.table(_LS, islice(found, count))
+        out.table(_LS, islice(found, count), nothing="no jobs")
 
 
 @jobs.command(epilog=example("kvstream jobs show 018bcfe5-6800-7000-8000-000000000001"))

@@ -98,7 +98,8 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
     """
     with session.reading() as store:
         rows = list(_rows(store, pattern, everything))
-    out.table(_PAUSED if any(row["paused"] for row in rows) else _LS, rows)
+    columns = _PAUSED if any(row["paused"] for row in rows) else _LS
+    out.table(columns, rows, nothing="no queues")
 
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:

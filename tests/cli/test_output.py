@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -184,3 +185,28 @@ def test_entries_in_csv_are_what_import_reads(orders: Program) -> None:
         "read", "orders", "--group", "billing", "--consumer", "c", "--format", "csv"
     )
     assert read[0].startswith(("kvstream:id", "stream,id"))
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("ls 'nobody:*'", "no streams"),
+        ("group ls bare", "no groups"),
+        ("consumer ls bare g", "no consumers"),
+        ("pending bare g --list", "no pending entries"),
+        ("queue ls", "no queues"),
+        ("jobs ls", "no jobs"),
+        ("delayed ls bare", "no delayed messages"),
+        ("schedule ls", "no schedules"),
+    ],
+)
+def test_a_list_without_rows_says_so_to_people_alone(
+    orders: Program, words: str, said: str
+) -> None:
+    orders("add", "bare", "n=1")
+    if " g" in words and "group" not in words:
+        orders("group", "create", "bare", "g")
+    result = orders(*shlex.split(words))
+    assert (result.stdout, result.stderr) == ("", f"{said}\n")
+    result = orders(*shlex.split(words), "--json")
+    assert (result.stdout, result.stderr) == ("", "")
