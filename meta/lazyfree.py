@@ -221,9 +221,11 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
     if txn.catalog.databases.has(txn, db):  # damage: a database is about to lose its keys
         flushed.clear(txn, db)
         return 0
-    if not lower and drop_few(txn, db, limit):
-        flushed.clear(txn, db)
-        return limit
+    gone = None if lower else drop_few(txn, db, limit)
+    if gone is not None:
+        if gone:
+            flushed.clear(txn, db)
+        return limit if gone else None
     page = txn.batch.page(_METADATA, lower or first, upper, limit)
     for row, record in page:
         if not _drop_flushed(txn, row[1:], record):
@@ -238,15 +240,16 @@ def _sweep_flushed(txn: Txn, db: int, limit: int) -> int | None:
     return len(page)
 
 
-def drop_few(txn: Txn, db: int, most: int) -> bool:
+def drop_few(txn: Txn, db: int, most: int) -> bool | None:
     """Delete all keys of a stored number, given that its messages are deleted, row by row.
 
-    Return False if there are more than ``most``, or more groups than a commit may delete.
+    Return None if there are more than ``most``: none is deleted. Return False if they have more
+    groups than this commit may delete: some are deleted.
     """
     records = txn.batch.page(_METADATA, *record_bounds(db), most + 1)
     listed = txn.batch.page(_METADATA, *scan_bounds(db), most + 1)
     if max(len(records), len(listed)) > most:
-        return False
+        return None
     for row, record in records:
         if not _drop_flushed(txn, row[1:], record):
             return False

@@ -20,7 +20,7 @@ from typing import TypeVar
 import xxhash
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import U16, database_of, key_of, scan_row, stream_row
+from kvstream.layout.keys import U16, key_of, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta import many_strings
 from kvstream.meta.key_events import (
@@ -529,7 +529,7 @@ def of_databases(txn: Txn, databases: int) -> bytes:
     total = int.from_bytes(EMPTY, "big")
     for db in range(databases):
         for _, key in keyspace.live(txn, db, 0):
-            whole = sha1(b"%d:%b" % (database_of(key.name), key_of(key.name)))
+            whole = sha1(b"%d:%b" % (db, key_of(key.name)))
             whole.update(_of(txn, key))
             total ^= int.from_bytes(whole.digest(), "big")
     return total.to_bytes(len(EMPTY), "big")

@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from kvstream import ManualClock, Store
 from kvstream.engine import expiry
 from kvstream.layout.keys import qualified
+from kvstream.meta import lazyfree
 from kvstream.operations import keyspace, strings, thresholds
 from kvstream.storage.batch import Family
 
@@ -34,6 +35,8 @@ class FlushMachine(RuleBasedStateMachine):
         self.ends = ExitStack()
         self.ends.enter_context(patch.object(expiry, "EXPIRE_PAUSE_S", 3600))
         self.ends.enter_context(patch.object(thresholds, "FLUSH_KEYS", 1))
+        self.ends.enter_context(patch.object(lazyfree, "GROUPS_TOGETHER", 2))
+        self.ends.enter_context(patch.object(lazyfree, "GROUPS_OF_COMMIT", 3))
         self.folder = Path(self.ends.enter_context(tempfile.TemporaryDirectory()))
         self.clock = ManualClock(START_MS)
         self.store: Store = self.open()
@@ -69,15 +72,15 @@ class FlushMachine(RuleBasedStateMachine):
         self.expected[db][key] = value
         self.ends_at.pop((db, key), None)
 
-    @rule(db=DBS, key=KEYS, group=st.booleans(), entries=st.sampled_from([1, 130]))
-    def add(self, db: int, key: bytes, group: bool, entries: int) -> None:
+    @rule(db=DBS, key=KEYS, groups=st.sampled_from([0, 1, 7]), entries=st.sampled_from([1, 130]))
+    def add(self, db: int, key: bytes, groups: int, entries: int) -> None:
         found = self.expected[db].get(key, 0)
         if isinstance(found, bytes):
             return
         stream = self.store.select(db).stream(key)
         stream.add_many([{"n": n} for n in range(entries)])
-        if group:
-            stream.create_group("g", "0", exist_ok=True).consumer("c").read(count=5)
+        for number in range(groups):
+            stream.create_group(f"g{number}", "0", exist_ok=True).consumer("c").read(count=5)
         assert isinstance(found, int)
         self.expected[db][key] = found + entries
 
@@ -126,6 +129,7 @@ class FlushMachine(RuleBasedStateMachine):
     @rule(limit=st.integers(1, 5))
     def sweep(self, limit: int) -> None:
         self.store.engine.run(keyspace.sweep, limit)
+        assert self.store.check() == []
 
     @rule(seconds=st.integers(1, 40))
     def advance(self, seconds: int) -> None:

@@ -100,6 +100,15 @@ def test_the_digest_is_of_what_a_client_can_read(asker: Asker) -> None:
     assert asker.ask("DEBUG DIGEST") == empty
 
 
+def test_the_digest_does_not_depend_on_an_earlier_flush(asker: Asker) -> None:
+    asker.ask("SET a 1")
+    before = asker.ask("DEBUG DIGEST")
+    asker.ask("MSET " + " ".join(f"key:{number} 1" for number in range(150)))
+    asker.ask("FLUSHALL")
+    asker.ask("SET a 1")
+    assert asker.ask("DEBUG DIGEST") == before
+
+
 def test_the_digest_does_not_depend_on_how_the_keys_came(asker: Asker) -> None:
     found = set()
     for commands in (["SET a 1", "SET b 2"], ["SET b 2", "SET x 1", "RENAME x a"]):
