@@ -178,11 +178,14 @@ def _of_hello(argv: Argv) -> Argv:
 
 def quoted(word: bytes) -> str:
     """Return a word in quotes, escaped as Redis does."""
-    return '"' + "".join(_sign(byte) for byte in word) + '"'
+    return '"' + word.decode("latin-1").translate(_QUOTED) + '"'
 
 
 def _sign(byte: int) -> str:
     return _SIGNS.get(byte) or (chr(byte) if 32 <= byte < 127 else f"\\x{byte:02x}")
+
+
+_QUOTED = {byte: _sign(byte) for byte in range(256)}
 
 
 WORDS_MAX = 32
