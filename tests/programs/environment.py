@@ -66,7 +66,7 @@ def python_with(name: str, *requirements: str) -> Path:
     def make(folder: Path) -> None:
         _run(sys.executable, "-m", "venv", "--without-pip", folder)
         interpreter = folder / "bin" / "python"
-        _run(*_PIP, "--python", interpreter, "install", "--quiet", *requirements)
+        _run(*_PIP, "--python", interpreter, "install", "--quiet", "--no-compile", *requirements)
 
     return _install(name, requirements, make) / "bin" / "python"
 
