@@ -9,6 +9,7 @@ import os
 import re
 import signal
 from collections.abc import Callable, Generator, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from hypothesis import settings
 from kvstream import ManualClock, Store
 from tests.dealing import place, scheduling
 from tests.folders import fast_folder
-from tests.measuring import SAME_LINES, unmeasured
+from tests.measuring import PROCESSES, SAME_LINES, unmeasured, unmeasured_processes
 from tests.opening import Stores
 
 # A machine that does other work too may stall any one example.
@@ -50,7 +51,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with the files that take long."""
-    items.sort(key=lambda item: place(item.path.relative_to(TESTS).as_posix()))
+    items.sort(key=lambda item: place(below_tests(item)))
 
 
 def pytest_collection_finish() -> None:
@@ -71,22 +72,37 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
             file.write(re.sub(r"@[^@\[\]]+$", "", report.nodeid) + "\n")  # xdist adds its group
 
 
+def below_tests(item: pytest.Item) -> str:
+    """Return the file of a test, named from ``tests`` on."""
+    return item.path.relative_to(TESTS).as_posix()
+
+
 def is_measured(item: pytest.Item) -> bool:
     """Tell whether coverage looks at a test; of many cases it looks at the first few."""
     parameters = getattr(item, "callspec", None)
     if parameters is not None and max(parameters.indices.values(), default=0) >= CASES_MEASURED:
         return False
-    if item.path.relative_to(TESTS).as_posix() in SAME_LINES:
+    if below_tests(item) in SAME_LINES:
         return False
     return item.get_closest_marker("unmeasured") is None
 
 
 @pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure no coverage in tests that are marked ``unmeasured``, and in their fixtures."""
-    if is_measured(item):
+def pytest_collection() -> Generator[None, object, object]:
+    """Measure in one process of a run what collection imports: the others import the same."""
+    is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
+    with nullcontext() if is_first else unmeasured():
         return (yield)
-    with unmeasured():
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
+    """Measure the coverage of tests that run lines of their own, and of their fixtures."""
+    if not is_measured(item):
+        without: AbstractContextManager[None] = unmeasured()
+    else:
+        without = nullcontext() if below_tests(item) in PROCESSES else unmeasured_processes()
+    with without:
         return (yield)
 
 
