@@ -26,7 +26,6 @@ SAME_LINES = frozenset(
         "jobs/test_page.py",
         "layout/test_listpack.py",
         "layout/test_values.py",
-        "library/test_flush.py",
         "library/test_keyspace.py",
         "meta/test_trees.py",
         "migration/test_kills.py",
