@@ -400,15 +400,14 @@ class Catalog:
 
     # --- whole databases ------------------------------------------------------------------------
 
-    def flush(self, txn: Txn, db: int, few: int, uncounted: bool = True) -> int:
+    def flush(self, txn: Txn, db: int, few: int) -> int:
         """Delete all keys of a database and return their number.
 
         The rows of up to ``few`` keys go at once. Those of more are left to ``sweep``, and the
-        database gets another stored number, under which there is nothing. With ``uncounted`` it
-        also deletes keys that the database's count does not include.
+        database gets another stored number, under which there is nothing.
         """
         count = self.index.count(txn, db)
-        if not count and not (uncounted and next(self.index.names(txn, db), None)):
+        if not count and next(self.index.names(txn, db), None) is None:
             return 0
         txn.frees = True
         self._evict_database(txn, db)
@@ -436,10 +435,11 @@ class Catalog:
         txn.finish()
         self.hot.clear()
         self.index.break_watches()
+        prefix = U16.pack(db)
         for known in (self.streams, self.strings):
-            for name in [name for name in known if database_of(name) == db]:
+            for name in [name for name in known if name[:2] == prefix]:
                 del known[name]
-        txn.signal_all(U16.pack(db))
+        txn.signal_all(prefix)
 
     def unlink(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
         """Delete keys of a database, given by its stored number; ``rows`` are those of Unlinked."""

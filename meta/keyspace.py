@@ -25,7 +25,6 @@ from kvstream.errors import Corruption, StoreError
 from kvstream.layout.keys import (
     EXPIRY_TAG,
     NUMBERS_KEY,
-    SCAN_TAG,
     TIMER_TAG,
     U16,
     U64,
@@ -491,10 +490,6 @@ class KeyIndex:
             generation = U64.unpack_from(key, 3)[0]
             if generation not in unlinked:
                 yield generation, qualified(db, value)
-
-    def has_names(self, txn: Txn) -> bool:
-        """Return whether any database has a key, or a flushed one still has rows."""
-        return bool(txn.batch.page(_METADATA, SCAN_TAG, successor(SCAN_TAG), 1))
 
     def page(self, txn: Txn, db: int, cursor: int, limit: int) -> tuple[list[bytes], int]:
         """Return up to ``limit`` keys from a cursor on, and the next cursor, 0 at the end.

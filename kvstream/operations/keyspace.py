@@ -234,9 +234,9 @@ def flush(txn: Txn, db: int) -> int:
 
 def flush_all(txn: Txn, databases: int) -> int:
     """Delete every key of every database in one commit, and return how many there were."""
-    left, count = txn.catalog.index.has_names(txn), 0
+    count = 0
     for db in range(databases):
-        count += txn.catalog.flush(txn, db, max(thresholds.FLUSH_KEYS - count, 0), left)
+        count += txn.catalog.flush(txn, db, max(thresholds.FLUSH_KEYS - count, 0))
     return count
 
 
