@@ -381,11 +381,14 @@ class KeyIndex:
         due = [(at_ms, name) for at_ms, name in listed if at_ms <= txn.now_ms]
         if not due:
             self.next_timer = listed[0][0] if listed else NEVER
-        for at_ms, name in due:
-            if not self._databases.has(txn, database_of(name)):  # of a flushed stream
-                txn.batch.delete(_METADATA, timer_row(at_ms, name))
-        names = [(at_ms, self._live_name(txn, stored)) for at_ms, stored in due]
-        return [(at_ms, name) for at_ms, name in names if name is not None]
+        found = []
+        for at_ms, stored in due:
+            name = self._live_name(txn, stored)
+            if name is None:
+                txn.batch.delete(_METADATA, timer_row(at_ms, stored))
+            else:
+                found.append((at_ms, name))
+        return found
 
     def _live_name(self, txn: Txn, stored: bytes) -> bytes | None:
         """Return the name of a stored name, None if a flush has left it."""
