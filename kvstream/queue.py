@@ -502,6 +502,10 @@ class Queue(Generic[S]):
 
         In a transaction on a server they are known when its block has ended.
         """
+        for each in messages:
+            if not isinstance(each, Message):
+                hint = ": put a * before the list" if isinstance(each, list | tuple) else ""
+                raise InvalidArgument(f"{shown(each)} is not a message{hint}")
         outcomes: dict[int, LeaseOutcome] = {}
         unknown: list[Any] = []
         by_stream = sorted(messages, key=_stream_and_consumer)

@@ -498,7 +498,8 @@ async def take(
 
 
 def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
-    return [message._sync for message in messages]
+    """Return the messages of the Queue, and what is none as it is, for the Queue to refuse."""
+    return [getattr(each, "_sync", each) for each in cast(Sequence[Any], messages)]
 
 
 class _LoopStore(Store[S]):

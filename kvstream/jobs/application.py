@@ -14,7 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
-from kvstream.engine.queue_arguments import Backoff
+from kvstream.engine.queue_arguments import Backoff, one_of
 from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
@@ -22,8 +22,9 @@ from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
 from kvstream.queue import Message, Queue
+from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
-from kvstream.types.options import Misfire
+from kvstream.types.options import MISFIRES, Misfire
 from kvstream.types.urls import server_url
 
 if TYPE_CHECKING:
@@ -297,7 +298,10 @@ class Jobs:
         which no process had the store open: "skip", "once" (one run for all of them), or "all" (the
         latest ``most``). ``options`` are those of ``task``. The schedule is kept in the store and
         fires once for each time, however many workers there are. Workers store it when they start.
+        Raises InvalidArgument at once if an expression, zone or rule is wrong.
         """
+        parse(expression, tz)
+        one_of(misfire, MISFIRES, "misfire")
 
         def schedule(wrapped: Callable[P, R] | Task[P, R]) -> Task[P, R]:
             task = wrapped if isinstance(wrapped, Task) else self.task(**options)(wrapped)
@@ -308,6 +312,11 @@ class Jobs:
         return schedule
 
     # --- queues ---------------------------------------------------------------------------------
+
+    @property
+    def in_test(self) -> bool:
+        """Whether jobs run inline, by a clock that a test turns."""
+        return self.testing is not None
 
     @property
     def lease_s(self) -> float:

@@ -53,6 +53,11 @@ class AnyJobs(Protocol):
     awaiting: Any
 
     @property
+    def in_test(self) -> bool:
+        """Whether jobs run inline, by a clock that a test turns."""
+        ...
+
+    @property
     def store(self) -> Store: ...
 
     @property

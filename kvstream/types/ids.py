@@ -279,7 +279,7 @@ def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_m
         ms = time_ms(value, now_ms)
         if ms is not None:
             return StreamID(max(0, ms), missing_seq)
-        if isinstance(value, str):
+        if isinstance(value, str) or value is None:
             error.detail = f"{shown(value)} ({_BOUNDS})"
         raise
     hint = seconds_hint(value)

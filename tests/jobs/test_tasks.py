@@ -400,6 +400,21 @@ def test_names_of_tasks_and_parameters_must_be_clear() -> None:
         jobs.cron("* * * * *")(lambda needed: None)
 
 
+@pytest.mark.parametrize(
+    ("expression", "options", "says"),
+    [
+        ("0 3 * *", {}, "has 4 fields, not 5"),
+        ("0 3 * * *", {"tz": "Europe/Berln"}, "the time zone 'Europe/Berln' is unknown"),
+        ("0 3 * * *", {"misfire": "twice"}, "misfire"),
+    ],
+)
+def test_a_wrong_schedule_is_refused_where_it_is_written(
+    expression: str, options: dict[str, Any], says: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        Jobs("unused").cron(expression, **options)
+
+
 def test_ids_sort_by_time_and_tell_it() -> None:
     ids = [new_id(ms) for ms in (1, 2, 1_700_000_000_000)]
     assert ids == sorted(ids)

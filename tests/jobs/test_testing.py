@@ -135,6 +135,23 @@ def test_async_jobs_run_inside_a_running_loop_too() -> None:
     assert asyncio.run(program()) == "rested"
 
 
+def test_a_result_that_needs_another_time_of_the_clock_is_an_error_at_once() -> None:
+    jobs = Jobs("nowhere")
+
+    @jobs.task
+    def run() -> str:
+        return "done"
+
+    with jobs.test() as testing:
+        handle = run.enqueue(delay=60)
+        with pytest.raises(TimeoutError, match="not due yet: turn the clock of the test"):
+            handle.result()
+        with pytest.raises(TimeoutError, match="not due yet"):
+            asyncio.run(handle.aresult(3600))
+        testing.turn(60)
+        assert handle.result() == asyncio.run(handle.aresult()) == "done"
+
+
 def test_a_job_that_enqueues_itself_for_ever_is_an_error() -> None:
     import kvstream.jobs.testing as mode
 

@@ -95,6 +95,12 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "an ID such as '1700000000000-0', or a time: a datetime, date or timedelta, "
         "'2026-01-31T12:00' (UTC), 'now-15m')",
     ),
+    "None as a bound": (
+        lambda s: s.range("now-15m", None),
+        "Invalid stream ID specified as stream command argument: None (a bound is '-', '+', "
+        "an ID such as '1700000000000-0', or a time: a datetime, date or timedelta, "
+        "'2026-01-31T12:00' (UTC), 'now-15m')",
+    ),
     "a time where there must be an ID": (
         lambda s: s.get("now-15m"),
         "Invalid stream ID specified as stream command argument: 'now-15m' (an ID is 'ms-seq', an "

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import LeaseLost, LeaseOutcome
+from kvstream import InvalidArgument, LeaseLost, LeaseOutcome
 from kvstream.aio import AsyncMessage, AsyncQueue, AsyncStore
 from tests.aio.loops import patient
 from tests.patience import PATIENCE_S
@@ -42,6 +42,8 @@ def test_messages_are_leased_settled_and_redriven(place: str) -> None:
         ids = await ann.put_many([{"n": n} for n in range(4)])
         found = await ann.get(3)
         assert [message.id for message in found] == ids[:3]
+        with pytest.raises(InvalidArgument, match=r"is not a message: put a \* before the list"):
+            await ann.ack(found)  # type: ignore[arg-type]
         assert (found[0].deliveries, found[0].consumer, found[0].key) == (1, b"ann", b"q")
         assert (found[0].fields, found[0].token) == ({b"n": b"0"}, (ids[0], 1))
         assert 0 <= found[0].age < PATIENCE_S

@@ -647,6 +647,10 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
         lambda store: Queue(store, "q").get(0),
         "count must be at least 1, not 0",
     ),
+    "a list in place of messages": (
+        lambda store: Queue(store, "q").ack(Queue(store, "q").get()),  # type: ignore[arg-type]
+        "[] is not a message: put a * before the list",
+    ),
     "listen(count=0)": (
         lambda store: Queue(store, "q").listen(0),
         "count must be at least 1, not 0",
