@@ -50,6 +50,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 from struct import Struct
 from struct import error as StructError
+from typing import Final
 
 import msgpack
 
@@ -226,6 +227,10 @@ def _check_numbers(*needed: int, others: tuple[int, ...] = ()) -> None:
         raise ValueError(f"impossible numbers {needed + others}")
 
 
+NO_IDS: Final[deque[StreamID]] = deque(maxlen=0)
+"""What every stream begins with: an empty deque takes 760 bytes, a third of a stream."""
+
+
 class StreamMeta:
     """One stream: its counters, the bounds of its rows, its open node, and its loaded groups."""
 
@@ -335,7 +340,7 @@ class StreamMeta:
         """The greatest ID that was deleted since, and the last one if all were trimmed."""
         self.deletions = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
-        self.ahead: deque[StreamID] = deque()
+        self.ahead = NO_IDS
         """The first live IDs, as far as they were looked up, from ``first`` on."""
         self.retained: Progress | None = None
         """What retention knows of the stream, once it was looked up."""
