@@ -41,7 +41,7 @@ from kvstream.meta.policy import GroupPolicy
 from kvstream.operations import ack, claim, groups, info, readgroup
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
-from kvstream.operations.queues import policy, removal
+from kvstream.operations.queues import consumers, policy
 from kvstream.types.ids import BoundLike, IDLike, StreamID, range_end, range_start
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import (
@@ -397,7 +397,7 @@ class Group(Generic[S]):
             at_ms = self._engine.clock.now_ms() - span_ms(when, "when")
         else:
             at_ms = moment_ms(when, "when")
-        return self._engine.run(removal.seek, self._key, self._name, max(0, at_ms))
+        return self._engine.run(groups.seek, self._key, self._name, max(0, at_ms))
 
     def remove_consumer(self, name: Name) -> int:
         """Delete a consumer and give its pending entries back to the group; return how many.
@@ -405,7 +405,7 @@ class Group(Generic[S]):
         Unlike ``delete_consumer`` it loses none.
         """
         consumer = name_bytes(name, "the consumer")
-        return self._engine.run(removal.pass_on, self._key, self._name, consumer)
+        return self._engine.run(consumers.pass_on, self._key, self._name, consumer)
 
     def destroy(self) -> bool:
         """Delete the group with its consumers and pending entries; return whether it existed."""

@@ -16,10 +16,10 @@ from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
+from kvstream.engine import timing
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
 from kvstream.jobs.task import seconds_of
-from kvstream.operations.queues import due
 from kvstream.queue import take
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock
@@ -124,7 +124,7 @@ class Testing:
     def _fire(self) -> None:
         """Fire the timers that are due."""
         engine = self.jobs.store.engine
-        while engine.run(due.run_due, _TIMERS):
+        while engine.run(timing.run_due, _TIMERS):
             pass
 
     def _next_ms(self) -> int | None:

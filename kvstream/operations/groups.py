@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.layout.keys import successor, tree_prefix
-from kvstream.meta import pel
+from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
     XGROUP_CREATE,
     XGROUP_CREATECONSUMER,
@@ -22,7 +22,7 @@ from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds, unique
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
 from kvstream.types.options import KEY_BYTES_MAX
 
 
@@ -193,6 +193,20 @@ def set_group_id(
     txn.member_changed(found)
     txn.notify(XGROUP_SETID, name)
     txn.signal(name)
+
+
+def seek(txn: Txn, name: bytes, group: bytes, at_ms: int) -> StreamID:
+    """Make a group deliver the entries added at a time and later; return its last delivered ID.
+
+    Pending entries stay as they are. In a group with a policy they are not delivered as new ones.
+    """
+    if not 0 <= at_ms <= U64_MAX:
+        raise InvalidArgument(f"a time of Unix milliseconds cannot be {at_ms}")
+    after = StreamID(at_ms - 1, U64_MAX) if at_ms else MIN_ID
+    stream, _ = existing_group(txn, name, group)
+    read = stream.entries_added - nodes.live_after(txn, stream, after)
+    set_group_id(txn, name, group, after, read)
+    return after
 
 
 def _set_delivered(stream: StreamMeta, group: GroupMeta, after: Delivered, read: int) -> None:

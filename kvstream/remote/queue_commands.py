@@ -8,9 +8,9 @@ from typing import Any, Unpack
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
 from kvstream.meta.retention import Retention
-from kvstream.operations import delayed, watch
+from kvstream.operations import delayed, groups, watch
+from kvstream.operations.queues import consumers, leases, policy, redrive, retention, schedules
 from kvstream.operations.queues import info as queue_info
-from kvstream.operations.queues import leases, policy, redrive, removal, retention, schedules
 from kvstream.operations.queues.leases import Token
 from kvstream.operations.queues.schedules import Misfire
 from kvstream.operations.unique import Unique
@@ -275,10 +275,10 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     redrive.status: lambda name: _ask(
         name, _REDRIVE, "STATUS", key_of(name), result=replies.redrive_of
     ),
-    removal.pass_on: lambda name, group, consumer: _do(
+    consumers.pass_on: lambda name, group, consumer: _do(
         name, _POLICY, "REMOVE", key_of(name), group, consumer
     ),
-    removal.seek: lambda name, group, at_ms: _do(
+    groups.seek: lambda name, group, at_ms: _do(
         name, _POLICY, "SEEK", key_of(name), group, at_ms, result=replies.id_of
     ),
     retention.drop_rules: lambda name: _do(name, _RETENTION, "DEL", key_of(name), result=bool),

@@ -5,13 +5,13 @@ from contextlib import suppress
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.engine import timing
 from kvstream.layout.keys import EXPIRY_TAG, SCAN_TAG, TIMER_TAG, scan_row
 from kvstream.meta import keyspace as index
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.strings import Key
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, strings, thresholds
-from kvstream.operations.queues import due
 from kvstream.storage.batch import Batch, Row
 from tests.engine.waiting import add
 from tests.opening import Stores
@@ -67,18 +67,18 @@ def test_each_look_for_due_timers_begins_behind_those_that_have_fired(
         stream.add({"n": str(number)}, delay=1 + number / 1000)
     clock.advance(1000)
     for number in range(20):
-        store.engine.run(due.run_due, 100)
+        store.engine.run(timing.run_due, 100)
         assert len(stream) == number + 1
         clock.advance(1)
     looks = begun(read, TIMER_TAG)
     assert looks == sorted(looks)
     assert len(set(looks)) >= 19
 
-    store.engine.run(due.run_due, 100)
+    store.engine.run(timing.run_due, 100)
     stream.add({"n": "late"}, delay=20)
     store.stream("other").add({"n": "early"}, delay=10)
     clock.advance(10_000)
-    store.engine.run(due.run_due, 100)
+    store.engine.run(timing.run_due, 100)
     assert len(store.stream("other")) == 1
 
 

@@ -12,7 +12,6 @@ from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations.queues import due
 from tests.opening import Stores
 from tests.patience import until
 
@@ -28,7 +27,7 @@ def fired(monkeypatch: pytest.MonkeyPatch) -> Fired:
     def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
         found.extend((name[2:], timer.rest) for timer in due)
 
-    monkeypatch.setattr(due, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
     return found
 
 
@@ -52,7 +51,7 @@ def put(store: Store, at_ms: int, rest: bytes, key: str = "s") -> None:
 
 
 def step(store: Store, limit: int = 100) -> int:
-    return store.engine.run(due.run_due, limit)
+    return store.engine.run(timing.run_due, limit)
 
 
 def test_a_timer_fires_at_its_time_and_once(quiet: Store, clock: ManualClock, fired: Fired) -> None:
@@ -172,7 +171,7 @@ def test_a_failing_step_is_undone_and_made_again(
         if len(tries) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(due, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
     put(quiet, clock.now_ms(), b"x")
     with pytest.raises(RuntimeError, match="once"):
         step(quiet)
@@ -230,7 +229,7 @@ def test_the_thread_outlives_a_failure_inside(
         if len(tries) == 1:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(due, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
     store = open_store("own")
     put(store, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")

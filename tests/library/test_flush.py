@@ -7,6 +7,7 @@ from contextlib import suppress
 import pytest
 
 from kvstream import ManualClock, Queue, Store, StoreError
+from kvstream.engine.timing import run_due
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     FLUSHED_TAG,
@@ -20,7 +21,6 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.keyspace import free_number
 from kvstream.operations import keyspace
-from kvstream.operations.queues.due import run_due
 from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
 from tests.patience import tries

@@ -5,7 +5,7 @@ from typing import Any
 from kvstream import Store
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.commands.table import Dispatcher
-from kvstream.operations.queues import due
+from kvstream.engine import timing
 from tests.opening import Stores
 
 
@@ -45,7 +45,7 @@ def error(store: Store, command: str) -> str:
 
 def step(store: Store, limit: int = 500) -> None:
     """Fire all that is due."""
-    while store.engine.run(due.run_due, limit):
+    while store.engine.run(timing.run_due, limit):
         pass
 
 

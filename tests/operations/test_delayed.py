@@ -5,10 +5,10 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.engine import timing
 from kvstream.layout.keys import U64, qualified
 from kvstream.meta import timers
 from kvstream.meta.txn import Txn
-from kvstream.operations.queues import due
 from kvstream.types.ids import Ticket
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step, values
@@ -205,7 +205,7 @@ def test_a_step_of_large_messages_ends_at_a_megabyte(quiet: Store, clock: Manual
     for number in range(6):
         ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number} x {'x' * 700_000}")
     clock.advance(1)
-    assert quiet.engine.run(due.run_due, 500) == 2
+    assert quiet.engine.run(timing.run_due, 500) == 2
     step(quiet)
     assert values(quiet) == ["0", "1", "2", "3", "4", "5"]
     ok(quiet, f"KVSTREAM.ADD s DELAY 1 n 7 x {'x' * 2_000_000}")
@@ -242,7 +242,7 @@ def test_a_backlog_of_one_stream_does_not_hold_up_another(quiet: Store, clock: M
         ok(quiet, f"KVSTREAM.ADD s DELAY 1 n {number}")
     ok(quiet, "KVSTREAM.ADD t DELAY 2 n late")
     clock.advance(2)
-    quiet.engine.run(due.run_due, 100)
+    quiet.engine.run(timing.run_due, 100)
     assert values(quiet, "t") == ["late"]
     assert len(values(quiet)) == 50
     step(quiet, 100)

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import ManualClock, Queue, Store
-from kvstream.operations.queues import due
+from kvstream.engine import timing
 
 MESSAGES = 10_000
 POISON = frozenset({17, 2500, 2501, 9999})
@@ -34,7 +34,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 def fire(store: Store) -> int:
     """Fire all timers that are due; return in how many steps."""
     steps = 0
-    while store.engine.run(due.run_due, 500):
+    while store.engine.run(timing.run_due, 500):
         steps += 1
     return steps
 

@@ -21,7 +21,8 @@ from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.txn import Txn
-from kvstream.operations.queues import policy, removal
+from kvstream.operations import groups
+from kvstream.operations.queues import consumers, policy
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.policy", since=OURS)
@@ -196,7 +197,7 @@ def policy_seek(txn: Txn, session: Session, argv: Argv) -> Reply:
     Pending entries stay with their consumers.
     """
     at_ms = integer(argv[4], "the time must be Unix milliseconds")
-    return bytes(removal.seek(txn, session.prefix + argv[2], argv[3], at_ms))
+    return bytes(groups.seek(txn, session.prefix + argv[2], argv[3], at_ms))
 
 
 @COMMANDS.command(
@@ -209,8 +210,8 @@ def policy_remove(txn: Txn, session: Session, argv: Argv) -> Answer:
     """
     name, group, consumer = session.prefix + argv[2], argv[3], argv[4]
     if not session.steps:
-        return removal.pass_on(txn, name, group, consumer)
-    work = removal.PassingOn(name, group, consumer)
+        return consumers.pass_on(txn, name, group, consumer)
+    work = consumers.PassingOn(name, group, consumer)
     return in_steps(work.step, lambda count: count)
 
 

@@ -1,18 +1,320 @@
-"""Check the message rows of one stream: which are live, and what its record counts."""
+"""Check the message rows of one stream, its node index, and what its record counts.
 
+The rows are the truth: a node reaches from its first ID to the next node's. How many entries a node
+ever had, and its last ID, are taken from its record unless rows contradict it. The size is computed
+anew if no entry of the node is gone. Entries whose node has lost its record form new nodes, limited
+by their number.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
+from struct import Struct
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import ID_BYTES, ID_FIRST, successor
+from kvstream.layout.keys import ID_BYTES, ID_FIRST, ID_LAST, successor, tree_prefix
+from kvstream.layout.listpack import (
+    elements_size,
+    entry_size,
+    foreign_entry_size,
+    integer_size,
+    node_size,
+)
 from kvstream.layout.values import decode_checked
-from kvstream.meta.records import StreamMeta
-from kvstream.operations.checks.nodes import NodeCheck, Values
-from kvstream.operations.checks.survey import Survey
+from kvstream.meta.nodes import clear_open, open_node, set_names
+from kvstream.meta.records import Node, StreamMeta
+from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.options import STREAM_NODE_MAX_ENTRIES
+from kvstream.types.records import EntryFields, Fields, RepeatedFields
 
 _MESSAGES = Family.MESSAGES
+_ID = Struct(">QQ")
+_ABOVE_ALL = ID_LAST + b"\0"
+
+Values = list[Fields | None]
+"""The fields of a page of rows; None for rows that cannot be decoded."""
+
+
+class Counted:
+    """A node's record, and the count of its rows. IDs are packed."""
+
+    def __init__(self, first: bytes, recorded: Node | None, measured: bytes = ID_LAST) -> None:
+        self.first = first
+        self.recorded = recorded
+        """None: the node's row is missing or cannot be decoded."""
+        self.live = 0
+        self._measured = measured
+        """The last ID that the node's size includes."""
+        self._first_row = self._last_row = first
+        self._names: tuple[bytes, ...] = ()
+        self._size = self._size_beyond = 0
+        self.sound = True
+        """Whether every row so far could be decoded."""
+
+    def take(self, ids: list[bytes], values: Values) -> None:
+        """Count more rows of the node."""
+        if not ids:
+            return
+        if self.live == 0:
+            self._start(ids[0], values[0])
+        self.live += len(ids)
+        self._last_row = ids[-1]
+        self.sound = self.sound and None not in values
+        within = bisect_right(ids, self._measured)
+        self._size += self._measure(ids[:within], values[:within])
+        self._size_beyond += self._measure(ids[within:], values[within:])
+
+    def _start(self, first_row: bytes, fields: Fields | None) -> None:
+        self._first_row = first_row
+        if fields is not None and (self.recorded is None or first_row == self.first):
+            self._names = tuple(_flat(fields)[::2])
+        elif self.recorded is not None:
+            self._names = self.recorded.names
+        names_size = elements_size(self._names)[0] if self._names else 0
+        self._size = node_size(names_size, len(self._names))
+
+    def _measure(self, ids: list[bytes], values: Values) -> int:
+        """Return the listpack bytes of entries of this node that can be decoded."""
+        names = self._names
+        size = self._deltas_size(ids)
+        own: list[bytes] = []
+        for fields in values:
+            if type(fields) is EntryFields and tuple(fields) == names:
+                own += fields.values()
+            elif fields is not None:
+                size += _one_size(names, _flat(fields))
+        if own:
+            size += elements_size(own)[0] + len(own) // len(names) * entry_size(len(names))
+        return size
+
+    def _deltas_size(self, ids: list[bytes]) -> int:
+        master_ms, master_seq = _ID.unpack(self.first)
+        return sum(
+            integer_size(ms - master_ms) + integer_size(seq - master_seq)
+            for ms, seq in _ID.iter_unpack(b"".join(ids))
+        )
+
+    @property
+    def size_about(self) -> int:
+        """The size of all decoded rows."""
+        return self._size + self._size_beyond
+
+    def true(self, bound: bytes | None) -> Node:
+        """Return the node as it must be; ``bound``: the first ID of the next one."""
+        recorded = self.recorded
+        last, size = self._last_row, self._size
+        if recorded is not None and last <= recorded.last.packed < (bound or _ABOVE_ALL):
+            last = recorded.last.packed
+        gone = {self.first, last} - {self._first_row, self._last_row}
+        appended = self.live + len(gone)
+        if recorded is not None:
+            appended = max(recorded.appended, appended)
+            if appended != self.live or not self.sound:
+                size = recorded.size
+        ends = StreamID.unpack(self.first), StreamID.unpack(last)
+        return Node(*ends, appended, self.live, size, self._names, is_open=False)
+
+
+def _flat(fields: Fields) -> list[bytes]:
+    if type(fields) is RepeatedFields:
+        return list(fields.flat)
+    return [part for pair in fields.items() for part in pair]
+
+
+def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
+    count = len(flat) // 2
+    if tuple(flat[::2]) == names:
+        return entry_size(count) + elements_size(flat[1::2])[0]
+    return foreign_entry_size(count) + elements_size(flat)[0]
+
+
+_TREES = Family.TREES
+_COMPARED = ("last", "appended", "live", "size", "names")
+
+
+class NodeCheck:
+    """Reads the live rows of a stream in order, and corrects its node counters."""
+
+    def __init__(self, survey: Survey, stream: StreamMeta, place: str) -> None:
+        self._survey = survey
+        self._findings = survey.findings
+        self._stream = stream
+        self._place = place
+        self._entries_max = survey.limits.node_max_entries or STREAM_NODE_MAX_ENTRIES
+        self._recorded: Iterator[Counted] = iter(())
+        """Nodes on disk that are not reached yet."""
+        self._current: Counted | None = None
+        self._following: Counted | None = None
+        self._last: Counted | None = None
+        """The last complete node with rows, held back since only the last one may be open."""
+        self._nodes = 0
+        self._head = MIN_ID
+
+    # --- rows -----------------------------------------------------------------------------------
+
+    def take(self, ids: list[bytes], values: Values) -> None:
+        """Count more rows; ``ids`` are packed."""
+        current = self._current or self._first_node(ids[0])
+        at = 0
+        while at < len(ids):
+            end = len(ids)
+            if self._following is not None:
+                end = bisect_left(ids, self._following.first, at)
+            if current.recorded is None:
+                end = min(end, at + self._entries_max - current.live)
+            current.take(ids[at:end], values[at:end])
+            at = end
+            if at < len(ids):
+                self._complete(current)
+                current = self._next_node(ids[at])
+        self._current = current
+
+    def finish(self) -> None:
+        """Check the open node and the counters of the stream, at the end."""
+        if self._current is not None:
+            remaining = [] if self._following is None else [self._following]
+            for counted in chain([self._current], remaining, self._recorded):
+                self._complete(counted)
+        if self._last is not None:
+            self._compare_open(self._last)
+        elif self._stream.open_first != MIN_ID or self._stream.open_appended:
+            self._findings.fault(self._place, "the open node is none", "no entry is live")
+            clear_open(self._stream)
+        self._check_dead()
+        settle, stream = self._findings.settle, self._stream
+        stream.nodes = settle(self._place, "the number of nodes", stream.nodes, self._nodes)
+        stream.head = settle(self._place, "the first node", stream.head, self._head)
+
+    # --- nodes on record ------------------------------------------------------------------------
+
+    def _first_node(self, first_live: bytes) -> Counted:
+        has_open = self._has_open()
+        start = self._floor(first_live)
+        if has_open and self._stream.open_first.packed <= first_live:
+            start = self._stream.open_first.packed
+        self._recorded = self._from(start, has_open)
+        self._following = next(self._recorded, None)
+        return self._next_node(first_live)
+
+    def _floor(self, first_live: bytes) -> bytes:
+        """Return the first ID of the closed node that should hold the first live entry."""
+        prefix = tree_prefix(self._stream.nodes_tree)
+        rows = self._survey.rows.scan(_TREES, prefix, prefix + first_live + b"\0", reverse=True)
+        suffixes = (key[len(prefix) :] for key, _ in rows)
+        return next((suffix for suffix in suffixes if len(suffix) == ID_BYTES), first_live)
+
+    def _has_open(self) -> bool:
+        """Return whether the record's open node may be right: no closed one lies after it."""
+        stream = self._stream
+        if stream.open_first == MIN_ID:
+            return False
+        after = self._survey.tree(stream.nodes_tree, stream.open_first.packed + b"\0")
+        return not any(len(suffix) == ID_BYTES for suffix, _ in after)
+
+    def _from(self, start: bytes, has_open: bool) -> Iterator[Counted]:
+        stream = self._stream
+        opened = stream.open_first.packed if has_open else None
+        for suffix, value in self._survey.tree(stream.nodes_tree, start):
+            if len(suffix) != ID_BYTES:
+                self._drop(suffix, "a row that is no node")
+            elif suffix == opened:
+                self._drop(suffix, "the open node has a row")
+            else:
+                yield Counted(suffix, self._decode(suffix, value))
+        if opened is not None:
+            yield Counted(opened, open_node(stream), stream.measured.packed)
+
+    def _decode(self, suffix: bytes, value: bytes) -> Node | None:
+        try:
+            return Node.decode(StreamID.unpack(suffix), value)
+        except DECODING_ERRORS:
+            self._findings.fault(self._place, "a node cannot be decoded", _id(suffix))
+            return None
+
+    def _next_node(self, eid: bytes) -> Counted:
+        """Return the node that must hold a live entry, or a new one if none is on disk."""
+        following = self._following
+        if following is not None and following.first <= eid:
+            self._following = next(self._recorded, None)
+            return following
+        self._findings.fault(self._place, "entries are in no node", f"from {_id(eid)}")
+        return Counted(eid, None)
+
+    def _drop(self, suffix: bytes, kind: str) -> None:
+        shown = _id(suffix) if len(suffix) == ID_BYTES else suffix.hex()
+        self._findings.fault(self._place, kind, shown)
+        self._findings.delete(_TREES, tree_prefix(self._stream.nodes_tree) + suffix)
+
+    def _check_dead(self) -> None:
+        """Check that rows of nodes before the first live one are within reach of the sweep."""
+        stream = self._stream
+        head = None if self._last is None else self._head.packed
+        for suffix, _ in self._survey.tree(stream.nodes_tree):
+            if head is not None and suffix >= head:
+                return
+            if len(suffix) != ID_BYTES:
+                self._drop(suffix, "a row that is no node")
+            elif suffix < stream.swept.packed:
+                self._findings.fault(self._place, "a node was not swept", _id(suffix))
+                stream.swept = MIN_ID
+
+    # --- comparing ------------------------------------------------------------------------------
+
+    def _complete(self, counted: Counted) -> None:
+        if counted.live == 0:
+            if counted.recorded is None or not counted.recorded.is_open:
+                self._drop(counted.first, "a node has no entries")
+            return
+        if self._last is None:
+            self._head = StreamID.unpack(counted.first)
+        else:
+            self._compare_closed(self._last, counted.first)
+        self._nodes += 1
+        self._last = counted
+
+    def _compare_closed(self, counted: Counted, bound: bytes) -> None:
+        true = counted.true(bound)
+        if self._differs(counted, true):
+            key = tree_prefix(self._stream.nodes_tree) + counted.first
+            self._findings.put(_TREES, key, true.encode())
+
+    def _compare_open(self, counted: Counted) -> None:
+        true, stream = counted.true(None), self._stream
+        was_open = counted.recorded is not None and counted.recorded.is_open
+        if not was_open:
+            self._findings.fault(self._place, "the last node is not the open one", str(true.first))
+            key = tree_prefix(stream.nodes_tree) + counted.first
+            self._findings.delete(_TREES, key)
+            stream.measured = true.last
+        elif self._differs(counted, true):
+            stream.measured = min(stream.measured, true.last)
+        elif stream.measured > stream.open_last:
+            self._findings.fault(self._place, "the open node is measured too far")
+            stream.measured = stream.open_last
+        stream.open_first, stream.open_last = true.first, true.last
+        stream.open_appended, stream.open_live = true.appended, true.live
+        stream.open_bytes = true.size
+        set_names(stream, true.names, true.names)
+        if not counted.sound:  # measuring it would raise, with each append and deletion
+            stream.open_bytes, stream.measured = counted.size_about, true.last
+
+    def _differs(self, counted: Counted, true: Node) -> bool:
+        """Report what is wrong with a node's record."""
+        recorded = counted.recorded
+        if recorded is None:
+            return True
+        wrong = [what for what in _COMPARED if getattr(recorded, what) != getattr(true, what)]
+        for what in wrong:
+            detail = f"{true.first}: {getattr(recorded, what)}, but {getattr(true, what)}"
+            self._findings.fault(self._place, f"a node's {what} is wrong", detail)
+        return bool(wrong)
+
+
+def _id(packed: bytes) -> str:
+    return str(StreamID.unpack(packed))
 
 
 @dataclass(slots=True)

@@ -11,7 +11,7 @@ from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
-from kvstream.operations.queues import reaping
+from kvstream.operations.queues import consumers
 from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64
@@ -36,7 +36,7 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
         found.policy, found.owned_since = policy, 0
         follow_policy(txn, found, before)
         if policy.reap_idle_ms != before.reap_idle_ms:
-            reaping.watch(txn, stream, found)
+            consumers.watch(txn, stream, found)
         txn.member_changed(found)
         txn.signal(name)
     return found.policy or policy
@@ -87,7 +87,7 @@ def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     if before is None:
         return False
     follow_policy(txn, found, before)
-    reaping.watch(txn, stream, found)
+    consumers.watch(txn, stream, found)
     txn.member_changed(found)
     txn.signal(name)
     return True

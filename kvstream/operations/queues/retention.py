@@ -9,6 +9,13 @@ asks once a second. So an idle stream costs one comparison, and XADD costs nothi
 Unless FORCE is set, no rule removes what a group needs: entries that it has not delivered yet or
 has pending. Below the first of these, whole nodes go by XTRIM's own code. Behind it the entries
 that no group needs go one by one: one that is never acknowledged keeps itself, not the stream.
+
+LATEST compacts the stream: ``compact`` reads the entries that no group needs once, in order, up to
+a cursor that is a row. For each value a row has the last entry with it; an entry that takes that
+place deletes the one before. So a step costs what it reads, the memory is that of one step, and a
+crash continues at the cursor. The other way, passes over all nodes with a bounded table of values,
+would read the stream again and again. ``sweep`` deletes the rows of values whose entries have gone
+in other ways, by age for example, a few at a time.
 """
 
 from bisect import bisect_left
@@ -19,6 +26,7 @@ from typing import NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
 from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import runs_from
@@ -31,19 +39,26 @@ from kvstream.meta.retention import (
     Progress,
     Retention,
     Segment,
+    latest_row,
 )
 from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
-from kvstream.operations.queues import compaction
+from kvstream.operations import entries
+from kvstream.operations.delete import erase
 from kvstream.operations.trim import entry_ids, remove_entries, trim_head
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
+_TREES = Family.TREES
 STEP_ENTRIES = 200_000
 """Entries that one check removes at the head: the rows of 2000 nodes are read for them."""
 THINNED_ENTRIES = 3000
 """Entries that one check looks at one by one, by whole nodes."""
+COMPACTED_ENTRIES = 500
+"""Entries that one check compacts: some 5 ms."""
+SWEPT_ROWS = 50
+"""Rows of values that one check looks at for entries that have gone."""
 THINNED_MORE = 500
 """Removed one by one by one check; above it the next check comes at once."""
 LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
@@ -139,7 +154,7 @@ def drop_rules(txn: Txn, name: bytes) -> bool:
 def _forget_latest(txn: Txn, stream: StreamMeta) -> None:
     prefix = tree_prefix(stream.queue_tree) + LATEST_ROWS
     timers.delete_row(txn, stream, CURSOR_ROW)
-    txn.batch.delete_range(Family.TREES, prefix, successor(prefix))
+    txn.batch.delete_range(_TREES, prefix, successor(prefix))
 
 
 def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
@@ -252,9 +267,9 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     if removed:
         txn.notify_stream(XTRIM, stream)
     if rules.latest:
-        gone, behind = compaction.step(txn, stream, rules, kept.first)
+        gone, behind = compact(txn, stream, rules, kept.first)
         removed, more = removed + gone, more or behind
-        progress.swept_to = compaction.sweep(txn, stream, progress.swept_to)
+        progress.swept_to = sweep(txn, stream, progress.swept_to)
     if removed:
         txn.catalog.queue_events.retained_removed += removed
         txn.catalog.index.note(stream)  # no client's command has made the change
@@ -479,3 +494,78 @@ def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
         excess -= node.size
         entries += node.live
     return entries
+
+
+def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> tuple[int, bool]:
+    """Compact the next entries below an ID; return how many went, and whether there are more."""
+    cursor = _compacted_to(txn, stream)
+    if not stream.length or cursor >= stream.last or cursor.next() >= below:
+        return 0, False
+    rows = entries.rows(txn, stream, cursor.next(), stream.last, COMPACTED_ENTRIES)
+    lower = stream.prefix + below.packed
+    rows = [row for row in rows if row[0] < lower]
+    if not rows:
+        return 0, False
+    latest: dict[bytes, StreamID] = {}
+    gone: list[StreamID] = []
+    ids = [StreamID.unpack(key[-16:]) for key, _ in rows]
+    for eid, found in zip(ids, decode_checked([value for _, value in rows]), strict=True):
+        value = found.get(rules.latest)  # the last one if the field repeats
+        if value is None:
+            continue
+        row = latest_row(value)
+        if row in latest:
+            gone.append(latest[row])
+        latest[row] = eid
+    gone += _take_places(txn, stream, latest)
+    timers.put_row(txn, stream, CURSOR_ROW, ids[-1].packed)
+    gone = entries.live(txn, stream, sorted(gone)) if gone else []
+    erase(txn, stream, gone)
+    return len(gone), len(rows) == COMPACTED_ENTRIES
+
+
+def _compacted_to(txn: Txn, stream: StreamMeta) -> StreamID:
+    """Return the last entry that was compacted; MIN_ID if the last ID was set back since."""
+    packed = timers.get_row(txn, stream, CURSOR_ROW)
+    if packed is None:
+        return MIN_ID
+    cursor = _id_of(packed)
+    if cursor <= stream.last:
+        return cursor
+    prefix = tree_prefix(stream.queue_tree) + LATEST_ROWS
+    txn.batch.delete_range(_TREES, prefix, successor(prefix))
+    timers.delete_row(txn, stream, CURSOR_ROW)
+    return MIN_ID
+
+
+def _take_places(txn: Txn, stream: StreamMeta, latest: dict[bytes, StreamID]) -> list[StreamID]:
+    """Write the last entries of some values; return those whose places they take."""
+    prefix = timers.tree(txn, stream)
+    rows = [prefix + row for row in latest]
+    before = [_id_of(old) for old in txn.batch.get_many(_TREES, rows) if old is not None]
+    for row, eid in zip(rows, latest.values(), strict=True):
+        txn.batch.put(_TREES, row, eid.packed)
+    return before
+
+
+def _id_of(packed: bytes) -> StreamID:
+    """Return the ID of a row; raise Corruption if it is damaged."""
+    if len(packed) != len(MIN_ID.packed):
+        raise Corruption(f"a row of retention has no ID but {packed.hex()}")
+    return StreamID.unpack(packed)
+
+
+def sweep(txn: Txn, stream: StreamMeta, start: bytes) -> bytes:
+    """Delete rows of values whose entries have gone, the next few from ``start`` on.
+
+    Return where to go on.
+    """
+    prefix = tree_prefix(stream.queue_tree)
+    head = prefix + LATEST_ROWS
+    page = txn.batch.page(_TREES, max(prefix + start, head), successor(head), SWEPT_ROWS)
+    ids = {key: _id_of(value) for key, value in page}
+    live = set(entries.live(txn, stream, sorted(set(ids.values()))))
+    for key, eid in ids.items():
+        if eid not in live:
+            txn.batch.delete(_TREES, key)
+    return page[-1][0][len(prefix) :] + b"\0" if len(page) == SWEPT_ROWS else b""

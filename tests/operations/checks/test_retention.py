@@ -3,10 +3,11 @@
 import pytest
 
 from kvstream import ManualClock, Store
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.retention import LATEST_ROWS, Retention
-from kvstream.operations.queues import due, retention
+from kvstream.operations.queues import retention
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")
@@ -22,7 +23,7 @@ def ruled(open_store: Stores, clock: ManualClock) -> Store:
         stream.add({"user": user})
     rules = Retention(max_age_ms=60_000, latest=b"user")
     store.engine.run(retention.set_rules, NAME, rules)
-    store.engine.run(due.run_due, 10)
+    store.engine.run(timing.run_due, 10)
     assert len(stream) == 2
     assert store.check() == []
     return store

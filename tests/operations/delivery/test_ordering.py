@@ -6,12 +6,13 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store, StreamID
+from kvstream.engine import timing
 from kvstream.group import Consumer, Group
 from kvstream.layout.keys import qualified
 from kvstream.meta import trees
 from kvstream.operations import delete
 from kvstream.operations.delivery import ordering
-from kvstream.operations.queues import due, policy
+from kvstream.operations.queues import policy
 from kvstream.operations.trim import Strategy, Trim, trim
 from kvstream.types.options import RefPolicy
 from kvstream.types.records import PendingEntry
@@ -132,7 +133,7 @@ def test_a_retry_keeps_its_key_busy(ordered: Store, clock: ManualClock) -> None:
     group_of(ordered).nack(a1)
     assert read(ordered) == []
     clock.advance(1000)
-    ordered.engine.run(due.run_due, 10)
+    ordered.engine.run(timing.run_due, 10)
     assert read(ordered) == [a1]
     clock.advance(5000)
     assert read(ordered, name="v") == [b1, a1]

@@ -16,8 +16,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvstream import ManualClock, Store, StreamID
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
-from kvstream.operations.queues import due, policy
+from kvstream.operations.queues import policy
 from kvstream.types.options import RefPolicy
 from tests.folders import fast_folder
 from tests.operations.checks.seeding import small_trees
@@ -142,7 +143,7 @@ class OrderMachine(RuleBasedStateMachine):
     @rule(ms=st.sampled_from([1, 500, 2000, LEASE_MS]))
     def wait(self, ms: int) -> None:
         self._clock.advance(ms)
-        while self._store.engine.run(due.run_due, 100):
+        while self._store.engine.run(timing.run_due, 100):
             pass
 
     @rule()

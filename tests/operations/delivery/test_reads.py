@@ -7,8 +7,8 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands import Dispatcher
+from kvstream.engine import timing
 from kvstream.operations.delivery import ordering
-from kvstream.operations.queues import due
 from tests.commands.conftest import Say, speaker
 from tests.opening import Stores
 from tests.patience import PATIENCE_S, until
@@ -45,7 +45,7 @@ def pending(say: Say) -> dict[str, tuple[str, int]]:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(due.run_due, 100):
+    while store.engine.run(timing.run_due, 100):
         pass
 
 

@@ -6,8 +6,9 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands import Dispatcher
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
-from kvstream.operations.queues import due, leases
+from kvstream.operations.queues import leases
 from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker
 
@@ -31,7 +32,7 @@ def rows(say: Say) -> list[tuple[str, str, int, int]]:
 
 
 def fire(store: Store) -> None:
-    while store.engine.run(due.run_due, 100):
+    while store.engine.run(timing.run_due, 100):
         pass
 
 
@@ -341,7 +342,7 @@ def test_very_many_entries_become_ready_in_steps(
     assert say("KVSTREAM.NACK s g a DELAY 5 1-0 1 2-0 2 3-0 1") == [1, 1, 1]
     say("KVSTREAM.POLICY SET s g LEASE 9")
     clock.advance(5)
-    assert store.engine.run(due.run_due, 100) > 0
+    assert store.engine.run(timing.run_due, 100) > 0
     fire(store)
     found = say("XREADGROUP GROUP g b STREAMS s >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0", b"3-0"]

@@ -22,12 +22,13 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from hypothesis.stateful import run_state_machine_as_test as run_machine
 
 from kvstream import Group, ManualClock, Store, StreamID
+from kvstream.engine import timing
 from kvstream.engine.engine import Engine
 from kvstream.layout.keys import qualified
 from kvstream.layout.values import encode_fields
 from kvstream.operations.checks import check
 from kvstream.operations.delayed import add as add_delayed
-from kvstream.operations.queues import due, leases, policy, removal
+from kvstream.operations.queues import consumers, leases, policy
 from kvstream.shared.engine import SharedEngine, open_shared
 from kvstream.types.options import NackMode
 from tests.server.talking import parsed, sound
@@ -127,10 +128,10 @@ class ByLibrary:
         group.pause() if paused else group.resume()
 
     def remove(self, consumer: str) -> int:
-        return int(self._run(removal.pass_on, NAME, b"g", consumer.encode()))
+        return int(self._run(consumers.pass_on, NAME, b"g", consumer.encode()))
 
     def fire(self) -> None:
-        while self._opened[0].engine.run(due.run_due, 100):
+        while self._opened[0].engine.run(timing.run_due, 100):
             pass
 
     def reopen(self) -> None:
@@ -195,7 +196,7 @@ class ByShared(ByLibrary):
         return engine._current
 
     def fire(self) -> None:
-        while self._own_engine().run(due.run_due, 100):
+        while self._own_engine().run(timing.run_due, 100):
             pass
 
     def carry(self) -> None:
@@ -259,7 +260,7 @@ class ByServer:
         return int(self._ask(f"KVSTREAM.POLICY REMOVE s g {consumer}"))
 
     def fire(self) -> None:
-        while self._server.engine.run(due.run_due, 100):
+        while self._server.engine.run(timing.run_due, 100):
             pass
 
     def reopen(self) -> None:

@@ -7,11 +7,12 @@ import pytest
 from kvstream import InvalidArgument, ManualClock, RequestError, Store, StreamID, WrongType
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.commands.table import Dispatcher
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
 from kvstream.operations.delivery import dead
-from kvstream.operations.queues import due, redrive
+from kvstream.operations.queues import redrive
 from kvstream.operations.queues.redrive import Job, State
 
 DEAD = qualified(0, b"dead")
@@ -48,7 +49,7 @@ def status(store: Store) -> Job:
 
 
 def step(store: Store) -> None:
-    store.engine.run(due.run_due, 100)
+    store.engine.run(timing.run_due, 100)
 
 
 def test_letters_return_to_their_streams_without_the_block(store: Store) -> None:

@@ -7,11 +7,12 @@ import pytest
 from kvstream import ManualClock, Retention, Store
 from kvstream.commands.replies import OK, ErrorReply, Map
 from kvstream.commands.table import Dispatcher
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.retention import LATEST_ROWS
-from kvstream.operations.queues import compaction, due, retention
+from kvstream.operations.queues import retention
 from tests.opening import Stores
 from tests.patience import until
 
@@ -49,7 +50,7 @@ def left(store: Store) -> list[int]:
 
 def background(store: Store) -> None:
     """Let the background do all that it would do now."""
-    while store.engine.run(retention.changed_streams)[0] or store.engine.run(due.run_due, 100):
+    while store.engine.run(retention.changed_streams)[0] or store.engine.run(timing.run_due, 100):
         pass
 
 
@@ -340,9 +341,9 @@ def test_steps_are_bounded_and_the_rest_comes_at_once(
     monkeypatch.setattr(retention, "STEP_ENTRIES", 100)
     add(quiet, 1, 1000)
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 10")
-    assert quiet.engine.run(due.run_due, 1) == 1
+    assert quiet.engine.run(timing.run_due, 1) == 1
     assert len(left(quiet)) == 900
-    assert quiet.engine.run(due.run_due, 1) == 1
+    assert quiet.engine.run(timing.run_due, 1) == 1
     assert len(left(quiet)) == 800
 
 
@@ -404,11 +405,11 @@ def test_very_many_streams_are_looked_at_in_turn(
 def test_compaction_goes_on_where_it_was_when_the_store_is_opened_again(
     quiet: Store, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(compaction, "STEP_ENTRIES", 100)
+    monkeypatch.setattr(retention, "COMPACTED_ENTRIES", 100)
     for number in range(1, 1001):
         run(quiet, f"XADD s {number}-0 u {number % 7}")
     run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
-    quiet.engine.run(due.run_due, 1)
+    quiet.engine.run(timing.run_due, 1)
     assert len(left(quiet)) == 907
     store = reopen(quiet)
     background(store)

@@ -14,11 +14,12 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from kvstream import ManualClock, Store
+from kvstream.engine import timing
 from kvstream.engine.engine import Engine
 from kvstream.engine.timing import TimerThread
 from kvstream.layout.keys import qualified
 from kvstream.meta.retention import Retention
-from kvstream.operations.queues import due, retention
+from kvstream.operations.queues import retention
 
 NAME = qualified(0, b"s")
 GROUPS = st.sampled_from([b"g", b"h"])
@@ -137,7 +138,7 @@ class RetentionMachine(RuleBasedStateMachine):
     def step(self) -> None:
         """Do a part of what the background would do now."""
         self.store.engine.run(retention.changed_streams)
-        self.store.engine.run(due.run_due, 1)
+        self.store.engine.run(timing.run_due, 1)
         self.agree(whole=False)
 
     @rule()

@@ -6,10 +6,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from kvstream import ManualClock, NoSuchKey, Store
+from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.txn import Txn
-from kvstream.operations.queues import due, schedules
+from kvstream.operations.queues import schedules
 from kvstream.types import cron
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step, values
@@ -237,7 +238,7 @@ def test_many_schedules_of_one_time_take_several_steps(quiet: Store, clock: Manu
         set_every(quiet, "ALL 20", name=f"job{number:03}")
     clock.advance(200_000)
     sizes, before = [], 0
-    while quiet.engine.run(due.run_due, 500):
+    while quiet.engine.run(timing.run_due, 500):
         sizes.append(len(quiet.stream("s")) - before)
         before += sizes[-1]
     assert sum(sizes) == 130 * 20

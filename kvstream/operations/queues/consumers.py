@@ -1,0 +1,131 @@
+"""Remove consumers of a group without losing their pending entries: by hand, or when they are idle.
+
+XGROUP DELCONSUMER forgets the entries that are pending with the consumer. ``pass_on`` and ``reap``
+give them back to the group first, with their delivery counts, for the next readers.
+
+A policy may remove the consumers that are idle for a time: since their last attempt to read, as in
+XINFO CONSUMERS. A group with this rule has one timer, at the time at which its first consumer could
+be removed. That is never later than the rule's time from now, so a consumer that appears meanwhile
+needs no timer.
+"""
+
+from itertools import islice
+
+from kvstream.errors import RequestError, quoted
+from kvstream.meta import pel_index
+from kvstream.meta.key_events import XGROUP_DELCONSUMER
+from kvstream.meta.pel import runs_of
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.retention import REAP_ROWS
+from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.txn import Txn
+from kvstream.operations.ack import note_released
+from kvstream.operations.groups import delete_consumer, existing_group
+from kvstream.operations.queues.retention import arm, disarm
+
+RUNS_TOGETHER = 250
+"""Runs that one step of ``PassingOn`` gives back: ten milliseconds of work."""
+REAP_CONSUMERS, REAP_RUNS = 20, 500
+"""Consumers that one step of ``fire`` removes, and runs of pending entries that it gives back."""
+
+
+def give_back(
+    txn: Txn, name: bytes, group: GroupMeta, member: ConsumerMeta, most: int | None
+) -> tuple[int, int]:
+    """Make up to ``most`` runs of a consumer's entries ready; return how many, of how many entries.
+
+    The delivery counts stay.
+    """
+    runs = list(islice(runs_of(txn, group, member), most))
+    rank = group.nack_rank + 1
+    given = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
+    pel_index.replace(txn, group, runs, given)
+    count = sum(len(run.ids) for run in runs)
+    note_released(txn, name, group, rank, count)
+    return len(runs), count
+
+
+class PassingOn:
+    """Gives the pending entries of a consumer back to its group, and deletes the consumer."""
+
+    def __init__(self, name: bytes, group: bytes, consumer: bytes) -> None:
+        self._name, self._group, self._consumer = name, group, consumer
+        self._count = 0
+
+    def step(self, txn: Txn) -> int | None:
+        """Give back some entries; in the last step return how many there were, None before."""
+        return self._give_back(txn, RUNS_TOGETHER)
+
+    def whole(self, txn: Txn) -> int:
+        """Do all steps in one commit."""
+        count = self._give_back(txn, None)
+        assert count is not None
+        return count
+
+    def _give_back(self, txn: Txn, most: int | None) -> int | None:
+        _, found = existing_group(txn, self._name, self._group)
+        member = txn.catalog.consumer(txn, found, self._consumer)
+        if member is None:
+            place = f"in group {quoted(self._group)}"
+            raise RequestError(f"there is no consumer {quoted(self._consumer)} {place}")
+        runs, count = give_back(txn, self._name, found, member, most)
+        self._count += count
+        if runs == most:
+            return None
+        txn.frees = True
+        txn.catalog.drop_consumer(txn, found, member)
+        txn.notify(XGROUP_DELCONSUMER, self._name)
+        return self._count
+
+
+def pass_on(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
+    """Give the pending entries of a consumer back to its group, and delete the consumer.
+
+    They keep their delivery counts and are ready at once. Returns how many there were.
+    """
+    return PassingOn(name, group, consumer).whole(txn)
+
+
+def watch(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
+    """Set the timer of a group by its policy, or take it away; call it when the rule changes."""
+    idle_ms = 0 if group.policy is None else group.policy.reap_idle_ms
+    if idle_ms:
+        _arm(txn, stream, group, _next_check(txn, group, idle_ms))
+    else:
+        disarm(txn, stream, Kind.REAP, group.name, REAP_ROWS + group.name)
+
+
+def _arm(txn: Txn, stream: StreamMeta, group: GroupMeta, at_ms: int) -> None:
+    arm(txn, stream, Kind.REAP, group.name, REAP_ROWS + group.name, at_ms)
+
+
+def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
+    """Remove the idle consumers of groups whose timers are due."""
+    for timer in due:
+        group = txn.catalog.group(txn, stream, timer.rest)
+        if group is None or group.policy is None or not group.policy.reap_idle_ms:
+            disarm(txn, stream, Kind.REAP, timer.rest, REAP_ROWS + timer.rest)
+            continue
+        idle_ms = group.policy.reap_idle_ms
+        done = reap(txn, name, stream, group, idle_ms)
+        _arm(txn, stream, group, _next_check(txn, group, idle_ms) if done else txn.now_ms)
+
+
+def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
+    """Return when the first consumer of a group, or a new one, could be idle for so long."""
+    seen = [member.seen_ms for member in txn.catalog.consumers(txn, group)]
+    return max(min([*seen, txn.now_ms]) + idle_ms, txn.now_ms + 1)
+
+
+def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
+    """Remove consumers that were idle for so long; return False if there is more to do."""
+    members = list(txn.catalog.consumers(txn, group))
+    idle = [member for member in members if txn.now_ms - member.seen_ms >= idle_ms]
+    left = REAP_RUNS
+    for member in idle[:REAP_CONSUMERS]:
+        left -= give_back(txn, name, group, member, left)[0]
+        if left <= 0:
+            return False
+        delete_consumer(txn, name, group.name, member.name)
+        txn.catalog.queue_events.reap(stream.name, group.name, member.name)
+    return len(idle) <= REAP_CONSUMERS
