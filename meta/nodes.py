@@ -31,7 +31,7 @@ from kvstream.layout.listpack import (
     SMALL_INTEGER_MAX,
     elements_size,
     entry_size,
-    foreign_entry_size,
+    fields_size,
     integer_size,
 )
 from kvstream.layout.values import Names, decode_checked, decode_page
@@ -40,7 +40,7 @@ from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.options import LARGE_VALUE
 from kvstream.types.ids import MIN_ID, PACKED, StreamID, new_id
-from kvstream.types.records import Fields, RepeatedFields
+from kvstream.types.records import flat_of
 
 _MESSAGES, _TREES = Family.MESSAGES, Family.TREES
 _NEAR_VALUE = 128
@@ -88,7 +88,7 @@ def data_size(value: bytes) -> int:
         size = twins.data_size(value)
         if size is not None:
             return size
-    return sum(map(len, _flat(decode_page([value])[0])))
+    return sum(map(len, flat_of(decode_page([value])[0])))
 
 
 def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]:
@@ -97,12 +97,6 @@ def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]
     rows = batch.page(_MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
     decode_checked([value for _, value in rows])
     return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
-
-
-def _flat(fields: Fields) -> list[bytes]:
-    if type(fields) is RepeatedFields:
-        return list(fields.flat)
-    return [part for pair in fields.items() for part in pair]
 
 
 def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
@@ -126,7 +120,7 @@ def size_in_python(
     ) == len(fields):
         own = list(chain.from_iterable(map(dict.values, fields)))
         return heads + len(fields) * entry_size(count) + elements_size(own)[0]
-    return heads + sum(_one_size(names, _flat(each)) for each in fields)
+    return heads + sum(fields_size(names, flat_of(each)) for each in fields)
 
 
 def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
@@ -138,13 +132,6 @@ def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
         size += SMALL_INTEGER_BYTES if ms <= SMALL_INTEGER_MAX else integer_size(ms)
         size += SMALL_INTEGER_BYTES if 0 <= seq <= SMALL_INTEGER_MAX else integer_size(seq)
     return size
-
-
-def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
-    count = len(flat) // 2
-    if tuple(flat[::2]) == names:
-        return entry_size(count) + elements_size(flat[1::2])[0]
-    return foreign_entry_size(count) + elements_size(flat)[0]
 
 
 FIRST_PAGE, PAGE_MAX = 4, 256

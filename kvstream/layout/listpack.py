@@ -115,3 +115,11 @@ def entry_size(count: int) -> int:
 def foreign_entry_size(count: int) -> int:
     """Return the bytes of an entry with ``count`` names of its own, without deltas and elements."""
     return SMALL_INTEGER_BYTES + integer_size(count) + integer_size(2 * count + 4)
+
+
+def fields_size(names: tuple[bytes, ...], flat: Sequence[bytes]) -> int:
+    """Return the bytes of an entry in a node with these names, without deltas."""
+    count = len(flat) // 2
+    if tuple(flat[::2]) == names:
+        return entry_size(count) + elements_size(flat[1::2])[0]
+    return foreign_entry_size(count) + elements_size(flat)[0]

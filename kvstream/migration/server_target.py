@@ -35,7 +35,7 @@ from kvstream.types.images import (
     QueueRow,
     StreamState,
 )
-from kvstream.types.records import Entry
+from kvstream.types.records import flat_of
 
 HAS_COUNTERS: Version = (7, 0)
 HAS_IDEMPOTENCY: Version = (8, 6)
@@ -78,7 +78,7 @@ def adds(key: bytes, nodes: Iterable[NodeImage], after: PackedID) -> Iterator[Wo
 
 
 def add_words(key: bytes, eid: PackedID, value: bytes) -> Words:
-    flat = Entry(MIN_ID, decode_fields(value)).flat
+    flat = flat_of(decode_fields(value))
     return ("XADD", key, id_text(eid), *flat)
 
 

@@ -22,7 +22,7 @@ sequence may be lower than that of the key. A string that is the canonical decim
 number is stored as an integer, so an integer element stands for that string.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from kvstream.errors import BadPayload, InvalidArgument
@@ -33,7 +33,7 @@ from kvstream.rdb import lzf, twins
 from kvstream.types.ids import PACKED, U64_MAX, StreamID
 from kvstream.types.images import ID_BYTES, NodeImage, PackedID
 from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE
-from kvstream.types.records import RepeatedFields
+from kvstream.types.records import flat_of
 
 Element = int | bytes
 
@@ -383,17 +383,9 @@ def encode_in_python(node: NodeImage) -> bytes:
     if any(a >= b for a, b in zip(node.ids, node.ids[1:], strict=False)):
         raise ValueError("the entries of a node are out of order")
     elements: list[Element] = [len(node.ids), 0, len(node.names), *node.names, 0]
-    for eid, flat in zip(node.ids, _flats(node.values), strict=True):
+    for eid, flat in zip(node.ids, map(flat_of, decode_checked(node.values)), strict=True):
         elements += _entry(node.first, node.names, eid, flat)
     return encode(elements)
-
-
-def _flats(values: Sequence[bytes]) -> Iterator[Sequence[bytes]]:
-    for fields in decode_checked(values):
-        if isinstance(fields, RepeatedFields):
-            yield fields.flat
-        else:
-            yield [part for pair in fields.items() for part in pair]
 
 
 def _entry(

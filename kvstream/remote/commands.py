@@ -40,7 +40,7 @@ from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, opt
 from kvstream.remote.queue_commands import CALLS as QUEUE_CALLS
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import RefPolicy
-from kvstream.types.records import Entry, GroupInfo, Outcome, StreamDetail, StreamInfo
+from kvstream.types.records import Entry, GroupInfo, Outcome, StreamDetail, StreamInfo, flat_of
 
 SINCE = {
     "XREADGROUP CLAIM": "8.4",
@@ -88,7 +88,7 @@ def _trim_needs(trim: Trim | None) -> tuple[str, ...]:
 def _add_words(key: bytes, value: bytes, options: Words = (), eid: AddID = None) -> Words:
     """Return the words of XADD for an entry as the store would write it."""
     wanted = "*" if eid is None else f"{eid}-*" if isinstance(eid, int) else str(eid)
-    return ("XADD", key, *options, wanted, *Entry(MIN_ID, decode_fields(value)).flat)
+    return ("XADD", key, *options, wanted, *flat_of(decode_fields(value)))
 
 
 def _add(

@@ -17,8 +17,8 @@ from kvstream.operations.unique import Unique
 from kvstream.remote import replies
 from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
 from kvstream.remote.connection import Word
-from kvstream.types.ids import MIN_ID, StreamID, Ticket
-from kvstream.types.records import Entry
+from kvstream.types.ids import StreamID, Ticket
+from kvstream.types.records import flat_of
 
 
 def _ask(name: bytes, command: str, *words: Word, **options: Any) -> Call:
@@ -132,7 +132,7 @@ def _add_words(
     rule: Words = ()
     if unique is not None:
         rule = ("UNIQUE", unique.id, "WINDOW", unique.window_ms, str(unique.conflict))
-    fields = Entry(MIN_ID, decode_fields(value)).flat
+    fields = flat_of(decode_fields(value))
     options = (*option("AT", at_ms), *option("TTL", ttl_ms or None), *rule)
     return ("KVSTREAM.ADD", key, *options, "*", *fields)
 

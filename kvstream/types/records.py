@@ -64,6 +64,13 @@ class RepeatedFields(EntryFields[S]):
         return type(self), (self.flat,)
 
 
+def flat_of(fields: Fields[S]) -> tuple[S, ...]:
+    """Return field, value, field, value ... in order, repeated fields included."""
+    if isinstance(fields, RepeatedFields):
+        return fields.flat
+    return tuple(chain.from_iterable(fields.items()))
+
+
 class Entry(NamedTuple, Generic[S]):
     """One message of a stream."""
 
@@ -78,10 +85,7 @@ class Entry(NamedTuple, Generic[S]):
     @property
     def flat(self) -> tuple[S, ...]:
         """Field, value, field, value ... in order, repeated fields included."""
-        fields = self.fields
-        if isinstance(fields, RepeatedFields):
-            return fields.flat
-        return tuple(chain.from_iterable(fields.items()))
+        return flat_of(self.fields)
 
     @property
     def pairs(self) -> tuple[tuple[S, S], ...]:

@@ -23,7 +23,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import delayed
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.ids import Ticket
-from kvstream.types.records import RepeatedFields
+from kvstream.types.records import flat_of
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("kvstream.delayed", since=OURS)
@@ -135,7 +135,7 @@ def delayed_list(txn: Txn, session: Session, argv: Argv) -> Reply:
             raise syntax_error()
         count = args.at_least(1, "COUNT must be a positive integer")
     found = delayed.listed(txn, session.prefix + argv[2], start, count)
-    return [[bytes(each.ticket), _flat(each)] for each in found]
+    return [[bytes(each.ticket), [*flat_of(each.fields)]] for each in found]
 
 
 def _start(raw: bytes) -> Ticket:
@@ -143,13 +143,6 @@ def _start(raw: bytes) -> Ticket:
         return Ticket.parse(raw)
     at_ms, number = Ticket.parse(raw[1:])
     return Ticket(at_ms, number + 1)
-
-
-def _flat(each: delayed.Delayed) -> Reply:
-    fields = each.fields
-    if isinstance(fields, RepeatedFields):
-        return [*fields.flat]
-    return [part for pair in fields.items() for part in pair]
 
 
 @COMMANDS.command("kvstream.delayed|len", "key", FAST_READ, SECOND, since=OURS)

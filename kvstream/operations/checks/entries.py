@@ -17,7 +17,7 @@ from kvstream.layout.keys import ID_BYTES, ID_FIRST, ID_LAST, successor, tree_pr
 from kvstream.layout.listpack import (
     elements_size,
     entry_size,
-    foreign_entry_size,
+    fields_size,
     integer_size,
     node_size,
 )
@@ -28,7 +28,7 @@ from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import STREAM_NODE_MAX_ENTRIES
-from kvstream.types.records import EntryFields, Fields, RepeatedFields
+from kvstream.types.records import EntryFields, Fields, flat_of
 
 _MESSAGES = Family.MESSAGES
 _ID = Struct(">QQ")
@@ -70,7 +70,7 @@ class Counted:
     def _start(self, first_row: bytes, fields: Fields | None) -> None:
         self._first_row = first_row
         if fields is not None and (self.recorded is None or first_row == self.first):
-            self._names = tuple(_flat(fields)[::2])
+            self._names = flat_of(fields)[::2]
         elif self.recorded is not None:
             self._names = self.recorded.names
         names_size = elements_size(self._names)[0] if self._names else 0
@@ -85,7 +85,7 @@ class Counted:
             if type(fields) is EntryFields and tuple(fields) == names:
                 own += fields.values()
             elif fields is not None:
-                size += _one_size(names, _flat(fields))
+                size += fields_size(names, flat_of(fields))
         if own:
             size += elements_size(own)[0] + len(own) // len(names) * entry_size(len(names))
         return size
@@ -116,19 +116,6 @@ class Counted:
                 size = recorded.size
         ends = StreamID.unpack(self.first), StreamID.unpack(last)
         return Node(*ends, appended, self.live, size, self._names, is_open=False)
-
-
-def _flat(fields: Fields) -> list[bytes]:
-    if type(fields) is RepeatedFields:
-        return list(fields.flat)
-    return [part for pair in fields.items() for part in pair]
-
-
-def _one_size(names: tuple[bytes, ...], flat: list[bytes]) -> int:
-    count = len(flat) // 2
-    if tuple(flat[::2]) == names:
-        return entry_size(count) + elements_size(flat[1::2])[0]
-    return foreign_entry_size(count) + elements_size(flat)[0]
 
 
 _TREES = Family.TREES
