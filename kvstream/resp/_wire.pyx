@@ -439,7 +439,7 @@ cdef extern from *:
 
 
 cdef class Channel:
-    """Does what ``PythonChannel`` of epoll_reader.py does, and writes to ``socket`` by itself.
+    """Does what ``PythonChannel`` of asyncio_server.py does, and writes to ``socket`` by itself.
 
     Only what the socket does not take goes to the transport.
     """
@@ -495,7 +495,7 @@ cdef class Channel:
 
 
 cdef class Poller:
-    """Reads all sockets of an epoll by one call; see epoll_reader.py."""
+    """Reads all sockets of an epoll by one call; see asyncio_server.py."""
 
     cdef dict channels
     cdef char *buffer

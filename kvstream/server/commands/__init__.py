@@ -10,7 +10,6 @@ from kvstream.server.commands import (
     config,
     connection,
     debug,
-    functions,
     info,
     kvstream_load,
     latency,
@@ -24,7 +23,7 @@ SECTIONS = {
     "Connections": (connection.COMMANDS, client.COMMANDS),
     "Transactions": (connection.TRANSACTIONS,),
     "Pub/sub": (pubsub.COMMANDS,),
-    "Scripts": (scripting.COMMANDS, functions.COMMANDS),
+    "Scripts": (scripting.COMMANDS,),
     "Operation": tuple(module.COMMANDS for module in _OPERATION),
 }
 """The families by the sections of docs/commands.md."""

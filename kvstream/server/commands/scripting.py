@@ -1,12 +1,18 @@
-"""EVAL, EVALSHA and SCRIPT: scripts in Lua."""
+"""EVAL, EVALSHA and SCRIPT: scripts in Lua. FCALL and FUNCTION: functions kept in the store."""
 
+from kvstream.commands.args import bad_subcommand, text
 from kvstream.commands.command import Answer, CountedKeys, Family, flags
-from kvstream.commands.replies import OK, Reply
+from kvstream.commands.replies import OK, Map, Reply, SetReply, Simple
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
+from kvstream.operations import functions
+from kvstream.operations.functions import Policy
 from kvstream.server.commands.admin import server_of
-from kvstream.server.runtime.busy import SCRIPT_KILL
+from kvstream.server.runtime.busy import FUNCTION_KILL, SCRIPT_KILL
 from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.functions import Function
+from kvstream.server.scripting.script import ScriptFlag
+from kvstream.types.glob import matcher
 
 COMMANDS = Family("scripting")
 COMMANDS.add_help("script", since="5.0.0")
@@ -132,4 +138,193 @@ def script_debug(txn: Txn, client: Client, argv: Argv) -> Reply:
         raise RequestError("Use SCRIPT DEBUG YES/SYNC/NO")
     if argv[2].upper() != b"NO":
         raise RequestError("the server has no debugger of scripts")
+    return OK
+
+
+# --- functions ----------------------------------------------------------------------------------
+
+COMMANDS.add_help("function", since="7.0.0")
+_FCALL = flags("noscript stale skip_monitor may_replicate no_mandatory_keys movablekeys")
+_FCALL_RO = flags("readonly noscript stale skip_monitor no_mandatory_keys movablekeys")
+_WRITE, _GROW = flags("write noscript"), flags("write denyoom noscript")
+_EVERYWHERE = "request_policy:all_shards response_policy:all_succeeded"
+
+
+@COMMANDS.command(
+    *("fcall", "function numkeys [key [key ...]] [arg [arg ...]]", _FCALL, _KEYS),
+    since="7.0.0",
+    uses="RW access update",
+)
+def fcall(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Call a function.
+
+    The call is one turn and one commit, as EVAL is.
+    """
+    return server_of(client).functions.call(txn, client, argv, reads=False)
+
+
+@COMMANDS.command(
+    *("fcall_ro", "function numkeys [key [key ...]] [arg [arg ...]]", _FCALL_RO, _KEYS),
+    since="7.0.0",
+    uses="RO access",
+)
+def fcall_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
+    """Call a function that has the flag no-writes."""
+    return server_of(client).functions.call(txn, client, argv, reads=True)
+
+
+# --- libraries ----------------------------------------------------------------------------------
+
+
+@COMMANDS.command(
+    *("function|load", "[REPLACE] function-code", _GROW), since="7.0.0", tips=_EVERYWHERE
+)
+def function_load(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Store a library and return its name.
+
+    REPLACE: Replace the library of its name.
+
+    The first line of a library is `#!lua name=...`. Its code runs once, for at most half a second,
+    and registers functions by redis.register_function.
+    """
+    *options, source = argv[2:]
+    for option in options:
+        if option.upper() != b"REPLACE":
+            raise RequestError(f"Unknown option given: {text(option)}")
+    return server_of(client).functions.load(txn, source, bool(options))
+
+
+@COMMANDS.command(
+    *("function|list", "[LIBRARYNAME library-name-pattern] [WITHCODE]", flags("noscript")),
+    since="7.0.0",
+    tips="nondeterministic_output_order",
+)
+def function_list(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return the libraries, in the order of their names, and their functions.
+
+    LIBRARYNAME: Only those whose name matches a pattern.
+    WITHCODE: Return their texts, too.
+    """
+    pattern, with_code = None, False
+    words = iter(argv[2:])
+    for word in words:
+        if word.upper() == b"WITHCODE" and not with_code:
+            with_code = True
+        elif word.upper() == b"LIBRARYNAME" and pattern is None:
+            pattern = next(words, None)
+            if pattern is None:
+                raise RequestError("library name argument was not given")
+        else:
+            raise RequestError(f"Unknown argument {text(word)}")
+    # Library names have letters, digits and underscores only; as in Redis their case is ignored.
+    fits = matcher((b"*" if pattern is None else pattern).lower())
+    found = functions.libraries(txn)
+    return [
+        _library(
+            server_of(client).functions.of(txn, name), name, found[name] if with_code else None
+        )
+        for name in sorted(found)
+        if fits(name.lower())
+    ]
+
+
+def _library(members: list[Function], name: bytes, source: bytes | None) -> Map:
+    listed: list[Reply] = [
+        Map(
+            [
+                (b"name", each.name),
+                (b"description", each.description),
+                (b"flags", SetReply([Simple(flag) for flag in ScriptFlag if flag in each.flags])),
+            ]
+        )
+        for each in members
+    ]
+    pairs: list[tuple[Reply, Reply]] = [
+        (b"library_name", name),
+        (b"engine", b"LUA"),
+        (b"functions", listed),
+    ]
+    return Map(pairs if source is None else [*pairs, (b"library_code", source)])
+
+
+@COMMANDS.command(*("function|delete", "library-name", _WRITE), since="7.0.0", tips=_EVERYWHERE)
+def function_delete(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Delete a library and its functions."""
+    functions.delete(txn, argv[2])
+    return OK
+
+
+@COMMANDS.command(*("function|flush", "[ASYNC|SYNC]", _WRITE), since="7.0.0", tips=_EVERYWHERE)
+def function_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Delete all libraries; FLUSHALL does not.
+
+    ASYNC: The same: libraries take little time to delete.
+    SYNC: The same.
+    """
+    if len(argv) > 3:
+        raise bad_subcommand(argv)
+    if len(argv) == 3 and argv[2].upper() not in (b"ASYNC", b"SYNC"):
+        raise RequestError("FUNCTION FLUSH only supports SYNC|ASYNC option")
+    functions.flush(txn)
+    return OK
+
+
+@COMMANDS.command(*("function|dump", "", flags("noscript")), since="7.0.0")
+def function_dump(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return all libraries as a payload for FUNCTION RESTORE, here or in Redis."""
+    return functions.dump(txn)
+
+
+@COMMANDS.command(
+    *("function|restore", "serialized-value [FLUSH|APPEND|REPLACE]", _GROW),
+    since="7.0.0",
+    tips=_EVERYWHERE,
+)
+def function_restore(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Store the libraries of a payload: all of them, or none and return an error.
+
+    FLUSH: Delete the other libraries.
+    APPEND: Refuse a library whose name is taken; the default.
+    REPLACE: Replace libraries of the same names.
+    """
+    if len(argv) > 4:
+        raise bad_subcommand(argv)
+    policy = Policy.APPEND
+    if len(argv) == 4:
+        try:
+            policy = Policy(text(argv[3]).lower())
+        except ValueError:
+            raise RequestError(
+                "Wrong restore policy given, value should be either FLUSH, APPEND or REPLACE."
+            ) from None
+    server_of(client).functions.restore(txn, argv[2], policy)
+    return OK
+
+
+@COMMANDS.command(
+    *("function|stats", "", flags("noscript allow_busy local")),
+    since="7.0.0",
+    tips="nondeterministic_output request_policy:all_shards response_policy:special",
+)
+def function_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return the function that runs for long, and the numbers of libraries and functions."""
+    server = server_of(client)
+    running: Reply = None
+    if (found := server.busy.function) is not None:
+        name, duration_ms = found
+        request: list[Reply] = [*server.busy.request]
+        running = Map([(b"name", name), (b"command", request), (b"duration_ms", duration_ms)])
+    libraries, count = server.functions.counts(txn)
+    counts = Map([(b"libraries_count", libraries), (b"functions_count", count)])
+    return Map([(b"running_script", running), (b"engines", Map([(b"LUA", counts)]))])
+
+
+@COMMANDS.command(
+    *("function|kill", "", flags("noscript allow_busy local")),
+    since="7.0.0",
+    tips="request_policy:all_shards response_policy:one_succeeded",
+)
+def function_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """End the function that runs, if it has not written."""
+    server_of(client).busy.kill(FUNCTION_KILL)
     return OK

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from kvstream.resp import twins
-from kvstream.server.net.epoll_reader import Channel, EpollReader
+from kvstream.server.net.asyncio_server import Channel, EpollReader
 
 pytestmark = pytest.mark.skipif(
     twins is None or not hasattr(select, "epoll"), reason="transports read the sockets here"
@@ -21,7 +21,8 @@ class Ending(Channel):
     """A channel that notes how it ended."""
 
     def __init__(self, executor: Any) -> None:
-        super().__init__(executor, SimpleNamespace())
+        listener: Any = SimpleNamespace()
+        super().__init__(executor, listener)
         self.client: Any = object()
         self.told: list[object] = []
 
