@@ -34,8 +34,7 @@ from kvstream.commands.command import (
     Table,
     table_of,
 )
-from kvstream.commands.queues import delayed, image, leases, policy, redrive, retention, schedules
-from kvstream.commands.queues import info as queue_info
+from kvstream.commands.queues import delayed, leases, policy, queue, redrive, retention, schedules
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, RequestError
@@ -45,10 +44,9 @@ SECTIONS = {
     "Streams": tuple(module.COMMANDS for module in _STREAMS),
     "Queues": (
         delayed.COMMANDS,
-        image.COMMANDS,
         leases.COMMANDS,
         policy.COMMANDS,
-        queue_info.COMMANDS,
+        queue.COMMANDS,
         redrive.COMMANDS,
         retention.COMMANDS,
         schedules.COMMANDS,
