@@ -63,7 +63,7 @@ SECTIONS = {
         "monitor.monitor": "Show the requests of a server's clients as they come.",
     },
     "Jobs": {
-        "queues.work.work": "Run the jobs of an application.",
+        "queues.jobs.work": "Run the jobs of an application.",
         "queues.jobs.jobs": "List, show, cancel and retry jobs.",
     },
     "Files": {

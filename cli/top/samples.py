@@ -2,12 +2,13 @@
 
 A sample has rates and an order of its lines. Its cost is bounded: the scan over the keys by time,
 everything else by the number of streams that are shown. A longer scan continues with the next
-sample.
+sample. The figures of queues, for groups that have a policy, cost a command a stream on a kvstream
+server, and nothing on any other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from time import monotonic
@@ -16,9 +17,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from kvstream.cli.output import pages
 from kvstream.cli.session import IMPORT_PREFIX, DirectorySession
 from kvstream.cli.tables import printable
-from kvstream.cli.top import queues
-from kvstream.cli.top.queues import QueueSample
-from kvstream.errors import NoGroup, NoSuchKey, RequestError, WrongType
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, RequestError, WrongType
 from kvstream.types.ids import StreamID
 from kvstream.types.records import ConsumerInfo, PendingEntry
 
@@ -27,6 +26,30 @@ if TYPE_CHECKING:
     from kvstream.operations.queues.info import GroupQueue, QueueInfo
     from kvstream.remote.connection import Connection
     from kvstream.store import Store
+
+
+@dataclass(frozen=True, slots=True)
+class QueueSample:
+    """The messages of a group that has a policy."""
+
+    ready: int | None
+    """For the next readers; None if they are too many to count."""
+    leased: int
+    waiting: int
+    """Given back, to be repeated after a delay."""
+    held: int
+    """Behind another one of their key."""
+    dead: int
+    """The length of the dead-letter stream."""
+    oldest_age_ms: int | None
+    """The time since the oldest message that is not done was added; None if there is none."""
+    paused: bool
+    done: int | None
+    """Messages that were delivered and are no longer pending; None if that is unknown."""
+    done_rate: float | None = None
+    """Messages done per second since the last sample."""
+    next_ms: int | None = None
+    """The time until the first waiting message is ready; None if none waits."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,8 +274,10 @@ class ServerSampler:
         """Whether the server is ours: others have no policies."""
 
     def sample(self) -> Sample:
+        from kvstream.remote.connection import checked  # not for a help text
+
         asked = [*(("INFO", part) for part in _INFO_PARTS), ("DBSIZE",)]
-        *parts, keys = _checked(self._connection.ask_all(asked))
+        *parts, keys = checked(self._connection.ask_all(asked))
         fields = _fields(b"".join(parts))
         server = server_sample_of(fields)
         self._has_queues = "kvstream_version" in fields
@@ -274,12 +299,14 @@ class ServerSampler:
 
     def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
         """Return up to ``count`` pending entries of a group; None if it is gone."""
+        from kvstream.remote.connection import checked
+
         words = ("XINFO", "CONSUMERS", stream, group), ("XPENDING", stream, group, "-", "+", count)
         replies = self._connection.ask_all(words)
         for reply in replies:
             if isinstance(reply, NoSuchKey | NoGroup | WrongType):
                 return None
-        consumers, pending = _checked(replies)
+        consumers, pending = checked(replies)
         found = [_pairs(each) for each in consumers]
         return GroupDetails(
             [
@@ -290,7 +317,7 @@ class ServerSampler:
                 PendingEntry(StreamID.parse(eid), owner, idle if idle >= 0 else None, times)
                 for eid, owner, idle, times in pending
             ],
-            queues.policy_on_server(self._connection, stream, group) if self._has_queues else None,
+            policy_on_server(self._connection, stream, group) if self._has_queues else None,
         )
 
     def _scan(self) -> None:
@@ -329,7 +356,7 @@ class ServerSampler:
         )
         infos = self._infos([name for name, *_ in seen])
         for name, raw, groups, memory in seen:
-            fields, queue_of = _pairs(raw), queues.groups_of(infos[name])
+            fields, queue_of = _pairs(raw), groups_of(infos[name])
             yield StreamSample(
                 name,
                 fields[b"length"],
@@ -347,8 +374,8 @@ class ServerSampler:
     def _infos(self, names: list[bytes]) -> Mapping[bytes, QueueInfo]:
         """Return the figures of streams as queues."""
         if not self._has_queues:
-            return dict.fromkeys(names, queues.no_queue())
-        return queues.infos_of_server(self._connection, names)
+            return dict.fromkeys(names, no_queue())
+        return infos_of_server(self._connection, names)
 
     def _is_gone(self, name: bytes, reply: Any) -> bool:
         """Return whether a stream was deleted or replaced by a key of another type."""
@@ -376,13 +403,6 @@ class ServerSampler:
         }
 
 
-def _checked(replies: list[Any]) -> list[Any]:
-    for reply in replies:
-        if isinstance(reply, Exception):
-            raise reply
-    return replies
-
-
 def _pairs(reply: list[Any]) -> dict[bytes, Any]:
     return dict(zip(reply[::2], reply[1::2], strict=True))
 
@@ -393,7 +413,7 @@ def _groups(reply: list[Any]) -> list[dict[bytes, Any]]:
 
 def _group(raw: dict[bytes, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
     counts = raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms
-    return GroupSample(raw[b"name"], *counts, queues.sample_of(queue, raw.get(b"entries-read")))
+    return GroupSample(raw[b"name"], *counts, sample_of(queue, raw.get(b"entries-read")))
 
 
 def _fields(info: bytes) -> dict[str, str]:
@@ -476,13 +496,13 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
     stream = run(info.stream_figures, name)
     if stream is None:  # expired just now
         return
-    groups, queue_info = [], queues.info_of_store(store, key)
-    queue_of = queues.groups_of(queue_info)
+    groups, queue_info = [], info_of_store(store, key)
+    queue_of = groups_of(queue_info)
     for group in run(info.group_names, name, GROUPS_MAX):
         found = run(info.group_figures, name, group)
         if found is not None:
             oldest = found.oldest_ms if found.pending else None
-            queue = queues.sample_of(queue_of.get(group), found.entries_read)
+            queue = sample_of(queue_of.get(group), found.entries_read)
             counts = found.consumers, found.lag, found.pending, oldest
             groups.append(GroupSample(group, *counts, queue))
     left_out = max(0, stream.groups - len(groups))
@@ -493,3 +513,62 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
 
 
 Sampler: TypeAlias = ServerSampler | StoreSampler
+
+
+# --- queues -------------------------------------------------------------------------------------
+
+
+def no_queue() -> QueueInfo:
+    """Return what a server without queues says of a stream."""
+    from kvstream.operations.queues.info import QueueInfo  # not for a help text
+
+    return QueueInfo(0, 0, 0, [], None)
+
+
+def sample_of(group: GroupQueue | None, entries_read: int | None) -> QueueSample | None:
+    """Return the figures of a group; None if it has no policy."""
+    if group is None or group.policy is None:
+        return None
+    pending = group.leased + group.waiting + group.held
+    return QueueSample(
+        *(group.ready, group.leased, group.waiting, group.held, group.dead),
+        oldest_age_ms=group.oldest_ms or None,
+        paused=group.policy.paused,
+        done=None if entries_read is None else max(0, entries_read - pending),
+        next_ms=group.next_ms,
+    )
+
+
+def groups_of(info: QueueInfo) -> Mapping[bytes, GroupQueue]:
+    """Return the groups of a stream by name."""
+    return {group.name: group for group in info.groups}
+
+
+def info_of_store(store: Store, key: bytes) -> QueueInfo:
+    """Return the figures of a stream as a queue."""
+    from kvstream.layout.keys import qualified
+    from kvstream.operations.queues.info import queue_info
+
+    with suppress(NoSuchKey):  # expired just now
+        return store.engine.run(queue_info, qualified(store.db, key))
+    return no_queue()
+
+
+def infos_of_server(connection: Connection, names: Sequence[bytes]) -> Mapping[bytes, QueueInfo]:
+    """Return the figures of streams as queues; an older server knows none."""
+    from kvstream.remote.replies import queue_info_of
+
+    replies = connection.ask_all(("KVSTREAM.INFO", name) for name in names)
+    return {
+        name: no_queue() if isinstance(reply, Exception) else queue_info_of(reply)
+        for name, reply in zip(names, replies, strict=True)
+    }
+
+
+def policy_on_server(connection: Connection, stream: bytes, group: bytes) -> GroupPolicy | None:
+    """Return the policy of a group; None if it has none, or an older server knows none."""
+    from kvstream.remote.replies import policy_of
+
+    with suppress(KVStreamError):
+        return policy_of(connection.ask("KVSTREAM.POLICY", "GET", stream, group))
+    return None

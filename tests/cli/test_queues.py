@@ -11,9 +11,9 @@ from kvstream.cli import main
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
 from kvstream.cli.top import view
-from kvstream.cli.top.queues import QueueSample
 from kvstream.cli.top.samples import (
     GroupSample,
+    QueueSample,
     Sample,
     ServerSampler,
     StoreSampler,
