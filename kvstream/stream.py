@@ -73,7 +73,7 @@ if TYPE_CHECKING:
     import polars as pl
     import pyarrow as pa
 
-    from kvstream.arrow.read import StreamRead
+    from kvstream.arrow.batches import StreamRead
 
 ArrowSchema: TypeAlias = "pa.Schema | Mapping[str, Any] | None"
 
@@ -610,7 +610,7 @@ class Stream(Generic[S]):
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
     ) -> "StreamRead":
         _needed("pyarrow")
-        from kvstream.arrow.read import StreamRead
+        from kvstream.arrow.batches import StreamRead
 
         return StreamRead(self._engine, self._name, self._bounds(start, end), schema, prefix)
 

@@ -12,7 +12,7 @@ import pytest
 
 import kvstream
 from kvstream import ClientMissing, DataError, InvalidArgument, Store, Stream
-from kvstream.arrow.read import PAGE_BYTES, PAGE_MAX
+from kvstream.arrow.batches import PAGE_BYTES, PAGE_MAX
 
 TIME = pa.timestamp("ms", "UTC")
 DAY = 1_700_000_000_000

@@ -231,8 +231,8 @@ def test_the_columns_and_the_format_of_a_table_can_be_chosen(orders: Program) ->
 @pytest.mark.usefixtures("here")
 def test_row_groups_are_large_and_bounded(orders: Program, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("kvstream.cli.export.GROUP_ROWS", 3)
-    monkeypatch.setattr("kvstream.arrow.read.PAGE_MIN", 1)
-    monkeypatch.setattr("kvstream.arrow.read.PAGE_GROWTH", 1)
+    monkeypatch.setattr("kvstream.arrow.batches.PAGE_MIN", 1)
+    monkeypatch.setattr("kvstream.arrow.batches.PAGE_GROWTH", 1)
     orders("export", "orders", "orders.parquet", "--quiet")
     groups = parquet.ParquetFile("orders.parquet").metadata
     assert [groups.row_group(at).num_rows for at in range(groups.num_row_groups)] == [3, 2]

@@ -14,11 +14,10 @@ from kvstream.remote.connection import Connection
 from kvstream.server.commands.info import RUN_ID
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write.commit import Commit, Share
+from kvstream.spark.write.commit import Commit, Share, Upload
 from kvstream.spark.write.servers import commit_through
 from kvstream.spark.write.spill import EXACTLY, spill_of
 from kvstream.spark.write.stage import StagedRows, Transaction
-from kvstream.spark.write.upload import Upload
 from kvstream.spark.write.writers import commit_to, mark_in, prepared
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.spark.staged import QUERY, rows, share

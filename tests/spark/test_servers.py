@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.arrow.read import PAGE_GROWTH, PAGE_MIN
+from kvstream.arrow.batches import PAGE_GROWTH, PAGE_MIN
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import DataLoss, ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of

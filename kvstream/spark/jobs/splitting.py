@@ -31,8 +31,15 @@ from kvstream.spark.jobs.places import Say
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import ReadSpec
 from kvstream.spark.read.servers import ServerReader, client_of
-from kvstream.spark.write import upload as uploads
-from kvstream.spark.write.upload import Upload, temporary_folder
+from kvstream.spark.write.commit import Upload
+from kvstream.spark.write.servers import (
+    LOAD_COMMAND,
+    begin_load,
+    commit_load,
+    discard_load,
+    send_files,
+    temporary_folder,
+)
 from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, StreamID
@@ -204,7 +211,7 @@ class SentFiles:
             writer = RowsWriter(folder, self.upload.ticket, partition=partition)
             for ids, values in pages:
                 writer.extend(stream.label, ids, values)
-            return uploads.send(client, self.upload, writer.close())
+            return send_files(client, self.upload, writer.close())
 
 
 class ServerTarget:
@@ -220,7 +227,7 @@ class ServerTarget:
         if target.ask("EXISTS", stream.key):
             return None
         target.do("DEL", stream.label)  # left by a run that was killed
-        self._upload = uploads.begin(self._client, [stream.label])
+        self._upload = begin_load(self._client, [stream.label])
         if self._upload is None:
             raise DataError("the server no longer accepts bulk loads from this user")
         return SentFiles(self._upload)
@@ -231,7 +238,7 @@ class ServerTarget:
         target = Connection(self._client)
         try:
             if parts:
-                _, loaded = uploads.commit(self._client, self._upload, parts, None)
+                _, loaded = commit_load(self._client, self._upload, parts, None)
             with closing(stream.source_connection()) as source:
                 rest = PagedStream(source, stream.key, after=last, counted=loaded)
                 for node in rest.nodes():
@@ -241,7 +248,7 @@ class ServerTarget:
             _refuse_changed(stream, state, loaded)
             without_entries = replace(state, length=0, first=MIN_ID)
             dumped = b"".join(payload.dump(NEWEST, iter(()), without_entries, 0))
-            target.do(uploads.COMMAND, "STATE", stream.label, dumped)
+            target.do(LOAD_COMMAND, "STATE", stream.label, dumped)
             if expire_at_ms:
                 target.do("PEXPIREAT", stream.label, expire_at_ms)
             if not target.do("RENAMENX", stream.label, stream.key):
@@ -253,7 +260,7 @@ class ServerTarget:
 
     def close(self) -> None:
         if self._upload is not None:
-            uploads.discard(self._client, self._upload)
+            discard_load(self._client, self._upload)
         self._client.close()
 
 
@@ -300,9 +307,9 @@ def _accepts_loads(there: MigrationPlace, target: str) -> bool:
         return False
     client = client_of(Place("url", target))
     try:
-        upload = uploads.begin(client, [])
+        upload = begin_load(client, [])
         if upload is not None:
-            uploads.discard(client, upload)
+            discard_load(client, upload)
         return upload is not None
     finally:
         client.close()

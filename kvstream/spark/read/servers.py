@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from kvstream.arrow.read import PAGE_MIN, next_page
+from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.range import Ends

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
 
-from kvstream.arrow.read import stream_pages
+from kvstream.arrow.batches import stream_pages
 from kvstream.engine import reader_snapshots
 from kvstream.errors import Corruption, NoSuchKey, NoSuchStore, StoreLocked, quoted
 from kvstream.layout.columns import Columns

@@ -22,7 +22,6 @@ from kvstream.spark.write.stage import (
     store_of,
     unpack_page,
 )
-from kvstream.spark.write.upload import Upload
 from kvstream.types.options import MEGABYTE
 
 MESSAGE_ROWS_MAX = 1 * MEGABYTE
@@ -32,6 +31,13 @@ PAGE_MAX = 8 * MEGABYTE
 _ROW_BYTES = 48
 """The memory of a row beside its value."""
 _VALUE = itemgetter(0)
+
+
+class Upload(NamedTuple):
+    """A load that a server has begun; to be pickled."""
+
+    load: bytes
+    ticket: BulkTicket
 
 
 class Spill(Protocol):

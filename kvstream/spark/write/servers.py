@@ -3,19 +3,97 @@
 Many rows are a bulk load, if the server supports it. Else rows and mark are one MULTI/EXEC. EXEC
 does not undo commands when a later one fails, so possible errors are checked under WATCH before it:
 the type of each key, and the last ID of each stream that gets rows with IDs.
+
+In a bulk load tasks send files of rows, and one command commits them. The server's side is
+``KVSTREAM.LOAD`` (kvstream/server/runtime/uploads.py). A Redis has no such command, and not every
+user may use it: ``begin_load`` returns None then.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
-from kvstream.errors import IDTooSmall, WrongType, quoted
+from kvstream.bulkload.parts import RowsFile, RowsWriter, unpack_ticket
+from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quoted
 from kvstream.layout.values import decode_fields
 from kvstream.operations.append import next_id
-from kvstream.spark.write import upload as uploading
-from kvstream.spark.write.commit import Commit, Committed
-from kvstream.spark.write.stage import StagedRows, add_id, is_plain, shown_id
+from kvstream.remote.connection import Connection
+from kvstream.remote.replies import members
+from kvstream.spark.write.commit import Commit, Committed, Upload
+from kvstream.spark.write.stage import StagedRows, add_id, extend, is_plain, shown_id
 from kvstream.types.ids import MIN_ID, StreamID
-from kvstream.types.records import RepeatedFields
+from kvstream.types.options import MEGABYTE
+from kvstream.types.records import flat_of
+
+LOAD_COMMAND = "KVSTREAM.LOAD"
+LOAD_CHUNK = 1 * MEGABYTE
+"""Bytes of one request: a turn of the server's loop takes them in a millisecond."""
+LOAD_COMMIT_S = 3600.0
+"""How long a commit may take: the server writes all entries then."""
+
+
+def begin_load(client: Any, keys: Iterable[bytes]) -> Upload | None:
+    """Begin a load into streams; return None if the server cannot, or not for this user."""
+    try:
+        reply = members(Connection(client).do(LOAD_COMMAND, "TICKET", *keys))
+    except WrongType:
+        raise
+    except RequestError:  # an unknown command, or NOPERM
+        return None
+    return Upload(reply["load"], unpack_ticket(reply["ticket"]))
+
+
+def discard_load(client: Any, upload: Upload) -> None:
+    """Give a load up, unless it has ended; a server that has gone removes it after a day."""
+    with suppress(KVStreamError):
+        Connection(client).do(LOAD_COMMAND, "DISCARD", upload.load)
+
+
+def send_files(client: Any, upload: Upload, files: Iterable[RowsFile]) -> list[RowsFile]:
+    """Send files of rows; return them under the names that the server knows them by."""
+    connection, sent = Connection(client), []
+    for each in files:
+        name, offset = Path(each.path).stem, 0
+        with open(each.path, "rb") as file:
+            while chunk := file.read(LOAD_CHUNK):
+                connection.do(LOAD_COMMAND, "PUT", upload.load, name, offset, chunk)
+                offset += len(chunk)
+        sent.append(each._replace(path=name))
+    return sent
+
+
+def send_rows(
+    client: Any, upload: Upload, rows: Sequence[tuple[int, list[StagedRows]]]
+) -> list[RowsFile]:
+    """Send plain rows, by partition."""
+    sent = []
+    with temporary_folder() as folder:
+        for partition, streams in rows:
+            writer = RowsWriter(folder, upload.ticket, partition=partition)
+            extend(writer, streams)
+            sent += send_files(client, upload, writer.close())
+    return sent
+
+
+def temporary_folder() -> TemporaryDirectory[str]:
+    """Create a folder of this machine for files that are to be sent."""
+    return TemporaryDirectory(prefix="kvstream-rows-")
+
+
+def commit_load(
+    client: Any, upload: Upload, sent: Sequence[RowsFile], mark: tuple[bytes, int] | None
+) -> tuple[bool, int]:
+    """Commit the files that were sent; return whether this was the first time, and the entries."""
+    client.connection_pool.connection_kwargs["socket_timeout"] = LOAD_COMMIT_S
+    client.connection_pool.disconnect()  # the next connection is as patient
+    words: list[bytes | str | int] = [] if mark is None else ["MARK", *mark]
+    for each in sent:
+        words += ["PART", each.path, each.digest, "GIVEN" if each.given else "ALLOTTED"]
+    reply = members(Connection(client).do(LOAD_COMMAND, "COMMIT", upload.load, *words))
+    return bool(reply["applied"]), reply["entries"]
+
 
 BATCH_ROWS = 20_000
 """More rows are a bulk load: a large transaction would block all other clients."""
@@ -47,14 +125,14 @@ def _load(client: Any, work: Commit) -> Committed | None:
     if not all(is_plain(staged) for _, streams in loose for staged in streams):
         return None
     keys = {staged.key for _, streams in loose for staged in streams}
-    upload = work.upload or uploading.begin(client, keys)
+    upload = work.upload or begin_load(client, keys)
     if upload is None:
         return None
     try:
-        sent = work.sent + uploading.send_rows(client, upload, loose)
-        return Committed(*uploading.commit(client, upload, sent, work.mark))
+        sent = work.sent + send_rows(client, upload, loose)
+        return Committed(*commit_load(client, upload, sent, work.mark))
     finally:
-        uploading.discard(client, upload)
+        discard_load(client, upload)
 
 
 def append_now(client: Any, streams: list[StagedRows]) -> None:
@@ -121,12 +199,4 @@ def _last_id(pipe: Any, key: bytes) -> StreamID:
 
 def _words(staged: StagedRows, at: int) -> Iterable[bytes | str]:
     eid = shown_id(staged.ids[at]) if staged.ids else "*"
-    return [staged.key, eid, *flat_of(staged.rows[at][0])]
-
-
-def flat_of(value: bytes) -> list[bytes]:
-    """Decode a stored value into a list of field, value, field, value ..."""
-    fields = decode_fields(value)
-    if isinstance(fields, RepeatedFields):
-        return list(fields.flat)
-    return [part for pair in fields.items() for part in pair]
+    return [staged.key, eid, *flat_of(decode_fields(staged.rows[at][0]))]

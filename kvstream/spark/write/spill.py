@@ -12,10 +12,9 @@ from kvstream.bulkload.parts import BulkTicket, PartWriter, RowsWriter
 from kvstream.errors import InvalidArgument
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write.commit import Spill, Spilled
-from kvstream.spark.write.servers import append_now
+from kvstream.spark.write.commit import Spill, Spilled, Upload
+from kvstream.spark.write.servers import append_now, send_files, temporary_folder
 from kvstream.spark.write.stage import PageFile, StagedRows, Staging, Transaction, extend, pack_page
-from kvstream.spark.write.upload import Upload, send, temporary_folder
 from kvstream.types.options import MEGABYTE
 
 MESSAGE_MAX = 64 * MEGABYTE
@@ -69,7 +68,7 @@ class UploadSpill:
 
     def close(self) -> Spilled:
         with self._folder, client_of(self._place) as client:
-            return Spilled(sent=tuple(send(client, self._upload, self._writer.close())))
+            return Spilled(sent=tuple(send_files(client, self._upload, self._writer.close())))
 
     def abort(self) -> None:
         self._folder.cleanup()

@@ -26,15 +26,13 @@ from kvstream.remote.connection import Connection
 from kvstream.spark.gc_settings import freeze_modules, without_gc
 from kvstream.spark.options import Options, Place, choice, flag, listed, number, places
 from kvstream.spark.read.servers import client_of
-from kvstream.spark.write import upload as uploading
-from kvstream.spark.write.commit import Commit, Committed, Gathering, Share
+from kvstream.spark.write.commit import Commit, Committed, Gathering, Share, Upload
 from kvstream.spark.write.encoding import encoded
 from kvstream.spark.write.schema import Columns, IDKind, columns_of
-from kvstream.spark.write.servers import commit_through
+from kvstream.spark.write.servers import begin_load, commit_through, discard_load
 from kvstream.spark.write.spill import AT_LEAST_ONCE, DELIVERIES, discard, spill_of, staging_of
 from kvstream.spark.write.stage import Transaction
 from kvstream.spark.write.stores import commit_into, mark_of, ticket_of
-from kvstream.spark.write.upload import Upload
 
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
@@ -84,13 +82,13 @@ def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Uploa
                 return place, None
             place = server
     with client_of(place) as client:
-        return place, uploading.begin(client, () if key is None else (key,))
+        return place, begin_load(client, () if key is None else (key,))
 
 
 def discarded(place: Place, upload: Upload) -> None:
     """Remove the uploaded files of a write from a server."""
     with client_of(place) as client:
-        uploading.discard(client, upload)
+        discard_load(client, upload)
 
 
 def server_of(place: Place) -> Place | None:
