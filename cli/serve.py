@@ -116,7 +116,7 @@ class RocksDBOptions(Type):
             return value
         if not value:
             return {}
-        from kvstream.storage.tuning import Tuning  # with RocksDB: not for a help text
+        from kvstream.storage.options import Tuning  # with RocksDB: not for a help text
 
         words = [word.strip() for word in str(value).split(";") if word.strip()]
         if wrong := [word for word in words if "=" not in word]:

@@ -14,7 +14,7 @@ from kvstream.layout.keys import qualified
 from kvstream.layout.values import to_bytes
 from kvstream.operations.reply_limits import Budget
 from kvstream.operations.trim import Strategy, Trim, limit_without_strategy, two_strategies
-from kvstream.storage.tuning import Tuning
+from kvstream.storage.options import Tuning
 from kvstream.types.clock import Clock
 from kvstream.types.ids import MIN_ID, BoundLike, IDLike, NowMs, StreamID, id_or_time
 from kvstream.types.options import KEY_BYTES_MAX, Durability, NackMode, RefPolicy, StoreOptions

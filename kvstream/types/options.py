@@ -163,7 +163,7 @@ class StoreOptions:
     free_space_reserve: int = field(default_factory=free_space_reserve)
     rocksdb: Mapping[str, object] = field(default_factory=dict, hash=False)
     """RocksDB's own options by their names, which outdo these: {"max_background_jobs": 4,
-    "messages.write_buffer_size": "128M"}; ``storage.tuning`` lists them."""
+    "messages.write_buffer_size": "128M"}; ``storage.options`` lists them."""
     stall_seconds_max: float = 10.0
     """How long a write waits for flushes and compaction that make no progress, before it fails with
     WriteStalled."""

@@ -18,11 +18,11 @@ from kvstream.storage.maintenance import RANGE_DELETES_IN_MEMTABLE
 from kvstream.storage.options import (
     WRITE_BUFFERS,
     FamilySettings,
+    Settings,
     database_settings,
     family_settings,
 )
 from kvstream.storage.stalls import LEVEL0_FREE, LOOK_BYTES, MEMORY_FREE, PAUSE_MAX_S
-from kvstream.storage.tuning import Settings
 from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import PATIENCE_S, until
 from tests.storage.stores import SMALL, key_of, put, stalled, stops_at, value_of

@@ -18,8 +18,7 @@ from kvstream import Store, StreamID
 from kvstream.storage import options
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
-from kvstream.storage.options import database_settings
-from kvstream.storage.tuning import Settings
+from kvstream.storage.options import Settings, database_settings
 from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import retried
 

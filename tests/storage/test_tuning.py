@@ -8,7 +8,7 @@ import pytest
 
 from kvstream import InvalidArgument, Store
 from kvstream.engine.engine import Engine
-from kvstream.storage.tuning import Tuning
+from kvstream.storage.options import Tuning
 from kvstream.types import options
 from kvstream.types.options import MEGABYTE, StoreOptions
 
