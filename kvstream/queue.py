@@ -191,10 +191,7 @@ class Message(Generic[S]):
 
 
 def _failure(
-    delay: Duration | None,
-    fatal: bool,
-    error: BaseException | str | None,
-    traceback: str | None,
+    delay: Duration | None, fatal: bool, error: BaseException | str | None, traceback: str | None
 ) -> dict[str, Any]:
     """Return the arguments of ``leases.nack``."""
     if isinstance(error, BaseException):
@@ -368,9 +365,8 @@ class Queue(Generic[S]):
         if priority is None:
             return self._stream_of(self._plain)
         if priority not in self._priorities:
-            near = nearest(str(priority), self._priorities) or (
-                f": it has {', '.join(self._priorities)}"
-            )
+            near = nearest(str(priority), self._priorities)
+            near = near or f": it has {', '.join(self._priorities)}"
             raise InvalidArgument(f"the queue has no priority {shown(priority)}{near}")
         return self._stream_of(self._names[self._priorities.index(priority)])
 

@@ -46,7 +46,7 @@ class Denial:
     count: int = 1
 
     def is_of(self, other: "Denial") -> bool:
-        """Tell whether another refusal is a repetition of this one."""
+        """Return whether another refusal is a repetition of this one."""
         mine = (self.reason, self.context, self.object, self.user)
         same = mine == (other.reason, other.context, other.object, other.user)
         return same and other.created_ms - self.updated_ms <= TOGETHER_MS
@@ -194,7 +194,7 @@ class Rights:
         return None
 
     def allows_channel(self, name: bytes, is_pattern: bool) -> bool:
-        """Tell whether a channel is allowed; a pattern is if all are, or an equal one."""
+        """Return whether a channel is allowed; a pattern is if all are, or an equal one."""
         if self.channels == [b"*"]:
             return True
         return name in self.channels if is_pattern else any(t(name) for t in self._channel_tests)
@@ -203,7 +203,7 @@ class Rights:
         return len(argv) > 1 and argv[1].lower() in self._first.get(name, ())
 
     def may(self, key: bytes, reads: bool, writes: bool) -> bool:
-        """Tell whether one rule allows to read or write a key, or both."""
+        """Return whether one rule allows to read or write a key, or both."""
         return any(
             test(key)
             for rule, test in self._tests
@@ -290,7 +290,7 @@ def _key_rule(word: bytes) -> KeyRule:
 
 
 def _is_known(word: bytes, table: Table) -> bool:
-    """Tell whether a word is a category, or a command of kvstream or Redis."""
+    """Return whether a word is a category, or a command of kvstream or Redis."""
     if word[:1] == b"@":
         return text(word[1:]) in CATEGORIES
     return bool(meant_by(word, every(table))) or is_absent(text(word))
@@ -388,7 +388,7 @@ class User:
         return b"user %b %b" % (self.name, b" ".join(words))
 
     def admits(self, password: bytes) -> bool:
-        """Tell whether a password is valid, in a time that does not depend on which one matches."""
+        """Return whether a password is valid, in the same time whichever one matches."""
         if not self.on:
             return False
         digest = sha256(password)
@@ -419,7 +419,7 @@ class User:
         return {pattern for rights in (self.root, *self.selectors) for pattern in rights.channels}
 
     def allows_channel(self, name: bytes, is_pattern: bool) -> bool:
-        """Tell whether one set of rules allows a channel, or a pattern of channels."""
+        """Return whether one set of rules allows a channel, or a pattern of channels."""
         sets = (self.root, *self.selectors)
         return any(rights.allows_channel(name, is_pattern) for rights in sets)
 
@@ -472,7 +472,7 @@ class Acl:
 
     @property
     def is_open(self) -> bool:
-        """Tell whether the default user needs no password."""
+        """Return whether the default user needs no password."""
         return self.default.on and self.default.nopass
 
     def require(self, password: bytes) -> None:

@@ -99,7 +99,7 @@ class _Reader:
         return found
 
     def _parts_sequences(self) -> bool:
-        """Tell whether a bar follows that parts whole sequences: the last part was an argument."""
+        """Return whether a bar follows that parts sequences: the last part was an argument."""
         if self._next() != "|":
             return False
         return not _is_token(self._parts[self._at - 1])
@@ -311,5 +311,5 @@ ABSENT = frozenset(_COMMANDS.split())
 
 
 def is_absent(name: str) -> bool:
-    """Tell whether Redis has a command or subcommand that kvstream does not have."""
+    """Return whether Redis has a command or subcommand that kvstream does not have."""
     return name.partition("|")[0] in ABSENT

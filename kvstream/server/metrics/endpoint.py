@@ -382,7 +382,7 @@ class Service:
         return Response(HTTPStatus.OK, *self._exposition.render(accept, encodings))
 
     def _health(self, headers: Headers) -> Response:
-        """Tell whether the server takes writes now; this never waits."""
+        """Report whether the server takes writes now, without waiting."""
         if self._listener.stopping:
             return plain(HTTPStatus.SERVICE_UNAVAILABLE, "the server is stopping")
         silence = self._histograms.silence()
