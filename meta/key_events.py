@@ -1,6 +1,6 @@
-"""Keyspace events: what operations tell of the keys that they change.
+"""Keyspace events: the changes of keys, and the classes by which clients ask for them.
 
-An operation notes an event where it makes the change (``Txn.notify``), if somebody wants events of
+An operation notes an event where it makes the change (``Txn.notify``), if a client wants events of
 its class. The events of a transaction leave it with its commit, in their order. Names and classes
 are those of Redis; each class is a letter of ``notify-keyspace-events``.
 """
@@ -12,9 +12,9 @@ LETTERS: Final = "g$lshzxetdnocKEmSTIV"
 BITS: Final = {letter: 1 << at for at, letter in enumerate(LETTERS)}
 ALL: Final = sum([BITS[letter] for letter in "g$lshzxetd"])
 """The classes of the letter A."""
-KEYSPACE, KEYEVENT, MISSED, PASSED = BITS["K"], BITS["E"], BITS["m"], BITS["x"]
+KEYSPACE, KEYEVENT = BITS["K"], BITS["E"]
 CHANNELS: Final = KEYSPACE | KEYEVENT
-"""By what a channel is named: the key, the event, or both."""
+"""The names of channels: by the key, by the event, or both."""
 
 
 class Event(NamedTuple):

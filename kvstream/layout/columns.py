@@ -101,12 +101,6 @@ def put_in_python(into: Any, prefix: bytes, rows: bytes) -> None:
         into[prefix + eid] = value
 
 
-def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
-    """Return rows as one string."""
-    pairs = zip(ids, values, strict=True)
-    return b"".join(_HEAD.pack(eid, len(value)) + value for eid, value in pairs)
-
-
 _END_MAX = (1 << 31) - 1
 
 _compiled = compiled("kvstream.layout._columns")

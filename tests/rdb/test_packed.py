@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from kvstream.errors import BadPayload
 from kvstream.layout.columns import (
-    pack_rows,
     put_in_python,
     put_rows,
     unpack_in_python,
@@ -26,6 +25,7 @@ from kvstream.rdb.versions import Kind
 from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage
 from tests.rdb.generated import IDS, entry, nodes
+from tests.storage.stores import pack_rows
 
 needs_twins = pytest.mark.skipif(twins is None, reason="the compiled twins are not installed")
 KEY = StreamID(1, 1).packed

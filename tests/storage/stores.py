@@ -1,7 +1,8 @@
 """What the tests of the storage floor share: small stores, rows, and a stop of all writes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from struct import pack
 
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
@@ -77,3 +78,9 @@ def stalled(database: Database) -> Callable[[], None]:
         messages.set_options(stops_at(LEVEL0_STOP))
 
     return release
+
+
+def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+    """Return rows as one string, as compiled code makes it."""
+    pairs = zip(ids, values, strict=True)
+    return b"".join(pack("<16sI", eid, len(value)) + value for eid, value in pairs)

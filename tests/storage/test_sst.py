@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from rocksdict import IngestExternalFileOptions, Options, Rdict
 
 from kvstream.errors import StoreError, StoreFull
-from kvstream.layout.columns import pack_rows
 from kvstream.storage.sst import TableWriter
+from tests.storage.stores import pack_rows
 
 VALUES = st.one_of(
     st.binary(max_size=40),
