@@ -20,9 +20,8 @@ from urllib.parse import parse_qs, urlsplit
 from kvstream.errors import InvalidArgument, NoSuchStore
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.storage.files import kind_of
-from kvstream.types.urls import refuse_url
+from kvstream.types.urls import refuse_url, server_url
 
-_SERVERS = ("redis://", "rediss://", "unix://")
 MANIFEST_SUFFIX = ".manifest"
 LOG_FOLDER = "appendonlydir"
 """Where Redis keeps its append-only files, inside its own directory."""
@@ -88,8 +87,9 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
 
     Raises InvalidArgument for a text that names no place, NoSuchStore if nothing is there.
     """
-    if isinstance(text, str) and text.startswith(_SERVERS):
-        return Place(PlaceKind.SERVER, text)
+    url = server_url(text)
+    if url is not None:
+        return Place(PlaceKind.SERVER, url)
     refuse_url(text)
     text = os.fspath(text)
     for kind in (PlaceKind.STORE, PlaceKind.RDB, PlaceKind.AOF):

@@ -37,6 +37,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.remote.replies import sections_of
+from kvstream.types.urls import server_url
 
 _pack: Callable[[Any], bytes] | None = None
 with suppress(ModuleNotFoundError):  # optional, as redis-py is
@@ -190,6 +191,7 @@ def connect(
             "redis-py, which talks to servers, is not installed: pip install 'kvstream[server]'"
         ) from None
     try:
+        url = server_url(url) or url
         _check(url)
         client = redis.Redis.from_url(
             url,

@@ -17,6 +17,7 @@ from kvstream.migration.places import PlaceKind
         ("redis://host:6380/3", "redis://host:6380/3", 3),
         ("rediss://ann:secret@host:6380/0?ssl_ca_certs=ca.pem", "rediss://host:6380/0", 0),
         ("redis://:p%40ss@[::1]:6380", "redis://[::1]:6380", None),
+        ("valkeys://ann:secret@host/1", "rediss://host/1", 1),
         ("unix:///run/redis.sock?db=2&password=secret", "unix:///run/redis.sock/2", 2),
     ],
 )
@@ -63,7 +64,7 @@ def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
         parse_place(tmp_path / "text")
 
 
-@pytest.mark.parametrize("url", ["https://host", "valkey://host", "file:///a", "s3://a/b.rdb"])
+@pytest.mark.parametrize("url", ["https://host", "memcached://host", "file:///a", "s3://a/b.rdb"])
 @pytest.mark.parametrize("prefix", ["", "store:", "rdb:", "aof:"])
 def test_a_url_of_no_server_is_no_place(prefix: str, url: str) -> None:
     with pytest.raises(InvalidArgument, match=rf"^{url.partition(':')[0]}://\.\.\. is "):

@@ -15,8 +15,9 @@ import kvstream
 from kvstream import InvalidArgument, ServerUnavailable, Store, UnknownOutcome
 from kvstream.commands.table import find
 from kvstream.remote.commands import SINCE
-from kvstream.remote.connection import Connection, Link
+from kvstream.remote.connection import Connection, Link, connect
 from kvstream.remote.engine import RemoteEngine
+from kvstream.spark.jobs.places import place as place_of_job
 from tests.patience import PATIENCE_S, until
 
 
@@ -48,6 +49,14 @@ def test_a_url_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     with pytest.raises(InvalidArgument, match="is a URL, not a path"):
         kvstream.open("https://localhost")
     assert os.listdir(tmp_path) == []
+
+
+def test_a_url_of_valkey_is_that_of_a_server(url: str) -> None:
+    same = url.replace("redis://", "valkey://")
+    with kvstream.open(same) as store, connect(same) as client:
+        eid = store.stream("s").add({"n": 1})
+        assert client.xrange("s")[0][0] == bytes(eid)
+    assert place_of_job(same) == {"url": same}
 
 
 def test_a_directory_opens_as_before(directory: Path) -> None:

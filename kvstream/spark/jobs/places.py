@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.spark.options import MISSING_HINT, PATTERN_RENAMED, Options, flag, places
+from kvstream.types.urls import server_url
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -21,12 +22,11 @@ ENTRIES = (
 )
 """The schema in which jobs read entries: an array keeps fields that repeat, and their order."""
 TIMED = ENTRIES + ", timestamp timestamp"
-SERVERS = ("redis://", "rediss://", "unix://")
 
 
 def place(address: str, db: int | None = None) -> dict[str, str]:
     """Return the options that name a place: a server's URL, or the directory of a store."""
-    kind = "url" if address.startswith(SERVERS) else "path"
+    kind = "path" if server_url(address) is None else "url"
     return {kind: address} | ({} if db is None else {"db": str(db)})
 
 
