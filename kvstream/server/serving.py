@@ -24,7 +24,7 @@ from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.logs import NOTICE, logging_to
 from kvstream.server.commands import TABLE
-from kvstream.server.commands.info import RUN_ID
+from kvstream.server.commands.info import run_id
 from kvstream.server.metrics.endpoint import metered
 from kvstream.server.net import tls as certificates
 from kvstream.server.net.asyncio_server import Listener, listen, listening
@@ -246,7 +246,7 @@ def _note(executor: Executor, host: str) -> None:
     url = server_address.url_of(host, options.port or options.tls_port, not options.port)
     try:
         server_address.write(
-            executor.engine.database.directory, server_address.Address(url, RUN_ID)
+            executor.engine.database.directory, server_address.Address(url, run_id())
         )
     except OSError as error:
         _log.warning("nothing beside the store says that it is served: %s", error)

@@ -11,7 +11,7 @@ from kvstream.engine.server_address import Address, write
 from kvstream.errors import AccessDenied, IDTooSmall, KVStreamError, StoreLocked, WrongType
 from kvstream.layout.values import encode_fields
 from kvstream.remote.connection import Connection
-from kvstream.server.commands.info import RUN_ID
+from kvstream.server.commands.info import run_id
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.commit import Commit, Share, Upload
@@ -197,7 +197,7 @@ def test_a_store_that_is_served_is_written_through_its_server(tmp_path: Path) ->
         write(tmp_path / "store", Address(url, "of another run"))
         with pytest.raises(StoreLocked):
             commit_to(by_path, 0, work)
-        write(tmp_path / "store", Address(url, RUN_ID))
+        write(tmp_path / "store", Address(url, run_id()))
         with pytest.raises(AccessDenied, match="is held by its server"):
             commit_to(Place("path", by_path.address), 0, work)
         assert commit_to(by_path, 0, work) == (True, 1, 0)

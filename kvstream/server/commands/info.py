@@ -4,6 +4,7 @@ Fields of features that kvstream does not have (scripts, replicas, eviction, for
 read them without checking that they exist.
 """
 
+import functools
 import os
 import platform
 import resource
@@ -78,11 +79,15 @@ ABSENT: Mapping[str, tuple[tuple[str, object], ...]] = {
 Fields: TypeAlias = Iterable[tuple[str, object]]
 EXPIRES_COUNTED = 10_000
 """Keys that expire which one INFO counts, so that it never takes long; the count is kept."""
-RUN_ID = secrets.token_hex(20)
-"""The identity of this process."""
 _DAY_S = 86400
 _US = 1_000_000
 _UNITS = ((1 << 40, "T"), (1 << 30, "G"), (1 << 20, "M"), (1 << 10, "K"))
+
+
+@functools.cache
+def run_id() -> str:
+    """Return the identity of this process."""
+    return secrets.token_hex(20)
 
 
 @COMMANDS.command(
@@ -131,7 +136,7 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("python_version", platform.python_version()),
         ("process_id", os.getpid()),
         ("process_supervised", "no"),
-        ("run_id", RUN_ID),
+        ("run_id", run_id()),
         ("tcp_port", server.options.port),
         ("server_time_usec", time.time_ns() // 1000),
         ("uptime_in_seconds", uptime),
@@ -301,7 +306,7 @@ def _replication(server: "Executor", txn: Txn) -> Fields:
         ("role", "master"),
         ("connected_slaves", 0),
         ("master_failover_state", "no-failover"),
-        ("master_replid", RUN_ID),
+        ("master_replid", run_id()),
         ("master_replid2", "0" * 40),
         ("master_repl_offset", 0),
         ("second_repl_offset", -1),

@@ -12,7 +12,7 @@ import redis
 from kvstream.bulkload.parts import Part, RowsFile, RowsWriter, pieces_of, unpack_ticket
 from kvstream.engine import server_address
 from kvstream.layout.values import encode_many
-from kvstream.server.commands.info import RUN_ID
+from kvstream.server.commands.info import run_id
 from kvstream.types.ids import StreamID
 from tests.patience import PATIENCE_S
 from tests.server.asking import Asker, Failure
@@ -304,7 +304,7 @@ ADDRESSES = {
 def test_a_store_tells_where_it_is_served(tmp_path: Path) -> None:
     assert {place: server_address.url_of(*place) for place in ADDRESSES} == ADDRESSES
     assert server_address.read(tmp_path) is None
-    address = server_address.Address("redis://127.0.0.1:1", RUN_ID)
+    address = server_address.Address("redis://127.0.0.1:1", run_id())
     server_address.write(tmp_path, address)
     assert server_address.read(tmp_path) == address
     (tmp_path / "loads" / "server").write_text("{}")
