@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from tests.cli.program import ENVIRONMENT
+from tests.forking import start
 from tests.patience import PATIENCE_S, worked_s
 from tests.server.asking import Asker
 
@@ -24,7 +25,7 @@ class ServerProcess:
     ) -> None:
         self.directory = directory
         command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(directory)]
-        self.process = subprocess.Popen(
+        self.process = start(
             [*command, "--port", "0", *arguments],
             env={**(os.environ if environment is None else environment), **ENVIRONMENT},
             stdout=subprocess.PIPE,

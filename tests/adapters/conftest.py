@@ -15,6 +15,7 @@ import pytest
 import kvstream
 from kvstream import Store, StoreLocked
 from kvstream.adapters.tasks import Tasks
+from tests import forking
 from tests.patience import PATIENCE_S, until
 from tests.serving import ServerProcess
 
@@ -82,7 +83,7 @@ class Workers:
         self._chance = random.Random(1)
 
     def _start(self) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
+        return forking.start(
             [sys.executable, "-m", *self._command],
             env=self._environment,
             stdout=self._log,

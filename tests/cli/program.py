@@ -13,6 +13,7 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
+from tests.forking import start
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -82,7 +83,7 @@ class Program:
         """Start it as a process of its own; stdin, stdout and stderr are pipes unless told."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         env = {**os.environ, **ENVIRONMENT, **options.pop("env", {})}
-        return subprocess.Popen(self.command(*arguments), env=env, **{**pipes, **options})
+        return start(self.command(*arguments), env=env, **{**pipes, **options})
 
     def run(self, *arguments: str, **options: Any) -> "subprocess.CompletedProcess[bytes]":
         """Run it as a process of its own to its end."""

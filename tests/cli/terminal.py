@@ -5,11 +5,11 @@ import os
 import pty
 import select
 import struct
-import subprocess
 import sys
 import termios
 import time
 
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S
 
@@ -28,7 +28,7 @@ class Terminal:
         inherited = dict(os.environ)
         for name in ("COLUMNS", "LINES"):
             inherited.pop(name, None)
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [sys.executable, "-c", _PROGRAM, *arguments],
             stdin=theirs,
             stdout=theirs,

@@ -21,6 +21,7 @@ from kvstream.cli.parameters import examples_of
 from kvstream.cli.serve import serve
 from kvstream.server.serving import Places, ServerOptions, run
 from kvstream.types.options import StoreOptions
+from tests import forking
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_examples import words_of
 from tests.patience import PATIENCE_S
@@ -32,7 +33,7 @@ def served(
     *arguments: str, lines: int = 3, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
     """Run the server until the block ends; yield it with the lines that it begins with."""
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", *arguments],
         env={**os.environ, **ENVIRONMENT, **environment},
         stdout=subprocess.PIPE,
@@ -176,7 +177,7 @@ def test_signals_are_as_before_once_a_server_has_ended(tmp_path: Path) -> None:
 
 
 def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", "--dir", str(tmp_path / "data"), "--port", "0"],
         env={**os.environ, **ENVIRONMENT},
         stdout=subprocess.PIPE,

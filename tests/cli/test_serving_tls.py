@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import redis
 
+from tests import forking
 from tests.cli.program import ENVIRONMENT, Program
 from tests.patience import PATIENCE_S, until
 from tests.ports import free_port
@@ -32,7 +33,7 @@ class Secured:
     def __init__(self, directory: Path, authority: Authority) -> None:
         self.identity = authority.certify("localhost")
         self.port = free_port()
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [
                 *(sys.executable, "-m", "kvstream", "serve", "--dir", str(directory)),
                 *("--port", "0", "--tls-port", str(self.port), "--tls-auth-clients", "no"),
@@ -158,7 +159,7 @@ def put_in_place(fresh: Identity, old: Identity) -> None:
 
 
 def test_sighup_ends_no_server_without_tls(tmp_path: Path) -> None:
-    process = subprocess.Popen(
+    process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", "--dir", str(tmp_path / "s"), "--port", "0"],
         env={**os.environ, **ENVIRONMENT},
         stdout=subprocess.PIPE,

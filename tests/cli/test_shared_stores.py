@@ -11,6 +11,7 @@ import pytest
 import redis
 
 from kvstream import Store
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, until
 
@@ -20,7 +21,9 @@ def holding(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
     """A process that has a store open, and shares it."""
     command = [sys.executable, "-m", "tests.shared.holder", str(place)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
-    with subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, **pipes) as holder:  # type: ignore[call-overload]
+    with forking.start(command, env={**os.environ, **ENVIRONMENT}, **pipes) as holder:
+        assert holder.stdout is not None
+        assert holder.stdin is not None
         assert holder.stdout.readline() == b"open\n"
         yield holder
         holder.stdin.close()
@@ -35,14 +38,8 @@ def held(tmp_path: Path) -> Iterator[Path]:
 
 
 def kvstream(place: Path, *words: str) -> "subprocess.CompletedProcess[str]":
-    return subprocess.run(
-        [sys.executable, "-m", "kvstream", "--store", str(place), *words],
-        env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_S,
-        check=False,
-    )
+    command = [sys.executable, "-m", "kvstream", "--store", str(place), *words]
+    return forking.run(command, env={**os.environ, **ENVIRONMENT}, text=True, timeout=PATIENCE_S)
 
 
 def test_a_shared_store_is_read_and_written_beside_its_owner(held: Path) -> None:
@@ -56,7 +53,7 @@ def test_a_shared_store_is_read_and_written_beside_its_owner(held: Path) -> None
 def start(place: Path, *words: str) -> "subprocess.Popen[str]":
     command = [sys.executable, "-m", "kvstream", "--store", str(place), *words]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    return subprocess.Popen(command, env={**os.environ, **ENVIRONMENT}, text=True, **pipes)  # type: ignore[call-overload,no-any-return]
+    return forking.start(command, env={**os.environ, **ENVIRONMENT}, text=True, **pipes)
 
 
 @contextmanager

@@ -16,6 +16,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.types.options import SHUTDOWN_TIMEOUT_S
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, until
 from tests.server.asking import Asker
@@ -27,7 +28,7 @@ class Serving:
 
     def __init__(self, directory: Path, *arguments: str, **environment: str) -> None:
         self.directory = directory
-        self.process = subprocess.Popen(
+        self.process = forking.start(
             [
                 *(sys.executable, "-m", "kvstream", "serve", "--port", "0"),
                 *("--dir", str(directory), *arguments),

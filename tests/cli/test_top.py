@@ -40,6 +40,7 @@ from kvstream.cli.top.samples import (
 from kvstream.cli.top.screen import Screen
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
+from tests import forking
 from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.terminal import Terminal
 from tests.cli.test_examples import words_of
@@ -422,7 +423,7 @@ def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
     client = served.client()
     client.xadd("s", {"f": "v"})
     words = ["top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms"]
-    with subprocess.Popen(
+    with forking.start(
         [sys.executable, "-m", "kvstream", *words, "--json"],
         stdout=subprocess.PIPE,
         env={**os.environ, **ENVIRONMENT},

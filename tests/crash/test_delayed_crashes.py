@@ -20,6 +20,7 @@ from kvstream import Durability, Store
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, unique
 from kvstream.types.ids import StreamID, Ticket
+from tests import forking
 from tests.crash.delayed_writer import NAME, ONLY
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
@@ -34,7 +35,7 @@ Words = list[list[object]]
 def words_of_killed(store: Path, level: Durability, seed: int, life_s: float) -> Words:
     """Run a writer, kill it after a while, and return what it said."""
     program = [sys.executable, "-m", "tests.crash.delayed_writer", str(store), level, str(seed)]
-    child = subprocess.Popen(
+    child = forking.start(
         program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     lines: list[str] = []

@@ -10,6 +10,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.operations import keyspace
+from tests import forking
 from tests.crash.delete_writer import KEYS, RICH
 from tests.crash.rounds import rounds
 
@@ -21,7 +22,7 @@ LINES_MAX = 12
 def test_keys_that_are_deleted_together_go_together(tmp_path: Path, seed: int) -> None:
     path = tmp_path / "store"
     command = [sys.executable, "-m", "tests.crash.delete_writer", str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+    with forking.start(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         said = [writer.stdout.readline() for _ in range(random.Random(seed).randint(3, LINES_MAX))]
         writer.kill()

@@ -12,6 +12,7 @@ from collections import Counter
 from pathlib import Path
 
 from kvstream import Store
+from tests import forking
 from tests.crash.rounds import rounds
 
 ROOT = Path(__file__).parents[2]
@@ -21,7 +22,7 @@ LIFE_S = (0.3, 1.2)
 def work_until_killed(directory: Path, seed: int, writer: str = "order_writer") -> list[list[str]]:
     """Run a writer for a random time; return the words that it said."""
     command = [sys.executable, "-m", f"tests.crash.{writer}", str(directory), str(seed)]
-    process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
+    process = forking.start(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
     with process, process.stdout:
         lines = [process.stdout.readline()]

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from kvstream import Durability, Store
+from tests import forking
 from tests.crash.queue_writer import KEPT
 from tests.crash.rounds import rounds
 from tests.faultshim.disk import FaultyDisk
@@ -100,7 +101,7 @@ class Writer:
         module: str = "tests.crash.queue_writer",
     ) -> None:
         program = [sys.executable, "-m", module, str(store), level, str(seed)]
-        self._child = subprocess.Popen(
+        self._child = forking.start(
             program, cwd=ROOT, env=dict(environment), stdout=subprocess.PIPE, stderr=subprocess.PIPE
         )
         self.words: list[Word] = []

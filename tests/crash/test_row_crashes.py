@@ -19,6 +19,7 @@ from kvstream.storage import watermark
 from kvstream.storage.batch import Family
 from kvstream.storage.database import Database
 from kvstream.types.options import Durability
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.crash.row_writer import STATE, TREE_ROWS, State, key_of, options, value_of
 from tests.faultshim.disk import FaultyDisk
@@ -46,7 +47,7 @@ class Writer:
         self, directory: Path, level: Durability, seed: int, environment: Mapping[str, str]
     ) -> None:
         program = [sys.executable, "-m", "tests.crash.row_writer"]
-        self._child = subprocess.Popen(
+        self._child = forking.start(
             [*program, str(directory), level, str(seed)],
             cwd=ROOT,
             env=dict(environment),

@@ -22,6 +22,7 @@ from kvstream import ClientMissing, InvalidArgument, Jobs, StoreLocked, SystemCl
 from kvstream.jobs import Worker
 from kvstream.jobs.processes import Child, Sources, WorkOptions, jobs_of, queue_list
 from kvstream.shared.engine import SharedEngine
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -52,7 +53,7 @@ class Program:
     def work(self, *options: str) -> "subprocess.Popen[str]":
         """Start ``kvstream work``."""
         command = [sys.executable, "-m", "kvstream", "work", TARGET, *options]
-        process = subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
+        process = forking.start(command, cwd=ROOT, stderr=subprocess.PIPE, text=True)
         self._ends.callback(self._end, process)
         return process
 

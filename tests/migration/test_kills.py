@@ -14,6 +14,7 @@ import pytest
 from kvstream import KVStreamError
 from kvstream.migration import Carried, Outcome, run, verify
 from kvstream.migration.runner import Progress
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.conftest import Start
 from tests.migration.filling import full
@@ -43,7 +44,7 @@ def fill(client: Any) -> None:
 def start(*words: str) -> "subprocess.Popen[bytes]":
     """Start a migration in a process of its own."""
     command = [sys.executable, "-m", "kvstream", "migrate", "run", "-q", *words]
-    return subprocess.Popen(
+    return forking.start(
         command,
         env={**os.environ, **ENVIRONMENT},
         stdout=subprocess.PIPE,

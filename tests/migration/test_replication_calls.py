@@ -15,6 +15,7 @@ from kvstream import InvalidArgument, Store, StoreLocked, migration
 from kvstream.cli import main
 from kvstream.migration import Pair
 from kvstream.migration.journal import Phase, followers
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
 from tests.patience import until
@@ -92,7 +93,7 @@ def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
 ) -> None:
     words = ["migrate", "run", source.url, str(tmp_path / "store"), "--follow"]
     program = [sys.executable, "-m", "kvstream", *words]
-    following = subprocess.Popen(program, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE)
+    following = forking.start(program, env={**os.environ, **ENVIRONMENT}, stderr=subprocess.PIPE)
     try:
         until(lambda: state.is_dir() and is_level(rows()), "the follower to be level")
         (row,) = rows()

@@ -17,6 +17,7 @@ import pytest
 import trustme
 
 from kvstream import Store
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.sources import Source, needs_redis
 from tests.migration.states import asking, state_of
@@ -39,10 +40,9 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 def migrate(source: str, target: object, *options: str) -> "subprocess.CompletedProcess[str]":
     """Run ``kvstream migrate run`` to its end."""
-    return subprocess.run(
+    return forking.run(
         [sys.executable, "-m", "kvstream", "migrate", "run", source, str(target), *options],
         env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
         text=True,
         timeout=120,
     )
@@ -217,7 +217,7 @@ def test_all_of_a_server_is_in_the_store_also_what_its_stream_does_not_tell(
     fill(source, 100)
     play(source, seed)
     source.ask("XGROUP", "CREATE", "s", "late", "0", "MKSTREAM")
-    following = subprocess.Popen(
+    following = forking.start(
         [
             *(sys.executable, "-m", "kvstream", "migrate", "run"),
             *(source.url, str(tmp_path / "store"), "--follow"),
@@ -286,7 +286,7 @@ def test_a_user_who_may_not_follow_is_told_so(source: Source, tmp_path: Path) ->
 
 def test_ctrl_c_ends_following_in_good_order(source: Source, tmp_path: Path) -> None:
     fill(source, 10)
-    following = subprocess.Popen(
+    following = forking.start(
         [
             *(sys.executable, "-m", "kvstream", "migrate", "run"),
             *(source.url, str(tmp_path / "store"), "--follow"),
@@ -330,7 +330,7 @@ def test_a_source_behind_tls_is_followed(tmp_path: Path) -> None:
 
 def test_a_cut_over_that_is_killed_is_done_by_the_next_run(source: Source, tmp_path: Path) -> None:
     fill(source, 2000)
-    leading = subprocess.Popen(
+    leading = forking.start(
         [
             *(sys.executable, "-m", "kvstream", "migrate", "run"),
             *(source.url, str(tmp_path / "store"), "--cutover"),

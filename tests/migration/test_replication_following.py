@@ -17,6 +17,7 @@ from kvstream.migration.items import Selection
 from kvstream.migration.replication.applying import SnapshotLoader
 from kvstream.migration.replication.following import Follower, source_offset
 from kvstream.migration.replication.targets import FollowingStore
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.migration.dropping import Proxy
 from tests.migration.sources import Source, needs_redis
@@ -211,7 +212,7 @@ def test_a_follower_that_is_killed_at_any_moment_loses_and_doubles_nothing(
         producer = threading.Thread(target=produce)
         producer.start()
         for _ in range(6):
-            with subprocess.Popen(
+            with forking.start(
                 [*command, str(tmp_path / "store"), str(source.port)],
                 env=environment,
                 stdout=subprocess.PIPE,

@@ -18,6 +18,7 @@ import pytest
 
 import kvstream
 from kvstream import Queue, Store
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
@@ -37,7 +38,7 @@ class Workers:
     def __init__(self, place: str, kind: str, count: int, chance: random.Random) -> None:
         program = [sys.executable, "-m", "tests.queues.pipeline", place, kind]
         self._processes = [
-            subprocess.Popen(
+            forking.start(
                 [*program, str(chance.random())],
                 cwd=ROOT,
                 stdout=subprocess.PIPE,

@@ -11,6 +11,7 @@ import pytest
 
 import kvstream
 from kvstream import Store
+from tests import forking
 
 Holder = subprocess.Popen[bytes]
 
@@ -45,7 +46,7 @@ def holder(directory: Path) -> Iterator[Callable[[], Holder]]:
     with ExitStack() as ends:
 
         def start() -> Holder:
-            process = subprocess.Popen(
+            process = forking.start(
                 [sys.executable, "-m", "tests.shared.holder", str(directory)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,

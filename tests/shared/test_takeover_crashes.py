@@ -13,6 +13,7 @@ import kvstream
 from kvstream import Group, PendingEntry, StreamID
 from kvstream.shared.owner import SOCKET
 from kvstream.storage import directory as directories
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.patience import until
 
@@ -30,7 +31,7 @@ class Worker:
     def __init__(self, directory: Path, number: int, said: Path) -> None:
         self.number, self.said = number, said
         with said.open("wb") as output:
-            self.process = subprocess.Popen(
+            self.process = forking.start(
                 [sys.executable, "-m", "tests.shared.worker", str(directory), str(number)],
                 stdin=subprocess.PIPE,
                 stdout=output,

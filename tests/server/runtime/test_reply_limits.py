@@ -16,6 +16,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.operations import strings
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.patience import PATIENCE_S, worked_s
 from tests.server.asking import Asker
@@ -49,7 +50,7 @@ def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @contextmanager
 def served(directory: Path, limit: int) -> Iterator[tuple[int, int]]:
     """Serve a store as a process; yield its ID and its port."""
-    process = subprocess.Popen(
+    process = forking.start(
         [
             *(sys.executable, "-m", "kvstream", "serve", "--port", "0", "--dir", str(directory)),
             *("--output-max", str(limit), "--shutdown-timeout", "1"),

@@ -1,0 +1,237 @@
+"""Processes of tests, started as forks of one that has imported what they need.
+
+Imports take a third of a second of the processor in each new process, and a run of all tests starts
+a thousand. ``start`` returns what ``subprocess.Popen`` does. A fork too is a child of this process:
+its signals, its exit code and its end are its own, as are its arguments, environment and streams.
+
+Where a fork would not be the same, a process is started anew: ``_is_followed``. Tests of a start
+itself, of imports, or of the command line that the system shows use ``subprocess``.
+"""
+
+import atexit
+import ctypes
+import functools
+import gc
+import importlib
+import inspect
+import io
+import json
+import os
+import runpy
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+IMPORTED = (
+    *("kvstream.server.serving", "kvstream.shared", "kvstream.aio", "kvstream.remote"),
+    *("kvstream.cli.serve", "kvstream.cli.consume", "kvstream.cli.entries", "kvstream.jobs"),
+    *("coverage", "redis", "uvloop"),
+)
+"""What the first process imports; none of it starts a thread, which a fork would not have."""
+
+_ROOT = str(Path(__file__).resolve().parent.parent)
+_OPTIONS = frozenset({"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"})
+"""The options of ``subprocess.Popen`` that a fork follows."""
+_READ_AT_START = ("PYTHON", "KVSTREAM_PURE", "LC_", "LANG", "TZ", "LD_", "MALLOC_")
+"""How the variables begin that a process reads as it starts or imports."""
+_FOLLOWED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+"""Those of them that a fork follows: they tell where imports find and write files."""
+_MEASURED = "COVERAGE_PROCESS_CONFIG"
+"""The variable that has the coverage of a process measured; a fork begins with that itself."""
+_REQUEST_MAX = 1 << 20
+_PR_SET_CHILD_SUBREAPER = 36
+_READY, _ORPHANED = b"ready", b"orphaned"
+_STREAMS = ("stdin", "stdout", "stderr")
+_PIPES = ("p2cread", "p2cwrite", "c2pread", "c2pwrite", "errread", "errwrite")
+_LOCK = threading.Lock()
+_ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[attr-defined]
+
+
+def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
+    """Start a Python program as ``subprocess.Popen`` does; as a fork, where that is the same."""
+    return (_Fork if _is_followed(command, options) else subprocess.Popen)(command, **options)
+
+
+def run(
+    command: Sequence[str], *, timeout: float, **options: Any
+) -> "subprocess.CompletedProcess[Any]":
+    """Run a Python program to its end, as ``subprocess.run`` does, and capture its output."""
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    with start(command, **pipes) as process:
+        try:
+            out, err = process.communicate(timeout=timeout)
+        except BaseException:
+            process.kill()
+            raise
+    return subprocess.CompletedProcess(command, process.returncode, out, err)
+
+
+def _is_followed(command: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Tell whether a fork of the first process is what a new process would be."""
+    return (
+        sys.platform == "linux"
+        and command[0] == sys.executable
+        and command[1] in ("-m", "-c")
+        and options.keys() <= _OPTIONS
+        and _read_at_start(options.get("env") or os.environ) == _OF_FIRST
+    )
+
+
+def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
+    return {
+        name: value
+        for name, value in environment.items()
+        if name.startswith(_READ_AT_START) and name not in _FOLLOWED
+    }
+
+
+_OF_FIRST = _read_at_start(os.environ)
+
+
+@functools.cache
+def _first(of: int) -> socket.socket:
+    """Start the first process of process ``of``, this one; return a socket for requests to it."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    program = f"import tests.forking; tests.forking.listen({theirs.fileno()})"
+    environment = {x: y for x, y in os.environ.items() if not x.startswith(_READ_AT_START)}
+    environment.pop(_MEASURED, None)
+    process = subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment | _OF_FIRST | {"PYTHONPATH": _ROOT},
+        pass_fds=[theirs.fileno()],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+    )
+    theirs.close()
+    assert ours.recv(64) == _READY, "the first process has not started"
+
+    def end() -> None:
+        if os.getpid() == of:
+            ours.close()
+            process.kill()
+            process.wait()
+
+    atexit.register(end)
+    return ours
+
+
+class _Fork(subprocess.Popen[Any]):
+    """A process that the first process has forked for this one."""
+
+    def _execute_child(self, *values: Any) -> None:
+        given = _ARGUMENTS.bind(self, *values).arguments
+        request = {
+            "command": [str(word) for word in given["args"]],
+            "directory": os.fspath(given["cwd"] or os.getcwd()),
+            "environment": dict(given["env"] or os.environ),
+            "new_session": given["start_new_session"],
+        }
+        ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
+        streams = [number if end == -1 else end for number, end in enumerate(ends)]
+        self.pid = _forked(json.dumps(request).encode(), streams)
+        self._child_created = True
+        self._close_pipe_fds(*(given[name] for name in _PIPES))  # type: ignore[attr-defined]
+
+
+def _forked(request: bytes, streams: Sequence[int]) -> int:
+    """Have a process forked, and return its number; it is a child of this process then.
+
+    It becomes one as its parent ends: that of an orphan is the nearest one above it that adopts.
+    """
+    with _LOCK:
+        channel = _first(os.getpid())
+        _adopt_orphans(True)
+        try:
+            socket.send_fds(channel, [request], streams)
+            number = channel.recv(64)
+            assert channel.recv(64) == _ORPHANED, "the first process has ended"
+        finally:
+            _adopt_orphans(False)
+    return int(number)
+
+
+def _adopt_orphans(does: bool) -> None:
+    if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(does), 0, 0, 0):
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def listen(descriptor: int) -> None:
+    """Be the first process: fork for each request from a socket, until that is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the tests
+    channel = socket.socket(fileno=descriptor)
+    for name in IMPORTED:
+        with suppress(ModuleNotFoundError):  # where no server is installed, or no coverage
+            importlib.import_module(name)
+    assert len(os.listdir("/proc/self/task")) == 1, "a fork has no thread but the one that forks"
+    gc.collect()
+    gc.freeze()
+    channel.send(_READY)
+    while (received := socket.recv_fds(channel, _REQUEST_MAX, 3))[0]:
+        between = os.fork()
+        if not between and not (number := os.fork()):
+            channel.close()
+            _be(**json.loads(received[0]), streams=received[1])
+            return
+        if not between:
+            channel.send(str(number).encode())
+            os._exit(0)
+        os.waitpid(between, 0)
+        channel.send(_ORPHANED)
+        for stream in received[1]:
+            os.close(stream)
+
+
+def _open(number: int) -> None:
+    """Make a standard stream anew, as a start does: it depends on what the descriptor is."""
+    name = _STREAMS[number]
+    before = getattr(sys, name)
+    file: Any = io.FileIO(number, "w" if number else "r", closefd=False)
+    if not before.write_through:  # PYTHONUNBUFFERED is not set
+        file = io.BufferedWriter(file) if number else io.BufferedReader(file)
+    lines = not before.write_through and (name == "stderr" or os.isatty(number))
+    stream = io.TextIOWrapper(
+        *(file, before.encoding, before.errors),
+        line_buffering=lines,
+        write_through=before.write_through,
+    )
+    for each in (name, f"__{name}__"):
+        setattr(sys, each, stream)
+
+
+def _be(
+    command: list[str],
+    directory: str,
+    environment: dict[str, str],
+    new_session: bool,
+    streams: Sequence[int],
+) -> None:
+    """Be the process of ``command``: ``python -m module ...`` or ``python -c program ...``."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    if new_session:
+        os.setsid()
+    os.chdir(directory)
+    os.environ.clear()
+    os.environ.update(environment)
+    for number, stream in enumerate(streams):
+        os.dup2(stream, number, inheritable=True)
+        os.close(stream)
+        _open(number)
+    _, how, what, *arguments = sys.orig_argv = command
+    # The folders of the first process: its own, and the root.
+    searched = environment.get("PYTHONPATH", "")
+    sys.path[:2] = ["" if how == "-c" else os.getcwd(), *filter(None, searched.split(":"))]
+    sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
+    sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
+    sys.argv = [how, *arguments]
+    if _MEASURED in environment:
+        importlib.import_module("coverage").process_startup()
+    if how == "-m":
+        runpy._run_module_as_main(what)  # type: ignore[attr-defined]
+    else:
+        exec(compile(what, "<string>", "exec"), vars(sys.modules["__main__"]))

@@ -1,0 +1,85 @@
+"""A forked process of tests is what a new one would be."""
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests import forking
+from tests.cli.program import ROOT
+from tests.patience import PATIENCE_S
+
+TELL = """
+import os, signal, sys, threading
+print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), ascii(os.environ["TOLD"]))
+print(__name__, __spec__ and __spec__.name)
+print(os.getsid(0) == os.getpid(), threading.active_count(), sys.stdin.read())
+print(signal.getsignal(signal.SIGINT), sys.stdout.isatty())
+for each in (sys.stdin, sys.stdout, sys.stderr):
+    print(each.encoding, each.errors, each.line_buffering, each.write_through)
+print(os.listdir("/proc/self/fd"))
+print("\\u1234", file=sys.stderr)
+sys.exit(7)
+"""
+STARTS = pytest.mark.parametrize("start", [forking.start, subprocess.Popen])
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
+
+
+def told(start: Callable[..., Any], *words: str, **options: Any) -> tuple[str, str, int]:
+    pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
+    command = [sys.executable, *words]
+    with start(command, text=True, **{**pipes, **options}) as process:
+        out, err = process.communicate("input", timeout=PATIENCE_S)
+    return out, err, process.returncode
+
+
+@pytest.mark.parametrize("path", [{}, {"PYTHONPATH": f"{ROOT}:/elsewhere"}])
+@pytest.mark.parametrize("session", [True, False])
+def test_a_fork_is_as_a_new_process(tmp_path: Path, session: bool, path: dict[str, str]) -> None:
+    (tmp_path / "teller.py").write_text(TELL)
+    others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    env = {**others, **path, "TOLD": "\udcff and so on"}
+    options = {"cwd": tmp_path, "env": env, "start_new_session": session}
+    for words in (("-c", TELL, "a", "b c"), ("-m", "teller", "a"), ("-m", "missing")):
+        forked = told(forking.start, *words, **options)
+        assert forked == told(subprocess.Popen, *words, **options)
+        assert forked[2] == (1 if "missing" in words else 7)
+
+
+@STARTS
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_the_process_itself(start: Callable[..., Any], number: int) -> None:
+    program = "import time; print(flush=True); time.sleep(600)"
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    with start([sys.executable, "-c", program], **pipes) as process:
+        assert process.stdout.readline() == b"\n"
+        assert process.poll() is None
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == -number
+    assert not Path(f"/proc/{process.pid}").exists()
+
+
+@STARTS
+def test_the_parent_of_a_process_is_this_one(start: Callable[..., Any]) -> None:
+    program = "import os, sys; sys.stdin.read(); print(os.getppid())"
+    assert told(start, "-c", program) == (f"{os.getpid()}\n", "", 0)
+
+
+def test_what_a_start_reads_makes_a_new_process() -> None:
+    env = {**os.environ, "PYTHONHASHSEED": "7"}
+    program = ("-c", "print(hash('x'))")
+    assert told(forking.start, *program, env=env) == told(subprocess.Popen, *program, env=env)
+
+
+def test_run_is_that_of_subprocess() -> None:
+    words = [sys.executable, "-c", "import sys; print(1); sys.exit('no')"]
+    done = forking.run(words, timeout=PATIENCE_S, text=True)
+    same = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert vars(done) == vars(same)
+    with pytest.raises(subprocess.TimeoutExpired):
+        forking.run([sys.executable, "-c", "import time; time.sleep(600)"], timeout=0.1)
