@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # setuptools warns that an editable install shows the working tree, which is what we want of it.
 PIP := PYTHONWARNINGS='ignore:Editable installation' \
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check
-# How the tests are run: CI measures coverage in the same run (`make cover`).
+# How the tests are run: `make cover` measures coverage in the same run.
 PYTEST ?= pytest
 PYTEST_ARGS ?=
 # A process more than there are cores, as tests wait for half of their time. The tests of a file
@@ -88,7 +88,7 @@ lint: $(VENV)/.dev ## Check style, format and the direction of imports
 types: $(VENV)/.dev ## Check the types
 	$(BIN)/mypy
 
-cover: $(VENV)/.dev ## Run the tests and measure branch coverage
+cover: $(VENV)/.dev ## Run the tests and measure branch coverage: half an hour
 	@rm -f .coverage .coverage.*
 	$(MAKE) test PYTEST="coverage run -m pytest"
 	$(BIN)/coverage combine --quiet

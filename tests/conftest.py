@@ -8,8 +8,7 @@ import gc
 import os
 import re
 import signal
-from collections.abc import Callable, Generator, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,14 +19,12 @@ from hypothesis import settings
 from kvstream import ManualClock, Store
 from tests.dealing import place, scheduling
 from tests.folders import fast_folder
-from tests.measuring import PROCESSES, SAME_LINES, unmeasured, unmeasured_processes
 from tests.opening import Stores
 
 # A machine that does other work too may stall any one example.
 settings.register_profile("without deadlines", deadline=None)
 settings.load_profile("without deadlines")
 
-CASES_MEASURED = 8
 TESTS = Path(__file__).parent
 
 # A shell that starts the tests in the background has them, and their children, ignore Ctrl-C.
@@ -75,35 +72,6 @@ def pytest_runtest_logreport(report: pytest.TestReport) -> None:
 def below_tests(item: pytest.Item) -> str:
     """Return the file of a test, named from ``tests`` on."""
     return item.path.relative_to(TESTS).as_posix()
-
-
-def is_measured(item: pytest.Item) -> bool:
-    """Tell whether coverage looks at a test; of many cases it looks at the first few."""
-    parameters = getattr(item, "callspec", None)
-    if parameters is not None and max(parameters.indices.values(), default=0) >= CASES_MEASURED:
-        return False
-    if below_tests(item) in SAME_LINES:
-        return False
-    return item.get_closest_marker("unmeasured") is None
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Generator[None, object, object]:
-    """Measure in one process of a run what collection imports: the others import the same."""
-    is_first = os.environ.get("PYTEST_XDIST_WORKER", "gw0") == "gw0"
-    with nullcontext() if is_first else unmeasured():
-        return (yield)
-
-
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_protocol(item: pytest.Item) -> Generator[None, object, object]:
-    """Measure the coverage of tests that run lines of their own, and of their fixtures."""
-    if not is_measured(item):
-        without: AbstractContextManager[None] = unmeasured()
-    else:
-        without = nullcontext() if below_tests(item) in PROCESSES else unmeasured_processes()
-    with without:
-        return (yield)
 
 
 @pytest.fixture(autouse=True)

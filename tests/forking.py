@@ -1,10 +1,10 @@
-"""Processes of tests, started as forks of one that has imported what they need.
+"""A fork server for the processes of tests: it has imported what they need.
 
-Imports take a third of a second of the processor in each new process, and a run of all tests starts
-a thousand. ``start`` returns what ``subprocess.Popen`` does. A fork too is a child of this process:
-its signals, its exit code and its end are its own, as are its arguments, environment and streams.
+The imports of a new process take a third of a second of the processor, and a run of all tests
+starts a thousand processes. ``start`` returns a ``subprocess.Popen``. A forked process is a child
+of this one, with its own arguments, environment, streams, signals and exit code.
 
-Where a fork would not be the same, a process is started anew: ``_is_followed``. Tests of a start
+``start`` makes a new process where a fork would differ from it: see ``_can_fork``. Tests of a start
 itself, of imports, or of the command line that the system shows use ``subprocess``.
 """
 
@@ -33,17 +33,17 @@ IMPORTED = (
     *("kvstream.cli.serve", "kvstream.cli.consume", "kvstream.cli.entries", "kvstream.jobs"),
     *("coverage", "redis", "uvloop"),
 )
-"""What the first process imports; none of it starts a thread, which a fork would not have."""
+"""What the fork server imports; none of it starts a thread, which a fork would not have."""
 
 _ROOT = str(Path(__file__).resolve().parent.parent)
 _OPTIONS = frozenset({"cwd", "env", "stdin", "stdout", "stderr", "text", "start_new_session"})
-"""The options of ``subprocess.Popen`` that a fork follows."""
+"""The options of ``subprocess.Popen`` that forks support."""
 _READ_AT_START = ("PYTHON", "KVSTREAM_PURE", "LC_", "LANG", "TZ", "LD_", "MALLOC_")
-"""How the variables begin that a process reads as it starts or imports."""
-_FOLLOWED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
-"""Those of them that a fork follows: they tell where imports find and write files."""
+"""Prefixes of the variables that a process reads when it starts or imports."""
+_SUPPORTED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
+"""Those of them that forks support: where imports find and write files."""
 _MEASURED = "COVERAGE_PROCESS_CONFIG"
-"""The variable that has the coverage of a process measured; a fork begins with that itself."""
+"""The variable with which coverage measures a process; a fork starts that itself."""
 _REQUEST_MAX = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
 _READY, _ORPHANED = b"ready", b"orphaned"
@@ -54,8 +54,8 @@ _ARGUMENTS = inspect.signature(subprocess.Popen._execute_child)  # type: ignore[
 
 
 def start(command: Sequence[str], **options: Any) -> "subprocess.Popen[Any]":
-    """Start a Python program as ``subprocess.Popen`` does; as a fork, where that is the same."""
-    return (_Fork if _is_followed(command, options) else subprocess.Popen)(command, **options)
+    """Start a Python program as ``subprocess.Popen`` does, by a fork where that is the same."""
+    return (_Fork if _can_fork(command, options) else subprocess.Popen)(command, **options)
 
 
 def run(
@@ -72,14 +72,14 @@ def run(
     return subprocess.CompletedProcess(command, process.returncode, out, err)
 
 
-def _is_followed(command: Sequence[str], options: Mapping[str, Any]) -> bool:
-    """Tell whether a fork of the first process is what a new process would be."""
+def _can_fork(command: Sequence[str], options: Mapping[str, Any]) -> bool:
+    """Return whether a fork of the server is the same as a new process."""
     return (
         sys.platform == "linux"
         and command[0] == sys.executable
         and command[1] in ("-m", "-c")
         and options.keys() <= _OPTIONS
-        and _read_at_start(options.get("env") or os.environ) == _OF_FIRST
+        and _read_at_start(options.get("env") or os.environ) == _SERVER_ENVIRONMENT
     )
 
 
@@ -87,29 +87,29 @@ def _read_at_start(environment: Mapping[str, str]) -> dict[str, str]:
     return {
         name: value
         for name, value in environment.items()
-        if name.startswith(_READ_AT_START) and name not in _FOLLOWED
+        if name.startswith(_READ_AT_START) and name not in _SUPPORTED
     }
 
 
-_OF_FIRST = _read_at_start(os.environ)
+_SERVER_ENVIRONMENT = _read_at_start(os.environ)
 
 
 @functools.cache
-def _first(of: int) -> socket.socket:
-    """Start the first process of process ``of``, this one; return a socket for requests to it."""
+def _fork_server(of: int) -> socket.socket:
+    """Start the fork server of this process, ``of``; return a socket for requests to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    program = f"import tests.forking; tests.forking.listen({theirs.fileno()})"
+    program = f"import tests.forking; tests.forking.serve({theirs.fileno()})"
     environment = {x: y for x, y in os.environ.items() if not x.startswith(_READ_AT_START)}
     environment.pop(_MEASURED, None)
     process = subprocess.Popen(
         [sys.executable, "-c", program],
-        env=environment | _OF_FIRST | {"PYTHONPATH": _ROOT},
+        env=environment | _SERVER_ENVIRONMENT | {"PYTHONPATH": _ROOT},
         pass_fds=[theirs.fileno()],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
     )
     theirs.close()
-    assert ours.recv(64) == _READY, "the first process has not started"
+    assert ours.recv(64) == _READY, "the fork server has not started"
 
     def end() -> None:
         if os.getpid() == of:
@@ -122,7 +122,7 @@ def _first(of: int) -> socket.socket:
 
 
 class _Fork(subprocess.Popen[Any]):
-    """A process that the first process has forked for this one."""
+    """A process that the fork server has made for this one."""
 
     def _execute_child(self, *values: Any) -> None:
         given = _ARGUMENTS.bind(self, *values).arguments
@@ -140,29 +140,30 @@ class _Fork(subprocess.Popen[Any]):
 
 
 def _forked(request: bytes, streams: Sequence[int]) -> int:
-    """Have a process forked, and return its number; it is a child of this process then.
+    """Ask for a fork, and return its process ID; it is a child of this process.
 
-    It becomes one as its parent ends: that of an orphan is the nearest one above it that adopts.
+    The server forks twice, and the process between ends. Linux gives the orphan to its nearest
+    ancestor that is a subreaper: this process, for that moment.
     """
     with _LOCK:
-        channel = _first(os.getpid())
-        _adopt_orphans(True)
+        channel = _fork_server(os.getpid())
+        _become_subreaper(True)
         try:
             socket.send_fds(channel, [request], streams)
             number = channel.recv(64)
-            assert channel.recv(64) == _ORPHANED, "the first process has ended"
+            assert channel.recv(64) == _ORPHANED, "the fork server has ended"
         finally:
-            _adopt_orphans(False)
+            _become_subreaper(False)
     return int(number)
 
 
-def _adopt_orphans(does: bool) -> None:
+def _become_subreaper(does: bool) -> None:
     if ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_CHILD_SUBREAPER, int(does), 0, 0, 0):
         raise OSError(ctypes.get_errno(), "prctl")
 
 
-def listen(descriptor: int) -> None:
-    """Be the first process: fork for each request from a socket, until that is closed."""
+def serve(descriptor: int) -> None:
+    """Fork for each request from a socket, until that is closed: the program of the server."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the tests
     channel = socket.socket(fileno=descriptor)
     for name in IMPORTED:
@@ -176,7 +177,7 @@ def listen(descriptor: int) -> None:
         between = os.fork()
         if not between and not (number := os.fork()):
             channel.close()
-            _be(**json.loads(received[0]), streams=received[1])
+            _run(**json.loads(received[0]), streams=received[1])
             return
         if not between:
             channel.send(str(number).encode())
@@ -188,7 +189,7 @@ def listen(descriptor: int) -> None:
 
 
 def _open(number: int) -> None:
-    """Make a standard stream anew, as a start does: it depends on what the descriptor is."""
+    """Make a standard stream for its new descriptor, as the start of Python does."""
     name = _STREAMS[number]
     before = getattr(sys, name)
     file: Any = io.FileIO(number, "w" if number else "r", closefd=False)
@@ -204,14 +205,14 @@ def _open(number: int) -> None:
         setattr(sys, each, stream)
 
 
-def _be(
+def _run(
     command: list[str],
     directory: str,
     environment: dict[str, str],
     new_session: bool,
     streams: Sequence[int],
 ) -> None:
-    """Be the process of ``command``: ``python -m module ...`` or ``python -c program ...``."""
+    """Run ``python -m module ...`` or ``python -c program ...`` in this process, a fork."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if new_session:
         os.setsid()
@@ -223,7 +224,7 @@ def _be(
         os.close(stream)
         _open(number)
     _, how, what, *arguments = sys.orig_argv = command
-    # The folders of the first process: its own, and the root.
+    # The first two are those of the server: its own folder, and the root.
     searched = environment.get("PYTHONPATH", "")
     sys.path[:2] = ["" if how == "-c" else os.getcwd(), *filter(None, searched.split(":"))]
     sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")

@@ -1,4 +1,4 @@
-"""A forked process of tests is what a new one would be."""
+"""A forked process of tests is the same as a new process."""
 
 import os
 import signal
@@ -14,9 +14,9 @@ from tests import forking
 from tests.cli.program import ROOT
 from tests.patience import PATIENCE_S
 
-TELL = """
+PRINTING = """
 import os, signal, sys, threading
-print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), ascii(os.environ["TOLD"]))
+print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), ascii(os.environ["GIVEN"]))
 print(__name__, __spec__ and __spec__.name)
 print(os.getsid(0) == os.getpid(), threading.active_count(), sys.stdin.read())
 print(signal.getsignal(signal.SIGINT), sys.stdout.isatty())
@@ -30,7 +30,7 @@ STARTS = pytest.mark.parametrize("start", [forking.start, subprocess.Popen])
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="forks are for Linux")
 
 
-def told(start: Callable[..., Any], *words: str, **options: Any) -> tuple[str, str, int]:
+def output_of(start: Callable[..., Any], *words: str, **options: Any) -> tuple[str, str, int]:
     pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
     command = [sys.executable, *words]
     with start(command, text=True, **{**pipes, **options}) as process:
@@ -41,13 +41,13 @@ def told(start: Callable[..., Any], *words: str, **options: Any) -> tuple[str, s
 @pytest.mark.parametrize("path", [{}, {"PYTHONPATH": f"{ROOT}:/elsewhere"}])
 @pytest.mark.parametrize("session", [True, False])
 def test_a_fork_is_as_a_new_process(tmp_path: Path, session: bool, path: dict[str, str]) -> None:
-    (tmp_path / "teller.py").write_text(TELL)
+    (tmp_path / "teller.py").write_text(PRINTING)
     others = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    env = {**others, **path, "TOLD": "\udcff and so on"}
+    env = {**others, **path, "GIVEN": "\udcff and so on"}
     options = {"cwd": tmp_path, "env": env, "start_new_session": session}
-    for words in (("-c", TELL, "a", "b c"), ("-m", "teller", "a"), ("-m", "missing")):
-        forked = told(forking.start, *words, **options)
-        assert forked == told(subprocess.Popen, *words, **options)
+    for words in (("-c", PRINTING, "a", "b c"), ("-m", "teller", "a"), ("-m", "missing")):
+        forked = output_of(forking.start, *words, **options)
+        assert forked == output_of(subprocess.Popen, *words, **options)
         assert forked[2] == (1 if "missing" in words else 7)
 
 
@@ -67,13 +67,15 @@ def test_a_signal_ends_the_process_itself(start: Callable[..., Any], number: int
 @STARTS
 def test_the_parent_of_a_process_is_this_one(start: Callable[..., Any]) -> None:
     program = "import os, sys; sys.stdin.read(); print(os.getppid())"
-    assert told(start, "-c", program) == (f"{os.getpid()}\n", "", 0)
+    assert output_of(start, "-c", program) == (f"{os.getpid()}\n", "", 0)
 
 
 def test_what_a_start_reads_makes_a_new_process() -> None:
     env = {**os.environ, "PYTHONHASHSEED": "7"}
     program = ("-c", "print(hash('x'))")
-    assert told(forking.start, *program, env=env) == told(subprocess.Popen, *program, env=env)
+    assert output_of(forking.start, *program, env=env) == output_of(
+        subprocess.Popen, *program, env=env
+    )
 
 
 def test_run_is_that_of_subprocess() -> None:

@@ -13,7 +13,6 @@ import pytest
 
 import kvstream.cli
 import kvstream.meta
-from tests.measuring import PROCESSES, SAME_LINES
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE_FOLDERS = ("kvstream", "meta", "cli", "demo", "bench")
@@ -121,9 +120,3 @@ def test_no_file_and_no_function_outgrows_its_limit() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [each for each in functions if each[2] > FUNCTION_LINES_MAX] == []
-
-
-def test_the_files_that_coverage_treats_apart_are_there_and_in_one_list() -> None:
-    names = SAME_LINES | PROCESSES
-    assert [name for name in names if not (ROOT / "tests" / name).is_file()] == []
-    assert not SAME_LINES & PROCESSES

@@ -41,7 +41,6 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
     return told
 
 
-@pytest.mark.unmeasured
 @pytest.mark.usefixtures("peer")
 def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each group of commands one row: test_commands runs the others."""
@@ -59,7 +58,6 @@ def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.Monke
     assert (len(told["rivals"]), len(told["jobs"])) == (6, 1)
 
 
-@pytest.mark.unmeasured
 @pytest.mark.usefixtures("peer")
 def test_a_run_of_one_row_reports_that_row(tmp_path: Path) -> None:
     told = _figures(tmp_path, "--only", "add")

@@ -9,8 +9,6 @@ from bench.load import GROUP, WrongReply, dealt, deliver, exchanges, fill_number
 from bench.processes import framed, port_of
 from bench.server import KEY, ServerRow, run_round
 
-pytestmark = pytest.mark.unmeasured
-
 COUNT = 150
 ROWS = [row for rows in COMMAND_GROUPS.values() for row in rows]
 

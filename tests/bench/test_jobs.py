@@ -7,8 +7,6 @@ import pytest
 
 from bench.jobs import seconds_of, sides
 
-pytestmark = pytest.mark.unmeasured
-
 
 @pytest.mark.usefixtures("peer")
 @pytest.mark.parametrize("name", sides())

@@ -14,8 +14,6 @@ from bench.processes import port_of
 from bench.wakeups import Publishing, fan_out, wake_one
 from tests.patience import until
 
-pytestmark = pytest.mark.unmeasured
-
 REPLY = b"$3\r\n1-0\r\n"
 
 

@@ -7,8 +7,6 @@ import pytest
 
 from bench.rivals import ALWAYS, EVERYSEC, Queue, put_all, rivals, take_all, work_in_threads
 
-pytestmark = pytest.mark.unmeasured
-
 COUNT = 20
 QUEUES = [(durability, name) for durability in (EVERYSEC, ALWAYS) for name in rivals(durability)]
 

@@ -113,7 +113,6 @@ ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
 """Commands whose examples are about the files of a store, or about no store at all."""
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize(
     "line", [each for each in EXAMPLES if words_of(str(each.id))[0] not in ON_FILES]
 )

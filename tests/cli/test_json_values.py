@@ -30,7 +30,6 @@ def entry_of(pairs: list[tuple[bytes, bytes]]) -> Entry:
     return Entry(StreamID(7, 1), unique if len(unique) == len(pairs) else RepeatedFields(flat))
 
 
-@pytest.mark.unmeasured
 @given(pairs_lists)
 def test_entries_survive_json_with_binary_and_repeated_fields(
     pairs: list[tuple[bytes, bytes]],
@@ -40,7 +39,6 @@ def test_entries_survive_json_with_binary_and_repeated_fields(
     assert loads_entry(line) == ("7-1", pairs)
 
 
-@pytest.mark.unmeasured
 @given(pairs_lists)
 def test_json_for_terminals_without_unicode_says_the_same(pairs: list[tuple[bytes, bytes]]) -> None:
     line = dumps(entry_json(entry_of(pairs)), ascii_only=True)

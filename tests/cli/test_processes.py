@@ -199,7 +199,6 @@ def test_rows_of_a_pipe_are_committed_as_soon_as_it_pauses(kvstream: Program) ->
     assert kvstream.one("len", "s") == {"length": 2}
 
 
-@pytest.mark.unmeasured
 def test_an_import_that_is_killed_goes_on_without_loss_or_double(tmp_path: Path) -> None:
     rows = 20_000
     path = tmp_path / "rows.jsonl"
@@ -223,7 +222,6 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(tmp_path: Path)
     assert numbers == list(range(rows))
 
 
-@pytest.mark.unmeasured
 def test_an_export_that_is_killed_is_gone_on_with(kvstream: Program, tmp_path: Path) -> None:
     with Store.open(kvstream.directory) as store:
         store.stream("s").add_many([{"n": str(number), "x": "y" * 100} for number in range(10_000)])

@@ -481,7 +481,6 @@ def test_work_that_others_always_overtake_is_given_up(
 # --- what takes long ------------------------------------------------------------------------------
 
 
-@pytest.mark.unmeasured
 def test_an_import_that_is_killed_goes_on_without_loss_or_double(
     kvstream: Program, tmp_path: Path
 ) -> None:

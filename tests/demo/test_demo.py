@@ -32,7 +32,6 @@ def data() -> Path:
         pytest.skip(str(missing))
 
 
-@pytest.mark.unmeasured
 @pytest.mark.usefixtures("data")
 def test_the_demo_survives_both_crashes_and_proves_its_sums(tmp_path: Path) -> None:
     pytest.importorskip("pyspark")
@@ -72,7 +71,6 @@ def test_a_mail_fails_waits_dies_and_is_redriven_in_ten_lines(tmp_path: Path) ->
         assert store.check() == []
 
 
-@pytest.mark.unmeasured
 @pytest.mark.usefixtures("data")
 def test_what_the_demo_says_to_try_next_works(tmp_path: Path) -> None:
     folder = tmp_path / "store"

@@ -8,8 +8,6 @@ import pytest
 
 from tests.differential.machines import AgainstKvstream
 
-pytestmark = pytest.mark.unmeasured
-
 RUNS = int(os.environ.get("KVSTREAM_EXAMPLES", "20")) // 5
 OPERATIONS = 25
 LOOK_EVERY = 3

@@ -14,8 +14,6 @@ from tests.differential.long_runs import assert_same
 from tests.differential.machines import AgainstKvstream, AgainstRedis
 from tests.operations.implementations import RedisServer
 
-pytestmark = pytest.mark.unmeasured
-
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "10"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

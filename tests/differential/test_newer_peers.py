@@ -16,8 +16,6 @@ from tests.differential.wire_grammar import wire_step
 from tests.differential.wire_machine import AgainstRedis82, AgainstRedisOnTheWire, AgainstValkey
 from tests.serving import ServerProcess
 
-pytestmark = pytest.mark.unmeasured
-
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "10"))
 SETTINGS = settings(
     max_examples=EXAMPLES // 5,

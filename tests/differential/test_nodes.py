@@ -10,8 +10,6 @@ from hypothesis import strategies as st
 from tests.operations.implementations import Kvstream, Model, RedisServer
 from tests.operations.replies import Argument, Run
 
-pytestmark = pytest.mark.unmeasured
-
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

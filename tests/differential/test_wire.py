@@ -13,8 +13,6 @@ from tests.differential.long_runs import assert_same
 from tests.differential.wire_grammar import wire_step
 from tests.differential.wire_machine import AgainstRedisByBytes, AgainstRedisOnTheWire
 
-pytestmark = pytest.mark.unmeasured
-
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "10"))
 SETTINGS = settings(
     max_examples=EXAMPLES,

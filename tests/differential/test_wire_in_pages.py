@@ -12,8 +12,6 @@ from tests.differential.wire_grammar import wire_step
 from tests.differential.wire_machine import AgainstRedisOnTheWire
 from tests.server.conftest import Served
 
-pytestmark = pytest.mark.unmeasured
-
 
 @pytest.fixture
 def ports(

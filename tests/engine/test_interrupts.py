@@ -20,7 +20,6 @@ SOME = 9
 """Every ninth point of a long call."""
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
 def test_an_interrupted_close_is_gone_on_with_by_the_next(
     tmp_path: Path, durability: Durability
@@ -71,7 +70,6 @@ def test_a_committer_that_is_interrupted_as_it_is_made_leaves_no_thread(
     Store.open(tmp_path).close()
 
 
-@pytest.mark.unmeasured
 def test_an_interrupted_transaction_lets_the_others_go_on(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
 
@@ -93,7 +91,6 @@ def test_an_interrupted_transaction_lets_the_others_go_on(tmp_path: Path) -> Non
         assert store.check() == []
 
 
-@pytest.mark.unmeasured
 def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
     for point in count(1):
         expiry = Expiry(lambda step, most: 0)
@@ -106,7 +103,6 @@ def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
     assert point > 3
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
 def test_an_interrupted_wait_locks_nothing_and_leaves_no_waiter(
     tmp_path: Path, durability: Durability

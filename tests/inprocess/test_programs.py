@@ -263,7 +263,6 @@ print("sound", interrupts, added)
 """
 
 
-@pytest.mark.unmeasured
 @pytest.mark.skipif(
     sys.version_info >= (3, 14), reason="an interrupt may come between taking a lock and its block"
 )

@@ -326,7 +326,6 @@ def test_the_timer_of_a_flushed_stream_may_come_before_its_rows_are_swept(
     assert store.check() == []
 
 
-@pytest.mark.unmeasured
 def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores) -> None:
     store = open_store("busy")
     for each in tries():
@@ -367,7 +366,6 @@ def test_a_damaged_key_among_few_goes_with_them(store: Store) -> None:
     assert rows(store) == [ALLOCATOR_KEY]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("value", [b"x", U64.pack(1 << 62) + U64.pack(0), None])
 def test_a_damaged_row_of_a_flush_is_told_and_its_keys_stay_gone(
     store: Store, reopen: Callable[..., Store], value: bytes | None

@@ -85,7 +85,6 @@ def test_a_name_that_is_too_long_or_no_name_is_refused(store: Store) -> None:
             call(None)
 
 
-@pytest.mark.unmeasured
 def test_a_scan_yields_each_key_that_stays_exactly_once(store: Store) -> None:
     stay = [f"stay {n}" for n in range(2500)]
     with store.transaction():
@@ -111,7 +110,6 @@ def test_a_scan_yields_each_key_that_stays_exactly_once(store: Store) -> None:
             call.result()
 
 
-@pytest.mark.unmeasured
 def test_a_key_renamed_during_a_scan_is_seen_once(store: Store) -> None:
     with store.transaction():
         fill(store, *(str(n) for n in range(1500)))
@@ -159,7 +157,6 @@ def test_a_transaction_spans_databases(store: Store) -> None:
     assert store.size() == store.select(5).size() == 1
 
 
-@pytest.mark.unmeasured
 def test_a_flush_takes_any_number_of_keys(store: Store) -> None:
     with store.transaction():
         fill(store, *(str(n) for n in range(2100)))

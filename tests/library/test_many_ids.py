@@ -9,8 +9,6 @@ import pytest
 from kvstream import Group, ManualClock, NackMode, Store, Stream, StreamID
 from kvstream.operations import trim
 
-pytestmark = pytest.mark.unmeasured
-
 ENTRIES = 700
 
 

@@ -12,8 +12,6 @@ from kvstream import NoGroup, RequestError, Store, StreamID
 from tests.engine.waiting import Call, ms_of
 from tests.opening import Stores
 
-pytestmark = pytest.mark.unmeasured
-
 THREADS = 8
 SECONDS = 0.8
 

@@ -103,7 +103,6 @@ def prove(database: Database, options: StoreOptions, done: list[Any]) -> StreamI
     return metadata.stream(one).open_first
 
 
-@pytest.mark.unmeasured
 @settings(max_examples=200)
 @given(done=steps(12))
 @example(done=[[(None, [(TINY, 20)])], [(by_id(16, 4), [(TINY, 3)])]])

@@ -277,7 +277,6 @@ def test_the_programs_in_the_guide_run_as_they_stand(
             assert store.keys() == [b"orders:1"]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.timeout(3000)
 def test_many_entries_go_round_by_every_route(start_redis: Start, tmp_path: Path) -> None:
     server = start_redis("many", "--rdbcompression", "no")

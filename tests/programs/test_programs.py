@@ -27,7 +27,6 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
 
 
 @pytest.mark.timeout(3 * RUN_S_MAX)
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("program", _CHOSEN, ids=lambda each: f"{each.name}: {each.ran[:30]}")
 def test_program(program: Program, server: ServerProcess) -> None:
     try:

@@ -20,7 +20,6 @@ COMMANDS = re.findall(r"^\$ (kvstream --store .*)\n((?:(?!\$ |```).*\n)+)", PAGE
 REQUESTS = re.findall(r"^> (.*)$", PAGE, re.MULTILINE)
 
 
-@pytest.mark.unmeasured
 def test_blocks_and_commands_print_what_is_shown(tmp_path: Path) -> None:
     assert len(BLOCKS) == PAGE.count("```python")
     assert len(COMMANDS) >= 5

@@ -53,7 +53,6 @@ def test_commands_come_with_their_database_and_transactions_whole() -> None:
     assert read(SAMPLE) == (SAMPLE_UNITS, 0)
 
 
-@pytest.mark.unmeasured
 def test_a_file_may_end_anywhere_and_tells_how_much_is_cut_off() -> None:
     ends = [len(b"".join(parts)) for parts in _whole_parts()]
     for size in (*range(1000), *range(1000, len(SAMPLE), 97)):

@@ -16,8 +16,6 @@ from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, StreamState
 from tests.rdb.building import EOF, SET, encoded, length, record, string
 
-pytestmark = pytest.mark.unmeasured
-
 MEGABYTE = 1 << 20
 
 

@@ -58,7 +58,6 @@ def test_lengths_around_every_border_come_back(size: int) -> None:
     assert decode(encode([text, 5, text])) == [text, 5, text]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("count", [0, 1, 65534, 65535, 65536])
 def test_a_header_counts_up_to_65534_elements(count: int) -> None:
     data = encode([7] * count)

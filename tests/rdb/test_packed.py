@@ -70,7 +70,6 @@ def test_nodes_are_the_same_however_they_are_read(
         assert read(whole) == by_many
 
 
-@pytest.mark.unmeasured
 @needs_twins
 @given(written_nodes())
 def test_a_node_is_measured_as_it_is_read(written: list[bytes]) -> None:

@@ -25,8 +25,6 @@ from tests.rdb.golden import GOLDEN, sealed
 from tests.rdb.mutating import ROUNDS, SEED, damaged
 from tests.rdb.traffic import Traffic
 
-pytestmark = pytest.mark.unmeasured
-
 SECONDS_MAX = 5.0
 """Of this thread, for one payload of some kilobytes."""
 

@@ -51,7 +51,6 @@ def read(kind: Kind, data: bytes) -> Image:
     return image
 
 
-@pytest.mark.unmeasured
 @KINDS
 @settings(max_examples=30)
 @given(data=st.data(), compress=st.booleans())
@@ -64,7 +63,6 @@ def test_streams_of_every_type_come_back(kind: Kind, data: st.DataObject, compre
     assert written(kind, found, compress=compress) == made
 
 
-@pytest.mark.unmeasured
 @KINDS
 @settings(max_examples=20)
 @given(data=st.data())

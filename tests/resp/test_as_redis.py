@@ -41,7 +41,6 @@ def expected(data: bytes, trusted: bool = True) -> bytes:
     return b"".join(answer(request, trusted) for request in requests) + said
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\rX", ""])
 @pytest.mark.parametrize("form", ["*{}", "*1\r\n${}", "*2\r\n$3\r\nzap\r\n${}", "*3\r\n$1\r\nz{}"])

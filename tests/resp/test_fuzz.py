@@ -13,8 +13,6 @@ from kvstream.resp.requests import ARGUMENT_BYTES, RequestReader
 from tests.commands.test_conversation import CONVERSATION
 from tests.resp.conversations import drain, framed, read
 
-pytestmark = pytest.mark.unmeasured
-
 INPUTS = int(os.environ.get("KVSTREAM_FUZZ_INPUTS", "30000"))
 SEED = int(os.environ.get("KVSTREAM_FUZZ_SEED", "20261121"))
 RECORDED = [
@@ -74,7 +72,6 @@ def bounded(data: bytes, trusted: bool) -> None:
     assert reader.buffered <= len(data) * (1 + ARGUMENT_BYTES // 6)  # "$0\r\n\r\n" is the shortest
 
 
-@pytest.mark.unmeasured
 @pytest.mark.timeout(3600)
 def test_any_bytes_are_requests_or_a_protocol_error(monkeypatch: pytest.MonkeyPatch) -> None:
     chance = random.Random(SEED)

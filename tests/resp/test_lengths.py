@@ -91,7 +91,6 @@ def test_a_big_argument_in_pieces_is_held_once() -> None:
     assert tracemalloc.get_traced_memory()[1] - before < 1.3 * size
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize(
     "request_",
     [[b"x" * 100_000], [b"x" * 10_000] * 10, [b"f"] * 15_000, [b""] * 15_000],
@@ -126,7 +125,6 @@ def assert_flat(costs: list[float]) -> None:
     assert late < 5 * early + 0.02
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("mark", [b"x", b"*1", b"*1\r\n$1"])
 def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(mark: bytes) -> None:
     reader = RequestReader()

@@ -193,14 +193,12 @@ def test_every_reply_of_the_recorded_conversation_is_written_as_recorded(
     assert told == 86
 
 
-@pytest.mark.unmeasured
 @given(st.builds(Entries, ENTRIES) | st.builds(Streams, st.lists(st.tuples(STRINGS, ENTRIES))))
 def test_entries_are_written_as_the_plain_writer_writes_them(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
         assert encode(reply, protocol) == wire(reply, protocol)
 
 
-@pytest.mark.unmeasured
 @given(ROWS)
 def test_rows_are_written_as_the_entries_they_hold(rows: Rows) -> None:
     for protocol in (RESP2, RESP3):
@@ -209,7 +207,6 @@ def test_rows_are_written_as_the_entries_they_hold(rows: Rows) -> None:
         assert encode(rows, protocol) == encode(Entries(tuple(rows)), protocol)
 
 
-@pytest.mark.unmeasured
 @given(REPLIES)
 def test_hiredis_reads_what_was_meant(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
@@ -239,7 +236,6 @@ def wires() -> Iterator[tuple[socket.socket, dict[int, Any]]]:
 SMALL = REPLIES.filter(lambda reply: len(encode(reply, RESP2)) < 100_000)
 
 
-@pytest.mark.unmeasured
 @given(SMALL)
 def test_redis_py_reads_what_was_meant(
     wires: tuple[socket.socket, dict[int, Any]], reply: Reply
@@ -282,7 +278,6 @@ def test_clients_read_news() -> None:
     assert type(reader.gets()) is hiredis.PushNotification
 
 
-@pytest.mark.unmeasured
 @given(REPLIES)
 def test_pages_are_the_reply_cut_where_they_are_full(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):

@@ -28,7 +28,6 @@ def each_byte(data: bytes) -> list[bytes]:
     return [data[at : at + 1] for at in range(len(data))]
 
 
-@pytest.mark.unmeasured
 @given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=20))
 @example([[b"XADD", b"s", b"*", b"f", b"v" * BIG]], [BIG])
 @example([[b"v" * BIG] * 3], [20, BIG, BIG + 20, BIG + 40, 2 * BIG + 40, 3 * BIG])
@@ -38,7 +37,6 @@ def test_requests_come_out_as_they_were_sent(requests: list[list[bytes]], cuts: 
     assert read(pieces(data, cuts)) == (requests, "")
 
 
-@pytest.mark.unmeasured
 @given(st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=12), max_size=6))
 def test_requests_cut_after_every_byte_come_out_the_same(requests: list[list[bytes]]) -> None:
     data = b"PING\r\n*0\r\n".join(map(framed, requests))
@@ -252,7 +250,6 @@ def test_the_limit_of_a_query_holds_for_one_big_argument() -> None:
         reader.take()
 
 
-@pytest.mark.unmeasured
 @given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=5))
 def test_nothing_is_held_of_whole_requests(requests: list[list[bytes]], cuts: list[int]) -> None:
     reader = RequestReader()

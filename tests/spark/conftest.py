@@ -18,7 +18,6 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 from kvstream import Store
-from tests.measuring import unmeasured_processes
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.spark.settings import SETTINGS
@@ -87,8 +86,7 @@ def spark() -> Iterator["SparkSession"]:
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        with unmeasured_processes():  # what workers run, tests of its modules run here
-            spark = session("tests", master="local[2]", config=SETTINGS)
+        spark = session("tests", master="local[2]", config=SETTINGS)
         yield spark
         spark.stop()
 

@@ -100,7 +100,6 @@ def test_a_program_that_comes_to_no_end_shows_where_it_is(
             stuck.run(words, mark, told, 0.5, env=environment)
 
 
-@pytest.mark.unmeasured
 def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -159,7 +158,6 @@ spark.stop()
 """
 
 
-@pytest.mark.unmeasured
 @pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
 def test_a_batch_write_whose_driver_is_killed_at_any_step_is_there_once(tmp_path: Path) -> None:
     kill = tmp_path / "kill"
@@ -218,7 +216,6 @@ KINDS = ["executor", *(["speculation", "stage", "standalone"] if LONG else [])]
 TASKS = 4
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
     tmp_path: Path, kind: str

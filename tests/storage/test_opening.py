@@ -151,7 +151,6 @@ PLACES: dict[str, Callable[[int], int]] = {
 }
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda damage: damage.__name__)
 def test_a_damaged_log_is_refused_when_durable_writes_are_lost_and_only_then(

@@ -166,7 +166,6 @@ def median_ms(call: Callable[[], object]) -> float:
     return statistics.median(times) * 1000
 
 
-@pytest.mark.unmeasured
 def test_the_head_of_a_trimmed_stream_is_read_as_fast_as_that_of_a_new_one(
     directory: Path,
 ) -> None:
@@ -189,7 +188,6 @@ def test_the_head_of_a_trimmed_stream_is_read_as_fast_as_that_of_a_new_one(
     database.close()
 
 
-@pytest.mark.unmeasured
 def test_stuck_rows_are_found_fast_among_many_deleted_ones(directory: Path) -> None:
     """Pending entries: a hundred thousand come and go, ten stay."""
     database = Database.open(directory, replace(DEFAULTS, tree_write_buffer_bytes=MEGABYTE))

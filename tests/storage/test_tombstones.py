@@ -22,8 +22,6 @@ from kvstream.storage.options import Settings, database_settings
 from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import retried
 
-pytestmark = pytest.mark.unmeasured
-
 LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
 """Entries that are trimmed away, or acknowledged."""
 STEP = 100

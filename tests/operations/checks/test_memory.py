@@ -12,8 +12,6 @@ from kvstream.operations import keyspace
 from kvstream.types.ids import MIN_ID
 from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, read_new, told, use
 
-pytestmark = pytest.mark.unmeasured
-
 Change = Callable[[StreamMeta, GroupMeta], None]
 RECORD = "the record in memory is another than on disk"
 INDEX = "the index in memory is another than the runs make"

@@ -18,8 +18,6 @@ from kvstream.operations.trim import sweep
 from tests.opening import Stores
 from tests.operations.checks.walking import WALKS, Step, World
 
-pytestmark = pytest.mark.unmeasured
-
 NODE_ENTRIES, NODE_BYTES = 4, 300
 SWEEP_EVERY = 5
 CACHED_ROWS = DELETE_RANGE_ROWS = 3

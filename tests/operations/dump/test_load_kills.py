@@ -36,7 +36,6 @@ def load(store: Store, source: Kept, label: bytes) -> None:
         loader.finish(source.rest)
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("label", [b"", b"mine"])
 @pytest.mark.parametrize("replaced", [False, True])
 def test_a_killed_load_is_there_whole_or_not_at_all(

@@ -4,15 +4,11 @@ import tracemalloc
 from collections.abc import Iterator
 from itertools import islice
 
-import pytest
-
 from kvstream import Store
 from kvstream.layout.values import encode_fields
 from kvstream.types.ids import PACKED, StreamID
 from kvstream.types.images import NodeImage, StreamState
 from kvstream.types.options import MEGABYTE
-
-pytestmark = pytest.mark.unmeasured
 
 NODES, ENTRIES, VALUE_BYTES = 600, 50, 4000
 

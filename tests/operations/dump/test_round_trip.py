@@ -5,7 +5,6 @@
 
 import os
 
-import pytest
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import rule, run_state_machine_as_test
@@ -14,8 +13,6 @@ from kvstream import Store
 from tests.differential.grammar import Argv
 from tests.differential.machines import COMMANDS_8, AgainstKvstream
 from tests.operations.dump.images import copied
-
-pytestmark = pytest.mark.unmeasured
 
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(
@@ -41,6 +38,5 @@ class ThroughImages(AgainstKvstream):
             assert copied(store, key) == []
 
 
-@pytest.mark.unmeasured
 def test_a_stream_in_place_of_itself_makes_no_difference() -> None:
     run_state_machine_as_test(ThroughImages, settings=SETTINGS)

@@ -121,7 +121,6 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
     assert sampler.failures == 1
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize(
     "count", [3, thresholds.RUNS_TOGETHER, 3 * thresholds.RUNS_TOGETHER + 3, 40_000]
 )

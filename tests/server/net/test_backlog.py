@@ -44,7 +44,6 @@ def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> Non
             received += len(waiting.recv(1 << 20))
 
 
-@pytest.mark.unmeasured
 def test_a_client_that_sends_faster_than_the_server_runs_is_paused_and_loses_nothing(
     served: Served,
 ) -> None:

@@ -100,7 +100,6 @@ def test_an_unauthenticated_client_may_send_little(serve: Serve) -> None:
         assert asker.ask("ECHO", "y" * 16385) == b"y" * 16385
 
 
-@pytest.mark.unmeasured
 def test_an_unauthenticated_client_may_leave_little_unread(serve: Serve) -> None:
     served = serve(requirepass="secret")
     requests = b"*2\r\n$3\r\nGET\r\n$1\r\nk\r\n" * 5000

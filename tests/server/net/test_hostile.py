@@ -17,8 +17,6 @@ from tests.server.net.crowds import Crowd, await_field
 from tests.server.talking import request
 from tests.serving import ServerProcess
 
-pytestmark = pytest.mark.unmeasured
-
 MEGABYTE = 1 << 20
 OUTPUT_MAX = 4 * MEGABYTE
 WAIT_MAX_S = 2.0
@@ -184,7 +182,6 @@ ATTACKS: list[Attack] = [
 NAMES = [attack.__name__.replace("_", " ").strip() for attack in ATTACKS]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
 def test_others_are_served_during_an_attack(server: ServerProcess, attack: Attack) -> None:
     for each in tries():  # the friend may stand still while the server works

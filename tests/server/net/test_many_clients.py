@@ -9,8 +9,6 @@ from tests.server.asking import Asker
 from tests.server.net.crowds import Crowd, await_field, room_for
 from tests.serving import ServerProcess
 
-pytestmark = pytest.mark.unmeasured
-
 IDLE = 10_000
 WAITING = 1000
 MEGABYTE = 1 << 20
@@ -133,7 +131,6 @@ ENDS: dict[str, Callable[[Crowd, Asker], None]] = {
 }
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
 def test_of_clients_killed_while_they_wait_nothing_is_left(
     server: ServerProcess, end: Callable[[Crowd, Asker], None]

@@ -41,7 +41,6 @@ def test_a_half_closed_client_is_answered(server: ServerProcess, count: int) -> 
         assert asker.ask("XLEN s") == count
 
 
-@pytest.mark.unmeasured
 def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProcess) -> None:
     """Bursts of one client wait up to a limit, and all of them run."""
     data = request("XADD", "s", "*", "f", "v" * 100) * 1000

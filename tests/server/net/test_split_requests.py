@@ -9,8 +9,6 @@ from kvstream import Durability, ManualClock
 from tests.commands.test_conversation import steps
 from tests.server.talking import Server, Talker, request
 
-pytestmark = pytest.mark.unmeasured
-
 
 class Replay:
     """A client that sends a recorded conversation to an empty server."""

@@ -106,7 +106,6 @@ def test_it_happens_in_its_last_step(server: Server, ann: Other, worker: Worker,
                 assert given_back(server, "s") == given_back(server, "t")
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("command", COMMANDS)
 def test_others_see_all_of_it_or_nothing(
     server: Server, ann: Other, worker: Worker, command: str

@@ -23,8 +23,6 @@ from tests.server.asking import Asker
 from tests.server.conftest import Served
 from tests.server.talking import request
 
-pytestmark = pytest.mark.unmeasured
-
 MEGABYTE = 1 << 20
 LIMIT = 16 * MEGABYTE
 ENTRY = b"v" * 10_000

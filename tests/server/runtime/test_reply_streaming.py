@@ -133,7 +133,6 @@ LONG_READS = [
 ]
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("protocol", ["2", "3"])
 def test_a_reply_in_pages_is_the_whole_reply(
     server: Server, ann: Talker, reader: Reader, filled: None, protocol: str
@@ -182,7 +181,6 @@ def filled_server(directory: Path, protocol: str, paged: bool) -> tuple[Server, 
     return server, talker
 
 
-@pytest.mark.unmeasured
 @pytest.mark.parametrize("protocol", ["2", "3"])
 def test_a_transaction_in_pages_answers_what_one_in_memory_does(
     tmp_path: Path, protocol: str

@@ -128,7 +128,6 @@ def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talke
         assert each.heard() == b"-NOAUTH Authentication required.\r\n" * 100
 
 
-@pytest.mark.unmeasured
 def test_of_a_stranger_little_is_read_ahead(server: Server, ann: Talker) -> None:
     server.executor.acl.require(b"secret")
     stranger = server.client()
@@ -169,7 +168,6 @@ def test_a_fault_comes_behind_all_that_was_sent_before(server: Server, ann: Talk
     assert ann.closed
 
 
-@pytest.mark.unmeasured
 def test_what_comes_behind_a_wait_is_kept_as_it_came(server: Server, ann: Talker) -> None:
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     for _ in range(100):

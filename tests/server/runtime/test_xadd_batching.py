@@ -177,7 +177,6 @@ def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[b
     return heard
 
 
-@pytest.mark.unmeasured
 def test_a_burst_has_the_same_effects_as_single_requests(
     tmp_path_factory: pytest.TempPathFactory,
 ) -> None:
