@@ -1,8 +1,8 @@
-"""Cases in words: a sentence, then commands and what each must answer.
+"""Cases: a title, then commands and the reply that each must get.
 
-A command is a line of words, or a list of arguments where a word is empty or has blanks. Replies
-are written with str for bytes. ``Has`` stands for a map that holds at least those pairs, ``ANY``
-for any reply, ``Refused`` for an error reply that begins so. ``wait(ms)`` moves the clock.
+A command is a line of words, or a list of arguments if a word is empty or contains blanks. Replies
+are written with str for bytes. ``Has`` equals a map with at least those pairs, ``ANY`` any reply,
+``Refused`` an error reply that begins with its text. ``wait(ms)`` moves the clock.
 """
 
 import os
@@ -40,7 +40,7 @@ ANY = Any_()
 
 
 class Has:
-    """Equal to a map, as a flat list, that holds these pairs; dashes written as underscores."""
+    """Equal to a map, as a flat list, that holds these pairs; underscores stand for dashes."""
 
     def __init__(self, **pairs: Any) -> None:
         self.pairs = {name.replace("_", "-").encode(): expected(v) for name, v in pairs.items()}
@@ -58,7 +58,7 @@ class Has:
 
 
 class Fields:
-    """Equal to a map with just these names in just this order, whatever the values."""
+    """Equal to a map with exactly these names in this order, with any values."""
 
     def __init__(self, names: str) -> None:
         self.names = names.encode().split()
@@ -88,7 +88,7 @@ class Refused:
 
 
 class UpTo:
-    """Equal to a whole number from nothing to this one, such as seconds that nobody can hurry."""
+    """Equal to an integer from 0 to this one, for example seconds that a test does not control."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -127,12 +127,12 @@ def wrong_arity(command: str) -> Error:
 
 
 def many(form: str, numbers: Iterable[int]) -> list[Any]:
-    """Return steps that run ``form`` with each number in the place of {}, whatever is answered."""
+    """Return steps that run ``form`` with each number in place of {}, and accept any reply."""
     return [step for n in numbers for step in (form.format(n), ANY)]
 
 
 def expected(reply: Any) -> Reply:
-    """Return what a case says in the form of a reply."""
+    """Return an expected value of a case in the form of a reply."""
     if isinstance(reply, str):
         return reply.encode()
     if isinstance(reply, list | tuple):
@@ -145,7 +145,7 @@ class Case:
     title: str
     steps: tuple[Any, ...]
     on: tuple[str, ...]
-    """The implementations it is told of: redis only where version 7.0.15 agrees."""
+    """The implementations that the case runs on: redis only where version 7.0.15 agrees."""
 
     def play(self, subject: Subject) -> None:
         steps = iter(self.steps)
@@ -164,23 +164,23 @@ def case(title: str, *steps: Any) -> Case:
 
 
 def newer(title: str, *steps: Any) -> Case:
-    """A case that only newer versions know, or that needs a clock in hand."""
+    """A case that only newer versions support, or that needs a manual clock."""
     return Case(title, steps, ("model", "kvstream"))
 
 
 def on_keys(title: str, *steps: Any) -> Case:
-    """A case of commands on whole keys, of which the model knows few: Redis 7.0.15 agrees."""
+    """A case of commands on whole keys, which the model mostly lacks: Redis 7.0.15 agrees."""
     return Case(title, steps, ("kvstream", "redis"))
 
 
 def ours(title: str, *steps: Any) -> Case:
-    """A case that needs what the model lacks and, of kvstream, a clock in hand."""
+    """A case that needs what the model lacks and, on kvstream, a manual clock."""
     return Case(title, steps, ("kvstream",))
 
 
 def on_each(*cases: Case) -> pytest.MarkDecorator:
-    """Parametrise a test over the cases and, for each, the implementations it is told of."""
-    is_pure = os.environ.get(PURE_VARIABLE) == "1"  # which changes kvstream alone
+    """Parametrise a test over the cases and, for each, the implementations that it runs on."""
+    is_pure = os.environ.get(PURE_VARIABLE) == "1"  # changes kvstream only
     pairs = [
         (name, case) for case in cases for name in case.on if name == "kvstream" or not is_pure
     ]

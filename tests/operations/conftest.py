@@ -13,7 +13,7 @@ __all__ = ["opened", "redis_server"]
 
 @pytest.fixture
 def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
-    """The implementation that the case is told of; a store is checked afterwards."""
+    """Return the implementation that the case runs on; a store is checked afterwards."""
     if request.param == "model":
         yield Model()
         return
@@ -23,7 +23,7 @@ def subject(request: pytest.FixtureRequest) -> Iterator[Subject]:
     for name, value in CONFIGURATION.items():
         subject("CONFIG", "SET", name, value)
     subject.clock.ms = START_MS
-    with small_pieces():  # strings of both forms, with what the cases hold
+    with small_pieces():  # strings of both forms, with the values of the cases
         yield subject
     if isinstance(subject, Kvstream):
         assert subject.faults() == []

@@ -1,4 +1,4 @@
-"""Fixtures that start what is compared."""
+"""Fixtures that start the implementations under comparison."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ from tests.operations.implementations import Kvstream, RedisServer
 
 @pytest.fixture(scope="session")
 def redis_server() -> Iterator[RedisServer]:
-    """A real redis-server; without one the test is skipped, or fails if nothing may be."""
+    """Start a real redis-server; without one skip the test, or fail it if skips are forbidden."""
     if shutil.which("redis-server") is None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-server is required here: apt-get install redis-server")
@@ -22,7 +22,7 @@ def redis_server() -> Iterator[RedisServer]:
 
 @pytest.fixture(scope="session")
 def opened(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kvstream]:
-    """One store for all cases: opening one takes longer than most of them."""
+    """Open one store for all cases: opening one takes longer than most of them."""
     store = Kvstream(tmp_path_factory.mktemp("kvstream"))
     yield store
     store.close()

@@ -34,7 +34,7 @@ START_MS = 1_700_000_000_000
 
 
 class Clock:
-    """Milliseconds that move only when told to."""
+    """A clock in milliseconds that moves only when the test advances it."""
 
     def __init__(self) -> None:
         self.ms = START_MS
@@ -47,7 +47,7 @@ class Clock:
 
 
 class Subject(Protocol):
-    """An implementation: call it with a command; its clock is ours, but for redis."""
+    """An implementation: call it with a command; its clock is manual, except that of redis."""
 
     clock: Clock
 
@@ -55,7 +55,7 @@ class Subject(Protocol):
 
 
 class Model:
-    """The model of tests/model, on a manual clock unless told otherwise."""
+    """The model of tests/model, by default on a manual clock."""
 
     def __init__(self, clock: Clock | None = None, old: bool = False) -> None:
         self.clock = clock or Clock()
@@ -66,10 +66,10 @@ class Model:
 
 
 class Kvstream:
-    """A store in a directory of its own, spoken to through its dispatcher."""
+    """A store in its own directory, called through its dispatcher."""
 
     def __init__(self, directory: Path, hot_memory: int = 1 << 20) -> None:
-        """``hot_memory``: how much of what was read lately is kept, be it a single entry."""
+        """``hot_memory`` limits the memory for recently read records, possibly to a single one."""
         self.clock = Clock()
         self._parent = directory
         self._hot_memory = hot_memory
@@ -78,7 +78,7 @@ class Kvstream:
 
     def _open(self, directory: Path) -> None:
         self.directory = directory
-        # Nothing of what is compared hangs on fsync; what a crash leaves is the same without it.
+        # The compared results do not depend on fsync, nor do the files that a crash leaves.
         options = StoreOptions(durability=Durability.NO)
         self.engine = Engine(directory, options, self.clock)
         self.engine.catalog.hot = hot = Hot(self._hot_memory, write_rows)
@@ -94,7 +94,7 @@ class Kvstream:
         return self.engine.run(checks.check)
 
     def crash(self) -> None:
-        """Go on from what kill -9 would leave at this moment: the files as they are."""
+        """Continue from the files that kill -9 would leave at this moment."""
         self.lives += 1
         image = self._parent / f"life-{self.lives}"
         as_killed(self.directory, image)
@@ -102,7 +102,7 @@ class Kvstream:
         self._open(image)
 
     def reopen(self) -> None:
-        """Close the store in good order and open it again."""
+        """Close the store properly and open it again."""
         self.lives += 1
         self.engine.close()
         self._open(self.directory)
@@ -124,10 +124,10 @@ def plain(reply: Reply) -> Reply:
 class RedisServer:
     """A redis-server of this machine, started for the tests and spoken to in RESP2.
 
-    Error texts that 8.10 has reworded come in their new words.
+    Error texts that 8.10 has reworded are returned in the words of 8.10.
     """
 
-    clock = Clock()  # moves nothing
+    clock = Clock()  # does not move
 
     def __init__(self) -> None:
         self._directory = tempfile.mkdtemp(prefix="kvstream-redis-")

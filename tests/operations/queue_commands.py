@@ -1,4 +1,4 @@
-"""Commands of queues on a store whose timers fire only when a test says so."""
+"""Commands of queues on a store whose timers fire only when a test fires them."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.opening import Stores
 
 
 def opened(open_store: Stores) -> Store:
-    """Open a store whose timer thread does nothing: the test makes the steps."""
+    """Open a store whose timer thread does nothing: the test fires the timers."""
     store = open_store("own")
     store.engine.timers.paused = True
     return store
@@ -44,11 +44,11 @@ def error(store: Store, command: str) -> str:
 
 
 def step(store: Store, limit: int = 500) -> None:
-    """Fire all that is due."""
+    """Fire all due timers."""
     while store.engine.run(timing.run_due, limit):
         pass
 
 
 def values(store: Store, key: str = "s", field: bytes = b"n") -> list[str]:
-    """Return a field of all entries of a stream."""
+    """Return one field of all entries of a stream."""
     return [entry.fields[field].decode() for entry in store.stream(key)]

@@ -2,14 +2,14 @@
 
 Rules that differ (what ``Redis(old=True)`` of the model does):
 
-- lag and entries-read know fewer cases, ENTRIESREAD is kept as given, not clamped;
+- lag and entries-read are known in fewer cases, ENTRIESREAD is kept as given, not clamped;
 - XREAD has no ``+``, XREADGROUP no CLAIM, neither has MAXCOUNT or MAXSIZE;
 - XSETID may go below max-deleted-entry-id;
 - a node whose last entry is a tombstone outlives the trim of all its entries;
 - consumers have no active-time, streams no idempotent producers, groups no nacked-count.
 
-- a consumer is made only when it is given something;
-- XADD, XTRIM and XGROUP know none of the newer options, and the commands added since are unknown.
+- a consumer is created only when entries are delivered to it;
+- XADD, XTRIM and XGROUP lack the newer options, and the commands added since are unknown.
 
 The one text that differs is in ``renewed``.
 """

@@ -1,4 +1,4 @@
-"""What a command answers, in one form for every implementation.
+"""Replies of commands, in one form for every implementation.
 
 bytes for bulk and simple strings, int, None for null, lists; maps are flat lists, as in RESP2; an
 error reply is an ``Error``, equal by its text.

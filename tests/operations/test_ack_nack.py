@@ -1,4 +1,4 @@
-"""XNACK (Redis 8.8): pending entries are given back."""
+"""XNACK (Redis 8.8): give pending entries back."""
 
 from tests.operations.cases import (
     ANY,
@@ -32,7 +32,7 @@ def no_group(key: str, group: str) -> Error:
 
 @on_each(
     newer(
-        "What is given back stays pending and belongs to nobody",
+        "Entries given back stay pending and have no owner",
         *READ,
         "XNACK s g FAIL IDS 2 1-0 3-0", 2,
         wait(5),
@@ -43,7 +43,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO GROUPS s", [Has(pending=3, last_delivered_id="3-0")],
     ),
     newer(
-        "SILENT takes the delivery back, not below 0; FAIL leaves it; FATAL is the greatest count",
+        "SILENT undoes one delivery, not below 0; FAIL keeps the count; FATAL sets the greatest",
         *READ,
         "XNACK s g SILENT IDS 1 1-0", 1,
         "XNACK s g FAIL IDS 1 2-0", 1,
@@ -53,7 +53,7 @@ def no_group(key: str, group: str) -> Error:
         ROWS, [["1-0", "", -1, 0], ["2-0", "", -1, 0], ["3-0", "", -1, GREATEST - 1]],
     ),
     newer(
-        "SILENT takes one delivery back, not all",
+        "SILENT undoes one delivery, not all",
         *READ,
         "XREADGROUP GROUP g c STREAMS s 0", ANY,
         "XNACK s g SILENT IDS 1 1-0", 1,
@@ -67,7 +67,7 @@ def no_group(key: str, group: str) -> Error:
         ROWS, [["1-0", "", -1, 3], ["2-0", "", -1, 0], ["3-0", "c", 0, 1]],
     ),
     newer(
-        "Only what is pending counts; anyone may give back anything",
+        "Only pending entries count; any client may give back any entry",
         *READ,
         "XNACK s g FAIL IDS 3 1-0 4-0 9-9", 1,
         "XREADGROUP GROUP g d STREAMS s >", ANY,
@@ -77,7 +77,7 @@ def no_group(key: str, group: str) -> Error:
         "XNACK s g FAIL IDS 1 1-0", 0,
     ),
     newer(
-        "FORCE makes pending what the stream has, with no delivery, and belongs to nobody",
+        "FORCE makes entries of the stream pending, with no delivery and no owner",
         *ADDED,
         "XNACK s g FAIL IDS 2 1-0 9-9 FORCE", 1,
         "XNACK s g SILENT IDS 1 2-0 FORCE RETRYCOUNT 5", 1,
@@ -87,7 +87,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO CONSUMERS s g", [],
     ),
     newer(
-        "XPENDING shows them whatever IDLE asks for, not for a consumer",
+        "XPENDING lists them for any IDLE, but not for a consumer",
         *READ,
         "XNACK s g FAIL IDS 1 2-0", 1,
         "XPENDING s g IDLE 999999 - + 9", [["2-0", "", -1, 1]],
@@ -97,7 +97,7 @@ def no_group(key: str, group: str) -> Error:
         ["XPENDING", "s", "g", "-", "+", "9", ""], [],
     ),
     newer(
-        "All given back: the summary counts them and names nobody",
+        "If all were given back, the summary counts them and names no consumer",
         *READ,
         "XNACK s g FAIL IDS 3 1-0 2-0 3-0", 3,
         "XPENDING s g", [3, "1-0", "3-0", []],
@@ -105,7 +105,7 @@ def no_group(key: str, group: str) -> Error:
         "XPENDING s g", [3, "1-0", "3-0", []],
     ),
     newer(
-        "FULL counts them and shows them of nobody, delivered at 0",
+        "FULL counts them and lists them without a consumer, delivered at 0",
         *READ,
         "XNACK s g FAIL IDS 1 2-0", 1,
         "XINFO STREAM s FULL",
@@ -120,7 +120,7 @@ def no_group(key: str, group: str) -> Error:
         ),
     ),
     newer(
-        "A CLAIM read takes them first, in the order they were given back, whatever the idle time",
+        "A CLAIM read takes them first, in the order they were given back, at any idle time",
         *READ,
         wait(100),
         "XNACK s g FAIL IDS 1 3-0", 1,
@@ -145,7 +145,7 @@ def no_group(key: str, group: str) -> Error:
         CLAIM(1, GREATEST), [["s", [["1-0", ["f", "v"], NOW, 1]]]],
     ),
     newer(
-        "XCLAIM and XAUTOCLAIM take them whatever the idle time",
+        "XCLAIM and XAUTOCLAIM take them at any idle time",
         *READ,
         "XNACK s g FAIL IDS 2 1-0 2-0", 2,
         "XCLAIM s g d 999999 1-0 3-0", [e("1-0", "f", "v")],
@@ -154,7 +154,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", pending=1), Has(name="d", pending=2)],
     ),
     newer(
-        "The greatest count stays the greatest",
+        "The greatest count does not grow",
         *READ,
         "XNACK s g FATAL IDS 3 1-0 2-0 3-0", 3,
         "XCLAIM s g d 0 1-0", ANY,
@@ -176,7 +176,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO STREAM s FULL", Has(groups=[Has(nacked_count=0)]),
     ),
     newer(
-        "A new reader after SETID gets them, counted anew",
+        "A new reader after SETID gets them, with a new count",
         *READ,
         "XNACK s g FATAL IDS 1 1-0", 1,
         "XGROUP SETID s g 0", "OK",
@@ -185,14 +185,14 @@ def no_group(key: str, group: str) -> Error:
         "XINFO STREAM s FULL", Has(groups=[Has(nacked_count=0)]),
     ),
     newer(
-        "A read for what is new does not see them",
+        "A read of new entries does not return them",
         *READ,
         "XNACK s g FAIL IDS 1 1-0", 1,
         "XREADGROUP GROUP g d STREAMS s >", [["s", [e("4-0", "f", "v")]]],
         "XREADGROUP GROUP g d STREAMS s >", None,
     ),
     newer(
-        "What XNACK is told is checked, key and group first, before anything is given back",
+        "XNACK checks its arguments, key and group first, before it gives anything back",
         *READ,
         "XNACK missing g FOO IDS 1 1-0", no_group("missing", "g"),
         "XNACK s nog FAIL IDS 1 1-0", no_group("s", "nog"),

@@ -1,4 +1,4 @@
-"""XADD: IDs, options and what an append leaves behind."""
+"""XADD: IDs, options and the state after an append."""
 
 from tests.operations.cases import (
     ANY,
@@ -71,7 +71,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "XADD s * f v", f"{NOW + 1}-0",
     ),
     case(
-        "* after a last ID in the future counts on from it",
+        "* after a last ID in the future continues from it",
         "XADD s 9999999999999-7 f v", "9999999999999-7",
         "XADD s * f v", "9999999999999-8",
     ),
@@ -81,7 +81,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "XADD s * f v", "2577343934891-0",
     ),
     case(
-        "ms-* counts on within the last millisecond and starts at 0 in a later one",
+        "ms-* continues within the last millisecond and starts at 0 in a later one",
         "XADD s 5-3 f v", "5-3",
         "XADD s 5-* f v", "5-4",
         "XADD s 6-* f v", "6-0",
@@ -145,7 +145,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "EXISTS s", 0,
     ),
     case(
-        "NOMKSTREAM answers null for a missing key and appends to one that is there",
+        "NOMKSTREAM returns null for a missing key and appends to an existing one",
         "XADD s NOMKSTREAM 1-1 f v", None,
         "EXISTS s", 0,
         "XADD s 1-1 f v", "1-1",
@@ -172,7 +172,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "XRANGE s - +", [e("1-1", "b", "1", "a", "2", "b", "3")],
     ),
     case(
-        "Fields and values are any bytes, of any case, also none",
+        "Fields and values are any bytes, of any case, or empty",
         ["XADD", "s", "1-1", b"\x00\xff\r\n", b"\xf0\x9f\x8e\x88", "Field", "", "", "x"], "1-1",
         "XRANGE s - +",
         [["1-1", [b"\x00\xff\r\n", b"\xf0\x9f\x8e\x88", "Field", "", "", "x"]]],
@@ -199,7 +199,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "XADD s LIMIT 5 1-1 f v", NO_STRATEGY,
     ),
     case(
-        "MAXLEN and MINID do not go together, nor one of them twice",
+        "MAXLEN and MINID exclude each other, and neither may be given twice",
         "XADD s MAXLEN 5 MINID 5 1-1 f v", TOGETHER,
         "XADD s MINID 5 MAXLEN 5 1-1 f v", TOGETHER,
         "XADD s MAXLEN 5 MAXLEN 5 1-1 f v", TOGETHER,
@@ -232,7 +232,7 @@ NO_STRATEGY = err("syntax error, LIMIT cannot be used without specifying a trimm
         "XRANGE s - +", [["1-1", [part for i in range(100) for part in (f"f{i}", str(i))]]],
     ),
     case(
-        "A long value comes back whole",
+        "A long value is returned complete",
         ["XADD", "s", "1-1", "f", "v" * 100_000], "1-1",
         "XRANGE s - +", [e("1-1", "f", "v" * 100_000)],
         "XADD s 1-2 f v", ANY,

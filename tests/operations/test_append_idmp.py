@@ -37,7 +37,7 @@ def counts(pids: int, iids: int, added: int, duplicates: int) -> Has:
 
 
 def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
-    """Return the 16 bytes that IDMPAUTO makes of an entry, by the rule of the specification."""
+    """Return the 16 bytes that IDMPAUTO derives from an entry, by the rule of the specification."""
     mask = (1 << 64) - 1
     digests = [
         xxhash.xxh3_128_intdigest(field + len(field).to_bytes(8, "little") + value)
@@ -54,7 +54,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
 
 @on_each(
     newer(
-        "A second append of one producer and ID answers the first ID and adds nothing",
+        "A second append of one producer and ID returns the first ID and adds nothing",
         "XADD s IDMP p i * f v", f"{NOW}-0",
         wait(5),
         "XADD s IDMP p i * other fields", f"{NOW}-0",
@@ -81,7 +81,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XADD s IDMP IDMP IDMP * f v", f"{NOW}-3",
     ),
     newer(
-        "IDMPAUTO knows an entry by its fields and values, in whatever order",
+        "IDMPAUTO identifies an entry by its fields and values, in any order",
         "XADD s IDMPAUTO p * a 1 b 2", f"{NOW}-0",
         "XADD s IDMPAUTO p * b 2 a 1", f"{NOW}-0",
         "XADD s IDMPAUTO p * a 1 b 3", f"{NOW}-1",
@@ -119,7 +119,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XLEN s", 0,
     ),
     newer(
-        "NOMKSTREAM on a missing key is a null and remembers nothing",
+        "NOMKSTREAM on a missing key returns null and records nothing",
         "XADD s NOMKSTREAM IDMP p i * f v", None,
         "EXISTS s", 0,
         "XADD s IDMP p i * f v", f"{NOW}-0",
@@ -127,7 +127,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XINFO STREAM s", counts(1, 1, 1, 1),
     ),
     newer(
-        "An append that is refused remembers nothing",
+        "A refused append records nothing",
         "XADD s 18446744073709551615-18446744073709551615 f v", ANY,
         "XADD s IDMP p i * f v", err(
             "The stream has exhausted the last possible ID, unable to add more items"
@@ -154,7 +154,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XADD s IDMP p i * f v", f"{NOW + 100_000}-0",
     ),
     newer(
-        "Each producer remembers as many as IDMP-MAXSIZE, the oldest goes first",
+        "Each producer keeps at most IDMP-MAXSIZE IDs and drops the oldest first",
         "XADD s * f v", ANY,
         "XCFGSET s IDMP-MAXSIZE 2", "OK",
         "XADD s IDMP p a * f v", f"{NOW}-1",
@@ -169,7 +169,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XINFO STREAM s", counts(2, 3, 6, 3),
     ),
     newer(
-        "100 are remembered, for 100 seconds, unless told otherwise",
+        "By default 100 IDs are kept for 100 seconds",
         *[step for n in range(101) for step in (f"XADD s IDMP p i{n} * f v", f"{NOW}-{n}")],
         "XINFO STREAM s", Has(idmp_duration=100, idmp_maxsize=100, iids_tracked=100),
         "XADD s IDMP p i1 * f v", f"{NOW}-1",
@@ -184,7 +184,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "EXISTS s", 0,
     ),
     newer(
-        "They are given once and are not empty",
+        "Each option is given once and has no empty arguments",
         "XADD s IDMP p i IDMP q j * f v", TWICE,
         "XADD s IDMPAUTO p IDMP q j * f v", TWICE,
         "XADD s IDMP p i IDMPAUTO q * f v", TWICE,
@@ -201,14 +201,14 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "EXISTS s", 0,
     ),
     newer(
-        "They go with the other options in any order and case",
+        "The options combine with the others in any order and case",
         "XADD s MAXLEN ~ 100 idmp p i KEEPREF * f v", f"{NOW}-0",
         "XADD s NOMKSTREAM IdmpAuto p MINID ~ 5 LIMIT 10 * f v", f"{NOW}-1",
         "XADD s KEEPREF IDMP p i MAXLEN ~ 100 * f v", f"{NOW}-0",
         "XLEN s", 2,
     ),
     newer(
-        "XCFGSET sets what is told, within bounds",
+        "XCFGSET sets the given values, within bounds",
         "XADD s * f v", ANY,
         "XINFO STREAM s", Has(idmp_duration=100, idmp_maxsize=100),
         "XCFGSET s IDMP-DURATION 300", "OK",
@@ -224,7 +224,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XINFO STREAM s", Has(idmp_duration=86400, idmp_maxsize=1),
     ),
     newer(
-        "What XCFGSET is told is checked",
+        "XCFGSET checks its arguments",
         "XCFGSET s IDMP-DURATION 5", NO_KEY,
         "XCFGSET s FOO", NO_KEY,
         "EXISTS s", 0,
@@ -243,7 +243,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XCFGSET", wrong_arity("xcfgset"),
     ),
     newer(
-        "A changed value forgets all producers, an equal one none; the totals stay",
+        "A changed value drops all producers, an equal one none; the totals stay",
         "XADD s IDMP p i * f v", f"{NOW}-0",
         "XADD s IDMP q i * f v", f"{NOW}-1",
         "XCFGSET s IDMP-DURATION 100 IDMP-MAXSIZE 100", "OK",
@@ -258,14 +258,14 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XINFO STREAM s", counts(1, 1, 4, 2),
     ),
     newer(
-        "A stream that was deleted and made again has forgotten",
+        "A deleted and recreated stream has no recorded IDs",
         "XADD s IDMP p i * f v", f"{NOW}-0",
         "DEL s", 1,
         wait(1),
         "XADD s IDMP p i * f v", f"{NOW + 1}-0",
     ),
     newer(
-        "A renamed stream takes what it remembers along",
+        "A renamed stream keeps its recorded IDs",
         "XADD s IDMP p i * f v", f"{NOW}-0",
         "RENAME s t", "OK",
         "XADD t IDMP p i * f v", f"{NOW}-0",
@@ -273,7 +273,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         "XLEN s", 1,
     ),
     newer(
-        "XIDMPRECORD makes known what is in the stream",
+        "XIDMPRECORD records an entry of the stream",
         "XADD s 1-1 f v", "1-1",
         "XADD s 2-1 f v", "2-1",
         "XIDMPRECORD s p i 1-1", "OK",

@@ -37,14 +37,15 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
 
 @on_each(
     case(
-        "The summary counts, bounds and names those who have something, counts as text",
+        "The summary has the count, the bounds and the consumers with entries, with counts as text",
         *READ,
         "XGROUP CREATECONSUMER s g idle", 1,
         "XPENDING s g", [3, "1-0", "3-0", [["c", "2"], ["d", "1"]]],
         "XACK s g 1-0", 1,
         "XPENDING s g", [2, "2-0", "3-0", [["c", "1"], ["d", "1"]]],
     ),
-    case("Nothing pending is [0, null, null, null]", *ADDED, "XPENDING s g", [0, None, None, None]),
+    case("Without pending entries the summary is empty",
+         *ADDED, "XPENDING s g", [0, None, None, None]),
     newer(
         "The rows have the ID, the consumer, the idle time and the count",
         *READ,
@@ -60,7 +61,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g - 2 10 c", [["1-0", "c", 25, 1], ["2-0", "c", 25, 1]],
     ),
     newer(
-        "IDLE leaves out what was delivered of late",
+        "IDLE leaves out recently delivered entries",
         *ADDED,
         "XREADGROUP GROUP g c COUNT 1 STREAMS s >", ANY,
         wait(100),
@@ -74,7 +75,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g IDLE 51 - + 1", [["1-0", "c", 150, 1]],
     ),
     newer(
-        "COUNT counts the rows that IDLE lets pass",
+        "COUNT counts the rows that pass IDLE",
         *ADDED,
         "XREADGROUP GROUP g c STREAMS s >", ANY,
         wait(100),
@@ -88,7 +89,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g - + 1", [["1-0", "c", 0, 1]],
     ),
     newer(
-        "What was delivered in the future, before the clock was set back, can be claimed",
+        "An entry delivered in the future, before the clock was set back, can be claimed",
         *READ,
         wait(-500),
         "XCLAIM s g e 1 1-0", [],
@@ -97,7 +98,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XAUTOCLAIM s g e 0 0 JUSTID", ["0-0", ["1-0", "2-0", "3-0"], []],
     ),
     case(
-        "An unknown consumer and a count of 0 or less have no rows",
+        "An unknown consumer and a count of 0 or less return no rows",
         *READ,
         "XPENDING s g - + 10 nobody", [],
         "XPENDING s g - + 0", [],
@@ -105,13 +106,13 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g + - 10", [],
     ),
     case(
-        "Entries that were deleted stay pending",
+        "Deleted entries stay pending",
         *READ,
         "XDEL s 1-0 3-0", 2,
         "XPENDING s g", [3, "1-0", "3-0", [["c", "2"], ["d", "1"]]],
     ),
     case(
-        "What XPENDING is told is checked before the group is looked up",
+        "XPENDING checks its arguments before it looks up the group",
         *READ,
         "XPENDING s g IDLE 1.5 - + 10", NOT_INT,
         "XPENDING s g - + x", NOT_INT,
@@ -128,7 +129,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s", wrong_arity("xpending"),
     ),
     case(
-        "XCLAIM gives the entry to the claimer",
+        "XCLAIM transfers the entry to the claimer",
         *READ,
         "XCLAIM s g e 0 2-0", [TWO],
         "XCLAIM s g e 0 3-0 1-0", [THREE, ONE],
@@ -142,7 +143,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XCLAIM s g e 0 1-0 2-0 JUSTID", ["1-0", "2-0"],
     ),
     newer(
-        "A claim counts as a delivery and is of now; with JUSTID it does not count",
+        "A claim sets the delivery time and adds to the count; with JUSTID it does not count",
         *READ,
         wait(100),
         "XCLAIM s g e 0 1-0", [ONE],
@@ -151,7 +152,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g - + 10", [["1-0", "e", 5, 2], ["2-0", "e", 5, 1], ["3-0", "d", 105, 1]],
     ),
     newer(
-        "What is younger than min-idle-time is passed over, also the claimer's own",
+        "Entries younger than min-idle-time are skipped, also the claimer's own",
         *READ,
         wait(100),
         "XCLAIM s g c 0 1-0", [ONE],
@@ -162,7 +163,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XCLAIM s g c -5 1-0", [ONE],
     ),
     case(
-        "Only what is pending can be claimed",
+        "Only pending entries can be claimed",
         *ADDED,
         "XCLAIM s g e 0 1-0", [],
         "XREADGROUP GROUP g c COUNT 1 STREAMS s >", ANY,
@@ -171,7 +172,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g", [0, None, None, None],
     ),
     case(
-        "FORCE makes pending what the stream has",
+        "FORCE makes entries of the stream pending",
         *ADDED,
         "XCLAIM s g e 99999999 2-0 9-9 FORCE", [TWO],
         "XCLAIM s g e 0 1-0 FORCE JUSTID", ["1-0"],
@@ -182,7 +183,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         ANY,
     ),
     newer(
-        "FORCE counts as one delivery and the claim as another, unless RETRYCOUNT says",
+        "FORCE counts as one delivery and the claim as another, unless RETRYCOUNT is given",
         *ADDED,
         "XCLAIM s g e 0 2-0 FORCE", [TWO],
         "XCLAIM s g e 0 1-0 FORCE JUSTID", ["1-0"],
@@ -190,7 +191,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g - + 10", [["1-0", "e", 0, 1], ["2-0", "e", 0, 2], ["3-0", "e", 0, 7]],
     ),
     case(
-        "What was deleted leaves the pending list and is not returned, also with JUSTID",
+        "Deleted entries leave the pending list and are not returned, also with JUSTID",
         *READ,
         "XDEL s 1-0 2-0", 2,
         "XCLAIM s g e 0 1-0 3-0", [THREE],
@@ -208,7 +209,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", pending=2), Has(name="d", pending=1)],
     ),
     case(
-        "Many claimed from one owner leave it with the right count",
+        "Claiming many entries of one owner leaves it with the right count",
         *READ,
         "XCLAIM s g e 0 1-0 2-0", [ONE, TWO],
         "XINFO CONSUMERS s g",
@@ -217,7 +218,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XGROUP DELCONSUMER s g e", 2,
     ),
     newer(
-        "IDLE, TIME and RETRYCOUNT set what they name; the future and the past before 1970 are now",
+        "IDLE, TIME and RETRYCOUNT set their values; times in the future or before 1970 become now",
         *READ,
         wait(1000),
         "XCLAIM s g e 0 1-0 IDLE 300 RETRYCOUNT 9", [ONE],
@@ -239,7 +240,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XREADGROUP GROUP g c STREAMS s >", [["s", [THREE]]],
     ),
     newer(
-        "A claim makes its consumer, seen now, active only when it got something",
+        "A claim creates its consumer, seen now, and active only if it got an entry",
         *READ,
         wait(10),
         "XCLAIM s g e 0 9-9", [],
@@ -253,7 +254,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         ],
     ),
     case(
-        "What XCLAIM is told is checked before anything is claimed",
+        "XCLAIM checks its arguments before it claims anything",
         *READ,
         "XCLAIM s g e x 1-0", bad("min-idle-time"),
         "XCLAIM s g e 0 bad", err("Unrecognized XCLAIM option 'bad'"),
@@ -270,7 +271,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g", [3, "1-0", "3-0", [["c", "2"], ["d", "1"]]],
     ),
     case(
-        "XAUTOCLAIM walks the list from start and tells where to go on",
+        "XAUTOCLAIM scans the list from start and returns where to continue",
         *READ,
         "XAUTOCLAIM s g e 0 0 COUNT 2", ["3-0", [ONE, TWO], []],
         "XAUTOCLAIM s g e 0 3-0 COUNT 2", ["0-0", [THREE], []],
@@ -290,13 +291,13 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XPENDING s g", [1, "3-0", "3-0", [["d", "1"]]],
     ),
     newer(
-        "Deleted entries leave the list however young they are",
+        "Deleted entries leave the list at any age",
         *READ,
         "XDEL s 1-0", 1,
         "XAUTOCLAIM s g e 1000 0", ["0-0", [], ["1-0"]],
     ),
     newer(
-        "What is too young uses up no COUNT, but ten looks for each",
+        "Entries that are too young do not count for COUNT; the scan looks at ten for each",
         *many("XADD s {}-0 f v", range(1, 26)),
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c COUNT 24 STREAMS s >", ANY,
@@ -308,7 +309,7 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XAUTOCLAIM s g d 50 0 JUSTID", ["0-0", [f"{n}-0" for n in range(18, 25)], []],
     ),
     newer(
-        "XAUTOCLAIM counts a delivery, of now; with JUSTID it does not count",
+        "XAUTOCLAIM sets the delivery time and adds to the count; with JUSTID it does not count",
         *READ,
         wait(100),
         "XAUTOCLAIM s g e 0 0 COUNT 1", ["2-0", [ONE], []],
@@ -326,13 +327,13 @@ def bad(option: str, command: str = "XCLAIM") -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", pending=0), Has(name="d", pending=0)],
     ),
     newer(
-        "XAUTOCLAIM makes its consumer, also when it gets nothing",
+        "XAUTOCLAIM creates its consumer, also if it gets nothing",
         *ADDED,
         "XAUTOCLAIM s g e 0 0", ["0-0", [], []],
         "XINFO CONSUMERS s g", [Has(name="e", pending=0, idle=0, inactive=-1)],
     ),
     case(
-        "What XAUTOCLAIM is told is checked before key and group",
+        "XAUTOCLAIM checks its arguments before the key and the group",
         "XAUTOCLAIM s g c 0 0 COUNT 0", COUNT_ABOVE_0,
         "XAUTOCLAIM s g c 0 0 COUNT -1", COUNT_ABOVE_0,
         "XAUTOCLAIM s g c 0 0 COUNT x", COUNT_ABOVE_0,

@@ -1,4 +1,4 @@
-"""COPY, and what is told of a key as it is stored: OBJECT, MEMORY USAGE, TOUCH, RANDOMKEY."""
+"""COPY, and the commands on stored keys: OBJECT, MEMORY USAGE, TOUCH, RANDOMKEY."""
 
 from tests.operations.cases import (
     ANY,
@@ -36,7 +36,7 @@ BUSY = (
 
 @on_each(
     on_keys(
-        "MOVE takes a key with all that belongs to it to another database",
+        "MOVE moves a key with all that belongs to it to another database",
         *BUSY,
         "EXPIRE s 100", 1,
         "MOVE s 3", 1,
@@ -79,7 +79,7 @@ BUSY = (
         "XADD t 7-0 f v", SMALLER,
     ),
     case(
-        "A copy and what it was made of go ways of their own",
+        "A copy and its original change independently",
         *BUSY,
         "COPY s t", 1,
         "XADD t 8-0 a b", "8-0",
@@ -100,7 +100,7 @@ BUSY = (
         "XREADGROUP GROUP g e STREAMS s >", [["s", [e("7-0", "f", "v"), e("8-0", "a", "b")]]],
     ),
     case(
-        "COPY knows trimmed streams, empty ones, and a node that is filled on",
+        "COPY handles trimmed streams, empty ones, and a partly filled node",
         "CONFIG SET stream-node-max-entries 3", "OK",
         *many("XADD s {}-0 f v", range(1, 12)),
         "XTRIM s MAXLEN 7", 4,
@@ -140,7 +140,7 @@ BUSY = (
         "DBSIZE", 3,
     ),
     case(
-        "COPY refuses what it cannot do",
+        "COPY refuses invalid arguments",
         "SET k v", "OK",
         "COPY k k", SAME,
         "COPY missing missing", SAME,
@@ -156,7 +156,7 @@ BUSY = (
         "GET l", "v",
     ),
     on_keys(
-        "COPY goes into other databases",
+        "COPY copies to other databases",
         *BUSY,
         "SET k v", "OK",
         "COPY s s DB 3", 1,
@@ -177,7 +177,7 @@ BUSY = (
         "XLEN s", 6,
     ),
     newer(
-        "A copy remembers producers, and what was given back",
+        "A copy keeps producers and entries given back",
         *BUSY,
         "XADD s IDMP p i * f v", ANY,
         "XNACK s g FAIL IDS 1 5-0", 1,
@@ -202,15 +202,15 @@ BUSY = (
         "TOUCH", wrong_arity("touch"),
     ),
     case(
-        "OBJECT ENCODING tells how Redis would hold a value",
+        "OBJECT ENCODING returns the encoding that Redis would use",
         "XADD s 1-0 f v", "1-0",
         "OBJECT ENCODING s", "stream",
         "OBJECT ENCODING missing", None,
-        *[step for value, told in (
+        *[step for value, encoding in (
             ("0", "int"), ("-1", "int"), ("9223372036854775807", "int"),
             ("-9223372036854775808", "int"), ("9223372036854775808", "embstr"), ("01", "embstr"),
             ("+1", "embstr"), ("v", "embstr"), (LONG, "embstr"), (LONG + "xxxxx", "raw"),
-        ) for step in (f"SET k {value}", "OK", "OBJECT ENCODING k", told)],
+        ) for step in (f"SET k {value}", "OK", "OBJECT ENCODING k", encoding)],
         "DEL k", 1,
         "INCR k", 1,
         "OBJECT ENCODING k", "int",

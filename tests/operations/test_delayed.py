@@ -1,4 +1,4 @@
-"""KVSTREAM.ADD and KVSTREAM.DELAYED: messages enter their stream when they are due, each once."""
+"""KVSTREAM.ADD and KVSTREAM.DELAYED: each message enters its stream once, when it is due."""
 
 from collections.abc import Callable
 
@@ -16,7 +16,7 @@ from tests.operations.queue_commands import error, ok, opened, step, values
 
 @pytest.fixture
 def quiet(open_store: Stores) -> Store:
-    """A store whose timer thread does nothing: the test makes the steps."""
+    """Open a store whose timer thread does nothing: the test fires the timers."""
     return opened(open_store)
 
 
@@ -24,7 +24,7 @@ def delayed(store: Store) -> list[str]:
     return [flat[1].decode() for _, flat in ok(store, "KVSTREAM.DELAYED LIST s COUNT 100000")]
 
 
-def test_an_add_without_a_time_is_xadd(quiet: Store) -> None:
+def test_an_add_without_a_time_works_like_xadd(quiet: Store) -> None:
     assert ok(quiet, "KVSTREAM.ADD s n 1") == b"1700000000000-0"
     assert ok(quiet, "KVSTREAM.ADD s DELAY 0 n 2") == b"1700000000000-1"
     assert ok(quiet, "KVSTREAM.ADD s AT 5 * n 3") == b"1700000000000-2"
@@ -83,7 +83,7 @@ def test_a_message_can_be_moved_to_another_time(quiet: Store, clock: ManualClock
     assert moved == first.replace(str(clock.ms + 50), str(clock.ms + 90))
     assert ok(quiet, f"KVSTREAM.DELAYED MOVE s {first} {clock.ms + 90}") is None
     sooner = ok(quiet, f"KVSTREAM.DELAYED MOVE s {second} 7")
-    assert sooner.startswith(b"@%d-" % clock.ms), "a time that has passed is now"
+    assert sooner.startswith(b"@%d-" % clock.ms), "a time in the past is treated as now"
     step(quiet)
     assert (values(quiet), delayed(quiet)) == (["2"], ["1"])
     clock.advance(90)
@@ -177,7 +177,7 @@ def test_a_clock_set_back_delays_a_message_and_repeats_none(
     ],
     ids=["RENAME", "DEL", "FLUSHDB", "COPY", "PEXPIRE", "DUMP and RESTORE"],
 )
-def test_delayed_messages_share_the_fate_of_their_key(
+def test_delayed_messages_are_renamed_and_deleted_with_their_key(
     quiet: Store, clock: ManualClock, change: Callable[[Store], object], keys: list[str]
 ) -> None:
     ok(quiet, "KVSTREAM.ADD s DELAY 5 n 1")
@@ -188,7 +188,7 @@ def test_delayed_messages_share_the_fate_of_their_key(
     assert quiet.check() == []
 
 
-def test_a_store_that_was_closed_fires_what_became_due(
+def test_a_reopened_store_fires_the_timers_due_since_it_was_closed(
     open_store: Stores, clock: ManualClock
 ) -> None:
     store = opened(open_store)

@@ -1,4 +1,4 @@
-"""Delayed messages and unique IDs do what a small model does, whatever the clock and the order."""
+"""Delayed messages and unique IDs behave as a small model, for any clock and order of calls."""
 
 import shutil
 import tempfile
@@ -20,7 +20,7 @@ DELAYED, WAITING, DELIVERED, DONE = "delayed", "waiting", "delivered", "done"
 
 @dataclass
 class Message:
-    """One message of the model."""
+    """A message of the model."""
 
     n: int
     state: str
@@ -36,7 +36,7 @@ class Message:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """A stream with one group, whose timers fire when the machine says so."""
+    """A stream with one group, whose timers fire when the machine fires them."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.messages: list[Message] = []
         self.stream: list[Message] = []
         self.holders: dict[str, tuple[Message, int]] = {}
-        """By unique ID: its holder, and the end of the window, 0 for none."""
+        """The holder of each unique ID, and the end of its window, 0 for none."""
         self.number = 0
 
     def open(self) -> None:
@@ -164,7 +164,7 @@ class QueueMachine(RuleBasedStateMachine):
     def reopen(self) -> None:
         self.store.close()
         self.open()
-        self._fire(5)  # the store's thread may have begun with it
+        self._fire(5)  # the store's thread may have started it
 
     # --- work ---------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Libraries of functions in a store: rows, payloads and headers. Nothing runs a library here."""
+"""Libraries of functions in a store: rows, payloads and headers. These tests run no library."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -49,7 +49,7 @@ def names(store: Store) -> list[bytes]:
     return sorted(store.engine.run(functions.libraries))
 
 
-def test_libraries_are_there_after_a_restart(tmp_path: Path) -> None:
+def test_libraries_survive_a_restart(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         assert load(store, SHORT) == b"short"
         assert load(store, LONG) == b"long"
@@ -58,7 +58,7 @@ def test_libraries_are_there_after_a_restart(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_a_library_is_replaced_only_if_that_is_asked_for(store: Store) -> None:
+def test_a_library_is_replaced_only_with_replace(store: Store) -> None:
     load(store, SHORT)
     with pytest.raises(RequestError, match="Library 'short' already exists"):
         load(store, SHORT + b"\n")
@@ -80,7 +80,7 @@ def test_deleted_libraries_are_gone_after_a_restart(tmp_path: Path) -> None:
         assert names(store) == []
 
 
-def test_a_failed_transaction_leaves_the_libraries_as_they_were(store: Store) -> None:
+def test_a_failed_transaction_leaves_the_libraries_unchanged(store: Store) -> None:
     load(store, SHORT)
 
     def fail(txn: Txn) -> None:
@@ -152,7 +152,7 @@ def test_payloads_of_redis_are_restored(store: Store, payload: bytes, text: byte
     assert list(store.engine.run(functions.libraries).values()) == [text]
 
 
-def test_the_policy_says_what_becomes_of_the_libraries_that_are_there(store: Store) -> None:
+def test_the_policy_decides_about_existing_libraries(store: Store) -> None:
     other = SHORT.replace(b"one", b"two")
     payload = dump_functions(TARGETS["redis:7.0"], [other])
     load(store, SHORT)

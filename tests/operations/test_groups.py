@@ -1,4 +1,4 @@
-"""XGROUP: groups and consumers come, move and go."""
+"""XGROUP: groups and consumers are created, moved and deleted."""
 
 from tests.operations.cases import (
     ANY,
@@ -39,7 +39,7 @@ def bad(subcommand: str) -> Error:
 
 @on_each(
     case(
-        "CREATE needs the key, unless MKSTREAM makes it",
+        "CREATE needs the key, unless MKSTREAM creates it",
         "XGROUP CREATE s g $", NEEDS_KEY,
         "EXISTS s", 0,
         "XGROUP CREATE s g $ MKSTREAM", "OK",
@@ -48,7 +48,7 @@ def bad(subcommand: str) -> Error:
         "XINFO STREAM s", Has(groups=1, last_generated_id="0-0", entries_added=0),
     ),
     case(
-        "A second group of a name is refused, and changes nothing",
+        "A second group of the same name is refused and changes nothing",
         *ADDED,
         "XGROUP CREATE s g 1", "OK",
         "XGROUP CREATE s g $", BUSY,
@@ -57,7 +57,7 @@ def bad(subcommand: str) -> Error:
         "XGROUP CREATE s G $", "OK",
     ),
     case(
-        "$ is the last generated ID, an ID is taken as it stands",
+        "$ is the last generated ID, other IDs are taken literally",
         *ADDED,
         "XDEL s 3-0", 1,
         "XGROUP CREATE s a $", "OK",
@@ -94,7 +94,7 @@ def bad(subcommand: str) -> Error:
         ],
     ),
     newer(
-        "ENTRIESREAD beyond what was ever added is cut to it",
+        "ENTRIESREAD above the entries ever added is reduced to their number",
         *ADDED,
         "XGROUP CREATE s a 1 ENTRIESREAD 100", "OK",
         "XGROUP CREATE s b 1 ENTRIESREAD 3", "OK",
@@ -120,7 +120,7 @@ def bad(subcommand: str) -> Error:
         "XGROUP SETID s g bad", INVALID_ID,
     ),
     case(
-        "SETID makes entries-read unknown unless it is given, and leaves what is pending",
+        "SETID makes entries-read unknown unless it is given, and leaves pending entries",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c COUNT 2 STREAMS s >", ANY,
@@ -132,7 +132,7 @@ def bad(subcommand: str) -> Error:
         "XGROUP SETID s g 1 ENTRIESREAD -2", NOT_READ,
     ),
     case(
-        "CREATECONSUMER tells whether it is new",
+        "CREATECONSUMER returns whether the consumer is new",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XGROUP CREATECONSUMER s g c", 1,
@@ -141,7 +141,7 @@ def bad(subcommand: str) -> Error:
         "XINFO CONSUMERS s g", [Has(name="C", pending=0), Has(name="c", pending=0)],
     ),
     case(
-        "DELCONSUMER answers with what was pending, and drops it from the group too",
+        "DELCONSUMER returns the number of pending entries and removes them from the group too",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c COUNT 2 STREAMS s >", ANY,
@@ -156,7 +156,7 @@ def bad(subcommand: str) -> Error:
         "XREADGROUP GROUP g c STREAMS s 0", [["s", []]],
     ),
     case(
-        "DESTROY tells whether there was one, and leaves the others and the entries",
+        "DESTROY returns whether the group existed, and leaves other groups and the entries",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XGROUP CREATE s g2 0", "OK",
@@ -204,7 +204,7 @@ def bad(subcommand: str) -> Error:
         ["XGROUP", "DESTROY", "s", ""], 1,
     ),
     case(
-        "What XGROUP is told is checked",
+        "XGROUP checks its arguments",
         *ADDED,
         "XGROUP CREATE s g", wrong_arity("xgroup|create"),
         "XGROUP SETID s g", wrong_arity("xgroup|setid"),

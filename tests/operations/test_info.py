@@ -76,7 +76,7 @@ def bad(subcommand: str) -> object:
         "XINFO CONSUMERS s g", [Fields("name pending idle inactive")],
     ),
     case(
-        "XINFO STREAM tells the counters and the ends",
+        "XINFO STREAM shows the counters and the first and last entries",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XINFO STREAM s",
@@ -102,7 +102,7 @@ def bad(subcommand: str) -> object:
         "XINFO STREAM s", Has(radix_tree_keys=4, length=301),
     ),
     case(
-        "entries-added counts every append, whatever went since",
+        "entries-added counts every append, also of entries deleted since",
         *ADDED,
         "XDEL s 1-0", 1,
         "XTRIM s MAXLEN 1", 1,
@@ -110,7 +110,7 @@ def bad(subcommand: str) -> object:
         "XINFO STREAM s", Has(length=0, entries_added=4),
     ),
     newer(
-        "FULL tells all of groups, consumers and pending entries",
+        "FULL shows all of groups, consumers and pending entries",
         *ADDED,
         "XGROUP CREATE s g 0", "OK",
         "XGROUP CREATECONSUMER s g a", 1,
@@ -136,7 +136,7 @@ def bad(subcommand: str) -> object:
         ),
     ),
     case(
-        "COUNT bounds entries and pending lists of FULL, 10 unless given, 0 is all",
+        "COUNT limits entries and pending lists of FULL; the default is 10, and 0 means all",
         *many("XADD s {}-0 f v", range(1, 13)),
         "XGROUP CREATE s g 0", "OK",
         READ, ANY,
@@ -178,7 +178,7 @@ def bad(subcommand: str) -> object:
         "XINFO GROUPS s", [],
     ),
     case(
-        "What XINFO is told is checked, the key first",
+        "XINFO checks its arguments, the key first",
         "XINFO STREAM s FOO", NO_KEY,
         *ADDED,
         "XINFO STREAM s FOO", bad("STREAM"),
@@ -193,7 +193,7 @@ def bad(subcommand: str) -> object:
         "XINFO FOO s", err("unknown subcommand 'FOO'. Try XINFO HELP."),
     ),
     case(
-        "A group that reads everything in order knows its lag",
+        "The lag of a group that reads everything in order is known",
         *FIVE,
         "XINFO GROUPS s", lag(5, None),
         ONE_MORE, ANY,
@@ -206,7 +206,7 @@ def bad(subcommand: str) -> object:
         LAG, lag(1, 5),
     ),
     case(
-        "A group made at the end has no lag, one made in the middle an unknown one",
+        "A group created at the end has no lag; the lag of one in the middle is unknown",
         *many("XADD s {}-0 f v", range(1, 6)),
         "XGROUP CREATE s a $", "OK",
         "XGROUP CREATE s b 3", "OK",
@@ -223,7 +223,7 @@ def bad(subcommand: str) -> object:
         LAG, lag(0, None),
     ),
     case(
-        "A tombstone ahead makes the lag unknown until the group has passed all",
+        "A tombstone ahead makes the lag unknown until the group has read past all",
         *FIVE,
         "XDEL s 3-0", 1,
         LAG, lag(None, None),
@@ -237,7 +237,7 @@ def bad(subcommand: str) -> object:
         LAG, lag(0, 5),
     ),
     newer(
-        "With the tombstone trimmed away the lag is what lives",
+        "Once the tombstone is trimmed, the lag is the number of live entries",
         *FIVE,
         "XGROUP CREATE s h 0", "OK",
         "XDEL s 3-0", 1,
@@ -269,7 +269,7 @@ def bad(subcommand: str) -> object:
         LAG, lag(0, 6),
     ),
     newer(
-        "An entries-read that is given wrong gives a wrong lag, also a negative one",
+        "A wrong entries-read gives a wrong lag, also a negative one",
         *FIVE,
         READ, ANY,
         "XGROUP SETID s g 5-0 ENTRIESREAD 3", "OK",
@@ -286,7 +286,7 @@ def bad(subcommand: str) -> object:
         LAG, lag(-1, 6),
     ),
     newer(
-        "A group moved into the future has an unknown lag",
+        "The lag of a group moved into the future is unknown",
         *FIVE,
         "XGROUP SETID s g 99", "OK",
         LAG, lag(None, None),

@@ -1,4 +1,4 @@
-"""Keyspace events of what Redis does not have: own commands, the library, and what comes due."""
+"""Keyspace events that Redis lacks: of own commands, the library, and due timers."""
 
 from collections.abc import Callable
 
@@ -59,7 +59,7 @@ def test_a_delayed_message_is_added_when_it_is_due(
     assert heard() == ["xdel s"]
 
 
-def test_a_cancelled_message_is_no_event(quiet: Store, heard: Heard) -> None:
+def test_a_cancelled_message_causes_no_event(quiet: Store, heard: Heard) -> None:
     ticket = ok(quiet, "KVSTREAM.ADD s DELAY 10 n 1").decode()
     heard()
     ok(quiet, f"KVSTREAM.DELAYED CANCEL s {ticket}")
@@ -82,7 +82,7 @@ def test_retention_trims(quiet: Store, heard: Heard) -> None:
     ok(quiet, "KVSTREAM.RETENTION SET s MAXLEN 2")
     heard()
     ok(quiet, "KVSTREAM.RETENTION RUN s")
-    assert heard() in (["xtrim s"], [])  # SET may have done it
+    assert heard() in (["xtrim s"], [])  # SET may have trimmed already
     ok(quiet, "XADD s * n 5")
     ok(quiet, "KVSTREAM.RETENTION RUN s")
     assert heard() == ["xadd s", "xtrim s"]
@@ -112,14 +112,14 @@ def test_a_removed_consumer_is_deleted(quiet: Store, heard: Heard) -> None:
     assert heard() == ["xgroup-delconsumer s"]
 
 
-def test_a_bulk_append_is_one_event_a_stream(quiet: Store, heard: Heard) -> None:
+def test_a_bulk_append_causes_one_event_per_stream(quiet: Store, heard: Heard) -> None:
     values = [b"\x01\x81\xa1n\xa11"] * 3
     streams = {qualified(0, key): (None, values) for key in (b"a", b"b")}
     quiet.engine.run(append.append_many, streams, (qualified(0, b"mark"), 7))
     assert heard() == ["new a", "xadd a", "new b", "xadd b", "new mark", "set mark"]
 
 
-def test_the_library_notes_the_same_events(quiet: Store, heard: Heard) -> None:
+def test_the_library_publishes_the_same_events(quiet: Store, heard: Heard) -> None:
     stream = quiet.stream("s")
     stream.add_many([{"n": "1"}, {"n": "2"}], maxlen=1)
     stream.create_group("g")
@@ -130,7 +130,7 @@ def test_the_library_notes_the_same_events(quiet: Store, heard: Heard) -> None:
     assert heard() == [*made, "xadd s", "del s"]
 
 
-def test_what_is_undone_is_no_event(quiet: Store, heard: Heard) -> None:
+def test_an_undone_change_causes_no_event(quiet: Store, heard: Heard) -> None:
     def fail() -> None:
         with quiet.transaction():
             quiet.stream("s").add({"n": "1"})
@@ -143,7 +143,7 @@ def test_what_is_undone_is_no_event(quiet: Store, heard: Heard) -> None:
     assert heard() == []
 
 
-def test_a_refused_command_is_no_event(
+def test_a_refused_command_causes_no_event(
     quiet: Store, heard: Heard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(quiet, "SET k 123")
@@ -154,7 +154,7 @@ def test_a_refused_command_is_no_event(
     assert heard() == []
 
 
-def test_the_expiry_thread_notes_expired_keys(
+def test_the_expiry_thread_publishes_expired_keys(
     quiet: Store, heard: Heard, clock: ManualClock
 ) -> None:
     quiet.engine.expiry.active = False
@@ -175,7 +175,7 @@ def test_a_swapped_database_has_its_own_events(quiet: Store, heard: Heard) -> No
     assert names == [qualified(1, b"a")]
 
 
-def test_commands_in_steps_note_the_events_of_short_ones(quiet: Store, heard: Heard) -> None:
+def test_incremental_commands_publish_the_events_of_short_ones(quiet: Store, heard: Heard) -> None:
     ok(quiet, "SET k2 old")
     quiet.engine.run(lambda txn: txn.catalog.create_stream(txn, qualified(0, b"k3")))
     heard()
@@ -194,7 +194,7 @@ def test_commands_in_steps_note_the_events_of_short_ones(quiet: Store, heard: He
     assert heard() == ["del k1", "del k2"]
 
 
-def test_only_wanted_classes_are_noted(quiet: Store) -> None:
+def test_only_enabled_classes_are_published(quiet: Store) -> None:
     heard = listen(quiet, "KE$n")
     Dispatcher(quiet.engine).execute([b"XADD", b"s", b"*", b"n", b"1"])
     ok(quiet, "SET k v EX 10")

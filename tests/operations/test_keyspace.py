@@ -38,7 +38,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "DEL", wrong_arity("del"),
     ),
     case(
-        "A key that was deleted comes back empty of all that it had",
+        "A deleted key that is created again is empty",
         "XADD s 9-0 f v", "9-0",
         "XGROUP CREATE s g 0", "OK",
         READ("s"), ANY,
@@ -59,7 +59,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
     ),
     case("TYPE is stream, or none", *ADDED, "TYPE s", "stream", "TYPE missing", "none"),
     case(
-        "RENAME takes entries, groups, pending entries and counters along",
+        "RENAME keeps entries, groups, pending entries and counters",
         *ADDED,
         READ("s"), ANY,
         "RENAME s t", "OK",
@@ -73,7 +73,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "RENAME missing t", NO_KEY,
     ),
     case(
-        "RENAME over a stream leaves nothing of it",
+        "RENAME over a stream deletes that stream completely",
         *ADDED,
         "XADD t 8-0 a b", "8-0",
         "XADD t 9-0 a b", "9-0",
@@ -97,7 +97,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "XINFO STREAM s", Has(groups=0, entries_added=1),
     ),
     case(
-        "No key is a prefix of another, whatever its bytes",
+        "No key is a prefix of another, for any bytes",
         *[step for k in (b"a", b"a\x00", b"a\xff", b"", b"\x00") for step in (
             ["XADD", k, "1-1", "f", k], "1-1", ["XGROUP", "CREATE", k, "g", "0"], "OK",
         )],
@@ -109,7 +109,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "DBSIZE", 4,
     ),
     case(
-        "Nothing is left of a stream whose counters were set to 0 before it was deleted",
+        "A stream whose counters were set to 0 before it was deleted leaves nothing",
         "CONFIG SET stream-node-max-entries 2", "OK",
         *many("XADD s {}-0 f v", [1, 2, 3]),
         "XTRIM s MAXLEN ~ 1", 2,
@@ -123,7 +123,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "DBSIZE", 0,
     ),
     case(
-        "RENAMENX does not go over a key",
+        "RENAMENX does not replace an existing key",
         *ADDED,
         "XADD t 1-0 f v", "1-0",
         "RENAMENX s t", 0,
@@ -152,7 +152,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "SELECT 0", "OK",
     ),
     case(
-        "A key without expiry has none, a missing key has no such thing",
+        "TTL of a key without expiry is -1, that of a missing key -2",
         *ADDED,
         "TTL s", -1,
         "PTTL s", -1,
@@ -178,7 +178,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "EXISTS s", 0,
     ),
     case(
-        "RENAME takes the expiry along, and what it goes over loses its own",
+        "RENAME keeps the expiry, and the replaced key loses its own",
         *ADDED,
         "EXPIRE s 100", 1,
         "RENAME s t", "OK",
@@ -201,7 +201,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "TTL s", -1,
     ),
     case(
-        "EXPIRE is checked, and takes its conditions",
+        "EXPIRE checks its arguments and supports its conditions",
         *ADDED,
         "EXPIRE s x", NOT_INT,
         "EXPIRE s", wrong_arity("expire"),
@@ -240,7 +240,7 @@ READ = "XREADGROUP GROUP g c STREAMS {} >".format
         "PTTL s", -1,
     ),
     on_keys(
-        "KEYS and SCAN find what matches",
+        "KEYS and SCAN return the matching keys",
         *many("XADD key:{} 1-0 f v", range(5)),
         "XADD other 1-0 f v", "1-0",
         "KEYS oth*", ["other"],
@@ -286,7 +286,7 @@ def test_keys(subject: Subject, case: Case) -> None:
     case.play(subject)
 
 
-@on_each(on_keys("SCAN gives every key once, however small its steps",
+@on_each(on_keys("SCAN returns every key once, for any COUNT",
                  *many("XADD key:{} 1-0 f v", range(50))))  # fmt: skip
 def test_scan(subject: Subject, case: Case) -> None:
     case.play(subject)

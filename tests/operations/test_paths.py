@@ -1,8 +1,8 @@
-"""Each command answers alike, and leaves the same, on every path that can serve it.
+"""Each command returns the same reply, and has the same effect, on every path that serves it.
 
-A case is requests, the same in calls of the library, and the replies. It starts from the stream
-``s``: entries 1-0 to 6-0, of which 2-0 was deleted; group ``g`` gave 1-0 to 4-0 to ``ann``, and
-``bob`` claimed 3-0 of them. What is left is compared as DUMP and XINFO STREAM FULL.
+A case has requests, the same as calls of the library, and the replies. It starts from the stream
+``s``: entries 1-0 to 6-0, of which 2-0 was deleted; group ``g`` delivered 1-0 to 4-0 to ``ann``,
+and ``bob`` claimed 3-0 of them. The effect is compared by DUMP and XINFO STREAM FULL.
 """
 
 import os
@@ -63,12 +63,12 @@ class Case:
     requests: str
     """Separated by ``|``."""
     calls: str | None
-    """The same in calls of the library, where it has them; one call may do all requests."""
+    """The same as calls of the library, if it has them; one call may do all requests."""
     replies: list[Any]
 
 
 Outcome = tuple[list[Any], list[Any]]
-"""The replies of a case, and what it leaves."""
+"""The replies of a case, and the state after it."""
 Play = Callable[[Case], Outcome]
 
 
@@ -198,7 +198,7 @@ CASES = [
 
 
 def attempt(call: Callable[[], Any]) -> Any:
-    """Return what a call of the library returns, in the form of a reply."""
+    """Return the result of a call of the library in the form of a reply."""
     try:
         return in_resp(call())
     except KVStreamError as error:
@@ -206,7 +206,7 @@ def attempt(call: Callable[[], Any]) -> Any:
 
 
 def in_resp(value: Any) -> Any:
-    """Return what the library returns in the form of a reply."""
+    """Return a value of the library in the form of a reply."""
     if value is None or isinstance(value, Error | bytes):
         return value
     if isinstance(value, StreamID):
@@ -219,15 +219,15 @@ def in_resp(value: Any) -> Any:
     if isinstance(value, dict):
         return [[name, in_resp(entries)] for name, entries in value.items()] or None
     if hasattr(value, "fields"):
-        told = [] if getattr(value, "idle_ms", None) is None else [value.idle_ms, value.deliveries]
-        return [bytes(value.id), None if value.fields is None else list(value.flat), *told]
+        extra = [] if getattr(value, "idle_ms", None) is None else [value.idle_ms, value.deliveries]
+        return [bytes(value.id), None if value.fields is None else list(value.flat), *extra]
     if isinstance(value, list | tuple):
         return [in_resp(each) for each in value]
     return int(value)
 
 
 class Table:
-    """A path to a store of its own, here the table of commands."""
+    """A path to a store of its own; this one uses the table of commands."""
 
     def __init__(self, directory: Path) -> None:
         self.server = Server(directory, clock=ManualClock(NOW_MS))
@@ -236,25 +236,28 @@ class Table:
         self.begin()
 
     def begin(self) -> None:
-        """Make what the path needs."""
+        """Create what the path needs."""
 
-    def tell(self, *words: bytes) -> Any:
+    def command(self, *words: bytes) -> Any:
         reply = flatten(self.table.execute(list(words)))
         return Error(reply.line) if isinstance(reply, ErrorReply) else reply
 
     def run(self, requests: list[list[bytes]]) -> list[Any]:
         """Run the requests of a case."""
-        return [self.tell(*words) for words in requests]
+        return [self.command(*words) for words in requests]
 
     def play(self, case: Case) -> Outcome:
-        """Return the replies of a case, and what it leaves."""
-        self.tell(b"FLUSHALL")
+        """Return the replies of a case, and the state after it."""
+        self.command(b"FLUSHALL")
         for words in requests_of(SETUP):
-            assert not isinstance(self.tell(*words), Error)
+            assert not isinstance(self.command(*words), Error)
         replies = self.answers(case)
         assert self.server.engine.run(check) == []
         return replies, [
-            [self.tell(b"DUMP", key), self.tell(b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0")]
+            [
+                self.command(b"DUMP", key),
+                self.command(b"XINFO", b"STREAM", key, b"FULL", b"COUNT", b"0"),
+            ]
             for key in (b"s", b"t", b"u", b"k", b"w")
         ]
 
@@ -314,7 +317,7 @@ class InExec(OverServer):
 
 
 class InSteps(OverServer):
-    """Each command in as many steps as it can take, each reply in as many pages."""
+    """Each command in as many steps as possible, each reply in as many pages."""
 
     def begin(self) -> None:
         self.worker = Worker(self.server, 1)
@@ -330,7 +333,7 @@ class InSteps(OverServer):
 
 
 class InProcess(Table):
-    """redis-py on the open store; replies as its parser gives them."""
+    """redis-py on the open store; replies as its parser returns them."""
 
     def begin(self) -> None:
         self.client: Any = connect(self.store, protocol=2)
@@ -369,7 +372,7 @@ def in_plain(reply: Any) -> Any:
 
 
 def as_line(error: redis.ResponseError) -> bytes:
-    """Return an error of redis-py as it was sent: it takes the code ERR away."""
+    """Return an error of redis-py as the server sent it: redis-py removes the code ERR."""
     text = str(error).encode()
     return text if text.startswith((b"WRONGTYPE ", b"BUSYGROUP ")) else b"ERR " + text
 
@@ -379,7 +382,7 @@ STREAMS = ("LONG_LOADING", "LONG_READ", "FEW_STREAMS", "SHORT_STREAMS")
 
 @contextmanager
 def smallest_steps() -> Iterator[None]:
-    """Let everything that can be done in steps be done so, of one item each."""
+    """Run every incremental operation in steps of one item each."""
     names = ("LONG_ROWS", "LONG_KEYS", "LONG_NAMES", "STEP_ROWS", "STEP_KEYS", "STEP_NAMES")
     limits = (*names, "PACKED_TOGETHER", "SHORT_ROWS", "LOOK_ROWS", "STEP_ITEMS", *STREAMS)
     with ExitStack() as stack:
@@ -418,7 +421,7 @@ def path(request: pytest.FixtureRequest) -> Iterator[Table]:
 
 @pytest.fixture(scope="module")
 def table() -> Iterator[Play]:
-    """Plays a case by the table of commands, once for all other paths."""
+    """Play a case by the table of commands, once for all other paths."""
     with opened(Table) as path:
         outcomes: dict[str, Outcome] = {}
         yield (
@@ -439,13 +442,17 @@ def test_a_command_is_the_same_on_every_path(table: Play, path: Table, case: Cas
 
 def test_a_command_is_the_same_without_compiled_code() -> None:
     environment = {**os.environ, PURE_VARIABLE: "1"}
-    command = [sys.executable, "-c", "from tests.operations.test_paths import tell; tell()"]
+    command = [
+        sys.executable,
+        "-c",
+        "from tests.operations.test_paths import print_outcomes; print_outcomes()",
+    ]
     pure = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert pure.stdout.splitlines() == all_outcomes()
 
 
 def all_outcomes() -> list[str]:
-    """Return what every case comes to on the server, and sent as a burst."""
+    """Return the outcome of every case on the server, and sent as a burst."""
     found = []
     for kind in (OverServer, InBurst):
         with opened(kind) as path:
@@ -453,5 +460,5 @@ def all_outcomes() -> list[str]:
     return found
 
 
-def tell() -> None:
+def print_outcomes() -> None:
     print("\n".join(all_outcomes()))

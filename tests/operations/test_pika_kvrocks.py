@@ -1,6 +1,6 @@
-"""What went wrong in Pika and Kvrocks, the other streams on RocksDB: a case for each.
+"""Regression cases for the faults of Pika and Kvrocks, the other streams on RocksDB.
 
-The letters are of the list of faults that was found by reading; they are kept as a checklist.
+The letters refer to the list of faults found in their sources; they are kept as a checklist.
 """
 
 from tests.operations.cases import (
@@ -27,7 +27,7 @@ NOTHING = [0, None, None, None]
 
 @on_each(
     case(
-        "Pika a: the append, its trim and the counters of both are there together",
+        "Pika a: the append, its trim and the counters of both are committed together",
         *ADDED,
         "XADD s MAXLEN 2 4-0 f v", "4-0",
         "XINFO STREAM s",
@@ -46,13 +46,13 @@ NOTHING = [0, None, None, None]
         "XINFO STREAM s", Has(length=1, entries_added=5, max_deleted_entry_id="3-1"),
     ),
     case(
-        "Pika c: an ID that repeats in XDEL counts once, one that never was leaves no tombstone",
+        "Pika c: a repeated ID in XDEL counts once, an ID that never existed leaves no tombstone",
         *ADDED,
         "XDEL s 2-0 2-0 99-0", 1,
         "XINFO STREAM s", Has(length=2, max_deleted_entry_id="2-0"),
     ),
     case(
-        "Pika d: deleting the last entry leaves the first ID alone",
+        "Pika d: deleting the last entry does not change the first ID",
         *ADDED,
         "XDEL s 3-0", 1,
         "XINFO STREAM s", Has(recorded_first_entry_id="1-0", last_generated_id="3-0"),
@@ -67,7 +67,7 @@ NOTHING = [0, None, None, None]
         "XRANGE s - +", [e("9-0", "f", "v")],
     ),
     case(
-        "Pika f: trims go on from where the last one ended",
+        "Pika f: trims continue from where the last one ended",
         *many("XADD s {}-0 f v", range(1, 301)),
         *[step for n in range(1, 301, 7) for step in (f"XTRIM s MINID {n}", ANY)],
         "XINFO STREAM s", Has(recorded_first_entry_id="295-0", length=6),
@@ -81,7 +81,7 @@ NOTHING = [0, None, None, None]
         READ, None,
     ),
     newer(
-        "Pika j: with the clock behind, the sequence of the last ID goes on, with its carry",
+        "Pika j: with the clock behind, the sequence of the last ID continues, with its carry",
         "XADD s * f v", f"{NOW}-0",
         wait(-5),
         "XADD s * f v", f"{NOW}-1",
@@ -91,7 +91,7 @@ NOTHING = [0, None, None, None]
         "XADD s * f v", f"{NOW + 1}-1",
     ),
     case(
-        "Pika k, l: groups and consumers that were removed and made again start from nothing",
+        "Pika k, l: recreated groups and consumers start empty",
         *GROUP,
         *[
             step
@@ -115,7 +115,7 @@ NOTHING = [0, None, None, None]
         "XPENDING s g - + 9", [[f"{n}-0", "c", 3, 1] for n in (1, 2, 3)],
     ),
     case(
-        "Kvrocks: destroying a group leaves entries and groups whose names begin like it",
+        "Kvrocks: destroying a group leaves entries and groups whose names start with its name",
         *GROUP,
         "XGROUP CREATE s g1 0", "OK",
         "XGROUP CREATE s gg 0", "OK",
@@ -143,7 +143,7 @@ NOTHING = [0, None, None, None]
         "XINFO GROUPS s2", [],
     ),
     case(
-        "Kvrocks: an ID that repeats in XACK counts once, and no counter goes below 0",
+        "Kvrocks: a repeated ID in XACK counts once, and no counter becomes negative",
         *GROUP,
         READ, ANY,
         "XACK s g 1-0 1-0 1-0", 1,
@@ -154,7 +154,7 @@ NOTHING = [0, None, None, None]
         "XINFO GROUPS s", [Has(pending=0)],
     ),
     case(
-        "Kvrocks: claiming from oneself counts nothing twice",
+        "Kvrocks: claiming one's own entries counts nothing twice",
         *GROUP,
         READ, ANY,
         "XCLAIM s g c 0 1-0 2-0", ANY,
@@ -164,7 +164,7 @@ NOTHING = [0, None, None, None]
         "XPENDING s g", NOTHING,
     ),
     case(
-        "Kvrocks: claiming many from one owner takes each from it",
+        "Kvrocks: claiming many entries of one owner takes each from it",
         *GROUP,
         READ, ANY,
         "XCLAIM s g d 0 1-0 2-0 3-0", ANY,
@@ -182,7 +182,7 @@ NOTHING = [0, None, None, None]
         "XTRIM s MAXLEN 1", 0,
     ),
     case(
-        "Kvrocks: claiming a message that is gone takes it from the pending list",
+        "Kvrocks: claiming a deleted message removes it from the pending list",
         *GROUP,
         READ, ANY,
         "XDEL s 1-0 2-0", 2,
@@ -206,7 +206,7 @@ NOTHING = [0, None, None, None]
         HISTORY, [["s", [e("1-0", "f", "v"), ["2-0", None], e("3-0", "f", "v")]]],
     ),
     case(
-        "Kvrocks: XSETID makes no key",
+        "Kvrocks: XSETID creates no key",
         "XSETID s 1-1", ANY,
         "EXISTS s", 0,
     ),

@@ -32,7 +32,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
 
 @on_each(
     case(
-        "- and + are the whole stream, bounds are within the range",
+        "- and + are the whole stream, and bounds are inclusive",
         *ADDED,
         "XRANGE s - +", some("1-1", "1-5", "2-0", "3-3", "5-0"),
         "XRANGE s 1-5 3-3", some("1-5", "2-0", "3-3"),
@@ -41,7 +41,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XRANGE s 3 2", [],
     ),
     case(
-        "An incomplete ID is the start of its millisecond in a start, the end of it in an end",
+        "An incomplete start ID is the start of its millisecond, an incomplete end ID its end",
         *ADDED,
         "XRANGE s 1 1", some("1-1", "1-5"),
         "XRANGE s 2 3", some("2-0", "3-3"),
@@ -49,7 +49,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XREVRANGE s 1 -", some("1-5", "1-1"),
     ),
     case(
-        "XREVRANGE takes the end first and is the exact reverse",
+        "XREVRANGE takes the end first and returns the exact reverse",
         *ADDED,
         "XREVRANGE s + -", some("5-0", "3-3", "2-0", "1-5", "1-1"),
         "XREVRANGE s 3-3 1-5", some("3-3", "2-0", "1-5"),
@@ -69,7 +69,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XRANGE s (5 (6", some(),
     ),
     case(
-        "( does not go with - or +, nor beyond the ends",
+        "( is invalid with - or +, and beyond the ends",
         *ADDED,
         "XRANGE s (- +", INVALID_ID,
         "XRANGE s - (+", INVALID_ID,
@@ -79,7 +79,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         f"XREVRANGE s + ({MAX}-{MAX}", START,
     ),
     case(
-        "COUNT bounds the answer; 0 and less give a null where the key exists",
+        "COUNT limits the reply; 0 and less return null if the key exists",
         *ADDED,
         "XRANGE s - + COUNT 2", some("1-1", "1-5"),
         "XRANGE s - + COUNT 99", some("1-1", "1-5", "2-0", "3-3", "5-0"),
@@ -96,7 +96,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XLEN s", 0,
     ),
     case(
-        "What a range is told is checked, before the key is looked up",
+        "Ranges check their arguments before they look up the key",
         "XRANGE s bad +", INVALID_ID,
         "XRANGE s - bad", INVALID_ID,
         "XRANGE s - + COUNT", SYNTAX,
@@ -115,7 +115,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XLEN s", 3,
     ),
     case(
-        "XDEL counts what it deleted, each entry once, and passes over the rest",
+        "XDEL counts the deleted entries, each once, and skips the rest",
         *ADDED,
         "XDEL s 1-1 9-9 1-1 1-1 4-4", 1,
         "XLEN s", 4,
@@ -132,7 +132,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XDEL s", wrong_arity("xdel"),
     ),
     case(
-        "max-deleted-entry-id is the greatest ID ever deleted, of those that were there",
+        "max-deleted-entry-id is the greatest ID of all deleted entries that existed",
         *ADDED,
         "XDEL s 9-9", 0,
         "XINFO STREAM s", Has(max_deleted_entry_id="0-0"),
@@ -154,7 +154,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XINFO STREAM s", Has(recorded_first_entry_id="0-0", length=0, first_entry=None),
     ),
     case(
-        "Deleting the last entry leaves the first ID and the last generated one",
+        "Deleting the last entry does not change the first ID and the last generated one",
         *ADDED,
         "XDEL s 5-0", 1,
         "XINFO STREAM s",
@@ -164,7 +164,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         ),
     ),
     case(
-        "Entries deleted out of order leave the right first one",
+        "Deleting entries out of order leaves the right first entry",
         *ADDED,
         "XDEL s 1-5 1-1", 2,
         "XINFO STREAM s", Has(recorded_first_entry_id="2-0", first_entry=e("2-0", "f", "v")),
@@ -183,7 +183,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         Has(length=1, last_generated_id="5-1", max_deleted_entry_id="5-0", entries_added=6),
     ),
     case(
-        "XSETID needs a key and makes none",
+        "XSETID needs an existing key",
         "XSETID s 1-1", NO_KEY,
         "EXISTS s", 0,
     ),
@@ -226,7 +226,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XADD s 1-0 f v", "1-0",
     ),
     case(
-        "What was trimmed stays gone when the last ID goes back below it and comes again",
+        "Trimmed entries stay deleted when the last ID moves back below them and up again",
         *ADDED,
         "XTRIM s MAXLEN 0", 5,
         "XSETID s 0-0", "OK",
@@ -241,7 +241,7 @@ ADDED = many("XADD s {} f v", ["1-1", "1-5", "2-0", "3-3", "5-0"])  # type: igno
         "XLEN s", 2,
     ),
     case(
-        "XSETID reads its options before it looks for the key",
+        "XSETID parses its options before it looks up the key",
         "XSETID s 1-1 0", SYNTAX,
         "XSETID s bad", INVALID_ID,
         "XSETID s -", INVALID_ID,

@@ -34,7 +34,7 @@ def other_command(option: str) -> object:
 
 @on_each(
     case(
-        "A read gives what is above the ID",
+        "A read returns the entries above the ID",
         *ADDED,
         "XREAD STREAMS s 0", [["s", [ONE, TWO, THREE]]],
         "XREAD STREAMS s 0-0", [["s", [ONE, TWO, THREE]]],
@@ -44,7 +44,7 @@ def other_command(option: str) -> object:
         "XREAD COUNT 1 STREAMS s 1", [["s", [TWO]]],
     ),
     case(
-        "Nothing new is a null, never an empty array",
+        "Without new entries the reply is null, never an empty array",
         "XREAD STREAMS s 0", None,
         *ADDED,
         "XREAD STREAMS s 3", None,
@@ -53,7 +53,7 @@ def other_command(option: str) -> object:
         "XREAD STREAMS missing other 0 0", None,
     ),
     case(
-        "A stream whose entries were all deleted has nothing, whatever its last ID",
+        "A stream whose entries were all deleted returns nothing, at any last ID",
         *ADDED,
         "XDEL s 2-0 3-0", 2,
         "XREAD STREAMS s 1", None,
@@ -81,7 +81,7 @@ def other_command(option: str) -> object:
         "XREAD COUNT -5 STREAMS s 1", [["s", [TWO, THREE]]],
     ),
     case(
-        "$ is the last ID, so that nothing is new",
+        "$ is the last ID, so there is nothing new",
         *ADDED,
         "XREAD STREAMS s $", None,
         "XREAD STREAMS missing $", None,
@@ -96,7 +96,7 @@ def other_command(option: str) -> object:
         "XREAD STREAMS s 9-0", [["s", [e("9-1", "f", "v")]]],
     ),
     newer(
-        "+ is the last entry, only that one whatever the COUNT",
+        "+ is the last entry, and only that one, for any COUNT",
         *ADDED,
         "XREAD STREAMS s +", [["s", [THREE]]],
         "XREAD COUNT 3 STREAMS s +", [["s", [THREE]]],
@@ -111,13 +111,13 @@ def other_command(option: str) -> object:
         "XREAD STREAMS s +", None,
     ),
     newer(
-        "+ is the last entry that lives where a later one was deleted",
+        "+ is the last live entry if a later one was deleted",
         *ADDED,
         "XDEL s 3-0", 1,
         "XREAD STREAMS s +", [["s", [TWO]]],
     ),
     case(
-        "What XREAD is told is checked",
+        "XREAD checks its arguments",
         *ADDED,
         "XREAD STREAMS s >", NEW_ONLY,
         "XREAD STREAMS s bad", INVALID_ID,

@@ -43,7 +43,7 @@ def no_group(key: str, group: str) -> Error:
 
 @on_each(
     case(
-        "> gives what the group has not seen, and makes it pending to the reader",
+        "> returns the entries new to the group and makes them pending for the reader",
         *ADDED,
         "XREADGROUP GROUP g c COUNT 2 STREAMS s >", [["s", [ONE, TWO]]],
         "XINFO GROUPS s", [Has(last_delivered_id="2-0", pending=2, entries_read=2, lag=1)],
@@ -61,7 +61,7 @@ def no_group(key: str, group: str) -> Error:
         "XPENDING s g - + 1", [["1-0", "c", 70, 1]],
     ),
     case(
-        "NOACK makes nothing pending but moves the group on",
+        "NOACK makes nothing pending but moves the group forward",
         *ADDED,
         "XREADGROUP GROUP g c NOACK COUNT 2 STREAMS s >", [["s", [ONE, TWO]]],
         "XINFO GROUPS s", [Has(last_delivered_id="2-0", pending=0, entries_read=2, consumers=1)],
@@ -79,7 +79,7 @@ def no_group(key: str, group: str) -> Error:
         "XPENDING s g", [5, "1-0", "5-0", [["d", "5"]]],
     ),
     newer(
-        "Its count starts anew with the new reader",
+        "The new reader starts a new count",
         *ADDED,
         READ("c"), ANY,
         HISTORY("c"), ANY,
@@ -90,7 +90,7 @@ def no_group(key: str, group: str) -> Error:
         "XPENDING s g 1 1 1", [["1-0", "d", 0, 1]],
     ),
     case(
-        "Any other ID is the history of this consumer alone, above the ID, in order",
+        "Any other ID returns the history of this consumer above the ID, in order",
         *ADDED,
         "XREADGROUP GROUP g c COUNT 2 STREAMS s >", ANY,
         READ("d"), ANY,
@@ -134,14 +134,14 @@ def no_group(key: str, group: str) -> Error:
         [["1-0", "c", 30, 2], ["2-0", "c", 130, 1], ["3-0", "c", 30, 2]],
     ),
     case(
-        "NOACK and COUNT in a history: COUNT bounds it, NOACK is ignored",
+        "In a history COUNT limits the reply, and NOACK is ignored",
         *ADDED,
         READ("c"), ANY,
         "XREADGROUP GROUP g c NOACK COUNT 2 STREAMS s 0", [["s", [ONE, TWO]]],
         "XPENDING s g", [3, "1-0", "3-0", [["c", "3"]]],
     ),
     newer(
-        "Any XREADGROUP makes the consumer and is seen; active is one that got something",
+        "Any XREADGROUP creates the consumer and updates seen; only a delivery updates active",
         *ADDED,
         "XGROUP CREATE s h $", "OK",
         "XREADGROUP GROUP h empty STREAMS s >", None,
@@ -158,7 +158,7 @@ def no_group(key: str, group: str) -> Error:
         ],
     ),
     newer(
-        "Reading its history makes a consumer seen, not active",
+        "Reading its history updates seen of a consumer, not active",
         *ADDED,
         READ("c"), ANY,
         wait(100),
@@ -167,7 +167,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", idle=10, inactive=110)],
     ),
     newer(
-        "NOACK makes a consumer seen, not active",
+        "NOACK updates seen of a consumer, not active",
         *ADDED,
         "XREADGROUP GROUP g c NOACK STREAMS s >", ANY,
         wait(10),
@@ -195,7 +195,7 @@ def no_group(key: str, group: str) -> Error:
         "EXISTS missing", 0,
     ),
     case(
-        "What XREADGROUP is told is checked",
+        "XREADGROUP checks its arguments",
         *ADDED,
         "XREADGROUP GROUP g c STREAMS s $", meaningless("$"),
         "XREADGROUP GROUP g c COUNT 1 STREAMS s", UNBALANCED,
@@ -207,12 +207,12 @@ def no_group(key: str, group: str) -> Error:
         "XREADGROUP GROUP g c FOO STREAMS s >", SYNTAX,
     ),
     newer(
-        "+ has no meaning for a group",
+        "+ is invalid for a group",
         *ADDED,
         "XREADGROUP GROUP g c STREAMS s +", meaningless("+"),
     ),
     case(
-        "XACK counts what was pending, each ID once, and removes it everywhere",
+        "XACK counts the pending entries, each ID once, and removes them everywhere",
         *ADDED,
         READ("c"), ANY,
         "XACK s g 1-0 1-0 9-9", 1,
@@ -224,7 +224,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", pending=0)],
     ),
     case(
-        "XACK of an entry that was deleted removes it from what is pending",
+        "XACK of a deleted entry removes it from the pending list",
         *ADDED,
         READ("c"), ANY,
         "XDEL s 2-0", 1,
@@ -240,7 +240,7 @@ def no_group(key: str, group: str) -> Error:
         "XACK s g", wrong_arity("xack"),
     ),
     case(
-        "XACK of nothing is 0",
+        "XACK of unknown IDs returns 0",
         *ADDED,
         "XACK missing g 1-0", 0,
         "XACK s nog 1-0", 0,
@@ -248,7 +248,7 @@ def no_group(key: str, group: str) -> Error:
         "XACK s g 1-0", 0,
     ),
     case(
-        "Groups of one stream know nothing of each other",
+        "Groups of one stream are independent",
         *ADDED,
         "XGROUP CREATE s h 2", "OK",
         READ("c"), [["s", [ONE, TWO, THREE]]],

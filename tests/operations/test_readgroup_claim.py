@@ -23,13 +23,13 @@ NOT_IDLE = err("min-idle-time is not an integer or out of range")
 
 
 def claimed(id: int, idle: int, count: int) -> list[object]:
-    """Return an entry as a CLAIM read answers it; idle 0 and count 0 where it is new."""
+    """Return an entry as a CLAIM read returns it; idle 0 and count 0 for new ones."""
     return [f"{id}-0", ["f", "v"], idle, count]
 
 
 @on_each(
     newer(
-        "What has waited long enough comes first, then what is new, all with four items",
+        "Idle entries come first, then new ones, all with four items",
         *ADDED,
         READ("c", 2), ANY,
         wait(100),
@@ -41,7 +41,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         [Has(name="c", pending=0), Has(name="d", pending=4, idle=0, inactive=0)],
     ),
     newer(
-        "What has not waited long enough stays where it is",
+        "Entries that are not idle long enough stay with their owner",
         *ADDED,
         READ("c", 2), ANY,
         wait(99),
@@ -52,7 +52,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         CLAIM("d", 100), [["s", [claimed(1, 100, 1), claimed(2, 100, 1)]]],
     ),
     newer(
-        "The longest idle comes first, whatever its ID",
+        "The longest idle entry comes first, at any ID",
         *ADDED,
         READ("c", 4), ANY,
         wait(10),
@@ -74,7 +74,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XINFO GROUPS s", [Has(last_delivered_id="3-0", entries_read=3)],
     ),
     newer(
-        "Claimed alone: the group's position does not move",
+        "If entries are only claimed, the group's position does not move",
         *ADDED,
         READ("c", 4), ANY,
         wait(5),
@@ -82,7 +82,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XINFO GROUPS s", [Has(last_delivered_id="4-0", entries_read=4, lag=0)],
     ),
     newer(
-        "A consumer may claim what it has itself, counted again",
+        "A consumer may claim its own entries, and the count grows",
         *ADDED,
         READ("c", 1), ANY,
         wait(7),
@@ -92,7 +92,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XPENDING s g", [1, "1-0", "1-0", [["c", "1"]]],
     ),
     newer(
-        "Pending entries whose message is gone are passed over, stay, and use up no COUNT",
+        "Pending entries of deleted messages are skipped, stay pending, and do not count for COUNT",
         *ADDED,
         READ("c", 3), ANY,
         "XDEL s 1-0 2-0", 2,
@@ -103,7 +103,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         CLAIM("d", 0), None,
     ),
     newer(
-        "NOACK is for the new ones: the claimed stay pending, with the claimer",
+        "NOACK applies to new entries: claimed ones stay pending for the claimer",
         *ADDED,
         READ("c", 1), ANY,
         wait(5),
@@ -154,7 +154,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XINFO CONSUMERS s g", [],
     ),
     newer(
-        "MAXCOUNT bounds all streams together, in the caller's order",
+        "MAXCOUNT limits all streams together, in the caller's order",
         *ADDED,
         "XADD t 1-0 f v", "1-0",
         "XREAD MAXCOUNT 3 STREAMS s t 0 0", [["s", [e(f"{n}-0", "f", "v") for n in (1, 2, 3)]]],
@@ -164,7 +164,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XREAD MAXCOUNT 1 STREAMS missing t s 0 0 0", [["t", [e("1-0", "f", "v")]]],
     ),
     newer(
-        "What MAXCOUNT leaves out is neither delivered nor pending",
+        "Entries beyond MAXCOUNT are neither delivered nor pending",
         *ADDED,
         "XADD t 1-0 f v", "1-0",
         "XGROUP CREATE t g 0", "OK",
@@ -189,7 +189,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         "XREADGROUP GROUP g d MAXCOUNT 1 CLAIM 0 STREAMS s >", [["s", [claimed(1, 0, 2)]]],
     ),
     newer(
-        "MAXSIZE lets one entry through however large it is, and stops once it is reached",
+        "MAXSIZE admits a first entry of any size, and stops once it is reached",
         *[step for n in (1, 2, 3) for step in (["XADD", "s", n, "f", "v" * 1000], ANY)],
         "XADD t 1-0 f v", "1-0",
         "XREAD MAXSIZE 1 STREAMS s t 0 0", [["s", [e("1-0", "f", "v" * 1000)]]],
@@ -219,7 +219,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         [["s", [claimed(1, 5, 2), claimed(2, 0, 0)]]],
     ),
     newer(
-        "Once MAXCOUNT is reached the other streams are not looked at: no consumer, no history",
+        "Once MAXCOUNT is reached the other streams are not read: no consumer, no history",
         *ADDED,
         "XADD t 1-0 f v", "1-0",
         "XGROUP CREATE t g 0", "OK",
@@ -230,7 +230,7 @@ def claimed(id: int, idle: int, count: int) -> list[object]:
         [["t", []], ["s", [e("3-0", "f", "v")]]],
     ),
     newer(
-        "What MAXSIZE leaves out is neither delivered nor pending, in histories too",
+        "Entries beyond MAXSIZE are neither delivered nor pending, in histories too",
         *[step for n in (1, 2, 3) for step in (["XADD", "s", n, "f", "v" * 1000], ANY)],
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c MAXSIZE 1500 STREAMS s >",

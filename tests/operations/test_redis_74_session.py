@@ -1,4 +1,4 @@
-"""One session as a real server of the 7.4 line answered it, command by command."""
+"""One session with the replies of a real server of the 7.4 line, command by command."""
 
 from tests.operations.cases import (
     ANY,
@@ -139,7 +139,7 @@ UNNAMED = no_group("No such key 's' or consumer group 'nog'")
         "TYPE s", "stream",
     ),
     newer(
-        "Its times: idle since it was seen, inactive since it was given something",
+        "Idle is the time since it was seen, inactive the time since a delivery",
         "XADD s 1-1 a b", "1-1",
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c STREAMS s >", [["s", [ENTRY]]],

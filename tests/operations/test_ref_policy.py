@@ -46,7 +46,7 @@ EMPTY = [0, None, None, None]
         "XLEN s", 2,
     ),
     newer(
-        "KEEPREF, the default, leaves what is pending",
+        "KEEPREF, the default, leaves pending entries",
         *BOTH_READ,
         "XDELEX s IDS 1 1-0", [1],
         "XDELEX s KEEPREF IDS 1 2-0", [1],
@@ -54,7 +54,7 @@ EMPTY = [0, None, None, None]
         "XREADGROUP GROUP g c STREAMS s 0", [["s", [["1-0", None], ["2-0", None], THREE]]],
     ),
     newer(
-        "DELREF clears it from every group",
+        "DELREF removes the entry from every group",
         *BOTH_READ,
         "XDELEX s DELREF IDS 2 1-0 3-0", [1, 1],
         "XPENDING s g", [1, "2-0", "2-0", [["c", "1"]]],
@@ -62,7 +62,7 @@ EMPTY = [0, None, None, None]
         "XINFO CONSUMERS s g", [Has(name="c", pending=1)],
     ),
     newer(
-        "DELREF clears what is pending of a message that is gone, and answers -1",
+        "DELREF removes the pending entry of a deleted message and returns -1",
         *BOTH_READ,
         "XDEL s 1-0", 1,
         "XDELEX s DELREF IDS 1 1-0", [-1],
@@ -70,7 +70,7 @@ EMPTY = [0, None, None, None]
         "XPENDING s h", [2, "2-0", "3-0", [["c", "2"]]],
     ),
     newer(
-        "ACKED deletes only what every group has read and acknowledged",
+        "ACKED deletes only entries that every group has read and acknowledged",
         *GROUPS,
         G_READ, ANY,
         "XDELEX s ACKED IDS 1 1-0", [2],
@@ -89,7 +89,7 @@ EMPTY = [0, None, None, None]
         "XLEN s", 1,
     ),
     newer(
-        "ACKED takes an entry as read from where the group was made or set",
+        "ACKED counts an entry as read if the group was created or set above it",
         *ADDED,
         "XGROUP CREATE s g 2", "OK",
         "XDELEX s ACKED IDS 3 1-0 2-0 3-0", [1, 1, 2],
@@ -107,7 +107,7 @@ EMPTY = [0, None, None, None]
         "XPENDING s g", [2, "2-0", "3-0", [["c", "2"]]],
     ),
     newer(
-        "What XDELEX is told is checked; the IDs of a missing key are not",
+        "XDELEX checks its arguments, but not the IDs for a missing key",
         *ADDED,
         "XDELEX s IDS 0 1-0", POSITIVE,
         "XDELEX s IDS -1 1-0", POSITIVE,
@@ -126,12 +126,12 @@ EMPTY = [0, None, None, None]
         "XLEN s", 1,
     ),
     newer(
-        "A policy alone needs its IDs",
+        "A policy needs its IDs",
         *ADDED,
         ["XACKDEL", "s", "g", "KEEPREF", "IDS", "1"], MISMATCH,
     ),
     newer(
-        "XACKDEL acknowledges and deletes; what is not pending is -1 and stays",
+        "XACKDEL acknowledges and deletes; entries that are not pending return -1 and stay",
         *GROUPS,
         "XREADGROUP GROUP g c COUNT 2 STREAMS s >", ANY,
         "XACKDEL s g IDS 3 1-0 3-0 9-9", [1, -1, -1],
@@ -142,7 +142,7 @@ EMPTY = [0, None, None, None]
         "XINFO STREAM s", Has(max_deleted_entry_id="2-0"),
     ),
     newer(
-        "XACKDEL takes more than eight IDs",
+        "XACKDEL accepts more than eight IDs",
         *many("XADD s {}-0 f v", range(1, 21)),
         "XGROUP CREATE s g 0", "OK",
         G_READ, ANY,
@@ -160,7 +160,7 @@ EMPTY = [0, None, None, None]
         "XRANGE s - +", [THREE],
     ),
     newer(
-        "XACKDEL ACKED acknowledges in any case, and deletes when nobody else is waiting",
+        "XACKDEL ACKED always acknowledges, and deletes if no other group needs the entry",
         *GROUPS,
         G_READ, ANY,
         "XACKDEL s g ACKED IDS 1 1-0", [2],
@@ -188,7 +188,7 @@ EMPTY = [0, None, None, None]
         "XLEN s", 3,
     ),
     newer(
-        "What XACKDEL is told is checked before anything is done",
+        "XACKDEL checks its arguments before it changes anything",
         *BOTH_READ,
         "XACKDEL s g IDS 0 1-0", POSITIVE,
         "XACKDEL s g IDS 3 1-0 2-0", MISMATCH,
@@ -200,7 +200,7 @@ EMPTY = [0, None, None, None]
         "XPENDING s g", [3, "1-0", "3-0", [["c", "3"]]],
     ),
     newer(
-        "XADD trims with DELREF: what it removes is pending no more",
+        "XADD trims with DELREF: trimmed entries are no longer pending",
         *BOTH_READ,
         "XADD s MAXLEN 2 DELREF 4-0 f v", "4-0",
         "XRANGE s - +", [THREE, e("4-0", "f", "v")],
@@ -208,7 +208,7 @@ EMPTY = [0, None, None, None]
         "XPENDING s h", [1, "3-0", "3-0", [["c", "1"]]],
     ),
     newer(
-        "XADD trims with ACKED: what is still wanted stays, though there is too much",
+        "XADD trims with ACKED: entries still needed stay, even above the limit",
         *BOTH_READ,
         "XADD s MAXLEN = 1 ACKED 4-0 f v", "4-0",
         "XLEN s", 4,
@@ -219,14 +219,14 @@ EMPTY = [0, None, None, None]
         "XPENDING s h", [1, "2-0", "2-0", [["c", "1"]]],
     ),
     newer(
-        "KEEPREF is what a trim does anyhow",
+        "KEEPREF is the default of a trim",
         *BOTH_READ,
         "XTRIM s MAXLEN 1 KEEPREF", 2,
         "XPENDING s g", [3, "1-0", "3-0", [["c", "3"]]],
         "XTRIM s KEEPREF MAXLEN 0", 1,
     ),
     newer(
-        "XTRIM ACKED counts what went and stops at the threshold",
+        "XTRIM ACKED counts the deleted entries and stops at the threshold",
         *GROUPS,
         "XGROUP DESTROY s h", 1,
         "XREADGROUP GROUP g c NOACK COUNT 2 STREAMS s >", ANY,
@@ -242,7 +242,7 @@ EMPTY = [0, None, None, None]
         "XRANGE s - +", [THREE],
     ),
     newer(
-        "~ with ACKED or DELREF goes entry by entry, as far as it should",
+        "~ with ACKED or DELREF deletes entry by entry, up to the exact threshold",
         "CONFIG SET stream-node-max-entries 2", "OK",
         *many("XADD s {}-0 f v", [1, 2, 3, 4, 5, 6]),
         "XGROUP CREATE s g 0", "OK",
@@ -257,7 +257,7 @@ EMPTY = [0, None, None, None]
         "XINFO STREAM s", Has(radix_tree_keys=1, length=1),
     ),
     newer(
-        "~ with ACKED trims what four groups have done with",
+        "~ with ACKED trims entries that four groups have acknowledged",
         *many("XADD s {}-0 f v", range(1, 201)),
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c NOACK COUNT 200 STREAMS s >", ANY,
@@ -265,7 +265,7 @@ EMPTY = [0, None, None, None]
         "XLEN s", 100,
     ),
     newer(
-        "ACKED stops behind the node in which the bound falls, though it has not taken enough",
+        "ACKED stops after the node of the threshold, even if it has deleted too few",
         "CONFIG SET stream-node-max-entries 2", "OK",
         *many("XADD s {}-0 f v", [1, 2, 3, 4, 5]),
         "XGROUP CREATE s g 0", "OK",
@@ -285,7 +285,7 @@ EMPTY = [0, None, None, None]
         "XLEN s", 2,
     ),
     newer(
-        "A policy is given once; twice is an error of the ID, or of the syntax",
+        "A policy is given once; a second one is an invalid ID or a syntax error",
         *ADDED,
         "XADD s KEEPREF ACKED 4-0 f v", INVALID_ID,
         "XTRIM s MAXLEN 1 KEEPREF KEEPREF", SYNTAX,

@@ -1,4 +1,4 @@
-"""Plain strings: SET and its options, GET and its kind, counting, and keys of the other type."""
+"""Plain strings: SET and its options, GET and its variants, counters, and wrong types of keys."""
 
 from tests.operations.cases import (
     ANY,
@@ -56,7 +56,7 @@ def bad_time(command: str) -> object:
         "GET k", "3",
     ),
     case(
-        "SET GET answers what was there, set or not",
+        "SET GET returns the old value, whether it sets a new one or not",
         "SET k 1 GET", None,
         "SET k 2 GET", "1",
         "SET k 3 GET NX", "2",
@@ -67,7 +67,7 @@ def bad_time(command: str) -> object:
         "GET l", "1",
     ),
     case(
-        "SET takes an expiry in four ways, keeps one, or takes it away",
+        "SET sets an expiry in four ways, keeps it, or removes it",
         "SET k v EX 100", "OK",
         "TTL k", 100,
         "SET k w", "OK",
@@ -90,7 +90,7 @@ def bad_time(command: str) -> object:
         "EXISTS new", 0,
     ),
     case(
-        "SET refuses options that do not go together",
+        "SET refuses conflicting options",
         "SET k v EX", SYNTAX,
         "SET k v EX 1 PX 1", SYNTAX,
         "SET k v EX 1 KEEPTTL", SYNTAX,
@@ -159,7 +159,7 @@ def bad_time(command: str) -> object:
         "GETEX k NX", SYNTAX,
     ),
     case(
-        "Counting goes over the whole range and not beyond it",
+        "Counters cover the whole range and refuse to overflow",
         "INCR n", 1,
         "INCRBY n 41", 42,
         "DECR n", 41,
@@ -178,7 +178,7 @@ def bad_time(command: str) -> object:
         "INCRBY n 1.0", NOT_INT,
     ),
     case(
-        "Only a number in its one form is counted up",
+        "Only a number in canonical form is incremented",
         *[step for text in ("", " 1", "1 ", "+1", "01", "-0", "1.0", "x", "9223372036854775808")
           for step in (["SET", "n", text], "OK", "INCR n", NOT_INT, "GET n", text)],
         "SET n -7 EX 100", "OK",
@@ -196,7 +196,7 @@ def bad_time(command: str) -> object:
         "TTL k", 100,
     ),
     ours(
-        "SET compares with what the key holds",
+        "SET compares with the value of the key",
         "SET k a IFEQ a", None,
         "SET k a IFNE b", "OK",
         "SET k b IFEQ a", "OK",
@@ -217,7 +217,7 @@ def bad_time(command: str) -> object:
         "SET s v IFDNE 0123456789abcdef", WRONGTYPE,
     ),
     ours(
-        "DIGEST is that of XXH3, and SET and DELEX compare by it",
+        "DIGEST uses XXH3, and SET and DELEX compare by it",
         "SET k foobar", "OK",
         "DIGEST k", "d78fda63144c5c84",
         "SET e v", "OK",
@@ -238,14 +238,14 @@ def bad_time(command: str) -> object:
         "DIGEST s", WRONGTYPE,
     ),
     ours(
-        "DELEX of a stream has no condition",
+        "DELEX of a stream takes no condition",
         "XADD s 1-0 f v", "1-0",
         "DELEX s IFNE v", err("Key should be of string type if conditions are specified"),
         "DELEX s FOO v", err("Key should be of string type if conditions are specified"),
         "DELEX s", 1,
     ),
     ours(
-        "DELEX gives a lock up only to whom it belongs",
+        "DELEX releases a lock only for its owner",
         "SET lock mine NX PX 30000", "OK",
         "DELEX lock IFEQ other", 0,
         "DELEX lock IFNE mine", 0,
@@ -362,7 +362,7 @@ def bad_time(command: str) -> object:
         "GET k", "1x",
     ),
     case(
-        "A stream refuses every command on strings but those that replace it",
+        "A stream refuses all string commands except those that replace it",
         "XADD s 1-0 f v", "1-0",
         "GET s", WRONGTYPE,
         "SET s v GET", WRONGTYPE,
@@ -383,7 +383,7 @@ def bad_time(command: str) -> object:
         "XLEN s", 1,
     ),
     case(
-        "SET over a stream leaves nothing of it",
+        "SET over a stream deletes that stream completely",
         "XADD s 1-0 f v", "1-0",
         "XGROUP CREATE s g 0", "OK",
         "XREADGROUP GROUP g c STREAMS s >", ANY,
@@ -405,7 +405,7 @@ def bad_time(command: str) -> object:
         "TTL t", 100,
     ),
     case(
-        "Whole-key commands do not care what kind a key is of",
+        "Whole-key commands accept keys of any type",
         "SET k v", "OK",
         "XADD s 1-0 f v", "1-0",
         "RENAME k l", "OK",
@@ -435,7 +435,7 @@ def bad_time(command: str) -> object:
         "GET k", "w",
     ),
     on_keys(
-        "KEYS and SCAN tell the kinds apart",
+        "KEYS and SCAN distinguish the types",
         "SET k v", "OK",
         "XADD s 1-0 f v", "1-0",
         "KEYS k", ["k"],

@@ -85,7 +85,7 @@ FILLED = (
         "EXISTS k", 0,
     ),
     on_keys(
-        "A database swapped with itself stays as it is",
+        "A database swapped with itself does not change",
         *FILLED,
         "SWAPDB 0 0", "OK",
         "GET k", "zero",

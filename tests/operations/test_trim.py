@@ -1,4 +1,4 @@
-"""XTRIM and the trims of XADD: what goes, what stays, and that ``~`` works on whole nodes."""
+"""XTRIM and the trims of XADD: which entries are deleted, and that ``~`` deletes whole nodes."""
 
 from tests.operations.cases import (
     INVALID_ID,
@@ -38,7 +38,7 @@ def adds(count: int) -> list[object]:
         "XTRIM s MAXLEN = 0", 3,
     ),
     case(
-        "MINID keeps the ID it names and all above it",
+        "MINID keeps the entry with its ID and all above it",
         *adds(5),
         "XTRIM s MINID 3", 2,
         "XTRIM s MINID = 3-0", 0,
@@ -59,9 +59,9 @@ def adds(count: int) -> list[object]:
         "XTRIM s MINID 3-5", 0,
         "XLEN s", 2,
     ),
-    case("A missing key has nothing to trim", "XTRIM s MAXLEN 0", 0, "EXISTS s", 0),
+    case("Trimming a missing key returns 0", "XTRIM s MAXLEN 0", 0, "EXISTS s", 0),
     case(
-        "~ removes whole nodes: 1000 entries in nodes of 100 come down to 600, then 500, then 400",
+        "~ removes whole nodes: 1000 entries in nodes of 100 become 600, then 500, then 400",
         *many("XADD s MAXLEN ~ 555 {}-0 f v", range(1, 1001)),
         "XLEN s", 600,
         "DEL s", 1,
@@ -74,7 +74,7 @@ def adds(count: int) -> list[object]:
         "XLEN s", 400,
     ),
     case(
-        "~ with LIMIT stops before a node that would go beyond it",
+        "~ with LIMIT stops before a node that would exceed it",
         NODES_OF(10), "OK",
         *adds(100),
         "XADD s MAXLEN ~ 55 LIMIT 30 101-0 f v", "101-0",
@@ -98,7 +98,7 @@ def adds(count: int) -> list[object]:
         "XLEN s", 90,
     ),
     case(
-        "LIMIT 0 is no limit, and none is given to = ",
+        "LIMIT 0 is no limit, and = takes none",
         NODES_OF(1), "OK",
         *adds(102),
         "XTRIM s MAXLEN = 101", 1,
@@ -136,7 +136,7 @@ def adds(count: int) -> list[object]:
         "XTRIM s MAXLEN ~ 0", 4,
     ),
     case(
-        "Deleted entries fill their node and count for nothing in LIMIT",
+        "Deleted entries fill their node but do not count for LIMIT",
         NODES_OF(3), "OK",
         *adds(3),
         "XDEL s 1-0 2-0", 2,
@@ -146,7 +146,7 @@ def adds(count: int) -> list[object]:
         "XRANGE s - +", [e("4-0", "f", "v")],
     ),
     case(
-        "The node size in force when an entry was added is what counts",
+        "The node size at the time of the append applies",
         NODES_OF(10), "OK",
         *adds(20),
         NODES_OF(100), "OK",
@@ -159,7 +159,7 @@ def adds(count: int) -> list[object]:
         "XINFO STREAM s", Has(length=23, radix_tree_keys=4),
     ),
     case(
-        "A node ends too when it would reach stream-node-max-bytes",
+        "A node also ends when it would reach stream-node-max-bytes",
         "CONFIG SET stream-node-max-bytes 60", "OK",
         *adds(12),
         "XINFO STREAM s", Has(length=12, radix_tree_keys=3),
@@ -181,7 +181,7 @@ def adds(count: int) -> list[object]:
         "XTRIM s MAXLEN ~ 1", 0,
     ),
     case(
-        "A trim makes no tombstone and leaves the last ID and the count of all",
+        "A trim makes no tombstone and does not change the last ID and entries-added",
         *adds(5),
         "XTRIM s MAXLEN 2", 3,
         "XADD s MAXLEN 1 6-0 f v", "6-0",
@@ -201,14 +201,14 @@ def adds(count: int) -> list[object]:
         "XINFO STREAM s", Has(recorded_first_entry_id="0-0", radix_tree_keys=0),
     ),
     newer(
-        "A node that a trim emptied is gone, also when its last entry had been deleted",
+        "A node emptied by a trim is removed, also if its last entry had been deleted",
         *adds(3),
         "XDEL s 3-0", 1,
         "XTRIM s MINID = 3-0", 2,
         "XINFO STREAM s", Has(length=0, radix_tree_keys=0),
     ),
     case(
-        "A stream that has used up its IDs is trimmed like any other",
+        "A stream without free IDs is trimmed like any other",
         *adds(1500),
         f"XADD s {MAX}-{MAX} f v", f"{MAX}-{MAX}",
         "XTRIM s MAXLEN 0", 1501,
@@ -218,7 +218,7 @@ def adds(count: int) -> list[object]:
         "XRANGE s - +", [e("5-1", "f", "v")],
     ),
     case(
-        "What XTRIM is told is checked, before the key is looked up",
+        "XTRIM checks its arguments before it looks up the key",
         "XTRIM s MAXLEN 3 foo", SYNTAX,
         "XTRIM s MAXLEN x", NOT_INT,
         "XTRIM s MAXLEN -1", err("The MAXLEN argument must be >= 0."),

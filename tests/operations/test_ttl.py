@@ -1,4 +1,4 @@
-"""TTL of KVSTREAM.ADD: at its end a message leaves the stream and the pending lists."""
+"""TTL of KVSTREAM.ADD: after it a message leaves the stream and the pending lists."""
 
 import pytest
 
@@ -31,7 +31,7 @@ def test_a_message_is_deleted_at_the_end_of_its_time(quiet: Store, clock: Manual
     assert values(quiet) == ["3"]
 
 
-def test_it_leaves_all_pending_lists_acknowledged_or_not(quiet: Store, clock: ManualClock) -> None:
+def test_an_expired_message_leaves_all_pending_lists(quiet: Store, clock: ManualClock) -> None:
     eid = ok(quiet, "KVSTREAM.ADD s TTL 10 n 1").decode()
     ok(quiet, "KVSTREAM.ADD s TTL 90 n 2")
     for group in ("g", "h"):
@@ -72,7 +72,7 @@ def test_a_message_whose_time_ended_before_it_was_added_is_not_added(
 
 
 @pytest.mark.parametrize("rule", ["DEAD graves", "DELIVERIES 3"])
-def test_a_pending_message_becomes_a_dead_letter_of_groups_that_have_such(
+def test_an_expired_pending_message_becomes_a_dead_letter_of_groups_with_dead_letters(
     quiet: Store, clock: ManualClock, rule: str
 ) -> None:
     key = "graves" if rule.startswith("DEAD") else "s:dead"
@@ -81,7 +81,7 @@ def test_a_pending_message_becomes_a_dead_letter_of_groups_that_have_such(
         ok(quiet, f"XGROUP CREATE s {group} 0")
         ok(quiet, f"XREADGROUP GROUP {group} c STREAMS s >")
     ok(quiet, f"KVSTREAM.POLICY SET s g {rule}")
-    ok(quiet, "KVSTREAM.ADD s TTL 10 n 2")  # which nobody reads
+    ok(quiet, "KVSTREAM.ADD s TTL 10 n 2")  # no group reads it
     clock.advance(10)
     step(quiet)
     [letter] = quiet.stream(key)
@@ -107,7 +107,7 @@ def test_a_message_waits_if_its_dead_letter_cannot_be_written(
     assert (values(quiet), values(quiet, "text")) == ([], ["1"])
 
 
-def test_a_message_deleted_before_is_not_missed(quiet: Store, clock: ManualClock) -> None:
+def test_a_message_may_be_deleted_before_its_time_ends(quiet: Store, clock: ManualClock) -> None:
     for n in range(5):
         ok(quiet, f"KVSTREAM.ADD s TTL 10 n {n}")
     ok(quiet, "XTRIM s MAXLEN 3")

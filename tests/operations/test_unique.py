@@ -1,4 +1,4 @@
-"""UNIQUE of KVSTREAM.ADD: a message that holds its ID keeps others out, as its rule says."""
+"""UNIQUE of KVSTREAM.ADD: a message that holds its ID keeps out others, by the rule of the add."""
 
 import pytest
 
@@ -23,7 +23,7 @@ def quiet(open_store: Stores) -> Store:
 def add(
     store: Store, n: int, rule: str = "SKIP", window: int = 0, options: str = "", id: str = "u"
 ) -> str:
-    """Add message ``n`` and return its ID or ticket, or that of the holder."""
+    """Add message ``n``; return its ID or ticket, or that of the holder."""
     reply = ok(store, f"KVSTREAM.ADD s {options} UNIQUE {id} WINDOW {window} {rule} n {n}")
     return str(reply.decode())
 
@@ -58,7 +58,7 @@ def test_an_id_is_held_until_the_message_is_acknowledged(quiet: Store) -> None:
     first = add(quiet, 1)
     assert add(quiet, 2) == first
     assert read(quiet) == [first]
-    assert add(quiet, 3) == first, "it is worked on"
+    assert add(quiet, 3) == first, "a consumer works on it"
     ack(quiet, first)
     second = add(quiet, 4)
     assert second != first
@@ -67,7 +67,7 @@ def test_an_id_is_held_until_the_message_is_acknowledged(quiet: Store) -> None:
     assert quiet.engine.catalog.queue_events.duplicates_skipped == 2
 
 
-def test_the_first_group_that_is_done_frees_the_id(quiet: Store) -> None:
+def test_the_first_acknowledging_group_frees_the_id(quiet: Store) -> None:
     first = add(quiet, 1)
     for group in ("g", "h"):
         assert read(quiet, group) == [first]
@@ -90,10 +90,10 @@ def test_a_message_given_back_still_holds_its_id(quiet: Store) -> None:
     ok(quiet, f"XNACK s g FAIL IDS 1 {first}")
     assert add(quiet, 2) == first
     ok(quiet, "XGROUP DESTROY s g")
-    assert add(quiet, 2) == first, "no group has read it any more"
+    assert add(quiet, 2) == first, "no group is left that has read it"
 
 
-def test_a_group_that_began_later_has_not_done_what_lies_before(quiet: Store) -> None:
+def test_entries_before_the_start_of_a_group_are_not_done_by_it(quiet: Store) -> None:
     first = add(quiet, 1)
     ok(quiet, "XGROUP CREATE s late $")
     assert add(quiet, 2) == first
@@ -103,7 +103,7 @@ def test_a_group_that_began_later_has_not_done_what_lies_before(quiet: Store) ->
     assert add(quiet, 3) != first
 
 
-def test_a_group_that_was_moved_on_is_done_with_what_it_skips(quiet: Store) -> None:
+def test_entries_that_a_moved_group_skips_are_done(quiet: Store) -> None:
     ok(quiet, "XGROUP CREATE s g 0 MKSTREAM")
     first = add(quiet, 1)
     ok(quiet, "XGROUP SETID s g $")
@@ -132,9 +132,7 @@ def test_a_dead_letter_frees_its_id(quiet: Store) -> None:
     assert add(quiet, 2) != first
 
 
-def test_rows_of_messages_that_are_done_are_removed_in_time(
-    quiet: Store, clock: ManualClock
-) -> None:
+def test_rows_of_done_messages_are_removed(quiet: Store, clock: ManualClock) -> None:
     for number in range(5):
         add(quiet, number, id=f"u{number}")
     ids = read(quiet, count=3)
@@ -144,7 +142,7 @@ def test_rows_of_messages_that_are_done_are_removed_in_time(
     assert rows(quiet) == [b"u2", b"u3", b"u4"]
     clock.advance(10 * unique.LOOK_MAX_MS)
     step(quiet)
-    assert add(quiet, 9, id="u2") == ids[2], "it is held however long it takes"
+    assert add(quiet, 9, id="u2") == ids[2], "the ID stays held until the acknowledgement"
     ok(quiet, "XTRIM s MAXLEN 0")
     clock.advance(unique.LOOK_MAX_MS)
     step(quiet)
@@ -154,7 +152,7 @@ def test_rows_of_messages_that_are_done_are_removed_in_time(
 # --- a window -----------------------------------------------------------------------------------
 
 
-def test_an_id_is_held_for_its_window_whatever_becomes_of_the_message(
+def test_a_window_holds_an_id_after_the_message_is_done_or_deleted(
     quiet: Store, clock: ManualClock
 ) -> None:
     first = add(quiet, 1, window=100)
@@ -171,7 +169,7 @@ def test_an_id_is_held_for_its_window_whatever_becomes_of_the_message(
     assert rows(quiet) == []
 
 
-def test_a_window_outlives_the_store_s_closing(open_store: Stores, clock: ManualClock) -> None:
+def test_a_window_survives_a_restart(open_store: Stores, clock: ManualClock) -> None:
     store = opened(open_store)
     first = add(store, 1, window=100)
     store.close()
@@ -213,7 +211,7 @@ def test_a_cancelled_message_frees_its_id(quiet: Store) -> None:
         assert rows(quiet) == []
 
 
-def test_a_cancelled_message_that_holds_no_more_frees_nothing(
+def test_cancelling_a_message_that_no_longer_holds_its_id_frees_nothing(
     quiet: Store, clock: ManualClock
 ) -> None:
     old = add(quiet, 1, window=5, options="DELAY 100")
@@ -226,7 +224,7 @@ def test_a_cancelled_message_that_holds_no_more_frees_nothing(
 # --- REPLACE, DEBOUNCE, AFTER -------------------------------------------------------------------
 
 
-def test_replace_takes_the_place_of_a_message_that_nobody_got(quiet: Store) -> None:
+def test_replace_replaces_a_message_that_is_not_delivered(quiet: Store) -> None:
     first = add(quiet, 1, "REPLACE")
     second = add(quiet, 2, "REPLACE")
     assert (second != first, values(quiet)) == (True, ["2"])
@@ -237,7 +235,7 @@ def test_replace_takes_the_place_of_a_message_that_nobody_got(quiet: Store) -> N
     assert values(quiet) == ["2", "4"]
 
 
-def test_replace_takes_the_place_of_a_delayed_message(quiet: Store, clock: ManualClock) -> None:
+def test_replace_replaces_a_delayed_message(quiet: Store, clock: ManualClock) -> None:
     first = add(quiet, 1, "REPLACE", options="DELAY 10")
     second = add(quiet, 2, "REPLACE", options="DELAY 30")
     assert first != second
@@ -251,7 +249,7 @@ def test_replace_takes_the_place_of_a_delayed_message(quiet: Store, clock: Manua
     assert (third, values(quiet)) == (third, [])
 
 
-def test_replace_within_a_window_leaves_what_was_done(quiet: Store) -> None:
+def test_replace_within_a_window_leaves_done_messages(quiet: Store) -> None:
     first = add(quiet, 1, "REPLACE", 1000)
     read(quiet)
     ack(quiet, first)
@@ -271,12 +269,12 @@ def test_debounce_moves_the_time_and_replaces_the_fields(quiet: Store, clock: Ma
     add(quiet, 5, "DEBOUNCE", 0, "DELAY 10")
     clock.advance(10)
     step(quiet)
-    assert values(quiet) == ["4", "5"], "a change after the message is not lost"
+    assert values(quiet) == ["4", "5"], "a change after the message is kept"
 
 
-def test_once_more_after_the_running_one_lets_one_wait(quiet: Store) -> None:
+def test_after_queues_one_message_behind_the_running_one(quiet: Store) -> None:
     first = add(quiet, 1, "AFTER")
-    assert add(quiet, 2, "AFTER") == first, "it will see the change"
+    assert add(quiet, 2, "AFTER") == first, "the waiting one will include the change"
     assert read(quiet) == [first]
     second = add(quiet, 3, "AFTER")
     assert second != first

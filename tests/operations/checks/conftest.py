@@ -9,7 +9,7 @@ from tests.operations.checks.seeding import NODE_ENTRIES, Rows, fill, small_tree
 
 @pytest.fixture
 def busy(open_store: Stores, clock: ManualClock) -> Store:
-    """A store with something of everything in it, and nodes of few entries."""
+    """A store with rows of every kind, and nodes of few entries."""
     store = open_store(stream_node_max_entries=NODE_ENTRIES)
     fill(store, clock)
     return store
@@ -17,7 +17,7 @@ def busy(open_store: Stores, clock: ManualClock) -> Store:
 
 @pytest.fixture
 def indexed(open_store: Stores, clock: ManualClock) -> Store:
-    """The same with a group that is indexed, since it had many runs for a while."""
+    """The same with an indexed group, which had many runs for a while."""
     store = open_store(stream_node_max_entries=NODE_ENTRIES)
     with small_trees():
         fill(store, clock)
@@ -27,6 +27,6 @@ def indexed(open_store: Stores, clock: ManualClock) -> Store:
 
 @pytest.fixture(params=["busy", "indexed"])
 def either(request: pytest.FixtureRequest) -> Store:
-    """The store in both forms of its group, one after the other."""
+    """The store with its group in both forms, one after the other."""
     store: Store = request.getfixturevalue(request.param)
     return store

@@ -1,4 +1,4 @@
-"""One row of each kind of a store, and the many ways in which its value may be wrong."""
+"""One row of each kind in a store, and mutants of its value."""
 
 import os
 import random
@@ -30,9 +30,9 @@ from kvstream.storage.batch import Family
 from tests.operations.checks.seeding import MESSAGES, METADATA, TREES, Rows
 
 FLIPS = 24
-"""Bits turned round in each value, one at a time."""
+"""The bits flipped in each value, one at a time."""
 SHARE = 1 if os.environ.get("KVSTREAM_MUTANTS") == "all" else 8
-"""Of each kind of row, one mutant in so many is tried."""
+"""One mutant in this many is tried for each kind of row."""
 _IID = Struct(">16sQQ")
 _OF_OTHER_TYPES: tuple[object, ...] = (
     *(0, -1, 1 << 63, 1.5, None, True, b"", b"x" * 40),
@@ -45,10 +45,10 @@ _OF_OTHER_TYPES: tuple[object, ...] = (
         msgpack.ExtType(5, b"x"),
     ),
 )
-"""Packed, in place of a map, of an array, or of an array of names."""
+"""Packed values put in place of a map, of an array, or of an array of names."""
 
 LOCK = b"\x00\x00lock"
-"""The name of a string that expires."""
+"""The name of a string with an expiry."""
 LARGE = b"\x00\x00large"
 """The name of a string in three pieces."""
 
@@ -58,19 +58,19 @@ _How = dict[str, Any]
 
 @dataclass(frozen=True)
 class Target:
-    """A row to be damaged."""
+    """A row to damage."""
 
     family: Family
     key: bytes
     decode: Decode = repr
-    """Returns an object, or a value that stands for all of the row."""
+    """Returns an object, or a value that represents the whole row."""
     free: frozenset[str] = frozenset()
-    """The fields of that object of which nothing else in the store says what they must be."""
+    """The fields of that object that no other row determines."""
     may_miss: bool = False
     """Whether a store without the row would be sound as well."""
 
     def may_be(self, sound: bytes, mutant: bytes | None) -> bool:
-        """Tell whether a mutant is a sound value, too, as far as anything in the store tells."""
+        """Return whether a mutant is a sound value too, as far as the store can show."""
         if mutant is None:
             return self.may_miss
         before, after = (_fields(self.decode(value)) for value in (sound, mutant))
@@ -78,7 +78,7 @@ class Target:
 
 
 def _in_pieces(record: bytes) -> object:
-    """Return what must be true of a large string: when it was written nothing else tells."""
+    """Return what must hold for a large string: no other row stores the time of its write."""
     string = StringMeta.decode(LARGE, record)
     pieces = string.pieces and replace(string.pieces, written=0)
     return string.generation, string.expire_at, pieces, string.value
@@ -93,7 +93,7 @@ def _fields(decoded: Any) -> dict[str, Any]:
 
 
 def targets(store: Store) -> dict[str, Target]:
-    """Return one row of each kind that ``seeding.fill`` leaves, of strings, and of a flush."""
+    """Return one row of each kind that ``seeding.fill`` writes, of strings, and of a flush."""
     rows = Rows(store)
     orders, group, ann = rows.orders, rows.group, rows.consumer(b"ann")
     plain = rows.group_of(rows.stream(b"brief"), b"plain")
@@ -114,7 +114,7 @@ def targets(store: Store) -> dict[str, Target]:
             orders.nodes_tree,
             first.packed,
             decode=lambda value: Node.decode(first, value),
-            free={"last", "appended", "size", "names"},  # where the first entry is gone
+            free={"last", "appended", "size", "names"},  # if the first entry is deleted
         )
 
     def a_group(group: GroupMeta) -> Target:
@@ -134,7 +134,7 @@ def targets(store: Store) -> dict[str, Target]:
         )
 
     def run(group: GroupMeta, anchor: bytes, *free: str) -> Target:
-        ids = {"deliveries", "ids", *free}  # what is pending may have been deleted
+        ids = {"deliveries", "ids", *free}  # pending entries may have been deleted
         return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=ids)
 
     return {
@@ -192,7 +192,7 @@ def _target(
 
 
 def mutants(title: str, target: Target, value: bytes) -> list[bytes | None]:
-    """Return wrong values in place of ``value``, or a fixed share of them; None: no row at all."""
+    """Return wrong values for ``value``, or a fixed share of them; None means no row."""
     found = dict.fromkeys(_mutants(target.family, value))
     found.pop(value, None)
     return list(islice(found, len(title) % SHARE, None, SHARE))
@@ -215,7 +215,7 @@ def _mutants(family: Family, value: bytes) -> Iterator[bytes | None]:
 
 
 def _of_wrong_types(family: Family, value: bytes) -> Iterator[bytes]:
-    names = value.rfind(b"\x92\xa1n\xa4note")  # where nodes and streams keep their names
+    names = value.rfind(b"\x92\xa1n\xa4note")  # where nodes and streams store their names
     for wrong in _OF_OTHER_TYPES:
         packed = msgpack.packb(wrong, use_bin_type=False)
         if family == MESSAGES:

@@ -1,4 +1,4 @@
-"""A store with something of everything in it, and ways to damage its rows one at a time."""
+"""A store with rows of every kind, and ways to damage its rows one at a time."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -24,7 +24,7 @@ SMALL_TREE_ROWS = 2
 
 @contextmanager
 def small_trees(rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
-    """Have groups of more than a few runs indexed."""
+    """Index groups of more than a few runs."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kvstream.meta.trees.CACHED_ROWS", rows)
         patch.setattr("kvstream.meta.trees.STORE_ROWS", 0)
@@ -32,7 +32,7 @@ def small_trees(rows: int = SMALL_TREE_ROWS) -> Iterator[None]:
 
 
 def fill(store: Store, clock: ManualClock) -> None:
-    """Use every feature that leaves rows behind; needs ``stream_node_max_entries=4``."""
+    """Use every feature that writes rows; needs ``stream_node_max_entries=4``."""
     orders = store.stream(KEY)
     ids = []
     for number in range(40):
@@ -57,7 +57,7 @@ def fill(store: Store, clock: ManualClock) -> None:
 
 
 def read_new(group: Group, consumer: str) -> Entry:
-    """Deliver one new entry, and leave those alone that were given back, as XREADGROUP does."""
+    """Deliver one new entry, and skip entries given back, as XREADGROUP does."""
     wanted = [(group._key, readgroup.NEW)]
     ((_, (entry,)),) = group._engine.run(
         readgroup.read_group, group._name, consumer.encode(), wanted, 1
@@ -67,7 +67,7 @@ def read_new(group: Group, consumer: str) -> Entry:
 
 
 def use(store: Store) -> None:
-    """Do what a store is for, on the streams that were damaged."""
+    """Use the damaged streams in all ways."""
     orders = store.stream(KEY)
     group = orders.group(GROUP)
     orders.add_many([{"n": "new"}] * 3)
@@ -89,14 +89,14 @@ def use(store: Store) -> None:
 
 
 class Rows:
-    """The rows of an open store, as they are on disk; changes go past the catalog."""
+    """The rows of an open store, as they are on disk; changes bypass the catalog."""
 
     def __init__(self, store: Store) -> None:
         self.database = store.engine.database
 
     @cached_property
     def orders(self) -> StreamMeta:
-        """The stream that tests damage."""
+        """The stream that the tests damage."""
         return self.stream(KEY)
 
     # --- any row --------------------------------------------------------------------------------
@@ -191,7 +191,7 @@ class Rows:
 
     @property
     def nodes(self) -> list[Node]:
-        """The closed nodes from the first live one on."""
+        """Return the closed nodes from the first live one on."""
         nodes = [Node.decode(StreamID.unpack(first), value) for first, value in self._node_rows()]
         return [node for node in nodes if node.first >= self.orders.head]
 
@@ -206,24 +206,24 @@ class Rows:
 
 
 def damage(store: Store, reopen: Reopen, seed: Callable[[Rows], None]) -> Store:
-    """Change rows of a store behind its back; nothing of before is in memory then."""
-    store.sync()  # what is written late is written now, as by closing the store
+    """Change rows of a store without its knowledge; reopen it, so that nothing is cached."""
+    store.sync()  # write delayed rows now, as close() would
     seed(Rows(store))
     return reopen(store)
 
 
-def told(faults: list[Fault]) -> list[str]:
+def fault_texts(faults: list[Fault]) -> list[str]:
     """Return the message of each fault without its details."""
     return [fault.message.split(":")[0] for fault in faults]
 
 
 def mend(store: Store, reopen: Reopen, *expected: str) -> Store:
-    """Assert that just these faults are found, and that a repair mends all of them."""
+    """Assert that exactly these faults are found, and that a repair mends all of them."""
     found = store.check()
-    assert told(found) == list(expected), found
+    assert fault_texts(found) == list(expected), found
     assert not any(fault.repaired for fault in found)
     mended = store.check(repair=True)
-    assert told(mended) == list(expected)
+    assert fault_texts(mended) == list(expected)
     assert all(fault.repaired for fault in mended)
     assert store.check() == []
     store = reopen(store)
@@ -232,7 +232,7 @@ def mend(store: Store, reopen: Reopen, *expected: str) -> Store:
 
 
 def assert_mended(store: Store, reopen: Reopen, *expected: str) -> Store:
-    """Assert that just these faults are found, a repair mends all, and the store works on."""
+    """Assert that exactly these faults are found and repaired, and that the store still works."""
     store = mend(store, reopen, *expected)
     use(store)
     assert store.check() == []

@@ -1,4 +1,4 @@
-"""When each consumer was seen and active: exact after a reload, whichever record tells it."""
+"""When each consumer was seen and active: exact after a reload, from whichever record."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -9,7 +9,7 @@ from kvstream import Group, ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.operations import copy, keyspace
 from kvstream.types.records import ConsumerInfo
-from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, damage, told
+from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, damage, fault_texts
 
 GROUP = b"billing"
 
@@ -26,7 +26,7 @@ def group(store: Store) -> Group:
 
 
 def reloaded(store: Store) -> list[ConsumerInfo]:
-    """Return what is told of the consumers, read from disk: after a crash it would be the same."""
+    """Return the times of the consumers as read from disk, as after a crash."""
     before = store.stream(KEY).group(GROUP).consumers()
     store.engine.catalog.forget()
     after = store.stream(KEY).group(GROUP).consumers()
@@ -39,7 +39,7 @@ def times(store: Store) -> dict[bytes, tuple[int, int | None]]:
     return {each.name: (each.idle, each.inactive) for each in reloaded(store)}
 
 
-def test_a_delivery_writes_the_run_and_the_group_alone(store: Store, group: Group) -> None:
+def test_a_delivery_writes_only_the_run_and_the_group(store: Store, group: Group) -> None:
     group.consumer("ann").read(count=1)
     before = dict(Rows(store).under(TREES, b"\x00"))
     sequence = store.engine.database.sequence
@@ -65,7 +65,7 @@ def test_consumers_that_take_turns_keep_their_times(
     assert times(store) == {b"ann": (25, 25), b"bob": (0, 0), b"cid": (5, 5)}
 
 
-def test_an_acknowledgement_turns_no_time_back(
+def test_an_acknowledgement_never_sets_a_time_back(
     store: Store, group: Group, clock: ManualClock
 ) -> None:
     given = group.consumer("ann").read(count=1)
@@ -101,7 +101,7 @@ def test_times_follow_a_clock_that_was_set_back(
     assert times(store) == {b"ann": (7, 7)}
 
 
-def test_a_claim_counts_whoever_was_active_before(
+def test_a_claim_keeps_the_times_of_the_last_active_consumer(
     store: Store, group: Group, clock: ManualClock
 ) -> None:
     given = group.consumer("ann").read(count=2)
@@ -113,7 +113,7 @@ def test_a_claim_counts_whoever_was_active_before(
     assert times(store) == {b"ann": (20, 20), b"bob": (10, 10)}
 
 
-def test_a_consumer_made_anew_under_the_name_of_the_last_was_never_active(
+def test_a_recreated_consumer_was_never_active(
     store: Store, group: Group, clock: ManualClock
 ) -> None:
     group.consumer("ann").read(count=1)
@@ -126,9 +126,7 @@ def test_a_consumer_made_anew_under_the_name_of_the_last_was_never_active(
     assert times(store) == {b"ann": (0, 0)}
 
 
-def test_a_delivery_that_is_undone_was_no_activity(
-    store: Store, group: Group, clock: ManualClock
-) -> None:
+def test_an_undone_delivery_is_no_activity(store: Store, group: Group, clock: ManualClock) -> None:
     group.consumer("ann").read(count=1)
     group.consumer("bob").read(count=1)
     clock.advance(10)
@@ -139,7 +137,7 @@ def test_a_delivery_that_is_undone_was_no_activity(
 
 
 @pytest.mark.parametrize("deed", [copy.copy, keyspace.rename])
-def test_a_key_under_another_name_keeps_the_times(
+def test_a_renamed_key_keeps_the_times(
     store: Store, group: Group, clock: ManualClock, deed: Callable[..., object]
 ) -> None:
     group.consumer("ann").read(count=1)
@@ -151,28 +149,28 @@ def test_a_key_under_another_name_keeps_the_times(
         store.engine.catalog.forget()
 
 
-def _name_nobody(rows: Rows) -> None:
-    told_of = rows.group.activity
-    told_of.name = b"stranger"
-    rows.edit_group(activity=told_of)
+def _name_unknown_consumer(rows: Rows) -> None:
+    activity = rows.group.activity
+    activity.name = b"stranger"
+    rows.edit_group(activity=activity)
 
 
 @pytest.mark.parametrize(
     ("seed", "expected"),
     [
-        (_name_nobody, "the consumer that was active last has no record"),
+        (_name_unknown_consumer, "the consumer that was active last has no record"),
         (
             lambda rows: rows.edit_consumer(b"ann", activity=1 << 40),
             "its activity is yet to come",
         ),
     ],
 )
-def test_an_activity_that_cannot_be_is_told_and_mended(
+def test_an_impossible_activity_is_reported_and_repaired(
     store: Store, group: Group, reopen: Reopen, seed: Callable[[Rows], None], expected: str
 ) -> None:
     group.consumer("ann").read(count=1)
     store = damage(store, reopen, seed)
-    assert told(store.check(repair=True)) == [expected]
+    assert fault_texts(store.check(repair=True)) == [expected]
     assert store.check() == []
     group = store.stream(KEY).group(GROUP)
     group.consumer("ann").read(count=1)

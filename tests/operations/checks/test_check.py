@@ -1,4 +1,4 @@
-"""How check is called, what it raises, and how it names places."""
+"""How check is called, which errors it raises, and how it names places."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -15,9 +15,9 @@ from tests.operations.checks.seeding import (
     Reopen,
     Rows,
     damage,
+    fault_texts,
     fill,
     small_trees,
-    told,
     use,
 )
 
@@ -55,12 +55,12 @@ def test_a_check_without_repair_writes_nothing(busy: Store, reopen: Reopen) -> N
     store.check(repair=True)
 
 
-def test_a_read_only_store_is_checked_but_not_mended(busy: Store, reopen: Reopen) -> None:
+def test_a_read_only_store_is_checked_but_not_repaired(busy: Store, reopen: Reopen) -> None:
     store = reopen(damage(busy, reopen, _miscount), read_only=True)
-    assert told(store.check()) == ["the number of keys is wrong"]
+    assert fault_texts(store.check()) == ["the number of keys is wrong"]
     with pytest.raises(StoreReadOnly):
         store.check(repair=True)
-    assert told(store.check()) == ["the number of keys is wrong"]
+    assert fault_texts(store.check()) == ["the number of keys is wrong"]
     reopen(store, read_only=False).check(repair=True)
 
 
@@ -79,14 +79,14 @@ def test_a_repair_may_open_a_transaction_and_is_undone_with_it(busy: Store, reop
         assert len(store.check(repair=True)) == 1
         store.stream("orders").add({"a": "b"})
         raise RuntimeError
-    assert told(store.check()) == ["the number of keys is wrong"]
+    assert fault_texts(store.check()) == ["the number of keys is wrong"]
     with store.transaction():
         assert len(store.check(repair=True)) == 1
         use(store)
     assert store.check() == []
 
 
-def test_keys_past_their_time_are_checked_like_others(store: Store, clock: ManualClock) -> None:
+def test_expired_keys_are_checked_like_others(store: Store, clock: ManualClock) -> None:
     for number in range(150):
         store.stream(f"s{number}").add({"a": "b"})
         store.expire(f"s{number}", 1)
@@ -121,7 +121,7 @@ def test_a_place_names_database_stream_group_and_consumer(
     assert fault.message.startswith("runs are missing from the index: ")
 
 
-def test_many_kinds_of_damage_at_once_are_mended_at_once(either: Store, reopen: Reopen) -> None:
+def test_many_kinds_of_damage_are_repaired_at_once(either: Store, reopen: Reopen) -> None:
     def ruin(rows: Rows) -> None:
         rows.edit_group(pending=1, nacked=9, consumers_count=0)
         for tree in (rows.group.times.id, rows.consumer(b"ann").runs.id, rows.orders.nodes_tree):

@@ -1,4 +1,4 @@
-"""Message rows, and the counters and bounds that the stream's record has of them."""
+"""Message rows, and the counters and bounds of them in the stream's record."""
 
 from collections.abc import Callable
 
@@ -12,8 +12,8 @@ from tests.operations.checks.seeding import (
     Rows,
     assert_mended,
     damage,
+    fault_texts,
     mend,
-    told,
     use,
 )
 
@@ -76,7 +76,7 @@ def _raise_swept_into_live_entries(rows: Rows) -> None:
         (_add_row_of_another_length, ["a row that is no entry"]),
     ],
 )
-def test_a_wrong_counter_or_bound_is_told_and_set_to_what_the_rows_say(
+def test_a_wrong_counter_or_bound_is_reported_and_recomputed_from_the_rows(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     before = busy.stream("orders").range()
@@ -91,7 +91,7 @@ def test_a_last_id_below_an_entry_is_raised_so_that_ids_go_on_growing(
     top = busy.stream("orders").revrange(count=1)[0].id
     store = damage(busy, reopen, lambda rows: rows.edit_orders(last=StreamID(5, 5)))
     found = store.check(repair=True)
-    assert told(found) == ["a row lies above the last ID"]
+    assert fault_texts(found) == ["a row lies above the last ID"]
     assert store.check() == []
     assert store.stream("orders").info().last_generated_id == top
     use(store)
@@ -105,29 +105,33 @@ def test_a_row_above_the_last_id_is_the_last_entry(busy: Store, reopen: Reopen) 
     use(store)
 
 
-def test_a_row_above_the_last_id_of_an_emptied_stream_is_told(busy: Store, reopen: Reopen) -> None:
+def test_a_row_above_the_last_id_of_an_emptied_stream_is_reported(
+    busy: Store, reopen: Reopen
+) -> None:
     busy.stream("orders").trim(maxlen=0)
     store = damage(busy, reopen, _add_row_above)
     expected = ["too few entries wait for the sweep", "a row lies above the last ID"]
     store = assert_mended(store, reopen, *expected)
 
 
-def test_an_entry_whose_row_is_gone_is_counted_out(busy: Store, reopen: Reopen) -> None:
+def test_an_entry_without_its_row_is_not_counted(busy: Store, reopen: Reopen) -> None:
     length = len(busy.stream("orders"))
     store = damage(busy, reopen, _lose_first_entry)
     expected = ["a node's live is wrong", "the length is wrong", "the first live ID is wrong"]
-    assert told(store.check(repair=True)) == expected
+    assert fault_texts(store.check(repair=True)) == expected
     assert len(store.stream("orders")) == length - 1
     use(store)
 
 
-def test_all_entries_gone_leave_an_empty_stream(busy: Store, reopen: Reopen) -> None:
+def test_a_stream_that_lost_all_entries_is_repaired_to_an_empty_one(
+    busy: Store, reopen: Reopen
+) -> None:
     def lose_all(rows: Rows) -> None:
         rows.delete(MESSAGES, *(key for key, _ in rows.live()))
 
     store = damage(busy, reopen, lose_all)
     found = store.check(repair=True)
-    assert "the length is wrong" in told(found)
+    assert "the length is wrong" in fault_texts(found)
     assert all(fault.repaired for fault in found)
     assert store.check() == []
     assert store.stream("orders").range() == []
@@ -138,7 +142,7 @@ def test_all_entries_gone_leave_an_empty_stream(busy: Store, reopen: Reopen) -> 
     "value",
     [b"", b"\x01", b"\x07\xa1a", b"\x01\x05", b"\x01\x80", b"\x01\x81\x05\xa1a", b"\x02\x91\xa1a"],
 )
-def test_an_entry_that_cannot_be_decoded_is_told_by_its_id_and_stays(
+def test_an_undecodable_entry_is_reported_by_its_id_and_stays(
     busy: Store, reopen: Reopen, value: bytes
 ) -> None:
     entry = busy.stream("orders").range()[7]
@@ -153,7 +157,7 @@ def test_an_entry_that_cannot_be_decoded_is_told_by_its_id_and_stays(
     use(store)
 
 
-def test_a_stream_goes_on_beside_an_undecodable_entry_in_its_open_node(
+def test_a_stream_with_an_undecodable_entry_in_its_open_node_still_works(
     busy: Store, reopen: Reopen
 ) -> None:
     stream = busy.stream("orders")
@@ -163,7 +167,7 @@ def test_a_stream_goes_on_beside_an_undecodable_entry_in_its_open_node(
     stream = store.stream("orders")
     store.check(repair=True)
     stream.add_many([{"n": number} for number in range(10)])
-    assert told(store.check()) == ["an entry cannot be decoded"]
+    assert fault_texts(store.check()) == ["an entry cannot be decoded"]
     assert stream.delete(entry.id) == 1
     assert store.check() == []
     use(store)

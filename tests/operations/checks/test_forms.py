@@ -1,4 +1,4 @@
-"""The two forms of a group, indexed and not: what is on disk in each, and the way between them."""
+"""The two forms of a group, indexed and not indexed: the rows of each, and the conversion."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -26,7 +26,7 @@ def group(store: Store) -> Group:
 
 
 def read_singly(group: Group, count: int) -> None:
-    """Deliver so many runs of one ID each, to two consumers in turn."""
+    """Deliver this many runs of one ID each, to two consumers in turn."""
     for number in range(count):
         read_new(group, ("ann", "bob")[number % 2])
 
@@ -39,14 +39,14 @@ def index_rows(store: Store) -> int:
 
 
 def counts(store: Store) -> list[int]:
-    """Return what the records of the group and its consumers count."""
+    """Return the counts in the records of the group and its consumers."""
     rows = Rows(store)
     group = rows.group
     return [group.pending, group.nacked, *(rows.consumer(n).pending for n in (b"ann", b"bob"))]
 
 
 def answers(group: Group) -> list[Any]:
-    """Return all that a group tells of its pending entries, by each of its indexes."""
+    """Return all pending entries of a group, read by each of its indexes."""
     return [
         group.pending(),
         group.pending_range(count=1000),
@@ -57,7 +57,7 @@ def answers(group: Group) -> list[Any]:
     ]
 
 
-def test_a_group_of_few_runs_has_no_other_rows_of_them(store: Store, group: Group) -> None:
+def test_a_group_of_few_runs_has_no_index_rows(store: Store, group: Group) -> None:
     read_singly(group, 100)
     rows = Rows(store)
     assert not rows.group.indexed
@@ -78,7 +78,7 @@ def test_an_acknowledgement_writes_no_record(store: Store, group: Group) -> None
     assert after.items() < before.items()
 
 
-def test_the_run_that_is_one_too_many_has_the_group_indexed(store: Store, group: Group) -> None:
+def test_the_first_run_above_the_limit_indexes_the_group(store: Store, group: Group) -> None:
     with small_trees(ROWS):
         read_singly(group, ROWS)
         group.nack([group.pending_range(count=1)[0].id])
@@ -100,7 +100,7 @@ def test_an_indexed_group_answers_as_one_that_is_not(
     group.nack([row.id for row in group.pending_range(count=8)][4:])
     before = answers(group)
     with small_trees(ROWS):
-        store = reopen(store)  # one run more than fits, and not indexed: as the limit was lowered
+        store = reopen(store)  # one run above the limit, not indexed: the limit was lowered
         group = store.stream(KEY).group(GROUP)
         assert answers(group) == before
         with suppress(_Undo), store.transaction():
@@ -116,7 +116,7 @@ def test_an_indexed_group_answers_as_one_that_is_not(
         assert answers(reopen(store).stream(KEY).group(GROUP))[:4] == before[:4]
 
 
-def test_an_indexed_group_of_few_runs_gives_up_its_indexes(
+def test_an_indexed_group_drops_its_indexes_when_it_has_few_runs(
     store: Store, group: Group, reopen: Reopen
 ) -> None:
     left = ROWS // 2
@@ -141,7 +141,7 @@ def test_an_indexed_group_of_few_runs_gives_up_its_indexes(
         assert group.pending().count == 3 * ROWS + left
 
 
-def test_an_indexed_group_of_nothing_gives_up_its_indexes(store: Store, group: Group) -> None:
+def test_an_indexed_group_drops_its_indexes_when_it_is_empty(store: Store, group: Group) -> None:
     with small_trees(ROWS):
         for _ in range(3):
             read_singly(group, ROWS + 1)
@@ -152,7 +152,7 @@ def test_an_indexed_group_of_nothing_gives_up_its_indexes(store: Store, group: G
             assert store.check() == []
 
 
-def test_a_group_goes_from_one_form_to_the_other_in_the_commit_that_makes_it_due(
+def test_a_group_changes_its_form_in_the_commit_that_crosses_the_limit(
     store: Store, group: Group
 ) -> None:
     with small_trees(ROWS):
@@ -233,7 +233,7 @@ Deed = Callable[[Group], object]
         lambda group: group.set_id("0"),
     ],
 )
-def test_any_commands_leave_a_group_of_either_form_sound(
+def test_random_commands_leave_a_group_of_either_form_sound(
     store: Store, group: Group, reopen: Reopen, deed: Deed, runs: int
 ) -> None:
     with small_trees(ROWS):
@@ -248,7 +248,7 @@ def test_any_commands_leave_a_group_of_either_form_sound(
         assert store.check() == []
 
 
-def test_a_rank_is_never_given_again(store: Store, group: Group, reopen: Reopen) -> None:
+def test_a_rank_is_never_reused(store: Store, group: Group, reopen: Reopen) -> None:
     read_singly(group, 3)
     first, second, third = (row.id for row in group.pending_range())
     group.nack(third)

@@ -13,8 +13,8 @@ from tests.operations.checks.seeding import (
     Rows,
     assert_mended,
     damage,
+    fault_texts,
     mend,
-    told,
     use,
 )
 
@@ -40,7 +40,7 @@ def _delete_consumer(rows: Rows) -> None:
         ),
     ],
 )
-def test_a_wrong_counter_is_told_and_set_right(
+def test_a_wrong_counter_is_reported_and_corrected(
     indexed: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     assert_mended(damage(indexed, reopen, seed), reopen, *expected)
@@ -53,7 +53,7 @@ def test_a_wrong_counter_is_told_and_set_right(
         (_delete_consumer, "the owner of pending entries has no record"),
     ],
 )
-def test_a_consumer_whose_record_is_lost_keeps_its_pending_entries(
+def test_a_consumer_without_its_record_keeps_its_pending_entries(
     either: Store, reopen: Reopen, seed: Seed, fault: str
 ) -> None:
     def pending(store: Store) -> list[object]:
@@ -69,14 +69,14 @@ def test_a_consumer_whose_record_is_lost_keeps_its_pending_entries(
     use(store)
 
 
-def test_a_group_that_cannot_be_decoded_stays_reported_with_all_that_may_be_its_own(
+def test_an_undecodable_group_stays_reported_with_the_rows_that_may_be_its_own(
     either: Store, reopen: Reopen
 ) -> None:
     row, record = Rows(either).group.row, Rows(either).get(TREES, Rows(either).group.row)
     store = damage(either, reopen, lambda rows: rows.put(TREES, row, record[:9]))
     for repair in (False, True, False):
         found = store.check(repair=repair)
-        assert told(found) == ["the record cannot be decoded", "rows of no known tree"]
+        assert fault_texts(found) == ["the record cannot be decoded", "rows of no known tree"]
         assert not any(fault.repaired for fault in found)
     Rows(store).put(TREES, row, record)
     store = reopen(store)
@@ -84,10 +84,10 @@ def test_a_group_that_cannot_be_decoded_stays_reported_with_all_that_may_be_its_
     use(store)
 
 
-def test_trees_of_a_group_whose_record_is_gone_are_deleted(either: Store, reopen: Reopen) -> None:
+def test_trees_of_a_group_without_its_record_are_deleted(either: Store, reopen: Reopen) -> None:
     store = damage(either, reopen, lambda rows: rows.delete(TREES, rows.group.row))
     mended = store.check(repair=True)
-    assert told(mended) == ["the number of groups is wrong", "rows of no known tree"]
+    assert fault_texts(mended) == ["the number of groups is wrong", "rows of no known tree"]
     assert store.check() == []
     with pytest.raises(NoGroup):
         store.stream("orders").group(GROUP).pending()
@@ -101,8 +101,8 @@ def test_a_repair_keeps_seen_times_that_were_not_yet_written(
     store = damage(busy, reopen, lambda rows: rows.edit_group(consumers_count=9))
     clock.advance(5000)
     ann = store.stream("orders").group(GROUP).consumer("ann")
-    assert ann.history(MAX_ID) == []  # seen, but nothing is written
-    assert told(store.check(repair=True)) == ["the number of consumers is wrong"]
+    assert ann.history(MAX_ID) == []  # updates only the seen time, in memory
+    assert fault_texts(store.check(repair=True)) == ["the number of consumers is wrong"]
     store = reopen(store)
     idle = {info.name: info.idle for info in store.stream("orders").group(GROUP).consumers()}
     assert idle == {b"ann": 0, b"bob": 5000}

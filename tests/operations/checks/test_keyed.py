@@ -1,4 +1,4 @@
-"""Rows of the order by key: each held entry can become ready, and no key is busy for nothing."""
+"""Rows of the order by key: each held entry can become ready, and every busy key has a cause."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.keyed import ENTRY, HELD, IS_BUSY, KEY, Counts, key_of_value
 from kvstream.meta.runs import HELD_MS
 from kvstream.operations.queues import policy
-from tests.operations.checks.seeding import Reopen, Rows, damage, small_trees, told
+from tests.operations.checks.seeding import Reopen, Rows, damage, fault_texts, small_trees
 
 A = key_of_value(b"a")
 WRONG = "a row of the order by key is wrong"
@@ -111,7 +111,7 @@ def test_damage_is_found_and_repaired(
     ordered: Store, reopen: Reopen, spoil: Callable[[Rows], None], kind: str
 ) -> None:
     store = damage(ordered, reopen, spoil)
-    assert told(store.check(repair=True)) == [kind]
+    assert fault_texts(store.check(repair=True)) == [kind]
     assert store.check() == []
     group = store.stream("orders").group("billing")
     group.delete_consumer("ann")
@@ -130,19 +130,19 @@ def test_entries_held_in_a_group_without_order_become_ready(ordered: Store, reop
 
     tree_before = tree(Rows(ordered))
     store = damage(ordered, reopen, forget_order)
-    assert told(store.check(repair=True)) == ["entries are held in a group without order"]
+    assert fault_texts(store.check(repair=True)) == ["entries are held in a group without order"]
     assert store.check() == []
     assert len(store.stream("orders").group("billing").consumer("bob").read()) == 3
 
 
-def test_a_key_that_waits_for_nothing_is_told(ordered: Store, reopen: Reopen) -> None:
+def test_a_key_with_held_entries_and_free_room_is_reported(ordered: Store, reopen: Reopen) -> None:
     def raise_most(rows: Rows) -> None:
         found = rows.group.policy
         assert found is not None
         rows.edit_group(policy=found.with_rules({"max_per_key": 2}))
 
     store = damage(ordered, reopen, raise_most)
-    assert told(store.check()) == ["a key has held entries although it has room"]
+    assert fault_texts(store.check()) == ["a key has held entries although it has room"]
     busy = store.stream("orders").group("billing").pending_range(consumer="ann")
     store.stream("orders").group("billing").ack(busy[0].id)
     assert store.check() == []

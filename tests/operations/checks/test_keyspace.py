@@ -7,7 +7,15 @@ import pytest
 
 from kvstream import Corruption, Store
 from kvstream.layout.keys import ALLOCATOR_KEY, U64, expiry_row, key_count_row, scan_row
-from tests.operations.checks.seeding import METADATA, Reopen, Rows, assert_mended, damage, told, use
+from tests.operations.checks.seeding import (
+    METADATA,
+    Reopen,
+    Rows,
+    assert_mended,
+    damage,
+    fault_texts,
+    use,
+)
 
 Seed = Callable[[Rows], None]
 
@@ -82,7 +90,7 @@ def _add_malformed_rows(rows: Rows) -> None:
         (_add_malformed_rows, ["unknown metadata row"]),
     ],
 )
-def test_a_wrong_row_is_told_and_mended(
+def test_a_wrong_row_is_reported_and_repaired(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     store = assert_mended(damage(busy, reopen, seed), reopen, *expected)
@@ -91,7 +99,7 @@ def test_a_wrong_row_is_told_and_mended(
     assert store.select(1).size() == 1
 
 
-def test_an_allocator_that_cannot_be_decoded_is_set_above_all_numbers_in_use(
+def test_an_undecodable_allocator_is_set_above_all_numbers_in_use(
     busy: Store, reopen: Reopen
 ) -> None:
     store = damage(busy, reopen, lambda rows: rows.put(METADATA, ALLOCATOR_KEY, b"\x01"))
@@ -103,9 +111,7 @@ def test_an_allocator_that_cannot_be_decoded_is_set_above_all_numbers_in_use(
     assert Rows(store).stream(b"new").generation > in_use
 
 
-def test_a_faulty_key_that_expires_in_time_expires_after_a_repair(
-    busy: Store, reopen: Reopen
-) -> None:
+def test_a_repaired_key_expires_on_time(busy: Store, reopen: Reopen) -> None:
     store = damage(busy, reopen, _delete_expiry_row)
     store.check(repair=True)
     assert store.ttl("brief") is not None
@@ -113,7 +119,9 @@ def test_a_faulty_key_that_expires_in_time_expires_after_a_repair(
     assert store.keys() == [b"orders"]
 
 
-def test_a_record_written_another_way_is_written_the_usual_way(busy: Store, reopen: Reopen) -> None:
+def test_a_record_in_another_encoding_is_rewritten_in_the_usual_one(
+    busy: Store, reopen: Reopen
+) -> None:
     def write_names_at_length(rows: Rows) -> None:
         record, names = rows.get(METADATA, rows.orders.row), rows.orders.names
         usual = msgpack.packb(names, use_bin_type=False)
@@ -139,7 +147,7 @@ def _misplace_prefix(rows: Rows) -> None:
 
 
 @pytest.mark.parametrize("seed", [_cut_record, _make_another_kind, _misplace_prefix])
-def test_a_record_that_cannot_be_decoded_stays_reported_and_nothing_of_it_is_deleted(
+def test_an_undecodable_record_stays_reported_and_its_rows_are_kept(
     busy: Store, reopen: Reopen, seed: Seed
 ) -> None:
     before = Rows(busy).orders
@@ -147,18 +155,18 @@ def test_a_record_that_cannot_be_decoded_stays_reported_and_nothing_of_it_is_del
     store = damage(busy, reopen, seed)
     expected = ["the record cannot be decoded", "entries of no stream", "rows of no known tree"]
     found = store.check(repair=True)
-    assert told(found) == expected
+    assert fault_texts(found) == expected
     assert not any(fault.repaired for fault in found)
-    assert told(store.check()) == expected
+    assert fault_texts(store.check()) == expected
     assert store.size() == 2
 
-    Rows(store).put(METADATA, before.row, record)  # as from a backup
+    Rows(store).put(METADATA, before.row, record)  # as if from a backup
     store = reopen(store)
     assert store.check() == []
     use(store)
 
 
-def test_a_damaged_record_is_no_error_of_other_streams(busy: Store, reopen: Reopen) -> None:
+def test_a_damaged_record_does_not_affect_other_streams(busy: Store, reopen: Reopen) -> None:
     row, record = Rows(busy).orders.row, Rows(busy).get(METADATA, Rows(busy).orders.row)
     store = damage(busy, reopen, _cut_record)
     with pytest.raises(Corruption):
@@ -178,7 +186,7 @@ def test_rows_of_a_stream_without_record_are_deleted(busy: Store, reopen: Reopen
         "entries of no stream",
         "rows of no known tree",
     ]
-    assert told(store.check(repair=True)) == expected
+    assert fault_texts(store.check(repair=True)) == expected
     assert store.check() == []
     assert store.keys() == [b"brief"]
     assert len(store.stream("orders").range()) == 0

@@ -1,4 +1,4 @@
-"""Large strings: their pieces through every change, and what is lost of them."""
+"""Large strings: their pieces after every kind of change, and the loss of pieces."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -15,7 +15,7 @@ from kvstream.operations import copy, dump, keyspace, strings, watch
 from kvstream.operations import strings as several
 from kvstream.storage.batch import Family
 from tests.opening import Stores
-from tests.operations.checks.seeding import MESSAGES, METADATA, Rows, told
+from tests.operations.checks.seeding import MESSAGES, METADATA, Rows, fault_texts
 from tests.pieces import small_pieces
 
 NAME, OTHER = b"\0\0large", b"\0\0other"
@@ -60,7 +60,7 @@ def test_no_row_of_a_large_string_is_large(store: Store) -> None:
     assert [len(row) for _, row in messages(store)] == [pieces.WHOLE_BYTES_MAX + 1]
 
 
-def test_strings_of_any_length_are_as_if_they_were_whole(small: None, store: Store) -> None:
+def test_strings_of_any_length_behave_as_if_stored_in_one_row(small: None, store: Store) -> None:
     chance = random.Random(7)
     held = b""
     changes: list[Callable[[], bytes]] = [
@@ -100,7 +100,9 @@ def test_strings_of_any_length_are_as_if_they_were_whole(small: None, store: Sto
     assert messages(store) == []
 
 
-def test_what_a_large_string_goes_through_keeps_its_value(large: Store, open_store: Stores) -> None:
+def test_a_large_string_keeps_its_value_through_every_change(
+    large: Store, open_store: Stores
+) -> None:
     large.rename("large", "other")
     put(large, b"in its place, of three pieces", NAME, FAR)
     assert large.engine.run(copy.copy, OTHER, b"\0\1copied")
@@ -132,7 +134,7 @@ def test_no_piece_is_left_of_a_large_string(large: Store, clock: ManualClock, en
     assert large.check() == []
 
 
-def test_a_new_string_over_one_that_a_flush_made_gone_is_whole(large: Store) -> None:
+def test_a_new_string_over_a_flushed_one_is_complete(large: Store) -> None:
     large.flush()
     put(large, VALUE[::-1])
     large.engine.run(keyspace.sweep, 10)
@@ -140,8 +142,8 @@ def test_a_new_string_over_one_that_a_flush_made_gone_is_whole(large: Store) -> 
     assert large.check() == []
 
 
-def test_a_large_string_in_one_row_stays_readable_until_it_is_written_anew(store: Store) -> None:
-    """As versions before pieces have left it."""
+def test_a_large_string_in_one_row_is_readable_until_it_is_rewritten(store: Store) -> None:
+    """The row is of the form that versions without pieces wrote."""
     put(store, VALUE, expire_at=FAR)
     with small_pieces():
         assert get(store) == VALUE
@@ -154,7 +156,7 @@ def test_a_large_string_in_one_row_stays_readable_until_it_is_written_anew(store
         assert store.check() == []
 
 
-def test_each_writing_is_seen_by_watch(large: Store) -> None:
+def test_watch_sees_each_write(large: Store) -> None:
     for change in (lambda: put(large, VALUE), lambda: large.engine.run(strings.append, NAME, b"!")):
         watched = watch.Watched()
         large.engine.run(watched.add, NAME)
@@ -182,7 +184,7 @@ def test_a_string_that_would_become_too_long_is_refused(
     assert get(large) == VALUE
 
 
-def test_mget_is_refused_before_it_reads_what_is_too_much(large: Store) -> None:
+def test_mget_refuses_too_large_a_reply_before_it_reads(large: Store) -> None:
     large.engine.catalog.limits.reply_max = 2 * len(VALUE)
     assert large.engine.run(several.get_several, [NAME, OTHER, NAME]) == [VALUE, None, VALUE]
     with pytest.MonkeyPatch.context() as patch:
@@ -196,7 +198,7 @@ def test_mget_is_refused_before_it_reads_what_is_too_much(large: Store) -> None:
 
 @pytest.mark.parametrize("at", [0, 3, 6])
 @pytest.mark.parametrize("left", [None, b"", b"7 bytes"])
-def test_a_lost_piece_is_reported_and_never_left_out(
+def test_a_lost_piece_is_reported_and_never_skipped(
     large: Store, at: int, left: bytes | None
 ) -> None:
     rows = Rows(large)
@@ -220,24 +222,24 @@ def test_a_lost_piece_is_reported_and_never_left_out(
         == (VALUE[8 * other : 8 * other + 8])
     )
     for _ in range(2):
-        assert told(large.check(repair=True)) == ["pieces of its value are lost"]
+        assert fault_texts(large.check(repair=True)) == ["pieces of its value are lost"]
     rows.put(MESSAGES, key, sound)
     assert get(large) == VALUE
 
 
-def test_rows_beside_pieces_are_told_and_removed(large: Store) -> None:
+def test_rows_beside_pieces_are_reported_and_removed(large: Store) -> None:
     rows = Rows(large)
     first = rows.pieces_of(NAME)[0]
     rows.put(MESSAGES, first[:-4] + (7).to_bytes(4), b"an eighth")
     rows.put(MESSAGES, first + b"\0", b"between")
-    assert told(large.check(repair=True)) == ["rows beside the pieces of its value"]
+    assert fault_texts(large.check(repair=True)) == ["rows beside the pieces of its value"]
     assert large.check() == []
     assert get(large) == VALUE
 
 
-def test_pieces_without_a_record_are_told_and_removed(large: Store) -> None:
+def test_pieces_without_a_record_are_reported_and_removed(large: Store) -> None:
     Rows(large).delete(METADATA, stream_row(NAME))
-    assert "entries of no stream" in told(large.check(repair=True))
+    assert "entries of no stream" in fault_texts(large.check(repair=True))
     assert large.check() == []
     assert messages(large) == []
 
@@ -262,7 +264,7 @@ def test_a_damaged_block_of_a_piece_is_reported(open_store: Stores) -> None:
 
 
 def test_small_rows_are_read_without_the_large_one_beside_them(open_store: Stores) -> None:
-    """A block that is read stays in the cache: so nothing large was."""
+    """Blocks that are read stay in the cache, so the test checks that nothing large is in it."""
     store = open_store(block_cache_bytes=64 << 20)
     rows = [(b"a%04d" % number, b"small") for number in range(100)]
     rows.append((b"a0050x", random.Random(5).randbytes(300_000)))

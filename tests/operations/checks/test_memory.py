@@ -1,4 +1,4 @@
-"""What is held in memory, held against the disk; and what a check itself holds."""
+"""The state in memory, compared with the disk; and the memory that a check needs."""
 
 import tracemalloc
 from collections.abc import Callable
@@ -10,7 +10,16 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.operations import keyspace
 from kvstream.types.ids import MIN_ID
-from tests.operations.checks.seeding import GROUP, KEY, MESSAGES, Reopen, Rows, read_new, told, use
+from tests.operations.checks.seeding import (
+    GROUP,
+    KEY,
+    MESSAGES,
+    Reopen,
+    Rows,
+    fault_texts,
+    read_new,
+    use,
+)
 
 Change = Callable[[StreamMeta, GroupMeta], None]
 RECORD = "the record in memory is another than on disk"
@@ -83,7 +92,7 @@ def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
 
 
 def use_and_change(store: Store, change: Change, *expected: str) -> None:
-    """Have everything loaded, change it, and see that it is told and read anew."""
+    """Load everything, change it in memory, and check that it is reported and read again."""
     stream = store.stream(KEY)
     stream.trim(maxlen=len(stream) - 1)
     for name in ("bob", "ann"):  # one run each
@@ -92,8 +101,8 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
     assert store.check() == []
     loaded = store.engine.catalog.streams[qualified(0, KEY)]
     change(loaded, loaded.groups[GROUP])
-    assert told(store.check()) == [*expected]
-    assert told(store.check(repair=True)) == [*expected]
+    assert fault_texts(store.check()) == [*expected]
+    assert fault_texts(store.check(repair=True)) == [*expected]
     assert store.check() == []
     use(store)
 
@@ -112,34 +121,34 @@ def use_and_change(store: Store, change: Change, *expected: str) -> None:
         (_note_first_node_wrongly, "a node in memory is another than on disk"),
     ],
 )
-def test_memory_that_differs_from_the_disk_is_told_and_read_anew(
+def test_memory_that_differs_from_the_disk_is_reported_and_read_again(
     busy: Store, reopen: Reopen, change: Change, expected: str
 ) -> None:
     use_and_change(reopen(busy), change, expected)
 
 
-def test_a_run_lost_in_memory_is_told_and_read_anew(busy: Store, reopen: Reopen) -> None:
+def test_a_run_lost_in_memory_is_reported_and_read_again(busy: Store, reopen: Reopen) -> None:
     use_and_change(reopen(busy), _lose_run, TREE, INDEX)
 
 
 @pytest.mark.parametrize("change", [_lose_run, _lose_time, _lose_owned])
-def test_a_tree_in_memory_that_differs_from_the_disk_is_told_and_read_anew(
+def test_a_tree_in_memory_that_differs_from_the_disk_is_reported_and_read_again(
     indexed: Store, reopen: Reopen, change: Change
 ) -> None:
     use_and_change(reopen(indexed), change, TREE)
 
 
-def test_a_miscount_of_the_keys_that_expire_is_told_and_counted_anew(busy: Store) -> None:
+def test_a_wrong_count_of_expiring_keys_is_reported_and_corrected(busy: Store) -> None:
     assert busy.engine.run(keyspace.expiries, 10)(0).keys == 1
     busy.engine.catalog.index._expiries[0].keys += 1
     miscounted = ["the keys that expire are miscounted in memory"]
-    assert told(busy.check()) == miscounted
-    assert told(busy.check(repair=True)) == miscounted
+    assert fault_texts(busy.check()) == miscounted
+    assert fault_texts(busy.check(repair=True)) == miscounted
     assert busy.check() == []
     assert busy.engine.run(keyspace.expiries, 10)(0).keys == 1
 
 
-def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None:
+def test_an_entry_read_ahead_and_then_damaged_is_reported_once(store: Store) -> None:
     stream = store.stream("s")
     ids = stream.add_many([{"n": number} for number in range(50)])
     consumer = stream.create_group("g", "0").consumer("c")
@@ -149,11 +158,11 @@ def test_an_entry_read_ahead_and_then_damaged_is_told_once(store: Store) -> None
     key = rows.stream(b"s").prefix + ids[5].packed
     value = rows.get(MESSAGES, key)
     rows.put(MESSAGES, key, b"?")
-    assert told(store.check()) == ["an entry cannot be decoded"]
+    assert fault_texts(store.check()) == ["an entry cannot be decoded"]
     rows.put(MESSAGES, key, value)
 
 
-def test_a_stream_in_memory_alone_is_told(busy: Store, reopen: Reopen) -> None:
+def test_a_stream_that_exists_only_in_memory_is_reported(busy: Store, reopen: Reopen) -> None:
     store = reopen(busy)
     store.stream(KEY).range(count=1)
     streams = store.engine.catalog.streams

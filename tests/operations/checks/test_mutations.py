@@ -1,8 +1,8 @@
-"""Any row, damaged in any way: each call gives a sound answer or an error of ours.
+"""Damage any row in any way: each call returns a sound reply or raises an error of ours.
 
-The rows have no checksums of their own (RocksDB's blocks have), so a mutant is just what a fault of
-ours or a forged table would leave. Each call runs on the damaged store and is undone. One mutant in
-eight is tried, and all of them with ``KVSTREAM_MUTANTS=all``.
+Rows have no checksums of their own (RocksDB's blocks have), so a mutant is what a bug or a forged
+table would leave. Each call runs on the damaged store and is undone. One mutant in eight is tried,
+or all of them with ``KVSTREAM_MUTANTS=all``.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,7 +16,7 @@ from kvstream.operations import copy, info, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
 from tests.operations.checks.mutating import LARGE, LOCK, mutants, targets
-from tests.operations.checks.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees, told
+from tests.operations.checks.seeding import GROUP, KEY, NODE_ENTRIES, fault_texts, fill, small_trees
 from tests.pieces import small_pieces
 
 ORDERS = b"\0\0orders"
@@ -153,7 +153,7 @@ def _plain(store: Store) -> Any:
 
 
 class Damaged:
-    """A store of everything, damaged a row at a time, and as it was again after each."""
+    """A store with every kind of row, which damages one row at a time and restores it."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -167,14 +167,14 @@ class Damaged:
         self._write({(family, key): value})
 
     def restore(self) -> None:
-        """Write every row that is not as it was."""
+        """Restore every changed row."""
         now = self._rows()
         gone = dict.fromkeys(now.keys() - self._sound.keys())
         lost = {place: row for place, row in self._sound.items() if now.get(place) != row}
         self._write({**gone, **lost})
 
     def outcome(self, call: Call) -> Exception | None:
-        """Run a call up to its commit and undo it; return what it raised."""
+        """Run a call up to its commit and undo it; return the exception that it raised."""
         try:
             with suppress(_Undo), self.store.transaction() as _:
                 call(self.store)
@@ -205,7 +205,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
     with pytest.MonkeyPatch.context() as patch, small_pieces():
-        patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # nothing is swept by itself
+        patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # no sweep in the background
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
             fill(store, clock)
@@ -245,7 +245,7 @@ def test_every_kind_of_row_is_damaged(damaged: Damaged) -> None:
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_each_call_on_a_damaged_row_ends_in_an_answer_or_an_error_of_ours(
+def test_each_call_on_a_damaged_row_returns_or_raises_an_error_of_ours(
     damaged: Damaged, title: str
 ) -> None:
     target = damaged.targets[title]
@@ -262,10 +262,10 @@ def test_each_call_on_a_damaged_row_ends_in_an_answer_or_an_error_of_ours(
 
 
 @pytest.mark.parametrize("title", TITLES)
-def test_a_check_tells_of_each_damaged_row_and_a_repair_mends_what_it_says(
+def test_a_check_reports_each_damaged_row_and_a_repair_does_what_it_reports(
     damaged: Damaged, title: str
 ) -> None:
-    """But for those that something else in the store might have made as they are."""
+    """Mutants that other rows allow as sound values are exempt."""
     target = damaged.targets[title]
     sound = damaged.sound(target.family, target.key)
     unseen, unmended = [], []
@@ -275,7 +275,7 @@ def test_a_check_tells_of_each_damaged_row_and_a_repair_mends_what_it_says(
         if not found and not target.may_be(sound, mutant):
             unseen.append(mutant)
         left = damaged.store.check()
-        if sorted(told(left)) != sorted(told(_left(found))):
+        if sorted(fault_texts(left)) != sorted(fault_texts(_left(found))):
             unmended.append((mutant, found, left))
         damaged.restore()
     assert (unseen, unmended) == ([], [])

@@ -1,4 +1,4 @@
-"""The node index, held against the entries."""
+"""The node index, compared with the entries."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ from tests.operations.checks.seeding import (
     Rows,
     assert_mended,
     damage,
-    told,
+    fault_texts,
     use,
 )
 
@@ -22,7 +22,7 @@ Seed = Callable[[Rows], None]
 
 
 def _whole(rows: Rows) -> int:
-    """Return the place of a node of which no entry is gone."""
+    """Return the place of a node without deleted entries."""
     return next(
         at
         for at, node in enumerate(rows.nodes)
@@ -98,13 +98,13 @@ def _leave_old_node(rows: Rows) -> None:
         (lambda rows: rows.edit_orders(names=(b"other",)), ["a node's names is wrong"]),
     ],
 )
-def test_a_wrong_node_is_told_and_mended(
+def test_a_wrong_node_is_reported_and_repaired(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     assert_mended(damage(busy, reopen, seed), reopen, *expected)
 
 
-def test_a_node_is_as_it_was_after_its_record_was_lost(busy: Store, reopen: Reopen) -> None:
+def test_a_lost_record_of_a_node_is_restored(busy: Store, reopen: Reopen) -> None:
     before = Rows(busy).nodes
     place = _whole(Rows(busy))
     store = damage(
@@ -112,11 +112,11 @@ def test_a_node_is_as_it_was_after_its_record_was_lost(busy: Store, reopen: Reop
         reopen,
         lambda rows: rows.put_in(rows.orders.nodes_tree, before[place].first.packed, b""),
     )
-    assert told(store.check(repair=True)) == ["a node cannot be decoded"]
+    assert fault_texts(store.check(repair=True)) == ["a node cannot be decoded"]
     assert Rows(store).nodes == before
 
 
-def test_entries_of_a_lost_node_fall_to_the_one_before(busy: Store, reopen: Reopen) -> None:
+def test_entries_of_a_lost_node_join_the_previous_one(busy: Store, reopen: Reopen) -> None:
     store = damage(busy, reopen, _delete_node)
     expected = [
         "a node's last is wrong",
@@ -128,14 +128,12 @@ def test_entries_of_a_lost_node_fall_to_the_one_before(busy: Store, reopen: Reop
     assert_mended(store, reopen, *expected)
 
 
-def test_a_lost_index_is_made_anew_in_nodes_of_the_usual_length(
-    busy: Store, reopen: Reopen
-) -> None:
+def test_a_lost_index_is_rebuilt_in_nodes_of_the_usual_length(busy: Store, reopen: Reopen) -> None:
     def lose_index(rows: Rows) -> None:
         rows.delete(TREES, *(key for key, _ in rows.under(TREES, _tree(rows))))
 
     store = damage(busy, reopen, lose_index)
-    found = told(store.check(repair=True))
+    found = fault_texts(store.check(repair=True))
     assert found[0] == "entries are in no node"
     assert store.check() == []
     rows = Rows(store)
@@ -149,39 +147,37 @@ def _tree(rows: Rows) -> bytes:
 
 
 @pytest.mark.parametrize("open_first", [MIN_ID, StreamID(5, 5)])
-def test_a_lost_open_node_is_the_last_closed_one_again(
+def test_the_last_closed_node_replaces_a_lost_open_node(
     busy: Store, reopen: Reopen, open_first: StreamID
 ) -> None:
     last = Rows(busy).nodes[-1].first
     store = damage(busy, reopen, lambda rows: rows.edit_orders(open_first=open_first))
-    assert "the last node is not the open one" in told(store.check(repair=True))
+    assert "the last node is not the open one" in fault_texts(store.check(repair=True))
     assert store.check() == []
     assert Rows(store).orders.open_first == last
     use(store)
 
 
-def test_the_size_of_the_open_node_is_measured_anew(busy: Store, reopen: Reopen) -> None:
+def test_the_size_of_the_open_node_is_measured_again(busy: Store, reopen: Reopen) -> None:
     before = Rows(busy).orders
     assert before.open_live == before.open_appended
     store = damage(busy, reopen, lambda rows: rows.edit_orders(open_bytes=1))
     assert_mended(store, reopen, "a node's size is wrong")
 
 
-def test_an_open_node_measured_beyond_its_last_entry_is_set_right(
+def test_an_open_node_measured_beyond_its_last_entry_is_corrected(
     busy: Store, reopen: Reopen
 ) -> None:
     def measure_too_far(rows: Rows) -> None:
         rows.edit_orders(measured=StreamID(rows.orders.open_last.ms + 1, 0))
 
     store = damage(busy, reopen, measure_too_far)
-    assert told(store.check(repair=True)) == ["a node's size is wrong"]
+    assert fault_texts(store.check(repair=True)) == ["a node's size is wrong"]
     store = damage(store, reopen, measure_too_far)
     assert_mended(store, reopen, "the open node is measured too far")
 
 
-def test_an_open_node_without_entries_gives_way_to_the_closed_one_before(
-    busy: Store, reopen: Reopen
-) -> None:
+def test_the_last_closed_node_replaces_an_empty_open_node(busy: Store, reopen: Reopen) -> None:
     last = Rows(busy).nodes[-1].first
 
     def lose_open_entries(rows: Rows) -> None:
@@ -194,7 +190,7 @@ def test_an_open_node_without_entries_gives_way_to_the_closed_one_before(
         "the number of nodes is wrong",
         "the length is wrong",
     ]
-    assert told(store.check(repair=True)) == expected
+    assert fault_texts(store.check(repair=True)) == expected
     assert store.check() == []
     assert Rows(store).orders.open_first == last
     use(store)
@@ -208,7 +204,7 @@ def test_an_empty_stream_has_no_open_node(store: Store, reopen: Reopen) -> None:
         reopen,
         lambda rows: rows.edit_orders(open_first=eid, open_last=eid, open_appended=1, open_live=1),
     )
-    assert told(store.check(repair=True)) == ["the open node is none"]
+    assert fault_texts(store.check(repair=True)) == ["the open node is none"]
     assert store.check() == []
 
 
@@ -220,7 +216,7 @@ def test_nodes_are_counted_over_gaps_of_deleted_entries(store: Store) -> None:
         assert store.check() == []
 
 
-def test_a_row_put_between_two_nodes_is_told(busy: Store, reopen: Reopen) -> None:
+def test_a_row_between_two_nodes_is_reported(busy: Store, reopen: Reopen) -> None:
     def put_between(rows: Rows) -> None:
         last = rows.nodes[_whole(rows)].last
         between = StreamID(last.ms, last.seq + 1)

@@ -1,4 +1,4 @@
-"""Rows that belong to nothing, and numbers that belong to two."""
+"""Rows without an owner, and numbers with two owners."""
 
 from collections.abc import Callable
 
@@ -21,12 +21,12 @@ from tests.operations.checks.seeding import (
     Rows,
     assert_mended,
     damage,
-    told,
+    fault_texts,
 )
 
 Seed = Callable[[Rows], None]
 NOBODYS = 1 << 40
-"""A number that was never given out."""
+"""A number that was never allocated."""
 ID = bytes(16)
 
 
@@ -83,20 +83,20 @@ def _add_malformed_tree_rows(rows: Rows) -> None:
         (_add_malformed_tree_rows, ["unknown tree row"]),
     ],
 )
-def test_rows_of_nothing_are_told_and_deleted(
+def test_rows_without_an_owner_are_reported_and_deleted(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     assert_mended(damage(busy, reopen, seed), reopen, *expected)
 
 
-def test_the_number_of_rows_of_nothing_is_told(busy: Store, reopen: Reopen) -> None:
+def test_the_number_of_rows_without_an_owner_is_reported(busy: Store, reopen: Reopen) -> None:
     store = damage(busy, reopen, _add_tree)
     (fault,) = store.check(repair=True)
     assert fault.place == "the store"
     assert fault.message == f"rows of no known tree: 100 under {tree_prefix(NOBODYS).hex()}"
 
 
-def test_entries_of_a_renamed_stream_are_its_own(busy: Store, reopen: Reopen) -> None:
+def test_entries_of_a_renamed_stream_belong_to_it(busy: Store, reopen: Reopen) -> None:
     busy.rename("orders", "sales")
     busy.rename("brief", "orders")
     busy.rename("sales", "brief")
@@ -104,9 +104,7 @@ def test_entries_of_a_renamed_stream_are_its_own(busy: Store, reopen: Reopen) ->
     assert reopen(busy).check() == []
 
 
-def test_entries_of_a_stream_that_scan_does_not_find_are_its_own(
-    busy: Store, reopen: Reopen
-) -> None:
+def test_entries_of_a_stream_missing_from_scan_belong_to_it(busy: Store, reopen: Reopen) -> None:
     length = len(busy.stream("orders"))
 
     def lose_listing(rows: Rows) -> None:
@@ -114,7 +112,7 @@ def test_entries_of_a_stream_that_scan_does_not_find_are_its_own(
         rows.delete(METADATA, *(key for key, _ in listing))
 
     store = damage(busy, reopen, lose_listing)
-    assert told(store.check(repair=True)) == ["the row for SCAN is missing"] * 3
+    assert fault_texts(store.check(repair=True)) == ["the row for SCAN is missing"] * 3
     assert len(store.stream("orders").range()) == length
 
 
@@ -130,7 +128,7 @@ def test_a_tree_of_two_owners_stays_reported(busy: Store, reopen: Reopen) -> Non
 
 
 @pytest.mark.parametrize("number", [0, COUNTED_MAX])
-def test_a_stream_whose_nodes_no_number_names_is_told_and_keeps_them(
+def test_a_stream_without_the_number_of_its_nodes_is_reported_and_keeps_them(
     busy: Store, reopen: Reopen, number: int
 ) -> None:
     orders = Rows(busy).orders
@@ -138,12 +136,12 @@ def test_a_stream_whose_nodes_no_number_names_is_told_and_keeps_them(
     store = damage(busy, reopen, lambda rows: rows.edit_orders(nodes_tree=number))
     with pytest.raises(Corruption, match="impossible numbers"):
         store.stream("orders").range()
-    assert "the record cannot be decoded" in told(store.check(repair=True))
+    assert "the record cannot be decoded" in fault_texts(store.check(repair=True))
     store = damage(store, reopen, lambda rows: rows.put(METADATA, orders.row, record))
     assert Rows(store).nodes == nodes
 
 
-def test_numbers_far_apart_are_known(busy: Store, reopen: Reopen) -> None:
+def test_numbers_far_apart_are_recognised(busy: Store, reopen: Reopen) -> None:
     def allocate_far_away(rows: Rows) -> None:
         rows.put(METADATA, ALLOCATOR_KEY, U64.pack(1 << 50))
 

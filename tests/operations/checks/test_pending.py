@@ -15,9 +15,9 @@ from tests.operations.checks.seeding import (
     Reopen,
     Rows,
     damage,
+    fault_texts,
     mend,
     small_trees,
-    told,
     use,
 )
 
@@ -96,7 +96,7 @@ def _add_row_that_is_no_run(rows: Rows) -> None:
         ),
     ],
 )
-def test_a_wrong_index_or_counter_is_told_and_made_to_fit_the_runs(
+def test_a_wrong_index_or_counter_is_reported_and_rebuilt_from_the_runs(
     indexed: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     before = pending(indexed)
@@ -129,7 +129,7 @@ def test_a_group_that_is_not_indexed_has_no_rows_of_an_index_and_no_counts(
     use(store)
 
 
-def test_a_group_that_lost_the_mark_of_being_indexed_loses_its_indexes(
+def test_a_group_without_the_mark_of_indexed_loses_its_indexes(
     indexed: Store, reopen: Reopen
 ) -> None:
     before = pending(indexed)
@@ -139,18 +139,16 @@ def test_a_group_that_lost_the_mark_of_being_indexed_loses_its_indexes(
     use(store)
 
 
-def test_a_group_that_got_the_mark_of_being_indexed_gets_its_indexes(
-    busy: Store, reopen: Reopen
-) -> None:
+def test_a_group_wrongly_marked_as_indexed_gets_its_indexes(busy: Store, reopen: Reopen) -> None:
     before = pending(busy)
     store = damage(busy, reopen, lambda rows: rows.edit_group(indexed=True))
     found = store.check()
-    assert set(told(found)) == {
+    assert set(fault_texts(found)) == {
         NOT_INDEXED,
         "the number of pending entries is wrong",
         "the number of entries given back is wrong",
     }
-    store = mend(store, reopen, *told(found))
+    store = mend(store, reopen, *fault_texts(found))
     assert pending(store) == before
     use(store)
 
@@ -170,9 +168,9 @@ def test_runs_out_of_order_are_put_in_order(either: Store, reopen: Reopen, seed:
     before = pending(either)
     store = damage(either, reopen, seed)
     found = store.check()
-    assert told(found)[0] == DISORDER
+    assert fault_texts(found)[0] == DISORDER
     mended = store.check(repair=True)
-    assert told(mended) == told(found)
+    assert fault_texts(mended) == fault_texts(found)
     assert all(fault.repaired for fault in mended)
     assert store.check() == []
     assert pending(reopen(store)) == before
@@ -186,7 +184,7 @@ def test_an_entry_in_two_runs_stays_with_the_latest_delivery(either: Store, reop
     before = pending(either)
     store = damage(either, reopen, overlap)
     mended = store.check(repair=True)
-    assert told(mended)[0] == DISORDER
+    assert fault_texts(mended)[0] == DISORDER
     assert all(fault.repaired for fault in mended)
     assert store.check() == []
     moved = [row for row in pending(store) if row not in before]
@@ -207,7 +205,7 @@ def test_a_run_that_repeats_a_later_one_leaves_with_its_index_rows(
 
     before = pending(indexed)
     store = damage(indexed, reopen, repeat_earlier)
-    assert told(store.check(repair=True))[0] == DISORDER
+    assert fault_texts(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
     assert pending(store) == before
     use(store)
@@ -220,28 +218,26 @@ def test_an_entry_given_back_has_no_owner_and_no_time(either: Store, reopen: Reo
 
     before = pending(either)
     store = damage(either, reopen, give_owner)
-    assert told(store.check(repair=True)) == [DISORDER]
+    assert fault_texts(store.check(repair=True)) == [DISORDER]
     assert store.check() == []
     assert pending(store) == before
     use(store)
 
 
-def test_a_run_of_too_many_ids_is_cut(either: Store, reopen: Reopen) -> None:
+def test_a_run_of_too_many_ids_is_split(either: Store, reopen: Reopen) -> None:
     ids = [StreamID(1, number).packed for number in range(RUN_IDS_MAX + 50)]
 
     def put_long_run(rows: Rows) -> None:
         rows.put_run(Run(ids[0], ids, b"ann", 7, 1))
 
     store = damage(either, reopen, put_long_run)
-    assert told(store.check(repair=True))[0] == DISORDER
+    assert fault_texts(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
     assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {RUN_IDS_MAX, 50}
     use(store)
 
 
-def test_a_run_of_a_consumer_that_never_was_makes_the_consumer(
-    either: Store, reopen: Reopen
-) -> None:
+def test_a_run_of_an_unknown_consumer_creates_the_consumer(either: Store, reopen: Reopen) -> None:
     stranger = StreamID.unpack(ID_LAST).packed
 
     def put_strangers_run(rows: Rows) -> None:
@@ -255,14 +251,14 @@ def test_a_run_of_a_consumer_that_never_was_makes_the_consumer(
     if Rows(store).group.indexed:
         expected += [NOT_INDEXED, "the number of pending entries is wrong"]
     found = store.check(repair=True)
-    assert sorted(told(found)) == sorted(expected)
+    assert sorted(fault_texts(found)) == sorted(expected)
     assert store.check() == []
     (row,) = store.stream("orders").group(GROUP).consumer("stranger").pending()
     assert row.id.packed == stranger
     use(store)
 
 
-def test_a_run_that_cannot_be_decoded_stays_reported_and_leaves_the_indexes(
+def test_an_undecodable_run_stays_reported_and_leaves_the_indexes(
     either: Store, reopen: Reopen
 ) -> None:
     run = _long(Rows(either))
@@ -271,11 +267,11 @@ def test_a_run_that_cannot_be_decoded_stays_reported_and_leaves_the_indexes(
     )
     what = "a run of pending entries cannot be decoded"
     first = store.check(repair=True)
-    assert told(first)[0] == what
+    assert fault_texts(first)[0] == what
     assert [fault.repaired for fault in first] == [False] + [True] * (len(first) - 1)
-    assert told(store.check()) == [what]
+    assert fault_texts(store.check()) == [what]
     stream = store.stream("orders")
-    assert stream.group("audit").pending().count == 0  # other groups go on
+    assert stream.group("audit").pending().count == 0  # other groups still work
     with pytest.raises(Corruption):
         stream.group(GROUP).pending_range()
     assert stream.group(GROUP).destroy()
@@ -284,7 +280,7 @@ def test_a_run_that_cannot_be_decoded_stays_reported_and_leaves_the_indexes(
     use(store)
 
 
-def test_many_runs_are_held_against_their_indexes_in_chunks(
+def test_many_runs_are_compared_with_their_indexes_in_chunks(
     store: Store,
 ) -> None:
     stream = store.stream("s")
@@ -299,7 +295,7 @@ def test_many_runs_are_held_against_their_indexes_in_chunks(
 
 
 @pytest.mark.parametrize("form", ["in memory", "indexed"])
-def test_entries_that_wait_without_a_timer_are_ready_at_once(
+def test_entries_waiting_without_a_timer_become_ready_at_once(
     store: Store, reopen: Reopen, form: str
 ) -> None:
     stream = store.stream("orders")
@@ -313,7 +309,7 @@ def test_entries_that_wait_without_a_timer_are_ready_at_once(
         tree = Rows(store).orders.queue_tree
         store = damage(store, reopen, lambda rows: rows.delete_from(tree, rows.tree(tree)[0][0]))
         found = store.check(repair=True)
-        assert set(told(found)) >= {"entries wait without a timer"}
+        assert set(fault_texts(found)) >= {"entries wait without a timer"}
         assert all(fault.repaired for fault in found)
         assert store.check() == []
         ready = store.stream("orders").group(GROUP).consumer("bob").read(count=10)

@@ -7,12 +7,20 @@ import pytest
 
 from kvstream import Store
 from kvstream.layout.keys import U64
-from tests.operations.checks.seeding import Reopen, Rows, assert_mended, damage, mend, told, use
+from tests.operations.checks.seeding import (
+    Reopen,
+    Rows,
+    assert_mended,
+    damage,
+    fault_texts,
+    mend,
+    use,
+)
 
 Seed = Callable[[Rows], None]
 WEB = (3).to_bytes(4) + b"web"
 BOUNDS, IID = Struct(">QQ"), Struct(">16sQQ")
-"""oldest and next order of a producer; entry, stamp and order of an idempotent ID."""
+"""Return the oldest and next order of a producer; entry, stamp and order of an idempotent ID."""
 
 
 def _order(number: int) -> bytes:
@@ -88,7 +96,7 @@ def _give_one_order_twice(rows: Rows) -> None:
         ),
     ],
 )
-def test_a_wrong_row_or_counter_is_told_and_made_to_fit_the_idempotent_ids(
+def test_a_wrong_row_or_counter_is_reported_and_rebuilt_from_the_idempotent_ids(
     busy: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     first = busy.stream("orders").add({"n": "again"}, idmp=("web", 1))
@@ -104,7 +112,7 @@ def test_an_idempotent_id_that_cannot_be_decoded_stays_reported(
     value = dict(Rows(busy).tree(Rows(busy).orders.idmp_tree))[suffix]
     store = damage(busy, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, b"?"))
     what = "an idempotent ID cannot be decoded"
-    assert what in told(store.check(repair=True))
+    assert what in fault_texts(store.check(repair=True))
     (fault,) = store.check()
     assert fault.message.startswith(what)
     damage(store, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, value)).check(
@@ -112,19 +120,19 @@ def test_an_idempotent_id_that_cannot_be_decoded_stays_reported(
     )
 
 
-def test_a_producer_of_undecodable_ids_alone_is_no_producer(busy: Store, reopen: Reopen) -> None:
+def test_a_producer_with_only_undecodable_ids_is_removed(busy: Store, reopen: Reopen) -> None:
     suffix = b"I" + (3).to_bytes(4) + b"app1"
     value = dict(Rows(busy).tree(Rows(busy).orders.idmp_tree))[suffix]
     store = damage(busy, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, b"?"))
     store.check(repair=True)
-    assert told(store.check()) == ["an idempotent ID cannot be decoded"]
+    assert fault_texts(store.check()) == ["an idempotent ID cannot be decoded"]
     assert store.stream("orders").info().pids_tracked == 1
     damage(store, reopen, lambda rows: rows.put_in(rows.orders.idmp_tree, suffix, value)).check(
         repair=True
     )
 
 
-def test_an_idempotent_id_lost_is_counted_out(busy: Store, reopen: Reopen) -> None:
+def test_a_lost_idempotent_id_is_not_counted(busy: Store, reopen: Reopen) -> None:
     store = damage(
         busy, reopen, lambda rows: rows.delete_from(rows.orders.idmp_tree, b"I" + WEB + b"2")
     )

@@ -1,6 +1,6 @@
-"""Whatever is done through the public API, a check finds nothing wrong.
+"""After any calls of the public API a check finds no faults.
 
-``walk`` is what hypothesis drives; below it stand walks that once left faults behind.
+Hypothesis drives ``walk``; the fixed walks below it once caused faults.
 """
 
 import tempfile
@@ -26,7 +26,7 @@ QUICK = settings(deadline=None, max_examples=30, suppress_health_check=list(Heal
 
 @contextmanager
 def small_limits(sweeps: bool = False, trees: bool = False) -> Iterator[None]:
-    """Make short walks reach what else takes thousands of entries."""
+    """Lower the limits, so that short walks reach what otherwise takes thousands of entries."""
     with pytest.MonkeyPatch.context() as patch:
         if sweeps:
             patch.setattr("kvstream.operations.trim.sweep", partial(sweep, every=SWEEP_EVERY))
@@ -39,7 +39,7 @@ def small_limits(sweeps: bool = False, trees: bool = False) -> Iterator[None]:
 
 
 def walk(steps: list[Step]) -> None:
-    """Take the steps in a new store; nothing is wrong after any of them, nor when reopened."""
+    """Take the steps in a new store; check it after each of them, and reopened."""
     clock = ManualClock(10_000_000)
     with tempfile.TemporaryDirectory() as directory:
         stores = Stores(Path(directory), clock)
@@ -98,7 +98,7 @@ def test_trimmed_rows_stay_dead_when_xsetid_lowers_the_last_id_of_an_empty_strea
     assert [entry.fields for entry in stream.range()] == [{b"n": b"new"}]
 
 
-def test_a_stream_that_was_emptied_forgets_its_first_node(small: Callable[[], Store]) -> None:
+def test_an_emptied_stream_drops_its_first_node(small: Callable[[], Store]) -> None:
     store = small()
     stream = store.stream("s")
     stream.add_many([{"n": number} for number in range(9)])
@@ -112,7 +112,7 @@ def test_a_stream_that_was_emptied_forgets_its_first_node(small: Callable[[], St
     assert [entry.fields for entry in stream.range()] == [{b"n": b"6"}]
 
 
-def test_a_stream_that_was_emptied_forgets_its_first_ids(store: Store) -> None:
+def test_an_emptied_stream_drops_its_first_ids(store: Store) -> None:
     stream = store.stream("s")
     for number in range(1, 11):
         stream.add({"n": number}, id=f"{number}-0")
@@ -126,7 +126,7 @@ def test_a_stream_that_was_emptied_forgets_its_first_ids(store: Store) -> None:
     assert [str(entry.id) for entry in stream.range()] == ["50-0"]
 
 
-def test_an_idempotent_id_given_again_behind_a_younger_one_is_remembered_in_full(
+def test_a_reused_idempotent_id_is_kept_for_its_full_time_behind_a_younger_one(
     store: Store, clock: ManualClock
 ) -> None:
     stream = store.stream("s")

@@ -1,4 +1,4 @@
-"""The rows of retention: check finds those that are damaged, and a repair deletes them."""
+"""The rows of retention: check finds damaged ones, and a repair deletes them."""
 
 import pytest
 
@@ -44,7 +44,7 @@ def ruled(open_store: Stores, clock: ManualClock) -> Store:
         (b"P?", b""),
     ],
 )
-def test_a_damaged_row_is_told_and_deleted(ruled: Store, suffix: bytes, value: bytes) -> None:
+def test_a_damaged_row_is_reported_and_deleted(ruled: Store, suffix: bytes, value: bytes) -> None:
     stream = ruled.engine.catalog.streams[NAME]
     ruled.engine.run(lambda txn: timers.put_row(txn, stream, suffix, value))
     (fault,) = ruled.check()

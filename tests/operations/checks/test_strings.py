@@ -1,4 +1,4 @@
-"""Rows of plain strings: their records, and the rows that every key has."""
+"""Rows of plain strings: their records, and the rows common to all keys."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from tests.operations.checks.seeding import (
     Rows,
     assert_mended,
     damage,
-    told,
+    fault_texts,
 )
 
 LOCK = b"\x00\x00lock"
@@ -66,7 +66,7 @@ def _add_message(rows: Rows) -> None:
         (_add_message, ["entries of no stream"]),
     ],
 )
-def test_a_wrong_row_of_a_string_is_told_and_mended(
+def test_a_wrong_row_of_a_string_is_reported_and_repaired(
     locked: Store, reopen: Reopen, seed: Seed, expected: list[str]
 ) -> None:
     store = assert_mended(damage(locked, reopen, seed), reopen, *expected)
@@ -82,19 +82,17 @@ def test_rows_of_a_string_without_record_are_deleted(locked: Store, reopen: Reop
         "a row for SCAN of no such key",
         "a row for expiry of no such key",
     ]
-    assert sorted(told(store.check(repair=True))) == sorted(expected)
+    assert sorted(fault_texts(store.check(repair=True))) == sorted(expected)
     assert store.check() == []
     assert store.keys() == [b"orders", b"brief"]
 
 
 @pytest.mark.parametrize("cut", [0, 1, 5, 17])
-def test_a_string_that_cannot_be_decoded_stays_reported(
-    locked: Store, reopen: Reopen, cut: int
-) -> None:
+def test_an_undecodable_string_stays_reported(locked: Store, reopen: Reopen, cut: int) -> None:
     record = Rows(locked).get(METADATA, stream_row(LOCK))
     store = damage(locked, reopen, lambda rows: rows.put(METADATA, stream_row(LOCK), record[:cut]))
-    assert told(store.check(repair=True)) == ["the record cannot be decoded"]
-    assert told(store.check()) == ["the record cannot be decoded"]
+    assert fault_texts(store.check(repair=True)) == ["the record cannot be decoded"]
+    assert fault_texts(store.check()) == ["the record cannot be decoded"]
     with pytest.raises(Corruption, match="the record of key b'lock' is damaged"):
         store.engine.run(strings.get, LOCK)
     assert store.size() == 3
@@ -102,7 +100,7 @@ def test_a_string_that_cannot_be_decoded_stays_reported(
     Rows(store).put(METADATA, stream_row(LOCK), record)
 
 
-def test_what_a_flush_left_of_a_string_is_swept(locked: Store, reopen: Reopen) -> None:
+def test_the_rows_of_a_flushed_string_are_swept(locked: Store, reopen: Reopen) -> None:
     other = locked.select(3)
     with locked.transaction():
         for number in range(150):

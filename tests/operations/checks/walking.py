@@ -1,7 +1,7 @@
-"""Random walks over the public API: steps as data, so that a failing walk can be made small.
+"""Random walks over the public API: steps as data, so that a failing walk can be minimised.
 
-Few keys, groups, consumers and IDs, so that they meet; nodes of a few entries; now and then many
-entries at once, so that sweeps and runs of full size come too.
+There are few keys, groups, consumers and IDs, so that calls collide. Nodes have few entries.
+Sometimes many entries are added at once, so that sweeps and runs of full size occur too.
 """
 
 from collections.abc import Callable
@@ -72,7 +72,7 @@ class Step:
     arguments: dict[str, Any]
 
     def take(self, world: "World") -> None:
-        with suppress(RequestError):  # refused: all must be as before
+        with suppress(RequestError):  # refused: it must change nothing
             _CALLS[self.name](world, **self.arguments)
 
 
@@ -214,7 +214,7 @@ def _reopen(world: World) -> None:
 
 
 class _Undone(Exception):
-    """Raised to have a transaction undone."""
+    """Raised to undo a transaction."""
 
 
 def _transaction(world: World, steps: list[Step], commit: bool) -> None:

@@ -1,4 +1,4 @@
-"""Dead letters: a whole entry moves to another stream in the commit that acknowledges it."""
+"""Dead letters: a complete entry moves to another stream in the commit that acknowledges it."""
 
 from collections.abc import Sequence
 
@@ -19,7 +19,7 @@ NAME = qualified(0, b"s")
 
 @pytest.fixture
 def read(store: Store) -> list[StreamID]:
-    """Three entries that consumer ``w`` of group ``g`` has."""
+    """Deliver three entries to consumer ``w`` of group ``g``."""
     stream = store.stream("s")
     ids = [stream.add({"n": str(n)}) for n in range(3)]
     stream.create_group("g", start="0").consumer("w").read()
@@ -44,7 +44,7 @@ def bury(
     return store.engine.run(operation)
 
 
-def test_the_whole_entry_moves_with_its_origin(
+def test_an_entry_moves_completely_and_names_its_origin(
     store: Store, read: list[StreamID], clock: ManualClock
 ) -> None:
     clock.advance(5000)
@@ -119,7 +119,7 @@ def test_a_stream_that_refuses_loses_nothing(
     assert len(store.stream("s")) == 3
 
 
-def test_long_texts_are_cut_at_the_end_that_says_less(store: Store, read: list[StreamID]) -> None:
+def test_long_texts_are_cut_at_their_less_useful_end(store: Store, read: list[StreamID]) -> None:
     much = b"x" * 100_000
     bury(store, read[:1], error=b"first" + much, traceback=much + b"last")
     origin = dead.origin(next(iter(store.stream("s:dead").range())).flat)

@@ -1,4 +1,4 @@
-"""Order by key: at most so many entries of a key are in flight, and other keys go on."""
+"""Order by key: the entries of a key in flight are limited, and other keys continue."""
 
 import threading
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def add(store: Store, *keys: str) -> list[StreamID]:
 
 @pytest.fixture
 def ordered(store: Store) -> Store:
-    """A store with a group that is ordered by ``user``."""
+    """A store with a group ordered by ``user``."""
     store.stream("s").create_group("g")
     rules(store, order_by=b"user")
     return store
@@ -58,7 +58,7 @@ def held(store: Store) -> list[StreamID]:
     return [row.id for row in rows if row.consumer == b"" and row.deliveries == 0]
 
 
-def test_one_entry_of_a_key_is_in_flight_and_other_keys_go_on(ordered: Store) -> None:
+def test_one_entry_of_a_key_is_in_flight_and_other_keys_continue(ordered: Store) -> None:
     a1, a2, b1, a3, c1 = add(ordered, "a", "a", "b", "a", "c")
     assert read(ordered, 2) == [a1, b1]
     assert read(ordered) == [c1]
@@ -109,7 +109,7 @@ END: dict[str, Callable[[Store, StreamID], object]] = {
 
 
 @pytest.mark.parametrize("how", END)
-def test_the_next_one_becomes_ready_however_an_entry_ends(ordered: Store, how: str) -> None:
+def test_the_next_entry_becomes_ready_after_any_end_of_the_first(ordered: Store, how: str) -> None:
     a1, a2, a3 = add(ordered, "a", "a", "a")
     assert read(ordered) == [a1]
     END[how](ordered, a1)
@@ -228,7 +228,7 @@ def test_a_group_that_is_destroyed_leaves_no_rows(ordered: Store) -> None:
     ordered.delete("s")
 
 
-def test_a_copy_holds_what_is_held(ordered: Store) -> None:
+def test_a_copy_holds_the_same_entries(ordered: Store) -> None:
     first, second = add(ordered, "a", "a")
     read(ordered)
     assert ordered.copy("s", "t")

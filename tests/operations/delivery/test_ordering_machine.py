@@ -1,8 +1,8 @@
 """Order by key under random acknowledgements, failures, claims, deletions, leases and restarts.
 
-At any time at most ``max_per_key`` entries of a key are in flight; a held entry has so many others
-of its key in flight before it; first deliveries of a key go in the order of IDs; and in the end
-every entry is delivered.
+At any time at most ``max_per_key`` entries of a key are in flight, and a held entry has that many
+entries of its key in flight before it. First deliveries of a key follow the order of IDs. At the
+end every entry has been delivered.
 """
 
 import shutil
@@ -32,7 +32,7 @@ PLACES = st.integers(0, 30)
 
 
 class OrderMachine(RuleBasedStateMachine):
-    """Uses one group that is ordered by ``user``, and remembers what it should be."""
+    """Uses one group ordered by ``user``, and records its expected state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class OrderMachine(RuleBasedStateMachine):
         self._over: set[StreamID] = set()
         """Acknowledged, or deleted."""
         self._forced: set[str] = set()
-        """Keys of which a held entry was claimed by force: their order is gone."""
+        """Keys with a held entry that was claimed by force: their order no longer holds."""
 
     def _limits(self) -> AbstractContextManager[object]:
         return nullcontext()
@@ -191,7 +191,7 @@ class OrderMachine(RuleBasedStateMachine):
 
 
 class IndexedOrderMachine(OrderMachine):
-    """The same with trees so small that runs and keys are read from disk."""
+    """The same with so small trees that runs and keys are read from disk."""
 
     def _limits(self) -> AbstractContextManager[object]:
         return small_trees()

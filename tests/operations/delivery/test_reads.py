@@ -1,4 +1,4 @@
-"""What a reader of ``>`` gets in a group with a policy: retries, lapsed leases, new entries."""
+"""What a reader of ``>`` gets in a group with a policy: retries, expired leases, new entries."""
 
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -52,7 +52,9 @@ def fire(store: Store) -> None:
 # --- leases -------------------------------------------------------------------------------------
 
 
-def test_an_entry_whose_lease_ran_out_goes_to_the_next_reader(say: Say, clock: ManualClock) -> None:
+def test_an_entry_with_an_expired_lease_is_delivered_to_the_next_reader(
+    say: Say, clock: ManualClock
+) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2)
     assert read(say, "a") == ["1-0", "2-0"]
@@ -63,7 +65,7 @@ def test_an_entry_whose_lease_ran_out_goes_to_the_next_reader(say: Say, clock: M
     assert pending(say) == {"1-0": ("b", 2), "2-0": ("a", 1)}
 
 
-def test_lapsed_leases_come_oldest_first_and_before_new_entries(
+def test_entries_with_expired_leases_come_oldest_first_and_before_new_ones(
     say: Say, clock: ManualClock
 ) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
@@ -92,7 +94,7 @@ def test_each_lease_ends_at_its_own_time(say: Say, clock: ManualClock) -> None:
     assert read(say, "b") == ["3-0"]
 
 
-def test_a_lease_that_began_while_the_clock_was_set_back_ends_in_time(
+def test_a_lease_that_began_while_the_clock_was_set_back_ends_on_time(
     say: Say, clock: ManualClock
 ) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
@@ -104,7 +106,7 @@ def test_a_lease_that_began_while_the_clock_was_set_back_ends_in_time(
     assert read(say, "b", "COUNT 1") == ["1-0"]
 
 
-def test_a_renewed_lease_does_not_run_out(say: Say, clock: ManualClock) -> None:
+def test_a_renewed_lease_does_not_expire(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1)
     read(say, "a")
@@ -114,7 +116,7 @@ def test_a_renewed_lease_does_not_run_out(say: Say, clock: ManualClock) -> None:
         assert read(say, "b") == []
 
 
-def test_without_a_lease_nothing_lapses(say: Say, clock: ManualClock) -> None:
+def test_without_a_lease_nothing_expires(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g DELIVERIES 3")
     add(say, 1)
     read(say, "a")
@@ -132,7 +134,7 @@ def test_a_clock_that_was_set_back_keeps_leases(say: Say, clock: ManualClock) ->
     assert read(say, "b") == ["1-0"]
 
 
-def test_a_lease_set_to_the_beginning_of_time_has_run_out(say: Say) -> None:
+def test_a_lease_set_to_time_0_has_expired(say: Say) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2)
     read(say, "a")
@@ -166,7 +168,9 @@ def test_claim_repeats_idle_entries_of_a_policy_without_a_lease(
     assert read(say, "b", "CLAIM 100") == ["1-0"]
 
 
-def test_noack_takes_what_it_delivers_off_the_list(say: Say, clock: ManualClock) -> None:
+def test_noack_removes_delivered_entries_from_the_pending_list(
+    say: Say, clock: ManualClock
+) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2)
     read(say, "a", "COUNT 1")
@@ -175,7 +179,7 @@ def test_noack_takes_what_it_delivers_off_the_list(say: Say, clock: ManualClock)
     assert pending(say) == {}
 
 
-def test_entries_that_were_deleted_are_done(say: Say, clock: ManualClock) -> None:
+def test_deleted_entries_are_done(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2, 3)
     read(say, "a")
@@ -188,7 +192,7 @@ def test_entries_that_were_deleted_are_done(say: Say, clock: ManualClock) -> Non
 # --- what was given back ------------------------------------------------------------------------
 
 
-def test_ready_entries_come_first_in_the_order_in_which_they_became_so(say: Say) -> None:
+def test_ready_entries_come_first_in_the_order_in_which_they_became_ready(say: Say) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2, 3)
     read(say, "a")
@@ -214,7 +218,7 @@ def test_a_waiting_entry_is_delivered_when_it_is_due(
     assert pending(say) == {"1-0": ("b", 2)}
 
 
-def test_an_entry_that_failed_too_often_moves_to_the_dead_letters(
+def test_an_entry_with_too_many_failures_moves_to_the_dead_letters(
     say: Say, clock: ManualClock
 ) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 2")
@@ -225,13 +229,14 @@ def test_an_entry_that_failed_too_often_moves_to_the_dead_letters(
     clock.advance(1000)
     assert read(say, "c") == ["2-0"]
     ((_, fields),) = say("XRANGE s:dead - +")
-    told = dict(zip(fields[::2], fields[1::2], strict=True))
-    assert told[b"dead:reason"] == b"max-deliveries"
-    assert (told[b"f"], told[b"dead:id"], told[b"dead:deliveries"]) == (b"1", b"1-0", b"2")
+    dead_letter = dict(zip(fields[::2], fields[1::2], strict=True))
+    assert dead_letter[b"dead:reason"] == b"max-deliveries"
+    assert dead_letter[b"f"] == b"1"
+    assert (dead_letter[b"dead:id"], dead_letter[b"dead:deliveries"]) == (b"1-0", b"2")
     assert pending(say) == {"2-0": ("c", 1)}
 
 
-def test_four_bad_entries_among_many_freeze_nothing(say: Say, clock: ManualClock) -> None:
+def test_four_failing_entries_do_not_block_the_others(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 3")
     add(say, *range(1, 501))
     bad, done = {"10-0", "11-0", "200-0", "500-0"}, set()
@@ -271,7 +276,7 @@ def limited(store: Store) -> dict[str, int]:
     return {kind: n for kind, n in store.engine.catalog.queue_events.limited.items() if n}
 
 
-def test_no_more_entries_are_in_flight_than_the_policy_allows(store: Store, say: Say) -> None:
+def test_the_policy_limits_the_entries_in_flight(store: Store, say: Say) -> None:
     say("KVSTREAM.POLICY SET s g INFLIGHT 2")
     add(say, 1, 2, 3)
     assert read(say, "a") == ["1-0", "2-0"]
@@ -281,7 +286,7 @@ def test_no_more_entries_are_in_flight_than_the_policy_allows(store: Store, say:
     assert read(say, "b") == ["3-0"]
     assert limited(store) == {"in-flight": 2}
     assert read(say, "b") == []
-    assert limited(store) == {"in-flight": 2}, "nothing was kept back"
+    assert limited(store) == {"in-flight": 2}, "no entry was held back"
 
 
 def test_entries_that_wait_are_not_in_flight(say: Say, clock: ManualClock) -> None:
@@ -294,9 +299,7 @@ def test_entries_that_wait_are_not_in_flight(say: Say, clock: ManualClock) -> No
     assert read(say, "c") == ["2-0"], "a lapsed lease frees its own place"
 
 
-def test_a_rate_holds_in_every_window_of_its_time(
-    store: Store, say: Say, clock: ManualClock
-) -> None:
+def test_a_rate_holds_in_every_window(store: Store, say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g RATE 3 1000")
     add(say, *range(1, 60))
     delivered: list[int] = []
@@ -353,7 +356,7 @@ def test_an_ordered_group_delivers_one_entry_of_a_key_at_a_time(say: Say) -> Non
     assert read(say, "b", "COUNT 1") == ["2-0"]
 
 
-def test_an_entry_that_waits_or_lapsed_keeps_its_key(
+def test_a_waiting_or_expired_entry_keeps_its_key_busy(
     store: Store, say: Say, clock: ManualClock
 ) -> None:
     say("KVSTREAM.POLICY SET s g ORDERBY user LEASE 1000 BACKOFF 5000")
@@ -374,10 +377,10 @@ def test_a_dead_entry_frees_its_key(say: Say, ask: Any, clock: ManualClock) -> N
     assert read(say, "a") == ["1-0"]
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert told(future) == ["2-0"]
+    assert delivered_to(future) == ["2-0"]
     future = ask(BLOCKED)
     say("KVSTREAM.NACK s g b FATAL 2-0 1")
-    assert told(future) == ["3-0"]
+    assert delivered_to(future) == ["3-0"]
 
 
 # --- moved back ---------------------------------------------------------------------------------
@@ -398,7 +401,7 @@ def test_a_group_that_is_moved_back_leaves_pending_entries_alone(say: Say) -> No
 def test_a_read_of_a_group_moved_far_back_looks_at_a_bounded_number_of_entries(
     say: Say, ask: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reads behind it, and a blocked one by itself, go on where it stopped."""
+    """Later reads, and a blocked one, continue where it stopped."""
     monkeypatch.setattr(ordering, "LOOK_MAX", 200)
     say("KVSTREAM.POLICY SET s g LEASE 100000000")
     add(say, *range(1, 1002))
@@ -407,7 +410,7 @@ def test_a_read_of_a_group_moved_far_back_looks_at_a_bounded_number_of_entries(
     assert [read(say, "b") for _ in range(6)] == [[], [], [], [], [], ["1001-0"]]
     add(say, 1002)
     say("KVSTREAM.POLICY SEEK s g 0")
-    assert told(ask(BLOCKED)) == ["1002-0"]
+    assert delivered_to(ask(BLOCKED)) == ["1002-0"]
 
 
 # --- waking -------------------------------------------------------------------------------------
@@ -427,7 +430,7 @@ def ask(store: Store) -> Any:
     pool.shutdown(wait=False)
 
 
-def told(future: "Future[Any]") -> Read:
+def delivered_to(future: "Future[Any]") -> Read:
     return ids(future.result(timeout=PATIENCE_S))
 
 
@@ -444,7 +447,7 @@ def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: Man
     clock.advance(999)
     assert not future.done()
     clock.advance(1)
-    assert told(future) == ["1-0"]
+    assert delivered_to(future) == ["1-0"]
 
 
 def test_a_blocked_reader_wakes_when_a_retry_is_due(say: Say, ask: Any, clock: ManualClock) -> None:
@@ -454,7 +457,7 @@ def test_a_blocked_reader_wakes_when_a_retry_is_due(say: Say, ask: Any, clock: M
     say("XNACK s g FAIL IDS 1 1-0")
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert told(future) == ["1-0"]
+    assert delivered_to(future) == ["1-0"]
 
 
 @pytest.mark.parametrize(
@@ -477,7 +480,7 @@ def test_a_blocked_reader_wakes_when_there_is_room_again(say: Say, ask: Any, fre
     read(say, "a")
     future = ask(BLOCKED)
     say(freeing)
-    assert told(future) == ["2-0"]
+    assert delivered_to(future) == ["2-0"]
 
 
 def test_a_blocked_reader_wakes_when_the_rate_allows_more(
@@ -488,7 +491,7 @@ def test_a_blocked_reader_wakes_when_the_rate_allows_more(
     read(say, "a")
     future = ask(BLOCKED)
     clock.advance(1000)
-    assert told(future) == ["2-0"]
+    assert delivered_to(future) == ["2-0"]
 
 
 def test_a_blocked_reader_wakes_when_the_group_is_resumed(say: Say, ask: Any) -> None:
@@ -496,10 +499,10 @@ def test_a_blocked_reader_wakes_when_the_group_is_resumed(say: Say, ask: Any) ->
     add(say, 1)
     future = ask(BLOCKED)
     say("KVSTREAM.POLICY RESUME s g")
-    assert told(future) == ["1-0"]
+    assert delivered_to(future) == ["1-0"]
 
 
-def test_a_policy_that_is_set_while_a_reader_waits_wakes_it_in_time(
+def test_a_policy_set_while_a_reader_waits_applies_to_it(
     say: Say, ask: Any, clock: ManualClock
 ) -> None:
     add(say, 1)
@@ -508,7 +511,7 @@ def test_a_policy_that_is_set_while_a_reader_waits_wakes_it_in_time(
     clock.advance(400)
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     clock.advance(600)
-    assert told(future) == ["1-0"]
+    assert delivered_to(future) == ["1-0"]
 
 
 def test_a_claim_while_a_reader_waits_begins_a_lease(
@@ -520,20 +523,20 @@ def test_a_claim_while_a_reader_waits_begins_a_lease(
     future = ask(BLOCKED)
     say("XCLAIM s g a 0 5-0 FORCE JUSTID")
     clock.advance(1000)
-    assert told(future) == ["5-0"]
+    assert delivered_to(future) == ["5-0"]
 
 
 @pytest.mark.parametrize("freeing", ["XDELEX s DELREF IDS 1 1-0", "XTRIM s MINID = 2 DELREF"])
-def test_references_that_are_dropped_leave_room(say: Say, ask: Any, freeing: str) -> None:
+def test_dropped_references_make_room(say: Say, ask: Any, freeing: str) -> None:
     say("KVSTREAM.POLICY SET s g INFLIGHT 1")
     add(say, 1, 2)
     read(say, "a")
     future = ask(BLOCKED)
     say(freeing)
-    assert told(future) == ["2-0"]
+    assert delivered_to(future) == ["2-0"]
 
 
-def test_an_entry_that_is_given_up_leaves_room(say: Say, clock: ManualClock) -> None:
+def test_an_entry_that_is_given_up_makes_room(say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g INFLIGHT 1 LEASE 1000 DELIVERIES 1")
     add(say, 1, 2)
     read(say, "a")
@@ -541,7 +544,7 @@ def test_an_entry_that_is_given_up_leaves_room(say: Say, clock: ManualClock) -> 
     assert read(say, "b") == ["2-0"]
 
 
-def test_a_dead_letter_wakes_its_readers_if_a_blocked_reader_has_made_it(
+def test_a_dead_letter_made_by_a_blocked_reader_wakes_its_readers(
     say: Say, ask: Any, clock: ManualClock
 ) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000 DELIVERIES 1")
@@ -550,7 +553,7 @@ def test_a_dead_letter_wakes_its_readers_if_a_blocked_reader_has_made_it(
     future = ask("XREAD BLOCK 0 STREAMS s:dead $")
     ask(BLOCKED)
     clock.advance(1000)
-    assert len(told(future)) == 1
+    assert len(delivered_to(future)) == 1
     add(say, 2)
 
 
@@ -562,6 +565,6 @@ def test_a_reader_that_is_blocked_with_claim_wakes_when_a_lease_ends(
     read(say, "a")
     future = ask("XREADGROUP GROUP g b BLOCK 0 CLAIM 1000 STREAMS s >")
     clock.advance(1000)
-    assert told(future) == ["1-0"]
+    assert delivered_to(future) == ["1-0"]
     group = store.engine.catalog.streams[b"\0\0s"].groups[b"g"]
     assert group.index is None, "small groups need no index for leases"

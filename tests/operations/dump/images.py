@@ -1,4 +1,4 @@
-"""Images for tests: taken whole, compared, and loaded."""
+"""Helpers for images: read completely, compared, and loaded."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class Kept:
 
 
 def kept(store: Store, key: str) -> Kept:
-    """Return the whole image of a stream."""
+    """Return the complete image of a stream."""
     image = store.image(key)
     assert image is not None
     with image:
@@ -31,7 +31,7 @@ def kept(store: Store, key: str) -> Kept:
 
 
 def copied(store: Store, key: str, target: str | None = None) -> list[str]:
-    """Load a stream's image under another name, or in place of itself; return what was wrong."""
+    """Load a stream's image under another name, or over the stream; return the corrections."""
     image = kept(store, key)
     loaded = store.load(target or key, image, replace=True, expire_at_ms=image.expire_at_ms)
     return loaded.corrections

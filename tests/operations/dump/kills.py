@@ -1,4 +1,4 @@
-"""What kill -9 would leave of a store at each of its steps: the files, as they are just then."""
+"""The files that kill -9 would leave of a store at each of its steps."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,7 +12,7 @@ from kvstream.storage.database import Database
 from tests.folders import as_killed
 
 STEPS = ("write", "ingest")
-"""What changes the files of a store that is open."""
+"""The calls that change the files of an open store."""
 
 
 @contextmanager

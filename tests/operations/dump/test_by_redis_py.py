@@ -1,4 +1,4 @@
-"""Keys go from server to server by redis-py: from Redis to kvstream and back."""
+"""redis-py moves keys between servers: from Redis to kvstream and back."""
 
 import re
 from collections.abc import Iterator
@@ -49,7 +49,7 @@ def fill(client: redis.Redis) -> None:
     client.expire("empty", 4000)
 
 
-def told(client: redis.Redis, key: str) -> object:
+def description(client: redis.Redis, key: str) -> object:
     info = client.xinfo_stream(key, full=True)
     return [info[name] for name in ("length", "last-generated-id", "entries-added", "groups")], (
         client.xrange(key),
@@ -57,14 +57,14 @@ def told(client: redis.Redis, key: str) -> object:
     )
 
 
-def same_pending(told_: object) -> str:
-    """Return what was told, without how long entries have been idle."""
-    return re.sub(r"'time_since_delivered': \d+", "", repr(told_))
+def same_pending(found: object) -> str:
+    """Return the description of a key, without the idle times of entries."""
+    return re.sub(r"'time_since_delivered': \d+", "", repr(found))
 
 
-def test_keys_go_there_and_come_back(theirs: redis.Redis, ours: redis.Redis) -> None:
+def test_keys_survive_the_way_there_and_back(theirs: redis.Redis, ours: redis.Redis) -> None:
     fill(theirs)
-    before = {key: same_pending(told(theirs, key)) for key in ("long", "empty")}
+    before = {key: same_pending(description(theirs, key)) for key in ("long", "empty")}
     for key in theirs.keys("*"):
         payload, ttl = theirs.dump(key), max(0, theirs.pttl(key))
         assert ours.restore(key, ttl, payload or b"")
@@ -73,7 +73,7 @@ def test_keys_go_there_and_come_back(theirs: redis.Redis, ours: redis.Redis) -> 
     for key in ours.keys("*"):
         ours.config_set("dump-target", "redis:7.0")
         assert theirs.restore(key, max(0, ours.pttl(key)), ours.dump(key) or b"")
-    assert {key: same_pending(told(theirs, key)) for key in before} == before
+    assert {key: same_pending(description(theirs, key)) for key in before} == before
     assert theirs.get("word") == b"12345"
     assert ours.dump("missing") is None
     with pytest.raises(redis.ResponseError, match="BUSYKEY Target key name already exists"):

@@ -1,4 +1,4 @@
-"""What a source tells wrongly, or not at all, is found out from what it brings."""
+"""Wrong or missing values of a source are computed from its entries."""
 
 from dataclasses import replace
 
@@ -38,15 +38,15 @@ RIGHT = StreamState(
 )
 
 
-def told(store: Store, state: StreamState) -> str:
-    """Load ten entries with a state that is wrong; return what was said about it."""
+def correction_of(store: Store, state: StreamState) -> str:
+    """Load ten entries with a wrong state; return the correction."""
     (correction,) = store.load("s", Kept([NODE], state)).corrections
     assert store.check() == []
     assert len(store.stream("s")) == 10
     return correction
 
 
-def test_what_is_right_is_kept(store: Store) -> None:
+def test_right_values_are_kept(store: Store) -> None:
     assert store.load("s", Kept([NODE], RIGHT)).corrections == []
     assert replace(kept(store, "s").rest, groups=[]) == replace(RIGHT, queue=[])
 
@@ -73,16 +73,16 @@ def test_what_is_right_is_kept(store: Store) -> None:
         ),
     ],
 )
-def test_wrong_counters_are_set_right(
+def test_wrong_counters_are_corrected(
     store: Store, wrong: dict[str, object], right: dict[str, object], words: str
 ) -> None:
-    assert told(store, replace(RIGHT, **wrong)) == words  # type: ignore[arg-type]
+    assert correction_of(store, replace(RIGHT, **wrong)) == words  # type: ignore[arg-type]
     expected = {name: getattr(RIGHT, name) for name in wrong} | right
     found = kept(store, "s").rest
     assert {name: getattr(found, name) for name in expected} == expected
 
 
-def test_counters_that_are_as_high_as_they_go_are_told_and_gone_on_with(store: Store) -> None:
+def test_counters_at_their_maximum_wrap_around(store: Store) -> None:
     most = (1 << 64) - 1
     memory = IdempotencyImage(100, 100, [], iids_added=most, iids_duplicates=most)
     store.load("s", Kept([NODE], replace(RIGHT, entries_added=most, idempotency=memory)))
@@ -95,7 +95,7 @@ def test_counters_that_are_as_high_as_they_go_are_told_and_gone_on_with(store: S
     assert store.check() == []
 
 
-def test_names_and_sizes_are_those_of_the_entries(store: Store) -> None:
+def test_names_and_sizes_are_taken_from_the_entries(store: Store) -> None:
     odd = NODE._replace(names=(b"other", b"names"), size=9999, appended=3)
     assert store.load("s", Kept([odd], RIGHT)).corrections == []
     store.load("t", Kept([NODE], RIGHT))
@@ -115,21 +115,21 @@ def group(name: bytes, pending: list[tuple[int, bytes | None]], **more: object) 
 C, D = ConsumerImage(b"c", 5, NEVER), ConsumerImage(b"d", 6, 7)
 
 
-def test_owners_that_are_no_consumers_are_made(store: Store) -> None:
+def test_owners_without_a_consumer_are_created(store: Store) -> None:
     state = replace(RIGHT, groups=[group(b"g", [(3, b"c"), (11, b"lost")], consumers=[C])])
-    assert "b'lost' has pending entries, but was no consumer" in told(store, state)
+    assert "b'lost' has pending entries, but was no consumer" in correction_of(store, state)
     names = [consumer.name for consumer in store.stream("s").group("g").consumers()]
     assert names == [b"c", b"lost"]
 
 
-def test_what_was_given_back_is_all_in_line(store: Store) -> None:
+def test_all_entries_given_back_have_a_rank(store: Store) -> None:
     given_back = group(
         b"g",
         [(3, None), (10, b"c"), (11, None), (12, None)],
         consumers=[C],
         nacked=[packed(12), packed(10), packed(11), packed(99)],
     )
-    assert "the order of entries given back was not whole" in told(
+    assert "the order of entries given back was not whole" in correction_of(
         store, replace(RIGHT, groups=[given_back])
     )
     (found,) = kept(store, "s").rest.groups
@@ -137,20 +137,20 @@ def test_what_was_given_back_is_all_in_line(store: Store) -> None:
 
 
 @pytest.mark.parametrize("twice", ["group", "consumer"])
-def test_what_comes_twice_counts_once(store: Store, twice: str) -> None:
+def test_a_repeated_value_counts_once(store: Store, twice: str) -> None:
     groups = [group(b"g", [], consumers=[C])]
     if twice == "group":
         groups.append(group(b"g", [], consumers=[D]))
     else:
         groups[0].consumers.append(ConsumerImage(b"c", 9, 9))
-    assert "came twice" in told(store, replace(RIGHT, groups=groups))
+    assert "came twice" in correction_of(store, replace(RIGHT, groups=groups))
     (found,) = kept(store, "s").rest.groups
     assert found.consumers == [C]
 
 
-def test_impossible_counts_of_reading_are_unknown(store: Store) -> None:
+def test_impossible_entries_read_are_unknown(store: Store) -> None:
     state = replace(RIGHT, groups=[group(b"g", [], entries_read=1 << 63)])
-    assert "was said to have read" in told(store, state)
+    assert "was said to have read" in correction_of(store, state)
     assert store.stream("s").group("g").info().entries_read is None
 
 
@@ -158,7 +158,7 @@ def test_impossible_counts_of_reading_are_unknown(store: Store) -> None:
     ("delivered", "read", "lag"),
     [(0, 0, 10), (9, 0, 10), (10, 1, 9), (14, 5, 5), (19, 10, 0), (30, 10, 0), (31, None, None)],
 )
-def test_what_old_formats_do_not_count_is_counted(
+def test_counters_missing_from_old_formats_are_computed(
     store: Store, delivered: int, read: int | None, lag: int | None
 ) -> None:
     groups = [group(b"g", [], last_delivered=StreamID(delivered, 0), entries_read=None)]

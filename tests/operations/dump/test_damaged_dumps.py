@@ -1,6 +1,6 @@
-"""Payloads that are damaged, under a right checksum: refused, or taken for a sound stream.
+"""Damaged payloads with a right checksum are refused, or loaded as a sound stream.
 
-``KVSTREAM_FUZZ_ROUNDS=n`` damages four times as many as it says.
+``KVSTREAM_FUZZ_ROUNDS=n`` damages four times as many payloads.
 """
 
 from random import Random
@@ -17,7 +17,7 @@ PART = 4
 
 
 def payloads(store: Store) -> list[bytes]:
-    """Return payloads of a stream that has everything."""
+    """Return payloads of a stream with every feature."""
     stream = store.stream("s")
     for n in range(1, 30):
         stream.add([("f", n), ("g" if n % 5 else "h", "x" * (n % 70))], id=(n, n % 3))

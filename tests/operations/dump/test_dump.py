@@ -1,6 +1,6 @@
-"""DUMP and RESTORE, beside a real redis-server and by payloads that are known to be right.
+"""DUMP and RESTORE, compared with a real redis-server and with known payloads.
 
-``KVSTREAM_EXAMPLES=n`` gives so many random streams instead of a few.
+``KVSTREAM_EXAMPLES=n`` sets the number of random streams.
 """
 
 import os
@@ -38,11 +38,11 @@ PAYLOADS = {
         "66e05f30b0ad7c"
     ),
 }
-"""Payloads of one stream that servers of these versions took, and gave; 6.2's does not count."""
+"""Payloads of one stream that servers of these versions accepted and returned; not that of 6.2."""
 
 
 def stream_of_the_payloads(store: Store) -> None:
-    """Make the stream that stands in each of the payloads."""
+    """Create the stream of each payload."""
     stream = store.stream("s")
     stream.add({"a": 1}, id="1-1")
     stream.add({"a": "hello"}, id="2-0")
@@ -50,7 +50,7 @@ def stream_of_the_payloads(store: Store) -> None:
 
 
 @pytest.mark.parametrize("name", PAYLOADS)
-def test_known_payloads_are_taken_and_given(store: Store, name: str) -> None:
+def test_known_payloads_are_restored_and_dumped(store: Store, name: str) -> None:
     assert store.restore("s", PAYLOADS[name]) == []
     stream_of_the_payloads(store.select(1))
     assert store.stream("s").range() == store.select(1).stream("s").range()
@@ -63,7 +63,7 @@ def test_known_payloads_are_taken_and_given(store: Store, name: str) -> None:
     assert store.dump("s", name) == PAYLOADS[name]
 
 
-def test_a_payload_is_of_the_oldest_form_that_loses_nothing(store: Store) -> None:
+def test_a_payload_has_the_oldest_lossless_form(store: Store) -> None:
     def form(key: str) -> tuple[int, int]:
         payload = store.dump(key)
         assert payload is not None
@@ -84,7 +84,7 @@ def test_a_payload_is_of_the_oldest_form_that_loses_nothing(store: Store) -> Non
     assert form("s") == (27, 14)
 
 
-def test_a_store_may_be_told_the_target_of_its_payloads(store: Store, opened: Kvstream) -> None:
+def test_a_store_can_write_payloads_for_an_older_target(store: Store, opened: Kvstream) -> None:
     stream_of_the_payloads(store)
     for name, head in (("redis:6.2", 15), ("valkey", 21), ("redis:8.10", 27)):
         payload = store.dump("s", name)
@@ -103,7 +103,7 @@ def test_a_store_may_be_told_the_target_of_its_payloads(store: Store, opened: Kv
     opened("FLUSHALL")
 
 
-def test_what_is_no_payload_changes_nothing(store: Store) -> None:
+def test_an_invalid_payload_changes_nothing(store: Store) -> None:
     store.stream("s").add({"f": "v"}, id="1-0")
     payload = store.dump("s")
     assert payload is not None
@@ -118,7 +118,7 @@ def test_what_is_no_payload_changes_nothing(store: Store) -> None:
     assert len(store.stream("s")) == 1
 
 
-def test_waiting_readers_see_what_is_restored(store: Store) -> None:
+def test_blocked_readers_get_restored_entries(store: Store) -> None:
     store.stream("s").add({"f": "v"}, id="5-0")
     payload = store.dump("s")
     assert payload is not None
@@ -160,14 +160,14 @@ ARGUMENTS = """
 """.strip().splitlines()
 
 
-def test_a_time_to_live_beyond_63_bits_is_refused_and_not_the_end_of_the_key(
+def test_a_time_to_live_beyond_63_bits_is_refused_and_keeps_the_key(
     opened: Kvstream,
 ) -> None:
     opened("FLUSHALL")
     payload = PAYLOADS["redis:7.0"]
     for ttl in (2**63 - 1, 2**63 - 10**12):
-        told = opened("RESTORE", "k", str(ttl), payload)
-        assert told == Error(b"ERR invalid expire time in 'restore' command")
+        reply = opened("RESTORE", "k", str(ttl), payload)
+        assert reply == Error(b"ERR invalid expire time in 'restore' command")
         assert opened("EXISTS", "k") == 0
         assert opened("RESTORE", "k", str(ttl), payload, "ABSTTL") == b"OK"
         assert opened("PEXPIRETIME", "k") == ttl
@@ -218,19 +218,19 @@ class Restored(Naming):
         if argv[:1] == ["XADD"] and isinstance(reply, bytes):
             self.ids.append(reply.decode())
 
-    def told(self, key: str) -> Reply:
-        told = self.redis("XINFO", "STREAM", key, "FULL", "COUNT", "0")
-        return without(told, (b"radix-tree-nodes",))
+    def full_info(self, key: str) -> Reply:
+        found = self.redis("XINFO", "STREAM", key, "FULL", "COUNT", "0")
+        return without(found, (b"radix-tree-nodes",))
 
     def compare(self, key: str) -> bool:
-        """Compare a key with itself there and back; tell whether it had no deleted entries."""
+        """Compare a key with itself after both ways; return whether it had no deleted entries."""
         payload = self.redis("DUMP", key)
         assert self.store("RESTORE", key, "0", payload, "REPLACE") == b"OK"
         store = Store(self.store.engine)
         whole = all(node.appended == len(node.ids) for node in kept(store, key).found)
         back = store.dump(key, "redis:7.0") or b""
         assert self.redis("RESTORE", "back", "0", back, "REPLACE") == b"OK"
-        assert self.told("back") == self.told(key)
+        assert self.full_info("back") == self.full_info(key)
         assert self.redis("DUMP", "back") == back
         assert not whole or back == payload
         self.redis("DEL", "back")
@@ -238,7 +238,7 @@ class Restored(Naming):
 
 
 @pytest.mark.parametrize("seed", range(EXAMPLES))
-def test_random_streams_come_back_as_they_went(
+def test_random_streams_survive_a_round_trip(
     redis_server: RedisServer, opened: Kvstream, seed: int
 ) -> None:
     r = Random(seed)

@@ -1,4 +1,4 @@
-"""Reading a stream as an image: of one moment, whole, and without a trace."""
+"""Reading a stream as an image: of one moment, complete, and without side effects."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def ids_of(store: Store, key: str = "s") -> list[bytes]:
     return [eid for node in kept(store, key).found for eid in node.ids]
 
 
-def test_an_image_has_every_entry_in_nodes_as_redis_makes_them(store: Store) -> None:
+def test_an_image_has_every_entry_in_the_nodes_of_redis(store: Store) -> None:
     fill(store, 250)
     nodes = kept(store, "s").found
     assert [len(node.ids) for node in nodes] == [100, 100, 50]
@@ -42,7 +42,7 @@ def test_there_is_no_image_of_a_missing_key_and_none_of_a_string(store: Store) -
         store.image("s")
 
 
-def test_what_is_written_later_does_not_change_an_image(store: Store) -> None:
+def test_later_writes_do_not_change_an_image(store: Store) -> None:
     fill(store, 1000)
     before = kept(store, "s")
     image = store.image("s")
@@ -75,7 +75,7 @@ def test_an_image_may_begin_in_the_middle(store: Store) -> None:
     assert list(beyond.nodes()) == whole[-1:]
 
 
-def test_reading_moves_no_time_and_makes_no_consumer(store: Store, clock: ManualClock) -> None:
+def test_reading_changes_no_time_and_creates_no_consumer(store: Store, clock: ManualClock) -> None:
     fill(store, 10)
     group = store.stream("s").create_group("g", "0")
     group.consumer("c").read(count=3)
@@ -123,7 +123,7 @@ def test_lost_entries_end_an_image_with_an_error(tmp_path: Path) -> None:
     store.close()
 
 
-def test_nodes_that_overlap_and_owners_that_are_lost_are_damage(tmp_path: Path) -> None:
+def test_overlapping_nodes_and_lost_owners_are_damage(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "damaged", durability="no")
     fill(store, 300, "nodes")
     fill(store, 3, "owners")

@@ -1,4 +1,4 @@
-"""Loads that are too long for one commit: invisible to the last, resumed, swept, and the same."""
+"""Loads too long for one commit: invisible until the last, resumable, and swept if abandoned."""
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
@@ -21,7 +21,7 @@ WEEK_S = 7 * 24 * 3600
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have little staged as much would be."""
+    """Lower the limits, so that small loads are staged like large ones."""
     monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 150)
     monkeypatch.setattr("kvstream.bulkload.restore.TABLE_BYTES", 10_000)
     monkeypatch.setattr("kvstream.bulkload.restore.STEP_ROWS", 7)
@@ -29,7 +29,7 @@ def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def source(store: Store) -> Kept:
-    """The image of a stream with all that a stream can have."""
+    """The image of a stream with every feature."""
     stream = store.stream("source")
     for n in range(1, 1201):
         stream.add({"f": f"value {n}"} if n % 11 else [("f", "1"), ("f", "2")], id=(n, n % 3))
@@ -65,7 +65,7 @@ def test_a_staged_stream_is_the_same_as_its_source(store: Store, source: Kept) -
     assert list((store.engine.database.staging()).iterdir()) == []
 
 
-def test_large_groups_are_laid_down_with_their_indexes(
+def test_large_groups_are_loaded_with_their_indexes(
     store: Store, source: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.meta.trees.CACHED_ROWS", 3)
@@ -77,7 +77,7 @@ def test_large_groups_are_laid_down_with_their_indexes(
     assert [entry.consumer for entry in group.pending_range(count=1)] == [b"a"]
 
 
-def test_nothing_is_to_be_seen_before_the_end(store: Store, source: Kept) -> None:
+def test_nothing_is_visible_before_the_end(store: Store, source: Kept) -> None:
     with store.loader("copy", label=b"mine") as load:
         for node in source.found:
             load.node(node)
@@ -89,7 +89,7 @@ def test_nothing_is_to_be_seen_before_the_end(store: Store, source: Kept) -> Non
     assert kept(store, "copy").rest == source.rest
 
 
-def test_a_load_that_is_left_without_a_label_leaves_nothing(store: Store, source: Kept) -> None:
+def test_an_abandoned_load_without_a_label_leaves_nothing(store: Store, source: Kept) -> None:
     before = rows_of(store)
     with suppress(ZeroDivisionError), store.loader("copy") as load:
         for node in source.found:
@@ -100,7 +100,7 @@ def test_a_load_that_is_left_without_a_label_leaves_nothing(store: Store, source
     assert not store.exists("copy")
 
 
-def test_a_load_goes_on_behind_what_is_there(
+def test_a_load_resumes_after_the_staged_entries(
     store: Store, source: Kept, reopen: Callable[..., Store]
 ) -> None:
     seen = [MIN_ID]
@@ -122,7 +122,7 @@ def test_a_load_goes_on_behind_what_is_there(
     assert (copy.found, copy.rest) == (source.found, source.rest)
 
 
-def test_pages_go_on_in_the_middle_of_a_node(store: Store, source: Kept) -> None:
+def test_pages_resume_in_the_middle_of_a_node(store: Store, source: Kept) -> None:
     ids = [eid for node in source.found for eid in node.ids]
     values = [value for node in source.found for value in node.values]
     with store.loader("other") as load:
@@ -204,7 +204,7 @@ def test_a_flush_in_between_ends_a_load(store: Store, source: Kept) -> None:
     assert rows_of(store)[0] == 0
 
 
-def test_a_label_is_of_one_key(store: Store, source: Kept) -> None:
+def test_a_label_belongs_to_one_key(store: Store, source: Kept) -> None:
     with store.loader("copy", label=b"mine") as load:
         for node in source.found:
             load.node(node)
@@ -229,7 +229,7 @@ def kept_inside(store: Store, key: str) -> int:
     return len(store.stream(key).range())
 
 
-def test_a_source_that_breaks_leaves_nothing(store: Store, source: Kept) -> None:
+def test_a_failing_source_leaves_nothing(store: Store, source: Kept) -> None:
     class Broken(Kept):
         def nodes(self) -> Iterator[NodeImage]:
             yield from self.found[:5]
@@ -250,7 +250,7 @@ def test_dead_tables_are_removed_when_the_store_is_opened(
     assert not left.exists()
 
 
-def test_a_note_that_is_damaged_is_told_and_mended(
+def test_a_damaged_note_is_reported_and_repaired(
     store: Store, source: Kept, reopen: Callable[..., Store]
 ) -> None:
     before = rows_of(store)

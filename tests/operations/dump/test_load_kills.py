@@ -1,4 +1,4 @@
-"""A load that is killed at any step: all of the stream is there, or nothing, and it can go on."""
+"""A load that is killed at any step leaves the complete stream or nothing, and can be resumed."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ def load(store: Store, source: Kept, label: bytes) -> None:
 
 @pytest.mark.parametrize("label", [b"", b"mine"])
 @pytest.mark.parametrize("replaced", [False, True])
-def test_a_killed_load_is_there_whole_or_not_at_all(
+def test_a_killed_load_leaves_the_complete_stream_or_nothing(
     open_store: Stores, tmp_path: Path, source: Kept, label: bytes, replaced: bool
 ) -> None:
     store = open_store("target")

@@ -1,4 +1,4 @@
-"""A stream that is longer than memory goes out and in: a node, or a table's worth, at a time."""
+"""A stream larger than memory is dumped by nodes and loaded by tables."""
 
 import tracemalloc
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ NODES, ENTRIES, VALUE_BYTES = 600, 50, 4000
 
 
 class Long:
-    """A stream of 120 MB, made as it is read."""
+    """A stream of 120 MB, generated while it is read."""
 
     def nodes(self) -> Iterator[NodeImage]:
         for node in range(NODES):
@@ -40,4 +40,4 @@ def test_long_streams_pass_through_little_memory(store: Store) -> None:
     finally:
         tracemalloc.stop()
     assert loaded.entries == NODES * ENTRIES
-    assert peak < 4 * 8 * MEGABYTE  # what is held until it is known to be long, and its copies
+    assert peak < 4 * 8 * MEGABYTE  # held until the load is known to be long, and the copies of it

@@ -1,4 +1,4 @@
-"""How entries are measured into nodes: compiled, in Python, and as XADD does it one by one."""
+"""How entries are packed into nodes: compiled, in Python, and one by one as XADD does it."""
 
 from typing import Any
 
@@ -40,7 +40,7 @@ def test_both_ways_measure_the_same(
     assert fit(*given_to) == fit_in_python(*given_to)
 
 
-def test_what_is_no_value_is_left_to_python() -> None:
+def test_invalid_values_are_left_to_python() -> None:
     if twins is None:
         pytest.skip("the compiled twins are not installed")
     for bad in (b"", b"\x01", b"\x01\x80", b"\x01\x81\xa1", b"\x03\x81\xa1f\xa1v"):
@@ -54,7 +54,7 @@ def test_what_is_no_value_is_left_to_python() -> None:
     size=st.sampled_from([0, 200, 4096]),
     cut=st.integers(1, 20),
 )
-def test_pages_fall_into_the_nodes_that_xadd_makes(
+def test_pages_are_packed_into_the_nodes_of_xadd(
     tmp_path_factory: pytest.TempPathFactory, entries: list[int], most: int, size: int, cut: int
 ) -> None:
     options: dict[str, Any] = {

@@ -21,7 +21,7 @@ ENTRIES: list[tuple[int, bytes | None, int, int]] = [
 @pytest.mark.parametrize(
     ("most", "sizes"), [(1, [1] * 9), (2, [2, 1, 1, 1, 1, 2, 1]), (100, [3, 1, 1, 1, 2, 1])]
 )
-def test_neighbours_that_share_all_but_their_ids_come_together(most: int, sizes: list[int]) -> None:
+def test_neighbours_that_differ_only_in_their_ids_are_joined(most: int, sizes: list[int]) -> None:
     table = PendingTable()
     for ms, owner, time_ms, deliveries in ENTRIES:
         table.add(StreamID(ms, 0).packed, owner, time_ms, deliveries)

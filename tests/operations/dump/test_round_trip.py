@@ -1,6 +1,6 @@
-"""A stream that is loaded from its image is the same stream, now and in all that is done to it.
+"""A stream loaded from its image behaves as the original.
 
-``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
+``KVSTREAM_EXAMPLES=n`` sets the number of runs.
 """
 
 import os
@@ -24,7 +24,7 @@ SETTINGS = settings(
 
 
 class ThroughImages(AgainstKvstream):
-    """The model against a store whose streams are now and then put in place of themselves."""
+    """The model against a store whose streams are sometimes replaced by their images."""
 
     @rule(argv=COMMANDS_8)
     def step(self, argv: Argv) -> None:
@@ -38,5 +38,5 @@ class ThroughImages(AgainstKvstream):
             assert copied(store, key) == []
 
 
-def test_a_stream_in_place_of_itself_makes_no_difference() -> None:
+def test_replacing_a_stream_by_its_image_makes_no_difference() -> None:
     run_state_machine_as_test(ThroughImages, settings=SETTINGS)

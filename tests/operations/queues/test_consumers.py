@@ -1,4 +1,4 @@
-"""Consumers are removed without losing their entries, by hand or when idle; groups are moved."""
+"""Remove consumers without losing their entries, by hand or when idle; move groups."""
 
 from collections.abc import Callable
 
@@ -29,7 +29,7 @@ def say(store: Store) -> Say:
     return found
 
 
-def test_the_entries_of_a_removed_consumer_pass_on(say: Say) -> None:
+def test_the_entries_of_a_removed_consumer_are_delivered_again(say: Say) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 9999")
     say("XREADGROUP GROUP g a COUNT 2 STREAMS s >")
     assert say("KVSTREAM.POLICY REMOVE s g a") == 2
@@ -88,7 +88,7 @@ def test_a_group_is_moved_to_a_time(
     assert (group.last_delivered_id, group.lag, group.pending) == (after, lag, 2)
 
 
-def test_a_time_that_cannot_be_is_refused(say: Say) -> None:
+def test_an_impossible_time_is_refused(say: Say) -> None:
     assert "cannot be -1" in say("KVSTREAM.POLICY SEEK s g -1")
     assert "must be Unix milliseconds" in say("KVSTREAM.POLICY SEEK s g soon")
     assert say("KVSTREAM.POLICY SEEK s none 5").startswith("NOGROUP")
@@ -118,7 +118,7 @@ def names(store: Store) -> list[bytes]:
     return [each.name for each in store.stream("s").group("g").consumers()]
 
 
-def test_an_idle_consumer_is_removed_and_its_entries_pass_on(
+def test_an_idle_consumer_is_removed_and_its_entries_are_delivered_again(
     quiet: Store, clock: ManualClock
 ) -> None:
     group = quiet.stream("s").group("g")
@@ -151,14 +151,14 @@ def test_a_consumer_that_appears_later_is_removed_too(quiet: Store, clock: Manua
     assert names(quiet) == []
 
 
-def test_very_many_entries_pass_on_in_steps(
+def test_very_many_entries_are_given_back_in_steps(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(consumers, "REAP_RUNS", 2)
     group = quiet.stream("s").group("g")
     for _ in range(5):
         group.consumer("old").read(count=1)
-        clock.advance(10)  # each has a run of its own
+        clock.advance(10)  # each in a run of its own
     rule(quiet, 1000)
     clock.advance(1000)
     assert quiet.engine.run(timing.run_due, 1) == 1
@@ -190,7 +190,7 @@ def test_very_many_consumers_are_removed_in_steps(
     ],
     ids=["the rule is removed", "the policy is removed"],
 )
-def test_nobody_is_removed_when_the_rule_has_gone(
+def test_no_consumer_is_removed_after_the_rule_is(
     quiet: Store, clock: ManualClock, end: Callable[[Store], object]
 ) -> None:
     rule(quiet, 1000)

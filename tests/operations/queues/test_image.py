@@ -1,4 +1,4 @@
-"""A stream's image has what it has as a queue; a stream that is made of it is the same queue."""
+"""A stream's image has the state of its queue; a stream loaded from it is the same queue."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ def clock() -> ManualClock:
 
 
 def fill(store: Store, key: str = "s", second: int = 1000) -> None:
-    """Make a stream that has every part of a queue; ``second`` is the unit of its times."""
+    """Create a stream with every part of a queue; ``second`` is the unit of its times."""
 
     def say(command: str) -> None:
         ok(store, command)
@@ -60,15 +60,15 @@ def rows(store: Store, key: str = "s") -> list[QueueRow]:
     return found
 
 
-def told(store: Store, key: str = "s") -> Any:
-    """Return all that commands tell of a stream."""
+def description(store: Store, key: str = "s") -> Any:
+    """Return the replies of all commands that describe a stream."""
     words = [f"KVSTREAM.INFO {key}", f"XINFO STREAM {key} FULL", f"KVSTREAM.SCHEDULE LIST {key}"]
     words += [f"KVSTREAM.DELAYED LIST {key}", f"KVSTREAM.REDRIVE STATUS {key}"]
     return [ok(store, command) for command in words]
 
 
 def run_down(store: Store, clock: ManualClock, key: str = "s") -> list[Any]:
-    """Let two hours go by, in which workers take what they get and acknowledge half; return it."""
+    """Run two hours of workers that acknowledge half of their messages; return what they see."""
     got: list[Any] = []
     clock.ms = LATER_MS
     for turn in range(40):
@@ -78,7 +78,7 @@ def run_down(store: Store, clock: ManualClock, key: str = "s") -> list[Any]:
             ids = [entry.id for entry in store.stream(key).group(group).consumer("w").read(count=4)]
             got.append((group, ids))
             store.stream(key).group(group).ack(*ids[turn % 2 :])
-        got.append(told(store, key))
+        got.append(description(store, key))
     return got
 
 
@@ -98,7 +98,7 @@ def test_an_image_has_every_part(open_store: Stores) -> None:
 
 
 @pytest.mark.parametrize("entries", [0, 30_000])
-def test_a_stream_made_of_an_image_is_the_same_queue(
+def test_a_stream_loaded_from_an_image_is_the_same_queue(
     open_store: Stores, clock: ManualClock, entries: int
 ) -> None:
     store, other = opened(open_store), open_store("other")
@@ -109,12 +109,12 @@ def test_a_stream_made_of_an_image_is_the_same_queue(
     assert source is not None
     assert other.load("s", source).corrections == []
     assert rows(other) == rows(store)
-    assert told(other) == told(store)
+    assert description(other) == description(store)
     if not entries:
         assert run_down(other, clock) == run_down(store, clock)
 
 
-def test_a_ticket_stays_good(open_store: Stores) -> None:
+def test_a_ticket_stays_valid(open_store: Stores) -> None:
     store = opened(open_store)
     ticket = store.stream("s").add({"n": 1}, delay=60)
     assert isinstance(ticket, Ticket)
@@ -129,22 +129,22 @@ def test_a_ticket_stays_good(open_store: Stores) -> None:
 
 @pytest.mark.parametrize("command", ["COPY s t", "MOVE s 1", "RENAME s t"])
 @pytest.mark.parametrize("long", [False, True])
-def test_copies_and_moves_carry_it(
+def test_copies_and_moves_keep_the_queue(
     open_store: Stores, monkeypatch: pytest.MonkeyPatch, command: str, long: bool
 ) -> None:
     store = opened(open_store)
     fill(store)
-    before, all_told = rows(store), told(store)
+    before, all_replies = rows(store), description(store)
     ok(store, command)
     there, key = (store.select(1), "s") if command[0] == "M" else (store, "t")
-    if command[0] == "C":  # a redrive goes on where it is
+    if command[0] == "C":  # a redrive keeps its place
         assert rows(store) == before
         before = [row for row in before if row[0] != b"x"]
-        all_told[-1] = None
+        all_replies[-1] = None
     name = qualified(there.db, key.encode())
     assert store.engine.run(lambda txn: image.page(txn, name))[0] == before
     if there is store:
-        assert told(there, key)[1:] == all_told[1:]
+        assert description(there, key)[1:] == all_replies[1:]
 
 
 def test_a_policy_whose_dead_letters_go_to_the_copy_has_its_own(open_store: Stores) -> None:
@@ -160,7 +160,7 @@ def send(store: Store, key: str, found: list[QueueRow]) -> Any:
     return Dispatcher(store.engine).execute(parts)
 
 
-def test_rows_come_in_parts_and_again(open_store: Stores) -> None:
+def test_rows_can_arrive_in_parts_and_repeatedly(open_store: Stores) -> None:
     store, other = opened(open_store), open_store("other")
     other.engine.timers.paused = True
     fill(store)
@@ -173,7 +173,7 @@ def test_rows_come_in_parts_and_again(open_store: Stores) -> None:
     for row in [*rows(store), *rows(store)]:
         assert send(other, "s", [row]) == 0
     assert rows(other) == rows(store)
-    assert told(other) == told(store)
+    assert description(other) == description(store)
 
 
 def test_rows_without_a_place_are_left_out(open_store: Stores) -> None:

@@ -64,10 +64,10 @@ def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> 
     run(quiet, f"XNACK s g FAIL IDS 2 {START_MS}-4 {START_MS}-5")
     clock.advance(5000)
     run(quiet, "KVSTREAM.RETENTION SET s MAXLEN 100")
-    told = run(quiet, "KVSTREAM.INFO s")
-    assert (told["length"], told["delayed"]) == (10, 1)
-    assert told["retention"]["max_length"] == 100
-    done, group = told["groups"]
+    info = run(quiet, "KVSTREAM.INFO s")
+    assert (info["length"], info["delayed"]) == (10, 1)
+    assert info["retention"]["max_length"] == 100
+    done, group = info["groups"]
     assert group == {
         **{"name": b"g", "consumers": 1, "ready": 6, "leased": 3, "waiting": 0},
         **{"held": 0, "dead": 0, "oldest_ms": 5000, "policy": {}, "next_ms": None},
@@ -75,7 +75,7 @@ def test_each_entry_is_counted_where_it_is(quiet: Store, clock: ManualClock) -> 
     assert (done["ready"], done["leased"], done["oldest_ms"]) == (0, 0, 0)
 
 
-def test_entries_held_for_their_key_are_told_apart(quiet: Store) -> None:
+def test_entries_held_for_their_key_are_counted_apart(quiet: Store) -> None:
     run(quiet, "XADD s 1-0 user a")
     run(quiet, "XGROUP CREATE s g 0")
     run(quiet, "KVSTREAM.POLICY SET s g ORDERBY user")
@@ -92,7 +92,7 @@ def test_entries_held_for_their_key_are_told_apart(quiet: Store) -> None:
     assert group["policy"]["order_by"] == b"user"
 
 
-def test_entries_that_wait_for_another_delivery_are_told_apart(quiet: Store) -> None:
+def test_entries_that_wait_for_another_delivery_are_counted_apart(quiet: Store) -> None:
     for ms in range(1, 6):
         run(quiet, f"XADD s {ms}-0 f v")
     run(quiet, "XGROUP CREATE s g 0")
@@ -120,7 +120,7 @@ def test_dead_letters_of_a_group_are_counted(quiet: Store) -> None:
     assert group["dead"] == 1
 
 
-def test_a_lag_that_is_unknown_is_counted_by_nodes_unless_they_are_many(
+def test_an_unknown_lag_is_counted_from_the_nodes_if_they_are_few(
     quiet: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for ms in range(1, 500):

@@ -1,4 +1,4 @@
-"""Tokens: what they settle, and what they say once the lease is lost."""
+"""Tokens of leases: which entries they settle, and the outcomes of lost leases."""
 
 from collections.abc import Callable
 
@@ -140,7 +140,7 @@ def test_the_backoff_of_the_policy_grows_with_the_deliveries(
         assert reply == [[b"s", [[b"1-0", [b"f", b"1"]]]]]
 
 
-def test_a_bare_nack_never_burns_all_deliveries_at_once(say: Say) -> None:
+def test_a_nack_without_a_delay_does_not_use_up_all_deliveries_at_once(say: Say) -> None:
     say("KVSTREAM.POLICY SET s g BACKOFF 1000 DELIVERIES 5")
     for _ in range(10):
         say("XNACK s g FAIL IDS 3 1-0 2-0 3-0")
@@ -171,7 +171,7 @@ def test_a_delay_needs_no_policy(store: Store, say: Say, clock: ManualClock) -> 
     assert [entry[0] for entry in found[0][1]] == [b"1-0"]
 
 
-def test_what_was_not_tried_is_ready_at_once(say: Say) -> None:
+def test_entries_given_back_untried_are_ready_at_once(say: Say) -> None:
     say("KVSTREAM.POLICY SET s g BACKOFF 1000 DELIVERIES 1")
     assert say("XNACK s g SILENT IDS 1 1-0") == 1
     reply = say("XREADGROUP GROUP g b STREAMS s >")
@@ -226,7 +226,7 @@ def test_the_last_failure_moves_to_the_dead_letters_at_once(say: Say, command: s
     assert [row[0] for row in rows(say)] == ["2-0"]
 
 
-def test_refused_dead_letters_leave_all_as_it_was(say: Say) -> None:
+def test_refused_dead_letters_change_nothing(say: Say) -> None:
     say("SET lost string")
     say("KVSTREAM.POLICY SET s g DELIVERIES 1 DEAD lost")
     before = rows(say)
@@ -245,7 +245,7 @@ def waiting(say: Say) -> Say:
     return say
 
 
-def test_a_waiting_entry_is_left_alone_by_claims(waiting: Say, clock: ManualClock) -> None:
+def test_claims_skip_a_waiting_entry(waiting: Say, clock: ManualClock) -> None:
     clock.advance(500)
     assert waiting("XCLAIM s g b 0 1-0") == []
     assert waiting("XAUTOCLAIM s g b 0 0 JUSTID")[1] == [b"3-0"]
@@ -287,7 +287,7 @@ def test_another_nack_moves_a_waiting_entry(store: Store, waiting: Say, clock: M
     assert [entry[0] for entry in found[0][1]] == [b"1-0"]
 
 
-def test_xpending_lists_waiting_entries_whatever_their_idle_time(waiting: Say) -> None:
+def test_xpending_lists_waiting_entries_of_any_idle_time(waiting: Say) -> None:
     for idle in (0, 1, 10**6):
         found = waiting(f"XPENDING s g IDLE {idle} - + 9")
         assert [row[0] for row in found][:2] == [b"1-0", b"2-0"]
@@ -300,14 +300,14 @@ def test_xinfo_shows_waiting_entries_as_given_back(waiting: Say) -> None:
         assert [row[:3] for row in group[b"pending"]][:2] == [[b"1-0", b"", 0], [b"2-0", b"", 0]]
 
 
-def test_a_waiting_entry_travels_in_a_dump_as_one_that_is_ready(store: Store, waiting: Say) -> None:
+def test_a_waiting_entry_is_ready_after_dump_and_restore(store: Store, waiting: Say) -> None:
     waiting("RESTORE", "t", "0", waiting("DUMP s"))
     waiting("KVSTREAM.POLICY SET t g LEASE 100000")
     found = waiting("XREADGROUP GROUP g b STREAMS t >")
     assert [entry[0] for entry in found[0][1]] == [b"1-0", b"2-0"]
 
 
-def test_a_waiting_entry_outlives_the_store_s_closing(
+def test_a_waiting_entry_survives_a_restart(
     store: Store, waiting: Say, clock: ManualClock, reopen: Callable[..., Store]
 ) -> None:
     store = reopen(store)
@@ -319,7 +319,7 @@ def test_a_waiting_entry_outlives_the_store_s_closing(
 
 
 @pytest.mark.parametrize("change", ["COPY s t", "RENAME s t", "SWAPDB 0 1"])
-def test_a_waiting_entry_keeps_its_time_under_another_name(
+def test_a_waiting_entry_keeps_its_time_in_a_renamed_stream(
     store: Store, waiting: Say, clock: ManualClock, change: str
 ) -> None:
     waiting(change)

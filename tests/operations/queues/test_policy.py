@@ -54,14 +54,14 @@ def test_rules_are_set_one_by_one_and_shown(grouped: Store) -> None:
         ("GET none g", "requires the key to exist"),
     ],
 )
-def test_rules_that_cannot_hold_are_refused(grouped: Store, command: str, error: str) -> None:
+def test_impossible_rules_are_refused(grouped: Store, command: str, error: str) -> None:
     reply = run(grouped, f"KVSTREAM.POLICY {command}")
     assert isinstance(reply, ErrorReply)
     assert error in reply.text
     assert run(grouped, "KVSTREAM.POLICY GET s g") == {}
 
 
-def test_a_policy_outlives_the_store_s_closing(open_store: Stores, clock: ManualClock) -> None:
+def test_a_policy_survives_a_restart(open_store: Stores, clock: ManualClock) -> None:
     store = open_store("own")
     store.stream("s").create_group("g", mkstream=True)
     rules = {"lease_ms": 5, "backoff_ms": (1, 2), "dead_letter": b"d", "order_by": b"user"}
@@ -79,7 +79,7 @@ def test_unknown_rules_and_groups_are_named(grouped: Store) -> None:
         grouped.engine.run(policy.drop_policy, NAME, b"none")
 
 
-def test_a_group_s_destruction_takes_its_policy_along(grouped: Store) -> None:
+def test_destroying_a_group_deletes_its_policy(grouped: Store) -> None:
     run(grouped, "KVSTREAM.POLICY SET s g LEASE 5")
     grouped.stream("s").group("g").destroy()
     grouped.stream("s").create_group("g")
@@ -100,7 +100,7 @@ def test_a_copy_has_the_policies_of_its_groups(grouped: Store) -> None:
         ({"backoff_ms": (100,), "backoff_cap_ms": 1000}, [100, 200, 400, 800, 1000, 1000]),
     ],
 )
-def test_the_backoff_grows_as_the_policy_says(
+def test_the_backoff_grows_by_the_policy(
     rules: dict[str, tuple[int, ...] | int], delays: list[int]
 ) -> None:
     found = GroupPolicy().with_rules(rules)

@@ -1,9 +1,9 @@
-"""A queue over its whole life, beside a model: each message is in exactly one state at any time.
+"""Compare a queue with a model: each message is in exactly one state at any time.
 
-A message is scheduled, new, leased, waiting, ready (given back), done or dead. The machine turns
-the clock, and says of every read which entries it gets, in which order. It runs over the library,
-which it closes and opens anew, over a server's executor, and over a shared directory, by its owner
-and by a client that becomes the owner. ``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
+A message is scheduled, new, leased, waiting, ready (given back), done or dead. The machine sets the
+clock, and predicts which entries each read gets, in which order. It uses the library, which it
+closes and reopens, a server's executor, and a shared directory, through its owner and a client that
+becomes the owner. ``KVSTREAM_EXAMPLES=n`` sets the number of runs.
 """
 
 import os
@@ -41,7 +41,7 @@ Token = tuple[str, int]
 
 
 class Face(Protocol):
-    """What the machine does with a queue, and what it sees of it."""
+    """The calls that the machine makes on a queue, and the state that it reads."""
 
     def add(self, number: int, delay_ms: int | None) -> None: ...
     def read(self, consumer: str, count: int) -> list[str]: ...
@@ -86,7 +86,7 @@ class ByLibrary:
         self._opened[0].close()
 
     def _store(self) -> Store:
-        """Return the store by which the next call goes."""
+        """Return the store that the next call uses."""
         return self._opened[0]
 
     def _run(self, operation: Callable[..., Any], *args: Any) -> Any:
@@ -158,10 +158,10 @@ class ByLibrary:
 
 
 class ByShared(ByLibrary):
-    """A shared directory: each other call is one of the owner, or of its client.
+    """A shared directory: the calls alternate between the owner and its client.
 
-    Both are in this process, for the sake of the clock. The first one opened is the owner. Its end
-    makes the other one the owner.
+    Both are in this process and share its clock. The first one opened is the owner. When it closes,
+    the other one becomes the owner.
     """
 
     def _open(self) -> None:
@@ -291,7 +291,7 @@ class Message:
     number: int
     state: str
     at_ms: int = 0
-    """When it was leased, or will be added or ready."""
+    """The time of its lease, or when it will be added or ready."""
     deliveries: int = 0
     consumer: str = ""
     rank: int = 0
@@ -303,7 +303,7 @@ def order(message: Message) -> StreamID:
 
 
 class QueueMachine(RuleBasedStateMachine):
-    """One queue with everything in its policy that has no chance in it."""
+    """A queue with every rule of a policy that is deterministic."""
 
     face_of: Any = ByLibrary
 
@@ -314,7 +314,7 @@ class QueueMachine(RuleBasedStateMachine):
         self.messages: list[Message] = []
         self.rank = 0
         self.seen: set[str] = set()
-        """The consumers that there are."""
+        """The existing consumers."""
 
     @initialize()
     def begin(self) -> None:
@@ -444,7 +444,7 @@ class QueueMachine(RuleBasedStateMachine):
     def settle(
         self, data: st.DataObject, how: str, consumer: str, delay: int | None, fatal: bool
     ) -> None:
-        """Settle current tokens of a consumer, and some that are not."""
+        """Settle current tokens of a consumer, and some stale ones."""
         if how != "nack" or fatal:
             delay = None
         fatal = fatal and how == "nack"
@@ -518,7 +518,7 @@ class QueueMachine(RuleBasedStateMachine):
 
     @rule()
     def carry(self) -> None:
-        """Put a stream in its own place that was made of its image, or copied."""
+        """Replace a stream by its image or its copy."""
         self.face.carry()
 
     # --- what holds -----------------------------------------------------------------------------
@@ -538,7 +538,7 @@ class QueueMachine(RuleBasedStateMachine):
 
 FOLDER: str | None = None
 EXAMPLES: dict[type, int] = {ByLibrary: 25, ByServer: 8, ByShared: 8}
-"""Runs; the rules are one core's, and two of the faces only bring the commands there."""
+"""The number of runs; the core has the rules, and two of the faces only pass the commands on."""
 
 
 @pytest.mark.parametrize("face", [ByLibrary, ByServer, ByShared])

@@ -1,4 +1,4 @@
-"""Redrive: dead letters move back, in steps that lose nothing and double nothing."""
+"""Redrive: dead letters move back in steps, without loss or duplicates."""
 
 from collections.abc import Callable, Sequence
 
@@ -32,7 +32,7 @@ def fill(store: Store, count: int, streams: Sequence[str] = ("a",)) -> list[Stre
 
 
 def numbers(store: Store, key: str) -> list[int]:
-    """Return the entries of a stream, which have nothing but a number."""
+    """Return the entries of a stream, whose only field is a number."""
     found = [entry.flat for entry in store.stream(key).range()]
     assert all(len(flat) == 2 for flat in found)
     return [int(flat[1]) for flat in found]
@@ -61,7 +61,7 @@ def test_letters_return_to_their_streams_without_the_block(store: Store) -> None
     assert len(store.stream("dead")) == 0
 
 
-def test_they_go_to_another_stream_if_told(store: Store) -> None:
+def test_letters_move_to_a_given_stream(store: Store) -> None:
     fill(store, 4, ("a", "b"))
     assert start(store, to=b"c").streams == {b"c": 4}
     assert numbers(store, "c") == [0, 1, 2, 3]
@@ -85,7 +85,7 @@ def test_a_dry_run_changes_nothing(store: Store) -> None:
     assert store.engine.run(redrive.status, DEAD) is None
 
 
-def test_an_entry_that_tells_no_stream_stays(store: Store) -> None:
+def test_an_entry_without_an_origin_stays(store: Store) -> None:
     store.stream("dead").add({"n": "1"})
     store.stream("dead").add(letter("dead", 2))
     fill(store, 1)
@@ -98,7 +98,7 @@ def test_an_entry_that_tells_no_stream_stays(store: Store) -> None:
 def test_many_letters_move_in_the_background(store: Store, clock: ManualClock) -> None:
     fill(store, 1200)
     assert (start(store).state, status(store).moved) == (State.RUNNING, 500)
-    store.stream("dead").add(letter("a", 5000))  # dies after the redrive began
+    store.stream("dead").add(letter("a", 5000))  # it dies after the redrive began
     clock.advance(1)
     step(store)
     assert status(store).moved == 1000
@@ -109,7 +109,7 @@ def test_many_letters_move_in_the_background(store: Store, clock: ManualClock) -
     assert len(store.stream("dead")) == 1
 
 
-def test_a_rate_is_kept_and_outlives_a_reopening(
+def test_a_rate_is_kept_and_survives_a_restart(
     store: Store, clock: ManualClock, reopen: Reopen
 ) -> None:
     fill(store, 7)
@@ -174,7 +174,9 @@ def test_a_target_of_another_type_loses_nothing(store: Store, clock: ManualClock
         ({"ids": [StreamID(1, 1)] * 10_001}, "at most 10000 IDs"),
     ],
 )
-def test_what_cannot_be_is_refused(store: Store, options: dict[str, object], error: str) -> None:
+def test_invalid_arguments_are_refused(
+    store: Store, options: dict[str, object], error: str
+) -> None:
     fill(store, 1)
     with pytest.raises(InvalidArgument, match=error):
         start(store, **options)
@@ -229,7 +231,7 @@ def test_the_keys_of_start_are_the_letters_and_the_target(store: Store) -> None:
     assert find(argv).keys_of(argv) == [b"dead", b"c"]
 
 
-def test_fired_without_a_job_it_does_nothing(store: Store) -> None:
+def test_a_timer_without_a_job_does_nothing(store: Store) -> None:
     fill(store, 1)
 
     def fire(txn: Txn) -> None:

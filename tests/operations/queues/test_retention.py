@@ -1,4 +1,4 @@
-"""Retention: what its rules remove, what they never remove, and when the background looks."""
+"""Retention: what its rules remove, what they keep, and when the background thread acts."""
 
 from collections.abc import Callable
 
@@ -22,7 +22,7 @@ Reopen = Callable[..., Store]
 
 @pytest.fixture
 def quiet(open_store: Stores) -> Store:
-    """A store whose background does nothing: the test makes the steps."""
+    """A store whose background thread does nothing: the test makes the steps."""
     store = open_store("own")
     store.engine.timers.paused = True
     return store
@@ -49,7 +49,7 @@ def left(store: Store) -> list[int]:
 
 
 def background(store: Store) -> None:
-    """Let the background do all that it would do now."""
+    """Run all due work of the background thread."""
     while store.engine.run(retention.changed_streams)[0] or store.engine.run(timing.run_due, 100):
         pass
 
@@ -105,7 +105,7 @@ def test_rules_of_a_stream_that_begins(quiet: Store) -> None:
         ("RUN none", "no such key"),
     ],
 )
-def test_rules_that_cannot_hold_are_refused(quiet: Store, command: str, error: str) -> None:
+def test_impossible_rules_are_refused(quiet: Store, command: str, error: str) -> None:
     add(quiet, 1, 1)
     words = f"KVSTREAM.RETENTION {command}".encode().split()
     reply = Dispatcher(quiet.engine).execute(words)
@@ -147,7 +147,7 @@ def test_maxbytes_removes_whole_nodes_and_never_the_last(quiet: Store) -> None:
     assert 0 < len(left(quiet)) <= 100
 
 
-def test_bytes_of_a_stream_that_others_trim_and_delete_from_are_counted_anew(quiet: Store) -> None:
+def test_bytes_are_counted_again_after_other_trims_and_deletions(quiet: Store) -> None:
     add(quiet, 1, 2000, "f " + "x" * 100)
     run(quiet, "KVSTREAM.RETENTION SET s MAXBYTES 10000000")
     run(quiet, "KVSTREAM.RETENTION RUN s")
@@ -185,7 +185,7 @@ def test_acked_keeps_a_stream_without_groups(quiet: Store) -> None:
     assert len(left(quiet)) == 10
 
 
-def test_an_entry_that_is_never_acknowledged_keeps_itself_and_not_the_stream(quiet: Store) -> None:
+def test_an_unacknowledged_entry_keeps_only_itself(quiet: Store) -> None:
     add(quiet, 1, 5000)
     run(quiet, "XGROUP CREATE s g 0")
     run(quiet, "KVSTREAM.RETENTION SET s ACKED")
@@ -210,7 +210,7 @@ def test_no_rule_removes_what_a_group_needs(quiet: Store, clock: ManualClock, ru
 
 
 @pytest.mark.parametrize("rule", ["MAXLEN 2", "MAXAGE 1"])
-def test_force_removes_it(quiet: Store, rule: str) -> None:
+def test_force_removes_what_a_group_needs(quiet: Store, rule: str) -> None:
     add(quiet, 1, 300)
     run(quiet, "XGROUP CREATE s g 0")
     read(quiet, 150)
@@ -219,7 +219,7 @@ def test_force_removes_it(quiet: Store, rule: str) -> None:
     assert left(quiet) == ([299, 300] if rule == "MAXLEN 2" else [])
 
 
-def test_retention_goes_with_its_stream_when_that_is_renamed(quiet: Store) -> None:
+def test_a_renamed_stream_keeps_its_retention(quiet: Store) -> None:
     add(quiet, 1, 10)
     run(quiet, "RENAME s t")
     run(quiet, "KVSTREAM.RETENTION SET t MAXLEN 3")
@@ -270,7 +270,7 @@ def test_latest_waits_at_the_first_entry_that_a_group_needs(quiet: Store) -> Non
     assert left(quiet) == [4, 5, 6]
 
 
-def test_another_field_begins_anew(quiet: Store) -> None:
+def test_another_field_restarts_latest(quiet: Store) -> None:
     for ms in range(1, 5):
         run(quiet, f"XADD s {ms}-0 u {ms} w same")
     run(quiet, "KVSTREAM.RETENTION SET s LATEST u")
@@ -281,7 +281,7 @@ def test_another_field_begins_anew(quiet: Store) -> None:
     assert left(quiet) == [4]
 
 
-def test_rows_of_values_whose_entries_have_gone_are_deleted(quiet: Store) -> None:
+def test_rows_of_values_without_entries_are_deleted(quiet: Store) -> None:
     for ms in range(1, 200):
         run(quiet, f"XADD s {ms}-0 u {ms}")
     run(quiet, "KVSTREAM.RETENTION SET s LATEST u MAXLEN 5")
@@ -326,7 +326,7 @@ def test_rows_of_a_waiting_timer_do_not_grow(quiet: Store, clock: ManualClock) -
     assert len(found) == 1
 
 
-def test_the_threads_do_it_all_by_themselves(open_store: Stores) -> None:
+def test_the_background_threads_apply_the_rules(open_store: Stores) -> None:
     store = open_store("own")
     add(store, 1, 10)
     run(store, "KVSTREAM.RETENTION SET s MAXLEN 3")
@@ -335,7 +335,7 @@ def test_the_threads_do_it_all_by_themselves(open_store: Stores) -> None:
     until(lambda: left(store) == [18, 19, 20], "the check of a changed stream")
 
 
-def test_steps_are_bounded_and_the_rest_comes_at_once(
+def test_steps_are_bounded_and_the_next_one_follows_at_once(
     quiet: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "STEP_ENTRIES", 100)
@@ -375,7 +375,7 @@ def test_age_and_length_together_pass_entries_that_stay_pending(
     assert left(quiet) == [*range(now - 1000, now - 300), *range(now - 10, now)]
 
 
-def test_ids_of_the_far_future_have_a_timer_too(quiet: Store) -> None:
+def test_ids_in_the_far_future_have_a_timer_too(quiet: Store) -> None:
     run(quiet, "XADD s 18446744073709551614-0 f v")
     run(quiet, "KVSTREAM.RETENTION SET s MAXAGE 1000")
     background(quiet)
@@ -385,7 +385,7 @@ def test_ids_of_the_far_future_have_a_timer_too(quiet: Store) -> None:
     assert quiet.engine.run(lambda txn: list(timers.scan(txn, stream_of(quiet)))) == []
 
 
-def test_very_many_streams_are_looked_at_in_turn(
+def test_very_many_streams_are_processed_in_turn(
     quiet: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "LOOKED", 3)
@@ -402,7 +402,7 @@ def test_very_many_streams_are_looked_at_in_turn(
     assert [len(quiet.stream(f"s{number}")) for number in range(8)] == [1] * 8
 
 
-def test_compaction_goes_on_where_it_was_when_the_store_is_opened_again(
+def test_compaction_resumes_after_a_restart(
     quiet: Store, reopen: Reopen, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(retention, "COMPACTED_ENTRIES", 100)

@@ -1,4 +1,4 @@
-"""Retention against a model: it removes all that its rules let go, and nothing that a group needs.
+"""Compare retention with a model: it removes what its rules cover, and nothing that a group needs.
 
 The model has the entries in a list, and for each group its last ID and its pending entries. LATEST
 is compared once nothing is pending, since it waits at the first entry that a group needs.
@@ -136,14 +136,14 @@ class RetentionMachine(RuleBasedStateMachine):
 
     @rule()
     def step(self) -> None:
-        """Do a part of what the background would do now."""
+        """Run a part of the due work of the background thread."""
         self.store.engine.run(retention.changed_streams)
         self.store.engine.run(timing.run_due, 1)
         self.agree(whole=False)
 
     @rule()
     def finish(self) -> None:
-        """Do all that the rules let the background do."""
+        """Run all due work of the background thread."""
         if self.policy is not None:
             while self.store.engine.run(retention.run, NAME)[1]:
                 pass
@@ -156,7 +156,7 @@ class RetentionMachine(RuleBasedStateMachine):
         return found
 
     def agree(self, whole: bool) -> None:
-        """Assert that only entries went that may go, and all of them if the work is done."""
+        """Assert that only removable entries are gone, and all of them if the work is done."""
         there = {entry.id.ms for entry in self.store.stream("s").range()}
         assert there <= set(self.entries)
         may_go = self.may_go()
@@ -169,7 +169,7 @@ class RetentionMachine(RuleBasedStateMachine):
         self.entries = {ms: value for ms, value in self.entries.items() if ms in there}
 
     def by_rules(self) -> set[int]:
-        """Return the entries that MAXAGE and ACKED let go."""
+        """Return the entries that MAXAGE and ACKED remove."""
         rules = self.policy or Retention()
         kept = set() if rules.force else self.needed()
         gone: set[int] = set()
@@ -180,7 +180,7 @@ class RetentionMachine(RuleBasedStateMachine):
         return gone
 
     def must_go(self) -> set[int]:
-        """Return the entries that go at the end: of those above MAXLEN the first that may."""
+        """Return the removable entries, in the order of removal, of those above MAXLEN."""
         rules = self.policy or Retention()
         gone = self.by_rules()
         if rules.max_length:
@@ -191,7 +191,7 @@ class RetentionMachine(RuleBasedStateMachine):
         return gone
 
     def may_go(self) -> set[int]:
-        """Return the entries that may go: with LATEST those with a later one of their value."""
+        """Return the removable entries: with LATEST those with a later entry of their value."""
         rules = self.policy or Retention()
         gone = self.by_rules()
         kept = set() if rules.force else self.needed()

@@ -21,7 +21,7 @@ HOUR, DAY = 3_600_000, 86_400_000
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The clock begins at a full hour."""
+    """The clock starts at a full hour."""
     return ManualClock(1_700_002_800_000)
 
 
@@ -36,7 +36,7 @@ def planned(store: Store) -> list[int]:
 
 
 def set_every(store: Store, misfire: str = "", every: str = "10s", name: str = "job") -> int:
-    """Set a schedule; a blank would part the words, so this is not by the command."""
+    """Set a schedule whose cron expression has blanks, which ``run`` would split."""
     rule, _, most = misfire.partition(" ")
 
     def operation(txn: Txn) -> schedules.Schedule:
@@ -104,7 +104,9 @@ def test_times_that_passed_while_the_store_was_closed_follow_the_misfire_rule(
     assert planned(store) == [start + at * 1000 for at in [*expected, 70]]
 
 
-def test_years_without_the_store_take_no_time(open_store: Stores, clock: ManualClock) -> None:
+def test_years_without_the_store_are_skipped_quickly(
+    open_store: Stores, clock: ManualClock
+) -> None:
     store = opened(open_store)
     set_every(store, "ALL 5", "1s")
     clock.advance(3 * 365 * DAY)
@@ -119,7 +121,7 @@ def test_years_without_the_store_take_no_time(open_store: Stores, clock: ManualC
         ((2026, 10, 24), ["24 02:30", "25 02:30", "26 02:30"]),
     ],
 )
-def test_days_on_which_clocks_are_changed_have_one_message_each(
+def test_days_of_clock_changes_have_one_message_each(
     quiet: Store, clock: ManualClock, day: tuple[int, int, int], times: list[str]
 ) -> None:
     berlin = ZoneInfo("Europe/Berlin")
@@ -177,7 +179,7 @@ def test_run_adds_a_message_now_and_leaves_the_next_time(quiet: Store, clock: Ma
         quiet.engine.run(schedules.run_schedule, qualified(0, b"none"), b"job")
 
 
-def test_all_that_was_set_is_shown(quiet: Store, clock: ManualClock) -> None:
+def test_all_settings_are_shown(quiet: Store, clock: ManualClock) -> None:
     ok(quiet, "KVSTREAM.SCHEDULE SET s b @daily TZ Europe/Berlin MISFIRE ALL 7 FIELDS n 1")
     ok(quiet, "KVSTREAM.SCHEDULE SET s a @weekly MISFIRE SKIP FIELDS n 1 n 2")
     found = ok(quiet, "KVSTREAM.SCHEDULE LIST s")
@@ -213,13 +215,14 @@ def test_wrong_schedules_are_refused_and_change_nothing(
     assert not quiet.exists("s")
 
 
-def test_a_schedule_that_fails_says_why_and_stops_alone(
+def test_a_failing_schedule_shows_the_error_and_stops_only_itself(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ok(quiet, "KVSTREAM.SCHEDULE SET s berlin @hourly TZ Europe/Berlin FIELDS n 1")
     ok(quiet, "KVSTREAM.SCHEDULE SET s utc @hourly FIELDS n 1")
     cron.parse.cache_clear()
-    monkeypatch.setattr("zoneinfo.ZoneInfo", dict[str, str]().__getitem__)  # it has gone
+    # The time zone no longer exists.
+    monkeypatch.setattr("zoneinfo.ZoneInfo", dict[str, str]().__getitem__)
     clock.advance(HOUR)
     step(quiet)
     assert values(quiet, field=b"cron:name") == ["utc"]
