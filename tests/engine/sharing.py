@@ -1,4 +1,4 @@
-"""One store for many tests, empty for each: opening one takes longer than most tests do."""
+"""One store for many tests, emptied for each: opening one takes longer than most tests."""
 
 from collections.abc import Iterator
 
@@ -11,7 +11,7 @@ START_MS = 1_700_000_000_000
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """A store that lasts for a module."""
+    """A store for a whole module."""
     with Store.open(
         tmp_path_factory.mktemp("shared") / "store", durability="no", clock=ManualClock()
     ) as store:
@@ -20,7 +20,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
 
 @pytest.fixture
 def clock(shared: Store) -> ManualClock:
-    """The clock of the store; it moves only when told to."""
+    """The clock of the store; it moves only when the test advances it."""
     clock = shared.engine.clock
     assert isinstance(clock, ManualClock)
     clock.ms = START_MS
@@ -29,7 +29,7 @@ def clock(shared: Store) -> ManualClock:
 
 @pytest.fixture
 def store(shared: Store, clock: ManualClock) -> Iterator[Store]:
-    """An empty store, which must be sound when the test is over."""
+    """An empty store, checked after the test."""
     shared.flush_all()
     yield shared
     names = shared.engine.waiters.names()

@@ -30,29 +30,29 @@ def entries_of_group(consumer: bytes) -> Attempt:
 
 
 async def submit(store: Store, attempt: Attempt) -> tuple[Any, Waiter | None, asyncio.Future[Any]]:
-    """Submit as a server does: the outcome, from whichever thread, goes into a future."""
+    """Submit as a server does: a future receives the outcome from any thread."""
     loop = asyncio.get_running_loop()
-    told: asyncio.Future[Outcome] = loop.create_future()
+    future: asyncio.Future[Outcome] = loop.create_future()
 
-    def tell(outcome: Outcome) -> None:
-        if not told.done():
-            told.set_result(outcome)
+    def set_outcome(outcome: Outcome) -> None:
+        if not future.done():
+            future.set_result(outcome)
 
     def deliver_outcome(outcome: Outcome) -> None:
-        loop.call_soon_threadsafe(tell, outcome)
+        loop.call_soon_threadsafe(set_outcome, outcome)
 
     reply, waiter = store.engine.submit([NAME], attempt, deliver_outcome)
-    return reply, waiter, told
+    return reply, waiter, future
 
 
 async def read(store: Store, attempt: Attempt, timeout_s: float = 10) -> list[int]:
-    """Read, waiting if need be; the milliseconds of the entries' IDs, [] when time is up."""
-    reply, waiter, told = await submit(store, attempt)
+    """Read, waiting if needed; return the milliseconds of the IDs, [] after the timeout."""
+    reply, waiter, future = await submit(store, attempt)
     if waiter is not None:
         try:
-            reply = (await asyncio.wait_for(asyncio.shield(told), timeout_s)).get()
+            reply = (await asyncio.wait_for(asyncio.shield(future), timeout_s)).get()
         except TimeoutError:
-            reply = [] if store.engine.cancel(waiter) else (await told).get()
+            reply = [] if store.engine.cancel(waiter) else (await future).get()
         except asyncio.CancelledError:
             store.engine.cancel(waiter)
             raise
@@ -64,7 +64,7 @@ async def until_waiting(store: Store, count: int) -> None:
         await asyncio.sleep(0.001)
 
 
-def test_a_reply_that_is_there_needs_no_waiter(store: Store) -> None:
+def test_an_immediate_reply_needs_no_waiter(store: Store) -> None:
     add(store, b"s", "1-0")
     assert asyncio.run(read(store, new_entries())) == [1]
     assert waiting(store) == 0
@@ -86,13 +86,13 @@ def test_an_add_of_the_loop_s_own_thread_serves_its_tasks(store: Store) -> None:
         task = asyncio.create_task(read(store, new_entries()))
         await until_waiting(store, 1)
         add(store, b"s", "1-0")
-        assert not task.done()  # told by the loop, never from inside the add
+        assert not task.done()  # the loop delivers the reply, never the add itself
         return await task
 
     assert asyncio.run(main()) == [1]
 
 
-def test_tasks_of_a_group_are_served_in_turn(store: Store) -> None:
+def test_tasks_of_a_group_are_served_in_order(store: Store) -> None:
     store.stream("s").create_group("g")
 
     async def main() -> list[list[int]]:
@@ -107,7 +107,7 @@ def test_tasks_of_a_group_are_served_in_turn(store: Store) -> None:
     assert store.stream("s").group("g").pending().consumers == {b"a": 1, b"b": 1, b"c": 1}
 
 
-def test_a_task_whose_time_is_over_leaves_no_waiter(store: Store) -> None:
+def test_a_task_after_its_timeout_leaves_no_waiter(store: Store) -> None:
     assert asyncio.run(read(store, new_entries(), timeout_s=0.01)) == []
     assert waiting(store) == 0
 
@@ -130,19 +130,19 @@ def test_a_cancelled_task_takes_no_entry(store: Store) -> None:
     assert store.stream("s").group("g").pending().consumers == {b"stays": 1}
 
 
-def test_cancelling_what_has_been_served_says_so_and_its_reply_still_comes(store: Store) -> None:
+def test_cancelling_a_served_waiter_returns_false_and_keeps_its_reply(store: Store) -> None:
     async def main() -> list[int]:
-        _, waiter, told = await submit(store, new_entries())
+        _, waiter, future = await submit(store, new_entries())
         assert waiter is not None
         add(store, b"s", "1-0")
         assert not store.engine.cancel(waiter)
-        ((_, entries),) = (await told).get()
+        ((_, entries),) = (await future).get()
         return ms_of(entries)
 
     assert asyncio.run(main()) == [1]
 
 
-def test_an_error_is_told_to_the_task_that_waits(store: Store) -> None:
+def test_an_error_is_raised_in_the_waiting_task(store: Store) -> None:
     store.stream("s").create_group("g")
 
     async def main() -> None:
@@ -155,7 +155,7 @@ def test_an_error_is_told_to_the_task_that_waits(store: Store) -> None:
         asyncio.run(main())
 
 
-def test_tasks_are_told_that_the_store_closes(open_store: Stores) -> None:
+def test_closing_the_store_raises_in_waiting_tasks(open_store: Stores) -> None:
     store = open_store("own")
 
     async def main() -> None:

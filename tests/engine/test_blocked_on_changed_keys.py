@@ -1,4 +1,4 @@
-"""Calls that wait while their key becomes a string, or another database takes its place."""
+"""Blocked calls whose key becomes a string, or whose database is swapped."""
 
 from contextlib import suppress
 
@@ -23,7 +23,7 @@ def swap(store: Store) -> None:
 
 
 @pytest.mark.parametrize("durability", ["no", "always"])
-def test_xread_waits_on_while_its_key_is_a_string(open_store: Stores, durability: str) -> None:
+def test_xread_keeps_waiting_while_its_key_is_a_string(open_store: Stores, durability: str) -> None:
     store = open_store(durability=durability)
     call = blocked(store, lambda: store.stream("s").read("$", block=10))
     put(store)
@@ -35,7 +35,7 @@ def test_xread_waits_on_while_its_key_is_a_string(open_store: Stores, durability
     assert ms_of(call.result()) == [5]
 
 
-def test_a_string_among_several_streams_is_told_with_the_next_news(store: Store) -> None:
+def test_a_string_among_several_streams_is_reported_with_the_next_entry(store: Store) -> None:
     call = blocked(store, lambda: store.read({"s": "0", "t": "0"}, block=10))
     put(store)
     assert waiting(store) == 1
@@ -54,7 +54,7 @@ def test_xreadgroup_ends_when_its_key_becomes_a_string(store: Store) -> None:
     assert waiting(store) == 0
 
 
-def test_xread_goes_on_in_the_database_that_takes_the_place_of_its_own(store: Store) -> None:
+def test_xread_continues_in_the_database_swapped_in(store: Store) -> None:
     call = blocked(store, lambda: store.stream("s").read("0", block=10))
     add(store.select(1), b"s", "3-0")
     assert waiting(store) == 1
@@ -75,14 +75,14 @@ def test_xreadgroup_ends_when_the_other_database_has_no_such_group(store: Store)
         watch.outcomes[0].get()
 
 
-def test_a_copy_wakes_clients_that_wait_for_its_name(store: Store) -> None:
+def test_a_copy_wakes_clients_blocked_on_its_name(store: Store) -> None:
     add(store, b"t", "6-0")
     call = blocked(store, lambda: store.stream("s").read("0", block=10))
     store.engine.run(copy.copy, qualified(0, b"t"), S)
     assert ms_of(call.result()) == [6]
 
 
-def test_a_swap_that_is_undone_has_not_been(store: Store) -> None:
+def test_an_undone_swap_has_no_effect(store: Store) -> None:
     add(store, b"s", "1-0")
     with suppress(KeyError), store.transaction():
         add_one(store, "2-0")
@@ -95,7 +95,7 @@ def test_a_swap_that_is_undone_has_not_been(store: Store) -> None:
     assert store.select(1).keys() == []
 
 
-def test_a_swap_in_a_transaction_sees_what_was_done_before_it(store: Store) -> None:
+def test_a_swap_in_a_transaction_sees_earlier_changes(store: Store) -> None:
     with store.transaction():
         add_one(store, "1-0")
         swap(store)
@@ -110,14 +110,12 @@ def add_one(store: Store, eid: str) -> None:
     store.stream("s").add({"f": "v"}, id=eid)
 
 
-def test_a_seen_time_that_is_not_written_yet_outlives_a_swap(
-    store: Store, clock: ManualClock
-) -> None:
+def test_an_unwritten_seen_time_survives_a_swap(store: Store, clock: ManualClock) -> None:
     add(store, b"s", "1-0")
     group = store.stream("s").create_group("g", "$")
     group.consumer("c").read()
     clock.advance(500)
-    group.consumer("c").read()  # nothing to read: the seen time alone has moved
+    group.consumer("c").read()  # nothing to read: only the seen time changes
     clock.advance(300)
     swap(store)
     (consumer,) = store.select(1).stream("s").group("g").consumers()
@@ -126,9 +124,7 @@ def test_a_seen_time_that_is_not_written_yet_outlives_a_swap(
     assert store.check() == []
 
 
-def test_a_store_opened_to_read_passes_expired_strings_over(
-    open_store: Stores, clock: ManualClock
-) -> None:
+def test_a_read_only_store_skips_expired_strings(open_store: Stores, clock: ManualClock) -> None:
     store = open_store()
     store.engine.run(strings.put, S, b"value", clock.ms + 1000)
     put(store, ELSEWHERE)
@@ -137,15 +133,13 @@ def test_a_store_opened_to_read_passes_expired_strings_over(
     reader = open_store(read_only=True)
     assert reader.keys() == []
     assert reader.type("s") == "none"
-    assert reader.size() == 1  # nobody has deleted it
+    assert reader.size() == 1  # the expired string is not deleted
     assert reader.engine.run(strings.get, S) is None
     assert reader.engine.run(strings.get, ELSEWHERE) == b"value"
     assert reader.select(1).type("s") == "string"
 
 
-def test_strings_expire_by_the_thread_that_expires_streams(
-    store: Store, clock: ManualClock
-) -> None:
+def test_the_expiry_thread_deletes_strings_too(store: Store, clock: ManualClock) -> None:
     for number in range(30):
         store.engine.run(strings.put, qualified(number % 2, b"%d" % number), b"v", clock.ms + 5)
     swap(store)

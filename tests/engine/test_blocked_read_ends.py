@@ -1,4 +1,4 @@
-"""How a wait ends from outside: interrupts, the end of the store, and errors of others."""
+"""How a blocked read ends early: interrupts, the end of the store, and errors elsewhere."""
 
 import signal
 import threading
@@ -43,7 +43,7 @@ def interrupt_when(condition: Callable[[], bool]) -> Call[None]:
 
     def interrupt() -> None:
         until(condition, "something to interrupt")
-        time.sleep(0.03)  # a signal right before a lock is waited for does not end that wait
+        time.sleep(0.03)  # a signal just before the wait for a lock does not end that wait
         signal.pthread_kill(main, signal.SIGINT)
 
     return Call(interrupt)
@@ -78,7 +78,7 @@ def test_a_wait_interrupted_during_an_fsync_leaves_no_waiter(open_store: Stores)
     database.flush_wal = slow_flush  # type: ignore[method-assign]
     interrupter = interrupt_when(flushing.is_set)
     with pytest.raises(KeyboardInterrupt):
-        group.consumer("c").read(block=30)  # makes the consumer, which is to be durable
+        group.consumer("c").read(block=30)  # creates the consumer, which must become durable
     interrupter.result()
     database.flush_wal = flush_wal  # type: ignore[method-assign]
     assert waiting(store) == 0
@@ -99,10 +99,10 @@ def test_closing_the_store_ends_every_wait(
         with pytest.raises(StoreClosed, match="the store is closed") as caught:
             call.result()
         errors.append(caught.value)
-    assert len(set(map(id, errors))) == 3  # each has a traceback of its own
+    assert len(set(map(id, errors))) == 3  # each has its own traceback
 
 
-def test_a_wait_that_begins_when_the_store_is_closed_does_not_begin(open_store: Stores) -> None:
+def test_a_wait_on_a_closed_store_is_refused(open_store: Stores) -> None:
     store = open_store("own")
     store.stream("s").create_group("g")
     store.close()
@@ -128,7 +128,7 @@ def test_closing_from_many_threads_at_once_closes_once(open_store: Stores) -> No
     store.close()
 
 
-def test_closing_while_others_write_lets_each_write_be_or_not_be(open_store: Stores) -> None:
+def test_a_write_during_a_close_is_stored_completely_or_not_at_all(open_store: Stores) -> None:
     store = open_store("own")
     acknowledged: list[list[int]] = [[] for _ in range(4)]
     writing = threading.Event()
@@ -149,7 +149,7 @@ def test_closing_while_others_write_lets_each_write_be_or_not_be(open_store: Sto
     assert found == sorted(seq for mine in acknowledged for seq in mine)
 
 
-def test_a_write_that_a_close_has_made_durable_is_acknowledged(
+def test_a_write_made_durable_by_a_close_is_acknowledged(
     open_store: Stores, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store(durability="always")
@@ -165,7 +165,7 @@ def test_a_write_that_a_close_has_made_durable_is_acknowledged(
     assert store.stream("s").add({"f": "v"})
 
 
-def test_an_attempt_that_breaks_is_its_own_waiter_s_error(store: Store) -> None:
+def test_a_failing_attempt_raises_only_in_its_own_waiter(store: Store) -> None:
     add(store, b"s", "1-0")
     breaks, sound = watch_stream(store, b"s", 1), watch_stream(store, b"s", 1)
 
@@ -180,7 +180,7 @@ def test_an_attempt_that_breaks_is_its_own_waiter_s_error(store: Store) -> None:
     assert ms_of(store.stream("s").range()) == [1, 2]
 
 
-def test_an_attempt_that_breaks_half_way_changes_nothing(store: Store) -> None:
+def test_a_failing_attempt_changes_nothing(store: Store) -> None:
     add(store, b"s", "1-0")
     group = store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
@@ -198,7 +198,7 @@ def test_an_attempt_that_breaks_half_way_changes_nothing(store: Store) -> None:
     assert ms_of(group.consumer("d").read()) == [2]
 
 
-def test_an_interrupt_while_a_read_is_served_is_raised_by_the_next(store: Store) -> None:
+def test_an_interrupt_during_a_served_read_is_raised_by_the_next_call(store: Store) -> None:
     group = store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
     attempt = watch.waiter.attempt
@@ -212,13 +212,13 @@ def test_an_interrupt_while_a_read_is_served_is_raised_by_the_next(store: Store)
     with pytest.raises(KeyboardInterrupt):
         add(store, b"s", "1-0")
     assert ms_of(store.stream("s").range()) == [1]  # it was committed before
-    until(lambda: bool(watch.outcomes), "the waiter to be told")
+    until(lambda: bool(watch.outcomes), "the notification")
     assert watch.ids == [1]
     assert group.pending().count == 1
     assert waiting(store) == 0
 
 
-def test_one_that_was_served_is_told_though_an_interrupt_came_between(
+def test_a_served_waiter_is_notified_despite_an_interrupt(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.stream("s").create_group("g")
@@ -232,12 +232,12 @@ def test_one_that_was_served_is_told_though_an_interrupt_came_between(
     monkeypatch.setattr(committer, "after", interrupted)
     with pytest.raises(KeyboardInterrupt):
         add(store, b"s", "1-0")
-    until(lambda: bool(watch.outcomes), "the waiter to be told")
+    until(lambda: bool(watch.outcomes), "the notification")
     assert watch.ids == [1]
     assert waiting(store) == 0
 
 
-def test_a_served_waiter_is_told_once(store: Store) -> None:
+def test_a_served_waiter_is_notified_once(store: Store) -> None:
     store.stream("s").create_group("g")
     watch = watch_group(store, b"s", b"g", b"c")
     add(store, b"s", "1-0")
@@ -247,7 +247,7 @@ def test_a_served_waiter_is_told_once(store: Store) -> None:
     assert watch.ids == [1]
 
 
-def test_a_group_s_waiter_whose_time_ends_as_it_is_told_hears_one_of_both(store: Store) -> None:
+def test_a_waiter_served_at_its_timeout_gets_exactly_one_outcome(store: Store) -> None:
     group = store.stream("s").create_group("g")
     for _ in range(20):
         call = Call(lambda: group.consumer("c").read(block=0.002))
@@ -261,17 +261,17 @@ def test_a_group_s_waiter_whose_time_ends_as_it_is_told_hears_one_of_both(store:
         store.stream("x").group("g").consumer("c").read(block=0.002)
 
 
-def test_a_wait_that_is_told_just_as_its_time_is_over_ends(
+def test_a_wait_served_just_at_its_timeout_ends(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cancel = store.engine.cancel
 
-    def told_before(waiter: Waiter) -> bool:
+    def serve_first(waiter: Waiter) -> bool:
         waiter.found = 0, Outcome([])
         waiter.deliver(waiter.found[1])
         store.engine.waiters.remove(waiter)
         return cancel(waiter)
 
-    monkeypatch.setattr(store.engine, "cancel", told_before)
+    monkeypatch.setattr(store.engine, "cancel", serve_first)
     call = Call(lambda: store.stream("s").read(block=0.001))
     assert call.result() == []

@@ -1,4 +1,4 @@
-"""XREAD that waits: who is woken, by what, and with what."""
+"""Blocked XREAD: which readers are woken, by what, and what they get."""
 
 import time
 
@@ -39,7 +39,7 @@ def test_a_read_of_several_streams_has_its_own_order(store: Store) -> None:
     assert len(add_to_both) == 2
 
 
-def test_a_read_that_waits_on_one_key_twice_is_told_once(store: Store) -> None:
+def test_a_read_that_waits_on_one_key_twice_is_served_once(store: Store) -> None:
     add(store, b"s", "1-0")
     watch = watch_stream(store, b"s", after=1)
     watch.waiter.names.append(watch.waiter.names[0])
@@ -48,7 +48,7 @@ def test_a_read_that_waits_on_one_key_twice_is_told_once(store: Store) -> None:
     assert len(watch.outcomes) == 1
 
 
-def test_the_dollar_is_fixed_when_the_call_comes(store: Store) -> None:
+def test_the_dollar_is_resolved_at_the_start_of_the_call(store: Store) -> None:
     add(store, b"s", "1-0")
     call = blocked(store, lambda: store.stream("s").read("$", block=60))
     add(store, b"s", "2-0", "3-0")
@@ -61,14 +61,14 @@ def test_the_dollar_of_a_missing_key_is_the_least_id(store: Store) -> None:
     assert [entry.id for entry in call.result()] == [StreamID(0, 1)]
 
 
-def test_plus_answers_at_once_with_the_last_entry_only(store: Store) -> None:
+def test_plus_returns_only_the_last_entry_at_once(store: Store) -> None:
     add(store, b"s", "1-0", "2-0", "3-0")
     assert ms_of(store.stream("s").read("+", block=60)) == [3]
     assert ms_of(store.stream("s").read(b"+", count=5, block=60)) == [3]
 
 
 @pytest.mark.parametrize("made", [True, False])
-def test_plus_waits_where_there_is_no_entry(store: Store, made: bool) -> None:
+def test_plus_waits_if_there_is_no_entry(store: Store, made: bool) -> None:
     if made:
         add(store, b"s", "1-0")
         store.stream("s").trim(maxlen=0)
@@ -92,16 +92,16 @@ def test_plus_is_one_entry_while_others_add(store: Store) -> None:
     call.result()
 
 
-def test_a_wait_on_a_missing_key_ends_when_it_is_made(store: Store) -> None:
+def test_a_wait_on_a_missing_key_ends_when_the_key_is_created(store: Store) -> None:
     call = blocked(store, lambda: store.stream("s").read(block=60))
     store.stream("other").create_group("g")
-    store.stream("s").create_group("g")  # an empty stream is no news
+    store.stream("s").create_group("g")  # an empty stream wakes nobody
     assert waiting(store) == 1
     add(store, b"s", "7-0")
     assert ms_of(call.result()) == [7]
 
 
-def test_a_wait_ends_with_nothing_after_its_time(store: Store) -> None:
+def test_a_wait_returns_nothing_after_its_timeout(store: Store) -> None:
     began = time.monotonic()
     assert store.stream("s").read(block=0.05) == []
     assert 0.05 <= time.monotonic() - began < 20
@@ -110,25 +110,25 @@ def test_a_wait_ends_with_nothing_after_its_time(store: Store) -> None:
 
 
 @pytest.mark.parametrize("block", [1e12, float("inf")])
-def test_a_wait_may_be_longer_than_any_clock_can_tell(store: Store, block: float) -> None:
+def test_a_wait_may_be_longer_than_any_clock_can_count(store: Store, block: float) -> None:
     call = blocked(store, lambda: store.stream("s").read(block=block))
     add(store, b"s", "1-0")
     assert ms_of(call.result()) == [1]
 
 
 @pytest.mark.parametrize("block", [-1, -0.001, float("-inf"), float("nan")])
-def test_a_wait_of_no_length_is_refused(store: Store, block: float) -> None:
+def test_an_invalid_length_of_a_wait_is_refused(store: Store, block: float) -> None:
     with pytest.raises(InvalidArgument, match=r"block is (negative|not a number)"):
         store.stream("s").read(block=block)
 
 
-def test_nothing_waits_where_there_is_news(store: Store) -> None:
+def test_a_read_with_new_entries_does_not_wait(store: Store) -> None:
     add(store, b"s", "1-0", "2-0")
     assert ms_of(store.stream("s").read("0", block=0)) == [1, 2]
     assert ms_of(store.stream("s").read("0", count=1, block=0)) == [1]
 
 
-def test_a_wait_is_decided_on_what_lives(store: Store) -> None:
+def test_only_live_entries_prevent_a_wait(store: Store) -> None:
     add(store, b"s", "666-0", "667-0")
     store.stream("s").delete("667-0")
     assert store.stream("s").read("666", block=0.01) == []
@@ -140,7 +140,7 @@ def test_a_wait_is_decided_on_what_lives(store: Store) -> None:
     assert watch.ids == [669]
 
 
-def test_a_reading_waiter_stays_when_its_key_goes(store: Store) -> None:
+def test_a_blocked_read_keeps_waiting_when_its_key_is_deleted(store: Store) -> None:
     add(store, b"s", "666-0")
     watch = watch_stream(store, b"s", after=666)
     store.delete("s")
@@ -153,7 +153,7 @@ def test_a_reading_waiter_stays_when_its_key_goes(store: Store) -> None:
     assert watch.ids == [667]
 
 
-def test_a_stream_with_news_that_is_renamed_onto_the_key_wakes(store: Store) -> None:
+def test_renaming_a_stream_with_new_entries_to_the_key_wakes_readers(store: Store) -> None:
     add(store, b"s", "1-0")
     add(store, b"old", "1-0")
     add(store, b"new", "2-0")
@@ -164,7 +164,7 @@ def test_a_stream_with_news_that_is_renamed_onto_the_key_wakes(store: Store) -> 
     assert watch.ids == [2]
 
 
-def test_a_blocked_read_takes_no_more_than_its_count(store: Store) -> None:
+def test_a_blocked_read_returns_at_most_its_count(store: Store) -> None:
     calls = [
         blocked(store, lambda: store.stream("s").read(count=2, block=60)),
         blocked(store, lambda: store.stream("s").read(max_count=3, block=60)),
@@ -174,7 +174,7 @@ def test_a_blocked_read_takes_no_more_than_its_count(store: Store) -> None:
     assert [ms_of(call.result()) for call in calls] == [[1, 2], [1, 2, 3], [1]]
 
 
-def test_a_deadline_stands_though_the_waiter_is_woken_for_nothing(store: Store) -> None:
+def test_a_useless_wake_up_does_not_extend_the_deadline(store: Store) -> None:
     def once() -> None:
         store.flush_all()
         add(store, b"s", "1-0")
@@ -189,7 +189,7 @@ def test_a_deadline_stands_though_the_waiter_is_woken_for_nothing(store: Store) 
             add_one_and_delete_it(store, "2-0")
         assert [call.result() for call in calls] == [[], [], []]
         for call in calls:
-            assert 1.0 <= call.seconds < 1.7  # begun anew it would have been 1.8 at least
+            assert 1.0 <= call.seconds < 1.7  # a restarted wait would take 1.8 at least
 
     retried(once)
 
@@ -198,7 +198,7 @@ def add_one_and_delete_it(store: Store, eid: str) -> None:
     store.stream("s").delete(store.stream("s").add({"f": "v"}, id=eid))
 
 
-def test_a_wait_that_is_over_leaves_no_waiter(store: Store) -> None:
+def test_a_finished_wait_leaves_no_waiter(store: Store) -> None:
     assert store.stream("s").read(block=0.01) == []
     add(store, b"s", "1-0")
     assert waiting(store) == 0

@@ -1,4 +1,4 @@
-"""XREADGROUP with CLAIM that waits: woken when something becomes idle enough, or is given back."""
+"""Blocked XREADGROUP with CLAIM: woken when an entry is idle long enough, or is given back."""
 
 import time
 from itertools import count
@@ -16,12 +16,12 @@ from tests.engine.waiting import Call, add, blocked, ms_of, waiting
 from tests.patience import retried, until
 
 LATE_S = 0.5
-"""A wake-up within this time is in time."""
+"""The maximal delay of a wake-up."""
 
 
 @pytest.fixture
 def store(shared: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store on the machine's clock: wake-ups are by the clock that delivers."""
+    """A store on the machine's clock: wake-ups use the clock of the deliveries."""
     shared.flush_all()
     system = SystemClock()
     monkeypatch.setattr(shared.engine, "clock", system)
@@ -30,14 +30,14 @@ def store(shared: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def deliver_to(store: Store, consumer: str, *ids: str) -> None:
-    """Add entries and deliver them to ``consumer`` in one commit, before anyone who waits."""
+    """Add entries and deliver them to ``consumer`` in one commit, before any waiter."""
     with store.transaction():
         for eid in ids:
             store.stream("s").add({"f": "v"}, id=eid)
         store.stream("s").group("g").consumer(consumer).read()
 
 
-def test_a_waiter_is_woken_the_moment_something_is_idle_enough(store: Store) -> None:
+def test_a_waiter_is_woken_as_soon_as_an_entry_is_idle_long_enough(store: Store) -> None:
     def once() -> None:
         store.flush_all()
         group = store.stream("s").create_group("g")
@@ -52,7 +52,7 @@ def test_a_waiter_is_woken_the_moment_something_is_idle_enough(store: Store) -> 
     retried(once)
 
 
-def test_a_waiter_sees_what_was_delivered_after_it_began_to_wait(store: Store) -> None:
+def test_a_waiter_claims_entries_delivered_after_it_began_to_wait(store: Store) -> None:
     def once() -> None:
         store.flush_all()
         group = store.stream("s").create_group("g")
@@ -95,7 +95,7 @@ def test_an_entry_given_back_wakes_the_first_waiter_at_once(store: Store) -> Non
     assert ms_of(second.result()) == [1]
 
 
-def test_a_waiter_without_acknowledgements_is_not_woken_by_what_is_given_back(
+def test_a_noack_waiter_is_not_woken_by_entries_given_back(
     store: Store,
 ) -> None:
     group = store.stream("s").create_group("g")
@@ -108,7 +108,7 @@ def test_a_waiter_without_acknowledgements_is_not_woken_by_what_is_given_back(
 
 
 def xreadgroup(store: Store) -> list[int]:
-    """Queue a client's XREADGROUP without CLAIM; return the list for the entries that it gets."""
+    """Queue a client's XREADGROUP without CLAIM; return the list that receives its entries."""
     name, got = qualified(0, b"s"), list[int]()
 
     def attempt(txn: Txn) -> Reply | None:
@@ -122,7 +122,7 @@ def xreadgroup(store: Store) -> list[int]:
     return got
 
 
-def test_what_is_given_back_wakes_one_plain_waiter(store: Store) -> None:
+def test_an_entry_given_back_wakes_one_plain_waiter(store: Store) -> None:
     group = store.stream("s").create_group("g")
     deliver_to(store, "dead", "1-0")
     wire = xreadgroup(store)
@@ -175,7 +175,7 @@ def test_a_wait_for_idle_entries_ends_with_nothing_after_its_time(store: Store) 
     retried(once)
 
 
-def test_pending_entries_of_deleted_messages_wake_no_reader_and_keep_no_core_busy(
+def test_pending_entries_of_deleted_messages_wake_no_reader_and_use_no_processor(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = store.stream("s").create_group("g")
@@ -195,7 +195,7 @@ def test_pending_entries_of_deleted_messages_wake_no_reader_and_keep_no_core_bus
     assert group.pending().count == 1
 
 
-def test_when_something_may_be_claimed_is_known_also_where_nothing_is_pending(
+def test_the_time_of_the_next_claim_is_known_without_pending_entries(
     store: Store,
 ) -> None:
     group = store.stream("s").create_group("g")

@@ -1,4 +1,4 @@
-"""IDs increase whatever the clock does, idle times are never negative, and IDs come to an end."""
+"""IDs increase on any clock, idle times are never negative, and IDs can run out."""
 
 import time
 from collections.abc import Callable
@@ -32,7 +32,7 @@ every_move = pytest.mark.parametrize("move", MOVES.values(), ids=MOVES.keys())
 
 
 @every_move
-def test_ids_increase_though_the_clock(
+def test_ids_increase_on_a_clock_that(
     open_store: Stores, clock: ManualClock, move: Callable[[ManualClock], object]
 ) -> None:
     store = open_store("own")
@@ -48,7 +48,7 @@ def test_ids_increase_though_the_clock(
     assert ids == sorted(set(ids))
 
 
-def test_an_id_of_a_stopped_clock_counts_on_within_its_millisecond(
+def test_ids_of_a_stopped_clock_continue_within_its_millisecond(
     store: Store, clock: ManualClock
 ) -> None:
     stream = store.stream("s")
@@ -65,7 +65,7 @@ def test_the_first_id_of_a_clock_at_zero_is_above_0_0(store: Store, clock: Manua
 
 
 @every_move
-def test_no_idle_time_is_negative_though_the_clock(
+def test_no_idle_time_is_negative_on_a_clock_that(
     store: Store, clock: ManualClock, move: Callable[[ManualClock], object]
 ) -> None:
     stream = store.stream("s")
@@ -86,7 +86,7 @@ def test_no_idle_time_is_negative_though_the_clock(
     assert group.pending().count == 4
 
 
-def test_entries_are_claimed_again_once_the_clock_has_come_back(
+def test_entries_can_be_claimed_once_the_clock_is_right_again(
     store: Store, clock: ManualClock
 ) -> None:
     store.stream("s").add({"f": "v"})
@@ -99,7 +99,7 @@ def test_entries_are_claimed_again_once_the_clock_has_come_back(
     assert (entry.idle_ms, entry.deliveries) == (SECOND, 1)
 
 
-def test_what_was_delivered_at_zero_is_told_from_what_was_given_back(
+def test_entries_delivered_at_time_0_differ_from_entries_given_back(
     store: Store, clock: ManualClock
 ) -> None:
     ids = store.stream("s").add_many([{"f": "v"}] * 3)
@@ -108,11 +108,11 @@ def test_what_was_delivered_at_zero_is_told_from_what_was_given_back(
     group.consumer("c").read(count=2)
     group.nack(ids[1])
     assert [entry.id for entry in group.consumer("d").read(count=1, claim_min_idle=5)] == [ids[1]]
-    assert group.consumer("d").read(count=1, claim_min_idle=5) != []  # the new one
+    assert group.consumer("d").read(count=1, claim_min_idle=5) != []  # the new entry
     assert group.pending().consumers == {b"c": 1, b"d": 2}
 
 
-def test_a_wait_lasts_as_long_as_it_should_though_the_clock_jumps(
+def test_a_wait_has_its_full_length_though_the_clock_jumps(
     store: Store, clock: ManualClock
 ) -> None:
     group = store.stream("s").create_group("g")
@@ -130,13 +130,13 @@ def test_a_wait_lasts_as_long_as_it_should_though_the_clock_jumps(
 
 
 @pytest.mark.parametrize("now_ms", [0, START_MS - HOUR, YEAR_9999_MS])
-def test_a_waiting_claim_keeps_no_core_busy_at_any_clock(
+def test_a_waiting_claim_uses_no_processor_on_any_clock(
     store: Store, clock: ManualClock, now_ms: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     group = store.stream("s").create_group("g", start="0")
     store.stream("s").add({"f": "v"})
     group.consumer("c").read()
-    store.stream("s").trim(maxlen=0)  # pending for ever, and never to be claimed
+    store.stream("s").trim(maxlen=0)  # pending for ever, and never claimable
     clock.ms = now_ms
     looks: list[int] = []
 
@@ -149,7 +149,7 @@ def test_a_waiting_claim_keeps_no_core_busy_at_any_clock(
     assert len(looks) < 80  # a busy loop makes thousands
 
 
-def test_a_key_expires_by_the_clock_whichever_way_it_moves(
+def test_a_key_expires_by_a_clock_that_moves_in_either_direction(
     store: Store, clock: ManualClock
 ) -> None:
     store.stream("s").add({"f": "v"})
@@ -182,7 +182,7 @@ def test_the_greatest_id_is_the_last_one(store: Store) -> None:
     assert len(stream) == 2
 
 
-def test_entries_that_do_not_all_fit_below_the_greatest_id_are_refused_alike(
+def test_entries_that_do_not_all_fit_below_the_greatest_id_are_refused(
     store: Store,
 ) -> None:
     stream = store.stream("s")
@@ -217,7 +217,7 @@ def test_many_ids_carry_into_the_next_millisecond(store: Store) -> None:
     ]  # fmt: skip
 
 
-def test_a_stream_at_its_end_is_read_trimmed_and_delivered_as_any_other(store: Store) -> None:
+def test_a_stream_at_the_greatest_id_is_read_trimmed_and_delivered_as_usual(store: Store) -> None:
     stream = store.stream("s")
     group = stream.create_group("g", start="0")
     last = stream.add({"f": "v"}, id=(U64_MAX, U64_MAX))
@@ -235,7 +235,7 @@ def test_a_stream_at_its_end_is_read_trimmed_and_delivered_as_any_other(store: S
         stream.add({"f": "v"})
 
 
-def test_waiting_behind_the_greatest_id_ends_with_nothing(store: Store) -> None:
+def test_waiting_after_the_greatest_id_returns_nothing(store: Store) -> None:
     stream = store.stream("s")
     stream.add({"f": "v"}, id=(U64_MAX, U64_MAX))
     assert stream.read("$", block=0.01) == []

@@ -1,4 +1,4 @@
-"""Whoever watches a store is told how long each commit and each fsync took."""
+"""Commit watchers receive the time of each commit and fsync."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from kvstream.types.options import Durability
 
 
 @pytest.mark.parametrize("durability", list(Durability))
-def test_every_commit_is_told_and_every_fsync(tmp_path: Path, durability: Durability) -> None:
+def test_every_commit_and_fsync_is_reported(tmp_path: Path, durability: Durability) -> None:
     commits: list[float] = []
     fsyncs: list[float] = []
     with Store.open(tmp_path / "store", durability=durability) as store:
@@ -20,14 +20,14 @@ def test_every_commit_is_told_and_every_fsync(tmp_path: Path, durability: Durabi
             store.stream("s").add({"n": number})
         store.stream("s").range()
         store.sync()
-        told = len(commits), len(fsyncs)
+        counts = len(commits), len(fsyncs)
         assert store.check() == []
-    assert told[0] == 10
-    assert told[1] >= (10 if durability is Durability.ALWAYS else 1)
+    assert counts[0] == 10
+    assert counts[1] >= (10 if durability is Durability.ALWAYS else 1)
     assert all(0 < seconds < 60 for seconds in commits + fsyncs)
 
 
-def test_a_write_that_fails_is_no_commit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_write_is_not_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     commits: list[float] = []
 
     def fails(*_: object) -> int:

@@ -1,4 +1,4 @@
-"""A reader of dead letters wakes when another blocked reader's attempt gives an entry up."""
+"""A reader of dead letters wakes when another reader's attempt gives an entry up."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""Durability "always": nobody hears of a write before it is on disk."""
+"""Durability "always": no reply and no reader sees a write before it is on disk."""
 
 import threading
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from tests.patience import PATIENCE_S, until
 
 
 class HeldLog:
-    """The store's RocksDB, but that each fsync of the log waits for ``release``, or fails."""
+    """The store's RocksDB; each fsync of the log waits for ``release``, or fails."""
 
     def __init__(self, store: Store) -> None:
         self._rows: Any = store.engine.database._root
@@ -61,18 +61,18 @@ def test_a_write_returns_only_when_it_is_on_disk(store: Store, held: HeldLog) ->
     assert [eid.ms for eid in call.result()] == [2]
 
 
-def test_waiters_are_told_only_when_the_write_is_on_disk(store: Store, held: HeldLog) -> None:
+def test_waiters_are_notified_only_when_the_write_is_on_disk(store: Store, held: HeldLog) -> None:
     reading, taking = watch_stream(store, b"s", 1), watch_group(store, b"s", b"g", b"c")
     call = Call(lambda: add(store, b"s", "2-0"))
     held.begun.wait()
     assert reading.outcomes == taking.outcomes == []
     held.release()
     call.result()
-    until(lambda: bool(reading.outcomes and taking.outcomes), "the waiters to be told")
+    until(lambda: bool(reading.outcomes and taking.outcomes), "the notifications")
     assert reading.ids == taking.ids == [2]
 
 
-def test_writes_that_wait_for_the_disk_together_each_have_their_own_waiters_told(
+def test_writes_that_share_an_fsync_each_notify_their_own_waiters(
     store: Store, held: HeldLog
 ) -> None:
     keys = (b"s", b"t", b"u")
@@ -86,22 +86,22 @@ def test_writes_that_wait_for_the_disk_together_each_have_their_own_waiters_told
     held.release()
     for call in calls:
         call.result()
-    until(lambda: all(watch.outcomes for watch in watches), "the waiters to be told")
+    until(lambda: all(watch.outcomes for watch in watches), "the notifications")
     assert [watch.ids for watch in watches] == [[2], [2], [2]]
 
 
-def test_a_waiter_that_writes_is_told_when_its_own_write_is_on_disk_too(store: Store) -> None:
+def test_a_waiter_that_writes_is_notified_when_its_own_write_is_on_disk_too(store: Store) -> None:
     taking = watch_group(store, b"s", b"g", b"c")
-    told_at: list[int] = []
+    notified_at: list[int] = []
     committer = store.engine.committer
-    taking.waiter.deliver = lambda outcome: told_at.append(committer.durable_sequence)
+    taking.waiter.deliver = lambda outcome: notified_at.append(committer.durable_sequence)
     add(store, b"s", "2-0")
-    until(lambda: bool(told_at), "the waiter to be told")
-    assert told_at[0] >= store.engine.database.sequence
+    until(lambda: bool(notified_at), "the notification")
+    assert notified_at[0] >= store.engine.database.sequence
     assert store.stream("s").group("g").pending().count == 1
 
 
-def test_a_reader_hears_of_nothing_that_may_still_be_lost(store: Store, held: HeldLog) -> None:
+def test_a_reader_sees_nothing_that_may_still_be_lost(store: Store, held: HeldLog) -> None:
     write = Call(lambda: add(store, b"s", "2-0"))
     held.begun.wait()
     read = Call(lambda: ms_of(store.stream("s").range()))
@@ -131,7 +131,7 @@ def test_a_transaction_returns_only_when_it_is_on_disk(store: Store, held: HeldL
     assert reading.ids == [2, 3]
 
 
-def test_others_write_on_while_one_waits_for_the_disk(store: Store, held: HeldLog) -> None:
+def test_other_threads_write_while_one_waits_for_the_disk(store: Store, held: HeldLog) -> None:
     first = store.engine.database.sequence
     calls = [Call(lambda: store.stream("t").add({"f": "v"})) for _ in range(10)]
     until(lambda: store.engine.database.sequence >= first + 10, "ten writes")
@@ -140,7 +140,7 @@ def test_others_write_on_while_one_waits_for_the_disk(store: Store, held: HeldLo
     assert len({call.result() for call in calls}) == 10
 
 
-def test_a_failed_fsync_is_told_to_the_writer_and_wakes_no_reader(
+def test_a_failed_fsync_raises_in_the_writer_and_wakes_no_reader(
     store: Store, held: HeldLog
 ) -> None:
     watch = watch_stream(store, b"s", 1)
@@ -153,7 +153,7 @@ def test_a_failed_fsync_is_told_to_the_writer_and_wakes_no_reader(
     assert watch.outcomes == []
 
 
-def test_a_waiter_whose_own_fsync_fails_is_told_so(store: Store, held: HeldLog) -> None:
+def test_a_waiter_gets_the_error_of_its_own_fsync(store: Store, held: HeldLog) -> None:
     held.release()
     group = store.stream("s").group("g")
     call = blocked(store, lambda: group.consumer("c").read(block=10))
@@ -170,7 +170,7 @@ def test_a_waiter_whose_own_fsync_fails_is_told_so(store: Store, held: HeldLog) 
     assert call.seconds < 5
 
 
-def test_a_read_of_new_entries_whose_fsync_fails_is_told_so(store: Store, held: HeldLog) -> None:
+def test_a_read_of_new_entries_raises_the_error_of_its_fsync(store: Store, held: HeldLog) -> None:
     held.release()
     add(store, b"s", "2-0")
     held.failing = True
@@ -187,9 +187,7 @@ def test_a_wait_whose_fsync_fails_leaves_no_waiter(store: Store, held: HeldLog) 
     assert len(store.engine.waiters) == 0
 
 
-def test_reads_go_on_when_an_fsync_has_failed_and_writes_do_not(
-    store: Store, held: HeldLog
-) -> None:
+def test_after_a_failed_fsync_reads_continue_and_writes_do_not(store: Store, held: HeldLog) -> None:
     held.release()
     held.failing = True
     with pytest.raises(UnknownOutcome):
@@ -203,7 +201,9 @@ def test_reads_go_on_when_an_fsync_has_failed_and_writes_do_not(
 
 
 @pytest.mark.parametrize("durability", ["always", "everysec", "no"])
-def test_what_twenty_threads_were_told_is_all_there(open_store: Stores, durability: str) -> None:
+def test_all_writes_acknowledged_to_twenty_threads_are_stored(
+    open_store: Stores, durability: str
+) -> None:
     store = open_store("many", durability=durability)
     stream = store.stream("s")
     group = stream.create_group("g")
@@ -226,7 +226,7 @@ def test_what_twenty_threads_were_told_is_all_there(open_store: Stores, durabili
     assert pending.count == 200 - acknowledged
 
 
-def test_a_closing_store_makes_durable_what_was_written(open_store: Stores) -> None:
+def test_closing_a_store_makes_its_writes_durable(open_store: Stores) -> None:
     store = open_store("own", durability="no")
     add(store, b"s", "1-0")
     committer = store.engine.committer

@@ -1,4 +1,4 @@
-"""What the engine does besides: expiring keys in its own thread, and keeping memory bounded."""
+"""Background work of the engine: expiring keys in a thread, and limiting the memory of streams."""
 
 from collections.abc import Iterator
 from itertools import pairwise
@@ -23,7 +23,7 @@ WORKED_S = 0.02
 
 @pytest.fixture
 def few(store: Store, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[bytes, object]]:
-    """The streams in memory, of which there may be only ten."""
+    """The streams in memory, limited to ten."""
     store.engine.catalog.forget()
     monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)
     yield store.engine.catalog.streams  # type: ignore[misc]
@@ -34,7 +34,7 @@ def key(number: int) -> bytes:
     return b"stream %d" % number
 
 
-def test_streams_that_are_written_leave_memory_when_there_are_many(
+def test_written_streams_are_evicted_when_there_are_many(
     store: Store, few: dict[bytes, object]
 ) -> None:
     for number in range(40):
@@ -43,9 +43,7 @@ def test_streams_that_are_written_leave_memory_when_there_are_many(
     assert [len(store.stream(key(number))) for number in range(40)] == [1] * 40
 
 
-def test_streams_that_are_only_read_leave_memory_too(
-    store: Store, few: dict[bytes, object]
-) -> None:
+def test_streams_that_are_only_read_are_evicted_too(store: Store, few: dict[bytes, object]) -> None:
     with store.transaction():
         for number in range(40):
             add_one(store, number)
@@ -54,9 +52,7 @@ def test_streams_that_are_only_read_leave_memory_too(
         assert len(few) <= STREAMS_MAX
 
 
-def test_no_stream_leaves_memory_during_a_transaction(
-    store: Store, few: dict[bytes, object]
-) -> None:
+def test_no_stream_is_evicted_during_a_transaction(store: Store, few: dict[bytes, object]) -> None:
     with store.transaction():
         for number in range(40):
             add_one(store, number)
@@ -67,7 +63,7 @@ def test_no_stream_leaves_memory_during_a_transaction(
     assert store.check() == []
 
 
-def test_what_a_consumer_did_outlives_its_stream_s_leaving(
+def test_the_times_of_a_consumer_survive_eviction(
     store: Store, few: dict[bytes, object], clock: ManualClock
 ) -> None:
     groups = [store.stream(key(n)).create_group("g", start="0") for n in range(30)]
@@ -90,7 +86,7 @@ def add_one(store: Store, number: int) -> None:
     store.stream(key(number)).add({"f": "v"})
 
 
-def test_the_expiry_thread_goes_on_when_the_disk_was_full_for_a_while(
+def test_the_expiry_thread_continues_after_a_full_disk(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refused: list[Batch] = []
@@ -111,12 +107,12 @@ def test_the_expiry_thread_goes_on_when_the_disk_was_full_for_a_while(
         until(lambda: len(refused) > 0, "the disk to be full")
         seen = len(looks)
         until(lambda: len(looks) > seen + 5, "some rounds more")
-    assert len(refused) == 1  # each try would have the store forget its streams
+    assert len(refused) == 1  # each attempt would make the store reload its streams
     store.engine.expiry._rests_until = 0.0
     until(lambda: store.size() == 0, "the key to be deleted")
 
 
-def test_the_expiry_thread_goes_on_when_it_meets_a_damaged_record(
+def test_the_expiry_thread_continues_after_a_damaged_record(
     open_store: Stores, clock: ManualClock
 ) -> None:
     store = open_store("own")
@@ -134,7 +130,7 @@ def test_the_expiry_thread_goes_on_when_it_meets_a_damaged_record(
     until(lambda: store.size() == 0, "the key to be deleted")
 
 
-def test_damaged_keys_do_not_keep_others_from_expiring(
+def test_damaged_keys_do_not_stop_others_from_expiring(
     open_store: Stores, clock: ManualClock
 ) -> None:
     store = open_store("own")
@@ -157,7 +153,7 @@ def test_damaged_keys_do_not_keep_others_from_expiring(
     until(lambda: store.size() == 0, "the mended keys to be deleted")
 
 
-def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
+def test_each_scan_for_expired_keys_starts_after_those_already_deleted(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(expiry, "HURRIED_KEYS", expiry.EXPIRE_KEYS)
@@ -188,7 +184,9 @@ def test_each_look_for_expired_keys_begins_behind_those_deleted_before(
     until(lambda: store.size() == 0, "the other key to be deleted")
 
 
-def test_a_thread_that_is_behind_deletes_more_keys_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_expiry_thread_deletes_more_keys_at_once_if_it_is_late(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(expiry, "HURRY_S", 0.1)
     steps: list[tuple[float, int]] = []
 
@@ -208,7 +206,7 @@ def test_a_thread_that_is_behind_deletes_more_keys_at_once(monkeypatch: pytest.M
     assert {keys for at, keys in steps if at > hurried_at + 0.1} == {400}
 
 
-def test_a_sweep_takes_a_quarter_of_a_core() -> None:
+def test_a_sweep_uses_a_quarter_of_a_core() -> None:
     begun: list[float] = []
 
     def commit(step: object, keys: int) -> int:
@@ -228,14 +226,14 @@ def test_a_sweep_takes_a_quarter_of_a_core() -> None:
 
 
 def overwrite(store: Store, row: bytes, value: bytes) -> None:
-    """Write a row behind the store's back."""
+    """Write a row without the store's knowledge."""
     batch = Batch(store.engine.database)
     batch.put(Family.METADATA, row, value)
     store.engine.database.write(batch)
     store.engine.catalog.forget()
 
 
-def test_a_wait_that_cannot_begin_says_so_at_every_level(open_store: Stores) -> None:
+def test_a_refused_wait_raises_at_every_durability(open_store: Stores) -> None:
     for durability in ("always", "everysec", "no"):
         store = open_store(durability, durability=durability)
         with pytest.raises(NoGroup):

@@ -1,4 +1,4 @@
-"""XREADGROUP that waits: first come, first served, and what ends a wait."""
+"""Blocked XREADGROUP: first come, first served, and what ends a wait."""
 
 import time
 from collections.abc import Callable
@@ -23,7 +23,7 @@ NO_GROUP = "No such key 's' or consumer group 'g' in XREADGROUP with GROUP optio
 
 @pytest.fixture(autouse=True)
 def group(store: Store) -> None:
-    """A stream of one entry with a group that has been given it."""
+    """A stream of one entry, and a group that has received it."""
     add(store, b"s", "1-0")
     store.stream("s").create_group("g", start="$")
 
@@ -44,7 +44,7 @@ def test_waiters_of_a_group_are_served_in_the_order_they_came(store: Store) -> N
     assert group.pending().consumers == {b"c": 1, b"a": 1, b"b": 1}
 
 
-def test_the_first_waiter_takes_all_there_is(store: Store) -> None:
+def test_the_first_waiter_gets_all_entries(store: Store) -> None:
     first, second, third = three_waiters(store)
     add(store, b"s", "2-0", "3-0", "4-0")
     assert first.ids == [2, 3, 4]
@@ -55,14 +55,14 @@ def test_the_first_waiter_takes_all_there_is(store: Store) -> None:
     assert waiting(store) == 1
 
 
-def test_what_the_first_waiter_may_not_take_goes_to_the_next(store: Store) -> None:
+def test_entries_beyond_the_count_of_the_first_waiter_go_to_the_next(store: Store) -> None:
     waiters = three_waiters(store, count=2)
     add(store, b"s", *(f"{ms}-0" for ms in range(2, 7)))
     assert [watch.ids for watch in waiters] == [[2, 3], [4, 5], [6]]
     assert waiting(store) == 0
 
 
-def test_a_waiter_that_gave_up_is_passed_over(store: Store) -> None:
+def test_a_waiter_that_gave_up_is_skipped(store: Store) -> None:
     first, second, third = three_waiters(store, count=1)
     assert store.engine.cancel(first.waiter)
     add(store, b"s", "2-0")
@@ -74,7 +74,7 @@ def test_a_waiter_that_gave_up_is_passed_over(store: Store) -> None:
     assert set(store.stream("s").group("g").pending().consumers) == {b"b"}
 
 
-def test_each_group_and_every_reading_waiter_has_its_share_of_one_add(store: Store) -> None:
+def test_one_add_serves_each_group_and_every_reader(store: Store) -> None:
     store.stream("s").create_group("h")
     watches = [
         watch_group(store, b"s", b"g", b"a"),
@@ -105,7 +105,7 @@ def test_a_blocked_read_without_pending_entries_leaves_none(store: Store) -> Non
     assert group.info().last_delivered_id.ms == 2
 
 
-def test_a_wait_ends_with_nothing_after_its_time(store: Store) -> None:
+def test_a_wait_returns_nothing_after_its_timeout(store: Store) -> None:
     group = store.stream("s").group("g")
     began = time.monotonic()
     assert group.consumer("c").read(block=0.05) == []
@@ -149,24 +149,24 @@ def expire(store: Store, clock: ManualClock) -> None:
 
 
 @every_end
-def test_a_group_s_waiters_are_told_when(
+def test_the_waiters_of_a_group_are_notified_when(
     store: Store, clock: ManualClock, end: Callable[[Store, ManualClock], object]
 ) -> None:
     watches = three_waiters(store)
     reading = watch_stream(store, b"s", after=100)
     end(store, clock)
-    if watches[0].outcomes == []:  # it was the expiry thread that found the key expired
-        until(lambda: bool(watches[-1].outcomes), "the waiters to be told")
+    if watches[0].outcomes == []:  # the expiry thread found the expired key
+        until(lambda: bool(watches[-1].outcomes), "the notifications")
     for watch in watches:
         with pytest.raises(NoGroup) as caught:
             watch.outcomes[0].get()
         assert str(caught.value) == NO_GROUP
         assert len(watch.outcomes) == 1
-    assert reading.outcomes == []  # XREAD waits on
+    assert reading.outcomes == []  # XREAD keeps waiting
     assert waiting(store) == 1
 
 
-def test_a_thread_that_waits_is_told_that_its_group_has_gone(store: Store) -> None:
+def test_destroying_a_group_raises_in_its_waiting_threads(store: Store) -> None:
     group = store.stream("s").group("g")
     calls: list[Call[object]] = [
         blocked(store, lambda: group.consumer("c").read(block=60)),
@@ -179,7 +179,7 @@ def test_a_thread_that_waits_is_told_that_its_group_has_gone(store: Store) -> No
             call.result()
 
 
-def test_the_waiters_of_another_group_stay_when_one_is_destroyed(store: Store) -> None:
+def test_destroying_a_group_does_not_affect_the_waiters_of_another(store: Store) -> None:
     store.stream("s").create_group("h")
     stays = watch_group(store, b"s", b"h", b"c")
     goes = watch_group(store, b"s", b"g", b"c")
@@ -190,7 +190,7 @@ def test_the_waiters_of_another_group_stay_when_one_is_destroyed(store: Store) -
     assert stays.ids == [2]
 
 
-def test_a_group_destroyed_and_made_anew_in_one_commit_keeps_its_waiters(store: Store) -> None:
+def test_a_group_recreated_in_one_commit_keeps_its_waiters(store: Store) -> None:
     watch = watch_group(store, b"s", b"g", b"c")
     with store.transaction():
         store.delete("s")
@@ -200,7 +200,7 @@ def test_a_group_destroyed_and_made_anew_in_one_commit_keeps_its_waiters(store: 
     assert watch.ids == [1]
 
 
-def test_a_stream_renamed_over_the_key_delivers_its_news_to_the_group_of_that_name(
+def test_a_stream_renamed_over_the_key_serves_the_group_of_that_name(
     store: Store,
 ) -> None:
     store.stream("t").create_group("g")
@@ -211,7 +211,7 @@ def test_a_stream_renamed_over_the_key_delivers_its_news_to_the_group_of_that_na
     assert waiting(store) == 1
 
 
-def test_a_wait_on_a_group_that_is_not_there_does_not_begin(store: Store) -> None:
+def test_a_wait_on_a_missing_group_is_refused(store: Store) -> None:
     with pytest.raises(NoGroup, match="No such key 's' or consumer group 'x'"):
         store.stream("s").group("x").consumer("c").read(block=0)
     with pytest.raises(NoGroup, match="No such key 'missing' or consumer group 'g'"):

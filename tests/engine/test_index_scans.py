@@ -1,4 +1,4 @@
-"""Scans of the indexes of keys: they begin behind deleted rows, and read few of expired keys."""
+"""Scans of the indexes of keys start after deleted rows, and read few expired keys."""
 
 from contextlib import suppress
 
@@ -18,12 +18,12 @@ from tests.opening import Stores
 from tests.operations.dump.images import kept
 
 Read = list[tuple[bytes, int]]
-"""The first key of each page that was read, and the number of its rows."""
+"""The first key of each page read, and the number of its rows."""
 
 
 @pytest.fixture
 def read(monkeypatch: pytest.MonkeyPatch) -> Read:
-    """The pages that were read since the test cleared it."""
+    """The pages read since the test cleared the list."""
     found: Read = []
     page = Batch.page
 
@@ -37,12 +37,12 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Read:
 
 
 def begun(read: Read, tag: bytes) -> list[bytes]:
-    """Return where the pages of an index began."""
+    """Return the starts of the pages of an index."""
     return [lower for lower, _ in read if lower[:1] == tag]
 
 
 def expired(store: Store, clock: ManualClock, count: int = 3000) -> None:
-    """Make keys that have expired and are still there, and others before and behind them."""
+    """Create keys that have expired but still exist, and others before and after them."""
     store.engine.expiry.active = False
     with store.transaction():
         store.stream("first").add({"f": "v"})
@@ -57,7 +57,7 @@ def scan(store: Store, cursor: int = 0, count: int = 10) -> tuple[int, list[byte
     return store.engine.run(keyspace.scan, 0, cursor, count)
 
 
-def test_each_look_for_due_timers_begins_behind_those_that_have_fired(
+def test_each_scan_for_due_timers_starts_after_those_already_fired(
     open_store: Stores, clock: ManualClock, read: Read
 ) -> None:
     store = open_store("own")
@@ -82,7 +82,7 @@ def test_each_look_for_due_timers_begins_behind_those_that_have_fired(
     assert len(store.stream("other")) == 1
 
 
-def test_scan_begins_behind_deleted_keys(store: Store, read: Read) -> None:
+def test_scan_starts_after_deleted_keys(store: Store, read: Read) -> None:
     for number in range(30):
         add(store, b"key %d" % number, "1-0")
     for number in range(20):
@@ -106,7 +106,7 @@ def test_scan_begins_behind_deleted_keys(store: Store, read: Read) -> None:
     assert begun(read, SCAN_TAG) == []
 
 
-def test_scan_finds_keys_that_were_begun_before_the_first_one(
+def test_scan_finds_keys_created_before_its_first_key(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thresholds, "STEP_NAMES", 1)
@@ -144,7 +144,7 @@ def test_scan_does_not_read_all_expired_keys(
     assert found == [b"first", b"last"]
 
 
-def test_random_key_does_not_look_at_all_expired_keys(
+def test_random_key_does_not_read_all_expired_keys(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = open_store("own")

@@ -1,4 +1,4 @@
-"""A thread that is interrupted while it waits for the disk takes nobody's turn with it."""
+"""A thread interrupted while it waits for the disk passes its turn on."""
 
 import signal
 import threading
@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S, until
 
 
 class SlowDisk:
-    """The store's fsync, which returns only once it is let go."""
+    """The store's fsync, which returns only after ``release``."""
 
     def __init__(self, store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
         self.begun = threading.Event()
@@ -28,7 +28,7 @@ class SlowDisk:
         return sequence
 
     def await_queued(self, count: int) -> None:
-        until(lambda: len(self._committer._queue) >= count, "those who wait for the disk")
+        until(lambda: len(self._committer._queue) >= count, "the threads that wait for the disk")
 
 
 @pytest.fixture
@@ -37,7 +37,7 @@ def store(tmp_path: Path) -> Iterator[Store]:
         yield opened
 
 
-def test_an_interrupted_writer_leaves_its_turn_to_flush_to_the_next(
+def test_an_interrupted_writer_passes_its_turn_to_flush_to_the_next(
     store: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream = store.stream("s")

@@ -1,4 +1,4 @@
-"""A call that is interrupted, wherever it is just then, leaves nothing locked and nobody behind."""
+"""A call interrupted at any point leaves no lock and no thread behind."""
 
 import threading
 from itertools import count
@@ -21,7 +21,7 @@ SOME = 9
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
-def test_an_interrupted_close_is_gone_on_with_by_the_next(
+def test_the_next_close_completes_an_interrupted_one(
     tmp_path: Path, durability: Durability
 ) -> None:
     written = 0
@@ -39,7 +39,7 @@ def test_an_interrupted_close_is_gone_on_with_by_the_next(
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, Corruption("of rows"), MemoryError])
 @pytest.mark.parametrize("part", ["unfinished_loads", "Expiry", "Committer", "SnapshotRequests"])
-def test_an_interrupted_opening_keeps_no_other_opener_out(
+def test_an_interrupted_opening_leaves_the_store_unlocked(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, part: str, error: BaseException
 ) -> None:
     fails = Mock(side_effect=error, **{"recover.side_effect": error})
@@ -53,7 +53,7 @@ def test_an_interrupted_opening_keeps_no_other_opener_out(
         assert store.stream("s").add({"f": "v"})
 
 
-def test_a_committer_that_is_interrupted_as_it_is_made_leaves_no_thread(
+def test_a_committer_interrupted_during_its_creation_leaves_no_thread(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     start, threads = Committer._start_thread, threading.active_count()
@@ -70,7 +70,7 @@ def test_a_committer_that_is_interrupted_as_it_is_made_leaves_no_thread(
     Store.open(tmp_path).close()
 
 
-def test_an_interrupted_transaction_lets_the_others_go_on(tmp_path: Path) -> None:
+def test_an_interrupted_transaction_does_not_block_others(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
 
         def add_two() -> None:
@@ -91,7 +91,7 @@ def test_an_interrupted_transaction_lets_the_others_go_on(tmp_path: Path) -> Non
         assert store.check() == []
 
 
-def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
+def test_an_interrupted_stop_of_the_expiry_can_be_repeated() -> None:
     for point in count(1):
         expiry = Expiry(lambda step, most: 0)
         expiry.start()
@@ -104,7 +104,7 @@ def test_an_interrupted_end_of_the_expiry_leaves_it_able_to_end() -> None:
 
 
 @pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.NO])
-def test_an_interrupted_wait_locks_nothing_and_leaves_no_waiter(
+def test_an_interrupted_wait_leaves_no_lock_and_no_waiter(
     tmp_path: Path, durability: Durability
 ) -> None:
     name = qualified(0, b"s")

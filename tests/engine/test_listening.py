@@ -1,4 +1,4 @@
-"""Stopping on signals, and the lease on what ``listen`` has read."""
+"""Stopping on signals, and the lease of entries that ``listen`` has read."""
 
 import asyncio
 import os
@@ -21,13 +21,13 @@ def kill(number: signal.Signals) -> None:
 
 @pytest.fixture
 def default() -> Iterator[None]:
-    """Check that a test leaves the handlers as they were."""
+    """Check that a test restores the signal handlers."""
     before = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
     yield
     assert [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)] == before
 
 
-def test_a_signal_sets_the_event_and_a_second_acts_as_before(default: None) -> None:
+def test_a_signal_sets_the_event_and_a_second_has_its_usual_effect(default: None) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         with kvstream.stop_on_signals() as stop:
             assert not stop.is_set()
@@ -98,17 +98,17 @@ def test_a_lease_is_renewed_before_the_next_entry_if_the_process_stood_still(
         lease.hold(ids)
         assert lease.begin(0)
         group.claim("d", ids[1])
-        assert lease.begin(1)  # nobody has looked
+        assert lease.begin(1)  # not checked yet
         lease._renewed -= 10
         assert not lease.begin(1)
         assert lease.begin(2)
         store.delete("jobs")
         lease._renewed -= 10
-        assert lease.begin(2)  # the next call tells
+        assert lease.begin(2)  # the next call reports it
         lease.end()
 
 
-def test_renewing_changes_the_time_alone(tmp_path: Path) -> None:
+def test_renewing_changes_only_the_time(tmp_path: Path) -> None:
     clock = kvstream.ManualClock(1_000_000)
     with kvstream.open(tmp_path, clock=clock) as store:
         jobs = store.stream("jobs")

@@ -1,4 +1,4 @@
-"""The engine's lock: threads park before it, and are woken, handed it, or look by themselves."""
+"""The engine's lock: waiting threads are woken, are handed the lock, or retry."""
 
 import threading
 from collections import deque
@@ -23,7 +23,7 @@ def use(lock: EngineLock) -> None:
         pass
 
 
-def test_a_thread_waits_until_the_lock_is_left_and_is_woken() -> None:
+def test_a_thread_waits_until_the_lock_is_released_and_is_woken() -> None:
     lock = EngineLock()
     with lock.held():
         call = Call(lambda: use(lock))
@@ -34,7 +34,7 @@ def test_a_thread_waits_until_the_lock_is_left_and_is_woken() -> None:
     assert not lock.parked
 
 
-def test_a_thread_that_has_the_lock_takes_it_again_and_leaves_it_busy() -> None:
+def test_the_lock_is_reentrant() -> None:
     lock = EngineLock()
     with lock.held():
         use(lock)
@@ -44,7 +44,7 @@ def test_a_thread_that_has_the_lock_takes_it_again_and_leaves_it_busy() -> None:
     assert not lock.is_held_here()
 
 
-def test_a_thread_that_has_waited_long_is_handed_the_lock_before_all_others(
+def test_a_thread_that_has_waited_long_gets_the_lock_first(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(locks, "RETRY_S", 3600.0)
@@ -66,13 +66,13 @@ def test_a_thread_that_has_waited_long_is_handed_the_lock_before_all_others(
 
 
 @pytest.mark.parametrize("handed", [False, True])
-def test_a_wake_up_that_an_interrupt_lost_delays_and_no_more(
+def test_a_wake_up_lost_to_an_interrupt_only_delays(
     monkeypatch: pytest.MonkeyPatch, handed: bool
 ) -> None:
     monkeypatch.setattr(locks, "HANDOVER_S", 0.0 if handed else 3600.0)
     lock = EngineLock()
     with lock:
-        lock.busy = True  # and nobody takes it back
+        lock.busy = True  # and no thread takes it back
         call = Call(lambda: use(lock))
         parked(lock, 1)
     call.result()
@@ -80,7 +80,7 @@ def test_a_wake_up_that_an_interrupt_lost_delays_and_no_more(
     assert not lock.parked
 
 
-def test_calls_of_threads_that_switch_all_the_time_all_end(store: Store) -> None:
+def test_calls_of_constantly_switching_threads_all_end(store: Store) -> None:
     before, ends = threading.active_count(), 400
 
     def add() -> None:
@@ -103,7 +103,7 @@ def test_calls_of_threads_that_switch_all_the_time_all_end(store: Store) -> None
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_transaction_leaves_the_lock_free(tmp_path: Path, fails: bool) -> None:
+def test_the_end_of_a_transaction_releases_the_lock(tmp_path: Path, fails: bool) -> None:
     """Otherwise the next call would wait for RETRY_S."""
     with Store.open(tmp_path / "store") as store:
         with suppress(RuntimeError), store.transaction():
@@ -115,7 +115,7 @@ def test_the_end_of_a_transaction_leaves_the_lock_free(tmp_path: Path, fails: bo
 
 
 class LateWakeUps(deque[tuple[threading.Lock, bool]]):
-    """Wakes a thread when it has just stopped waiting, and once more when it waits anew."""
+    """Wakes a thread when it has just stopped waiting, and again when it waits again."""
 
     wake_ups = 0
 
@@ -134,7 +134,7 @@ class LateWakeUps(deque[tuple[threading.Lock, bool]]):
         self.popleft()[0].release()
 
 
-def test_a_wake_up_that_comes_too_late_does_not_hinder_the_next(
+def test_a_late_wake_up_does_not_disturb_the_next(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(locks, "RETRY_S", 0.001)

@@ -1,4 +1,4 @@
-"""Consumers that find nothing keep no stream in memory, and a compaction may meet close()."""
+"""Consumers that find nothing keep no stream in memory; close() waits for a compaction."""
 
 import threading
 from pathlib import Path
@@ -13,7 +13,7 @@ STREAMS_MAX, STREAMS = 10, 40
 
 
 @pytest.mark.parametrize("read_only", [False, True])
-def test_streams_that_are_polled_in_vain_leave_memory(
+def test_streams_polled_without_results_are_evicted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read_only: bool
 ) -> None:
     monkeypatch.setattr(catalog, "STREAMS_MAX", STREAMS_MAX)

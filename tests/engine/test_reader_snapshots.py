@@ -1,4 +1,4 @@
-"""Readers in other processes: copies that the owner makes, and a store that is followed."""
+"""Readers in other processes: copies that the owner makes, and stores that a reader follows."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from kvstream.storage.batch import Family
 
 @pytest.fixture
 def store(tmp_path: Path) -> Iterator[Store]:
-    """A store that no other test has asked for copies."""
+    """A store of which no other test has requested copies."""
     with Store.open(tmp_path / "alone") as store:
         yield store
 
@@ -29,13 +29,13 @@ def asked(store: Store, patience_s: float = 10.0) -> Path:
 
 
 def ended_process() -> int:
-    """Return the number of a process that has gone, and that nobody has taken since."""
+    """Return the ID of a process that has ended, and that is not reused yet."""
     with subprocess.Popen([sys.executable, "-c", ""]) as process:
         pass
     return process.pid
 
 
-def test_the_owner_gives_a_copy_of_its_store_as_it_is(store: Store) -> None:
+def test_the_owner_makes_a_copy_of_its_current_store(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     copy = asked(store)
     store.stream("orders").add({"sku": "b7"})
@@ -46,7 +46,7 @@ def test_the_owner_gives_a_copy_of_its_store_as_it_is(store: Store) -> None:
         assert len(reader.stream("orders")) == 2
 
 
-def test_a_copy_has_in_tables_what_was_in_the_log(store: Store) -> None:
+def test_a_copy_has_the_rows_of_the_log_in_tables(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     with Store.open(asked(store), read_only=True) as reader:
         database = reader.engine.database
@@ -54,7 +54,7 @@ def test_a_copy_has_in_tables_what_was_in_the_log(store: Store) -> None:
         assert database.size_on_disk(".sst")
 
 
-def test_two_readers_that_ask_at_once_get_a_copy_each(store: Store) -> None:
+def test_two_simultaneous_readers_get_a_copy_each(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     found: list[Path] = []
     threads = [threading.Thread(target=lambda: found.append(asked(store))) for _ in range(2)]
@@ -68,23 +68,23 @@ def test_two_readers_that_ask_at_once_get_a_copy_each(store: Store) -> None:
             assert len(reader.stream("orders")) == 1
 
 
-def test_what_keeps_the_owner_from_making_one_is_told(store: Store) -> None:
+def test_the_error_of_the_owner_is_reported_to_the_reader(store: Store) -> None:
     directory = store.engine.database.directory
     token = reader_snapshots.new_token(os.getpid())
-    reader_snapshots.place_for(directory, token).mkdir()  # somebody has taken the name
+    reader_snapshots.place_for(directory, token).mkdir()  # the name is taken already
     with pytest.raises(StoreError, match=r"the owner of the store .* exists"):
         reader_snapshots.ask(directory, token, 10.0)
     assert [path.name for path in (directory / reader_snapshots.FOLDER).iterdir()] == [token]
 
 
-def test_a_store_without_an_owner_gives_no_copy(store: Store) -> None:
+def test_a_store_without_an_owner_makes_no_copy(store: Store) -> None:
     store.close()
     with pytest.raises(StoreLocked, match=r"given no copy of it within 0\.05 s"):
         asked(store, 0.05)
     assert list((store.engine.database.directory / reader_snapshots.FOLDER).iterdir()) == []
 
 
-def test_copies_of_processes_that_have_ended_are_swept(store: Store) -> None:
+def test_copies_of_ended_processes_are_removed(store: Store) -> None:
     folder = store.engine.database.directory / reader_snapshots.FOLDER
     also_kept = asked(store)
     left = asked(store)
@@ -99,7 +99,7 @@ def test_copies_of_processes_that_have_ended_are_swept(store: Store) -> None:
     assert sorted(folder.iterdir()) == sorted([kept, also_kept, foreign])
 
 
-def test_a_copy_that_is_read_is_not_swept(store: Store) -> None:
+def test_a_copy_in_use_is_not_removed(store: Store) -> None:
     folder = store.engine.database.directory / reader_snapshots.FOLDER
     copy = asked(store)
     long_ago = time.time() - 2 * reader_snapshots.IDLE_S
@@ -115,7 +115,7 @@ def test_a_copy_that_is_read_is_not_swept(store: Store) -> None:
     assert not copy.exists()
 
 
-def test_copies_stay_out_of_what_the_store_counts_and_checks(store: Store) -> None:
+def test_the_store_neither_counts_nor_checks_copies(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     store.sync()
     before = store.engine.database.size_on_disk(".sst")
@@ -124,7 +124,7 @@ def test_copies_stay_out_of_what_the_store_counts_and_checks(store: Store) -> No
     assert store.engine.database.size_on_disk(".sst") < before + (1 << 20)
 
 
-def test_a_follower_sees_what_the_owner_writes(store: Store) -> None:
+def test_a_follower_sees_the_writes_of_the_owner(store: Store) -> None:
     stream = store.stream("orders")
     stream.add({"sku": "a1"})
     directory = store.engine.database.directory
@@ -140,12 +140,12 @@ def test_a_follower_sees_what_the_owner_writes(store: Store) -> None:
         assert follower.stream("orders").range() == stream.range()
 
 
-def test_following_is_for_reading_alone(tmp_path: Path) -> None:
+def test_only_read_only_stores_can_follow(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="read-only"):
         Store.open(tmp_path / "store", following=True)
 
 
-def test_a_store_without_a_writer_is_copied_by_its_reader(store: Store) -> None:
+def test_a_reader_copies_a_store_without_a_writer(store: Store) -> None:
     store.stream("orders").add({"sku": "a1"})
     directory = store.engine.database.directory
     with pytest.raises(StoreLocked):

@@ -1,4 +1,4 @@
-"""A store that is closed and opened anew while it is in use: DEBUG RELOAD, for the library."""
+"""A store that is closed and opened again while in use: DEBUG RELOAD, for the library."""
 
 import threading
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ FROM_LOG = pytest.mark.parametrize("from_log", [False, True], ids=["tables", "lo
 
 
 @FROM_LOG
-def test_groups_and_what_is_pending_come_back_from_disk(store: Store, from_log: bool) -> None:
+def test_groups_and_pending_entries_are_read_back_from_disk(store: Store, from_log: bool) -> None:
     orders = store.stream("s")
     orders.add_many([{"n": number} for number in range(300)])
     worker = orders.create_group("g", start="0").consumer("w")
@@ -54,9 +54,7 @@ def test_a_blocked_client_keeps_waiting_and_is_served(store: Store, from_log: bo
 
 
 @pytest.mark.parametrize("level", Durability)
-def test_writers_lose_nothing_when_the_store_is_opened_anew_under_them(
-    store: Store, level: Durability
-) -> None:
+def test_writers_lose_nothing_when_the_store_is_reopened(store: Store, level: Durability) -> None:
     store.engine.set_durability(level)
     ended = threading.Event()
     writers = [Call(partial(_add, store, number, ended)) for number in range(3)]
@@ -69,7 +67,7 @@ def test_writers_lose_nothing_when_the_store_is_opened_anew_under_them(
 
 
 def _add(store: Store, number: int, ended: threading.Event) -> int:
-    """Add entries until told to stop; return how many were acknowledged."""
+    """Add entries until the test ends; return how many were acknowledged."""
     count = 0
     while not ended.is_set():
         store.stream(f"s{number}").add({"n": count})
@@ -77,14 +75,14 @@ def _add(store: Store, number: int, ended: threading.Event) -> int:
     return count
 
 
-def test_the_expiry_goes_on(store: Store) -> None:
+def test_the_expiry_continues(store: Store) -> None:
     store.stream("s").add({"f": "v"})
     store.engine.reopen()
     store.expire("s", 0.001)
     until(lambda: store.size() == 0, "the key to be deleted")
 
 
-def test_no_transaction_is_broken_by_it(store: Store) -> None:
+def test_reopening_is_refused_in_a_transaction(store: Store) -> None:
     with store.transaction():
         store.stream("s").add({"f": "v"})
         with pytest.raises(InvalidArgument):
@@ -98,7 +96,7 @@ def test_a_closed_store_stays_closed(store: Store) -> None:
         store.engine.reopen()
 
 
-def test_another_durability_holds_from_the_next_write_on(store: Store) -> None:
+def test_another_durability_applies_from_the_next_write(store: Store) -> None:
     engine = store.engine
     for level in (Durability.ALWAYS, Durability.NO, Durability.ALWAYS, Durability.EVERYSEC):
         engine.set_durability(level)

@@ -1,4 +1,4 @@
-"""What is rolled back has never been: in memory, on disk, and to those who wait."""
+"""A rollback leaves no trace: in memory, on disk, and for waiters."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -95,9 +95,7 @@ CHANGES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES.keys())
-def test_what_is_rolled_back_has_never_been(
-    furnished: Store, change: Callable[[Store], object]
-) -> None:
+def test_a_rollback_leaves_no_trace(furnished: Store, change: Callable[[Store], object]) -> None:
     before, on_disk = view(furnished), rows(furnished)
     roll_back(furnished, change)
     assert view(furnished) == before
@@ -106,17 +104,17 @@ def test_what_is_rolled_back_has_never_been(
     assert view(furnished) == before
 
 
-def test_a_rollback_keeps_when_consumers_were_last_seen(store: Store, clock: ManualClock) -> None:
+def test_a_rollback_keeps_the_seen_times_of_consumers(store: Store, clock: ManualClock) -> None:
     group = store.stream("s").create_group("g")
     group.create_consumer("c")
     clock.advance(7000)
-    assert group.consumer("c").read() == []  # moves the seen time, in memory only
+    assert group.consumer("c").read() == []  # updates the seen time, in memory only
     clock.advance(1000)
     roll_back(store, add_one)
     assert [consumer.idle for consumer in group.consumers()] == [1000]
 
 
-def test_everything_rolled_back_can_be_done_after_all(furnished: Store) -> None:
+def test_everything_rolled_back_can_be_repeated(furnished: Store) -> None:
     for change in CHANGES.values():
         roll_back(furnished, change)
         assert furnished.check() == []
@@ -146,7 +144,7 @@ def test_a_rollback_wakes_no_client(store: Store) -> None:
     assert waiting(store) == 1
 
 
-def test_a_write_that_fails_at_the_commit_leaves_everything_as_it_was(
+def test_a_failing_commit_changes_nothing(
     furnished: Store, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     before, on_disk = view(furnished), rows(furnished)

@@ -1,4 +1,4 @@
-"""Readers of one group share what comes, and readers from one position what one of them finds."""
+"""Readers of one group share its entries; readers from one position share one attempt."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ KEY = b"\0\0s"
 
 
 class Attempts:
-    """Waiters of one key, and which of them have tried; so many of them find something."""
+    """Waiters of one key, and which of them have tried; the first ``finds`` attempts succeed."""
 
     def __init__(self, finds: int) -> None:
         self.waiters = Waiters()
@@ -66,7 +66,7 @@ def test_readers_of_other_groups_and_of_none_try_for_themselves() -> None:
     assert attempts.run() == [0, 1, 3, 4]
 
 
-def test_a_reader_that_waits_no_more_is_skipped() -> None:
+def test_a_reader_that_no_longer_waits_is_skipped() -> None:
     attempts = Attempts(0)
     attempts.add(b"one")
     attempts.add(b"one")
@@ -74,7 +74,7 @@ def test_a_reader_that_waits_no_more_is_skipped() -> None:
     assert attempts.run() == [1]
 
 
-def test_the_number_of_those_who_share_follows_the_queue() -> None:
+def test_the_number_of_sharing_waiters_follows_the_queue() -> None:
     waiters = Waiters()
     claims, plain = Waiter([KEY], _nothing, _nothing, group=b"g"), Waiter([KEY], _nothing, _nothing)
     member = Waiter([KEY, KEY], _nothing, _nothing, b"g", group=b"g")

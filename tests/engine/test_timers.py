@@ -1,4 +1,4 @@
-"""Timers of streams: each fires once at its time, whatever happens to its stream before."""
+"""Timers of streams: each fires once when due, after any change of its stream."""
 
 from collections.abc import Callable
 from random import Random
@@ -54,7 +54,7 @@ def step(store: Store, limit: int = 100) -> int:
     return store.engine.run(timing.run_due, limit)
 
 
-def test_a_timer_fires_at_its_time_and_once(quiet: Store, clock: ManualClock, fired: Fired) -> None:
+def test_a_timer_fires_once_when_due(quiet: Store, clock: ManualClock, fired: Fired) -> None:
     now = clock.now_ms()
     put(quiet, now + 10, b"second")
     put(quiet, now + 5, b"first")
@@ -67,7 +67,7 @@ def test_a_timer_fires_at_its_time_and_once(quiet: Store, clock: ManualClock, fi
     assert quiet.check() == []
 
 
-def test_the_thread_fires_a_timer_without_being_asked(
+def test_the_thread_fires_a_timer_on_its_own(
     open_store: Stores, clock: ManualClock, fired: Fired
 ) -> None:
     store = open_store("own")
@@ -76,9 +76,7 @@ def test_the_thread_fires_a_timer_without_being_asked(
     until(lambda: fired == [(b"s", b"x")], "the timer to fire")
 
 
-def test_a_timer_that_was_taken_does_not_fire(
-    quiet: Store, clock: ManualClock, fired: Fired
-) -> None:
+def test_a_removed_timer_does_not_fire(quiet: Store, clock: ManualClock, fired: Fired) -> None:
     at_ms = clock.now_ms() + 5
     put(quiet, at_ms, b"x")
 
@@ -90,12 +88,12 @@ def test_a_timer_that_was_taken_does_not_fire(
 
     assert quiet.engine.run(operation) == (b"value of x", None)
     clock.advance(5)
-    assert step(quiet) == 1  # which finds nothing and sets the time anew
+    assert step(quiet) == 1  # it finds nothing and sets the time again
     assert (step(quiet), fired) == (0, [])
     assert quiet.check() == []
 
 
-def test_timers_of_one_step_are_at_most_its_limit(
+def test_a_step_fires_at_most_its_limit_of_timers(
     quiet: Store, clock: ManualClock, fired: Fired
 ) -> None:
     for number in range(250):
@@ -116,9 +114,9 @@ def test_timers_of_one_step_are_at_most_its_limit(
         (lambda store: store.flush(), []),
         (lambda store: store.copy("s", "t"), [(b"s", b"x")]),
     ],
-    ids=["RENAME takes it along", "DEL", "FLUSHDB", "COPY leaves it"],
+    ids=["RENAME moves it", "DEL", "FLUSHDB", "COPY leaves it"],
 )
-def test_timers_share_the_fate_of_their_stream(
+def test_timers_are_moved_and_deleted_with_their_stream(
     quiet: Store,
     clock: ManualClock,
     fired: Fired,
@@ -149,9 +147,7 @@ def test_a_new_stream_does_not_inherit_timers(
     assert fired == [(b"s", b"new")]
 
 
-def test_timers_outlive_the_store_s_closing(
-    open_store: Stores, clock: ManualClock, fired: Fired
-) -> None:
+def test_timers_survive_a_restart(open_store: Stores, clock: ManualClock, fired: Fired) -> None:
     store = open_store("own")
     put(store, clock.now_ms() + 5, b"x")
     store.close()
@@ -161,7 +157,7 @@ def test_timers_outlive_the_store_s_closing(
     assert store.check() == []
 
 
-def test_a_failing_step_is_undone_and_made_again(
+def test_a_failing_step_is_undone_and_repeated(
     quiet: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tries: list[bytes] = []
@@ -198,7 +194,7 @@ def test_random_timers_fire_in_order(quiet: Store, clock: ManualClock, fired: Fi
     assert quiet.check() == []
 
 
-def test_check_finds_a_time_that_is_too_late_and_mends_it(
+def test_check_finds_a_time_that_is_too_late_and_repairs_it(
     quiet: Store, clock: ManualClock, fired: Fired
 ) -> None:
     put(quiet, clock.now_ms() + 5, b"x")
@@ -218,7 +214,7 @@ def test_check_finds_a_time_that_is_too_late_and_mends_it(
     assert fired == [(b"s", b"x")]
 
 
-def test_the_thread_outlives_a_failure_inside(
+def test_the_thread_survives_an_exception(
     open_store: Stores, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(timing, "FAILED_PAUSE_S", 0.01)

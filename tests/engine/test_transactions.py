@@ -1,4 +1,4 @@
-"""Transactions: one commit of all that is done inside, seen by nobody before."""
+"""Transactions: one commit of all changes inside, invisible before it."""
 
 import threading
 from collections.abc import Callable
@@ -27,9 +27,7 @@ from tests.patience import until
 # --- commit -------------------------------------------------------------------------------------
 
 
-def test_all_that_is_done_inside_is_one_write(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_changes_inside_are_one_write(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     group = store.stream("in").create_group("g", start="0")
     add(store, b"in", "1-0", "2-0")
     entries = group.consumer("c").read()
@@ -75,7 +73,7 @@ def test_a_transaction_that_changes_nothing_writes_nothing(store: Store) -> None
     assert store.engine.database.sequence == before
 
 
-def test_the_time_stands_still_inside(store: Store, clock: ManualClock) -> None:
+def test_the_time_does_not_advance_inside(store: Store, clock: ManualClock) -> None:
     with store.transaction() as tx:
         first = tx.stream("s").add({"f": "v"})
         clock.advance(1000)
@@ -86,7 +84,7 @@ def test_the_time_stands_still_inside(store: Store, clock: ManualClock) -> None:
 # --- waiters ------------------------------------------------------------------------------------
 
 
-def test_nothing_wakes_before_the_commit_and_then_all_is_delivered_at_once(store: Store) -> None:
+def test_waiters_get_all_entries_at_once_after_the_commit(store: Store) -> None:
     add(store, b"s", "1-0")
     store.stream("s").create_group("g")
     reading, taking = watch_stream(store, b"s", 1), watch_group(store, b"s", b"g", b"c")
@@ -106,7 +104,7 @@ def test_entries_deleted_in_the_same_transaction_wake_no_client(store: Store) ->
     assert waiting(store) == 1
 
 
-def test_nothing_waits_inside(store: Store) -> None:
+def test_no_call_waits_inside(store: Store) -> None:
     with store.transaction() as tx:
         stream = tx.stream("s")
         group = stream.create_group("g")
@@ -128,7 +126,7 @@ def test_nothing_waits_inside(store: Store) -> None:
 # --- refusals -----------------------------------------------------------------------------------
 
 
-def test_a_nested_transaction_is_refused_and_harms_nothing(store: Store) -> None:
+def test_a_nested_transaction_is_refused_without_side_effects(store: Store) -> None:
     with store.transaction() as tx:
         tx.stream("s").add({"f": "v"})
         for nested in (store.transaction(), tx.transaction(), store.select(1).transaction()):
@@ -138,7 +136,7 @@ def test_a_nested_transaction_is_refused_and_harms_nothing(store: Store) -> None
     assert len(store.stream("s")) == 2
 
 
-def test_a_refused_request_leaves_the_rest_of_a_transaction_whole(store: Store) -> None:
+def test_a_refused_request_does_not_affect_the_rest_of_a_transaction(store: Store) -> None:
     add(store, b"s", "5-0")
     group = store.stream("s").create_group("g", start="0")
     with store.transaction() as tx:
@@ -155,7 +153,7 @@ def test_a_refused_request_leaves_the_rest_of_a_transaction_whole(store: Store) 
     assert ms_of(store.stream("s").range()) == [5, 6, 7]
 
 
-def test_many_adds_of_which_one_is_refused_are_none(store: Store) -> None:
+def test_one_refused_entry_of_many_cancels_the_add(store: Store) -> None:
     stream = store.stream("s")
     stream.add({"f": "v"}, id=(U64_MAX, U64_MAX - 2))
     with store.transaction(), pytest.raises(IDsExhausted):
@@ -164,7 +162,7 @@ def test_many_adds_of_which_one_is_refused_are_none(store: Store) -> None:
     assert len(stream.add_many([{"f": "v"}] * 2)) == 2
 
 
-def test_a_transaction_that_broke_inside_cannot_be_committed(
+def test_a_transaction_that_failed_inside_cannot_be_committed(
     open_store: Stores,
 ) -> None:
     store = open_store("own")
@@ -188,7 +186,7 @@ def test_a_transaction_that_broke_inside_cannot_be_committed(
     with store.transaction() as tx:
         tx.stream("t").add({"f": "v"})
     assert len(store.stream("t")) == 1
-    store.stream("s").delete("1-0")  # what cannot be decoded is a fault
+    store.stream("s").delete("1-0")  # an undecodable record is a fault
 
 
 def test_a_store_is_not_closed_inside_a_transaction(open_store: Stores) -> None:
@@ -244,7 +242,7 @@ def test_each_thread_has_a_transaction_of_its_own(store: Store) -> None:
     assert entry.fields == {b"n": b"80"}
 
 
-def test_a_thread_that_waits_is_served_by_a_transaction_s_thread(store: Store) -> None:
+def test_the_thread_of_a_transaction_serves_a_waiting_thread(store: Store) -> None:
     watch = watch_stream(store, b"s")
     served_by: list[str] = []
     watch.waiter.deliver = lambda outcome: served_by.append(threading.current_thread().name)

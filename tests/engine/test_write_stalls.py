@@ -1,4 +1,4 @@
-"""A writer pauses where compaction is behind, and holds no lock meanwhile."""
+"""A writer pauses while compaction is behind, and holds no lock meanwhile."""
 
 import threading
 from collections.abc import Callable

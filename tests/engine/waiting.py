@@ -1,4 +1,4 @@
-"""Calls that wait: in threads of their own, or as waiters that only note what they are told."""
+"""Calls that wait: in threads of their own, or as waiters that only record their outcomes."""
 
 import threading
 import time
@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 def waiting(store: Store) -> int:
     """Return how many calls wait in the store."""
-    with store.transaction():  # nobody comes or goes meanwhile
+    with store.transaction():  # no call starts or ends meanwhile
         return len(store.engine.waiters)
 
 
@@ -31,7 +31,7 @@ class Call(Generic[T]):
         self._error: BaseException | None = None
         self.began = time.monotonic()
         self.seconds = 0.0
-        """How long it took."""
+        """The duration of the call."""
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -47,7 +47,7 @@ class Call(Generic[T]):
         return not self._thread.is_alive()
 
     def result(self) -> T:
-        """Return what the call returned, or raise what it raised."""
+        """Return the result of the call, or raise its exception."""
         self._thread.join(PATIENCE_S)
         assert self.ended, "the call still waits"
         if self._error is not None:
@@ -56,7 +56,7 @@ class Call(Generic[T]):
 
 
 def blocked(store: Store, function: Callable[[], T]) -> Call[T]:
-    """Start a call that is to wait, and return once it does."""
+    """Start a call that will wait, and return once it does."""
     before = waiting(store)
     call = Call(function)
     until(lambda: call.ended or waiting(store) > before, "a call to wait")
@@ -65,7 +65,7 @@ def blocked(store: Store, function: Callable[[], T]) -> Call[T]:
 
 
 class Watch:
-    """A waiter without a thread: what it is told stands in ``outcomes`` at once."""
+    """A waiter without a thread: ``outcomes`` receives its outcomes at once."""
 
     def __init__(
         self, store: Store, keys: list[bytes], attempt: Callable[[Txn], Any], expect_reply: bool
@@ -84,12 +84,12 @@ class Watch:
 
     @property
     def ids(self) -> list[int]:
-        """The milliseconds of the IDs of the entries that came."""
+        """The milliseconds of the IDs of the received entries."""
         return [entry.id.ms for _, found in self.outcomes[0].get() for entry in found]
 
 
 def watch_stream(store: Store, key: bytes, after: int = 0, count: int | None = None) -> Watch:
-    """Wait as XREAD does for what lies after ``after`` milliseconds."""
+    """Wait as XREAD does for entries after ``after`` milliseconds."""
     wanted = [(qualified(0, key), StreamID(after, 0))]
     return Watch(store, [key], lambda txn: read.read(txn, wanted, count) or None, False)
 
