@@ -21,7 +21,7 @@ def tmp_path(on_disk: Path) -> Path:
 
 @pytest.fixture
 def directory(tmp_path: Path) -> Path:
-    """Where a store may be made."""
+    """The directory of a store to create."""
     return tmp_path / "store"
 
 

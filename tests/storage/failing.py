@@ -1,6 +1,6 @@
-"""What happens on a disk that fails: each scenario runs in a process of its own, under the shim.
+"""Scenarios of a failing disk: each runs in a process of its own, under the shim.
 
-A scenario gets the disk that it may break, and asserts; the test then opens the store that it has
+A scenario gets the disk that it may break, and asserts. Then the test opens the store that it has
 left on a sound disk. ``python -m tests.storage.failing SCENARIO LIBRARY ROOT NOTES``
 """
 
@@ -50,7 +50,7 @@ def row(database: Database, number: int) -> Batch:
 
 
 def fill(database: Database, then: Callable[[int], object] = int) -> None:
-    """Write large rows until the disk fails, each one followed by ``then`` its sequence number."""
+    """Write large rows until the disk fails; call ``then`` with the sequence number of each."""
     for number in range(100, 100_000):
         then(put(database, {key_of(number): os.urandom(1000)}))  # does not compress
 
@@ -61,7 +61,7 @@ def reads_go_on(database: Database) -> None:
 
 
 def stays_read_only(disk: FaultyDisk, database: Database, committer: Committer) -> None:
-    """The store writes no more, and tries no fsync again, though the disk works by now."""
+    """Check that the store writes and fsyncs no more, though the disk works again."""
     disk.heal()
     synced = disk.syncs()
     for _ in range(3):
@@ -80,12 +80,12 @@ def stays_read_only(disk: FaultyDisk, database: Database, committer: Committer) 
 def failed_fsync_of_the_log(disk: FaultyDisk) -> None:
     with opened(disk) as (database, committer):
         disk.fail("sync", errno.EIO, ".log")
-        told: queue.SimpleQueue[UnknownOutcome | None] = queue.SimpleQueue()
+        outcomes: queue.SimpleQueue[UnknownOutcome | None] = queue.SimpleQueue()
         sequence = database.write(row(database, 100))
-        committer.after(sequence, lambda: told.put(None), failed=told.put)
+        committer.after(sequence, lambda: outcomes.put(None), failed=outcomes.put)
         with pytest.raises(UnknownOutcome):
             committer.wait(sequence)
-        assert isinstance(told.get(timeout=PATIENCE_S), UnknownOutcome)
+        assert isinstance(outcomes.get(timeout=PATIENCE_S), UnknownOutcome)
         assert committer.durable_sequence < sequence
         stays_read_only(disk, database, committer)
 
@@ -156,7 +156,7 @@ def no_space_for_the_log(disk: FaultyDisk) -> None:
         for _ in range(3):
             with pytest.raises(StoreFull):
                 database.write(row(database, 101))
-        # The log may not be flushed now: RocksDB would never recover.
+        # The log must not be flushed now: RocksDB would never recover.
         with pytest.raises(UnknownOutcome):
             committer.wait(waiting)
         with pytest.raises(UnknownOutcome):
@@ -182,7 +182,7 @@ def no_space_for_a_table(disk: FaultyDisk) -> None:
 
 
 def no_space_for_a_table_while_writes_are_stopped(disk: FaultyDisk) -> None:
-    """A flush that fails during a stop ends the waiting of a writer at once."""
+    """A flush that fails during a stop ends the wait of a writer at once."""
     with opened(disk) as (database, committer):
         release = stopped_writes(database)
         waits, look = threading.Event(), Stop._look
@@ -211,14 +211,14 @@ def no_space_for_a_table_while_writes_are_stopped(disk: FaultyDisk) -> None:
         disk.heal()
         recovers(database, committer)
         batch = Batch(database)
-        for number in range(2):  # what has stopped the writes
+        for number in range(2):  # which has stopped the writes
             batch.delete(Family.MESSAGES, b"%d" % number)
         database.write(batch)
         reads_go_on(database)
 
 
 def stopped_writes(database: Database) -> Callable[[], None]:
-    """Leave a row of another family to be flushed, and stop all writes."""
+    """Leave a row of another family unflushed, and stop all writes."""
     batch = Batch(database)
     batch.put(Family.TREES, b"key", b"value")
     database.write(batch)
@@ -226,7 +226,7 @@ def stopped_writes(database: Database) -> Callable[[], None]:
 
 
 def recovers(database: Database, committer: Committer) -> None:
-    """Without being opened again, the store takes writes soon after there is space."""
+    """Without a restart the store accepts writes soon after there is space."""
     began = time.monotonic()
     while True:
         try:

@@ -1,4 +1,4 @@
-"""What a forked child may do with its parent's store: run as a program of its own."""
+"""What a forked child may do with its parent's store: a program of its own."""
 
 import os
 import sys
@@ -35,14 +35,14 @@ def in_the_child(database: Database, committer: Committer) -> None:
     if committer.level is Durability.ALWAYS:
         refused(lambda: committer.after(committer.durable_sequence + 1, print))
     refused(committer.sync)
-    with pytest.raises(StoreLocked):  # the parent has it
+    with pytest.raises(StoreLocked):  # the parent holds it
         Database.open(database.directory, SMALL)
     committer.close()
     database.close()
 
 
 def child_of(database: Database, committer: Committer) -> int:
-    """Fork; return the child's exit code. It ends as any program does, destructors and all."""
+    """Fork; return the child's exit code. It exits normally, with its destructors."""
     child = os.fork()
     if child == 0:
         try:
@@ -75,7 +75,7 @@ def main(directory: Path, level: Durability) -> None:
         os.write(begin, b"x")
         os.read(wait, 1)
         os._exit(0)
-    os.read(begun, 1)  # it lets go of the lock as it begins
+    os.read(begun, 1)  # it releases the lock when it starts
     database.close()
     Database.open(directory, SMALL).close()
     os.write(release, b"x")

@@ -1,4 +1,4 @@
-"""What the tests of the storage floor share: small stores, rows, and a stop of all writes."""
+"""Helpers of the storage tests: small stores, rows, and a stop of all writes."""
 
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ SMALL = StoreOptions(
     wal_bytes_max=2 << 20,
     free_space_reserve=0,
 )
-"""Small buffers, so that tables are written and compacted within a short test."""
+"""Small buffers, so that a short test writes and compacts tables."""
 
 EVERYTHING = (b"", b"\xff" * 64)
 """Bounds of every row that a test writes."""
@@ -50,7 +50,7 @@ def keys(database: Database, family: int = Family.MESSAGES) -> list[bytes]:
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    """Return every file of a store, but for the log that RocksDB keeps of its own doings."""
+    """Return every file of a store, except RocksDB's log of its own actions."""
     return {
         str(path.relative_to(directory)): path.read_bytes()
         for path in directory.rglob("*")
@@ -59,16 +59,16 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def stops_at(tables: int) -> dict[str, str]:
-    """Return the options with which so many tables at level 0 stop the writes."""
+    """Return the options that stop writes at this many tables at level 0."""
     return dict.fromkeys(
         ("level0_slowdown_writes_trigger", "level0_stop_writes_trigger"), str(tables)
     )
 
 
 def stalled(database: Database) -> Callable[[], None]:
-    """Bring the messages to a halt, as when compaction is behind; return what lets them go on."""
+    """Stop writes of messages, as when compaction is behind; return what resumes them."""
     messages = database._families[Family.MESSAGES]
-    # Two tables stop the writes, but would not be compacted before there are four.
+    # Two tables stop the writes, but compaction starts at four.
     messages.set_options(stops_at(2))
     for number in range(2):
         put(database, {b"%d" % number: b""})
@@ -81,6 +81,6 @@ def stalled(database: Database) -> Callable[[], None]:
 
 
 def pack_rows(ids: Sequence[bytes], values: Sequence[bytes]) -> bytes:
-    """Return rows as one string, as compiled code makes it."""
+    """Return rows packed in one string, as compiled code packs them."""
     pairs = zip(ids, values, strict=True)
     return b"".join(pack("<16sI", eid, len(value)) + value for eid, value in pairs)

@@ -1,4 +1,4 @@
-"""A batch shows the committed rows as they will be once it is written: against plain dicts."""
+"""A batch shows the committed rows as they will be once it is written; compared with dicts."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -68,7 +68,7 @@ def apply(batch: Batch, change: Change) -> None:
 
 @pytest.fixture(scope="module")
 def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
-    """One store for all examples: each begins by emptying it."""
+    """One store for all examples: each example empties it first."""
     path: Path = tmp_path_factory.mktemp("batch") / "store"
     database = Database.open(path, SMALL)
     yield database
@@ -76,7 +76,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Database]:
 
 
 def started(database: Database, committed: list[Change]) -> Model:
-    """Make the store hold just what ``committed`` leaves."""
+    """Make the store hold exactly the rows of ``committed``."""
     emptied = Batch(database)
     for family in FAMILIES:
         emptied.delete_range(family, b"", b"\xff")
@@ -93,7 +93,7 @@ def started(database: Database, committed: list[Change]) -> Model:
 
 @pytest.fixture(params=[0, batches._FEW])
 def few(request: pytest.FixtureRequest) -> Iterator[None]:
-    """New keys are sorted together, or put in their places one by one."""
+    """New keys are sorted together, or inserted one by one."""
     with patch.object(batches, "_FEW", request.param):
         yield
 
@@ -136,7 +136,7 @@ def test_every_read_of_a_batch_sees_its_own_changes(
     later=st.lists(changes, max_size=6),
     data=st.data(),
 )
-def test_a_snapshot_shows_the_changes_before_it_and_none_of_those_behind_it(
+def test_a_snapshot_shows_the_changes_before_it_and_none_after_it(
     shared: Database,
     committed: list[Change],
     own: list[Change],
@@ -165,7 +165,7 @@ def test_a_snapshot_shows_the_changes_before_it_and_none_of_those_behind_it(
 
 @sharing_a_store
 @given(committed=st.lists(changes, max_size=8), own=st.lists(changes, max_size=12))
-def test_a_written_batch_leaves_what_it_showed(
+def test_a_written_batch_stores_what_it_showed(
     shared: Database, committed: list[Change], own: list[Change]
 ) -> None:
     model = started(shared, committed)
@@ -196,7 +196,7 @@ def test_a_cleared_batch_shows_the_committed_rows_again(shared: Database) -> Non
     assert batch.get(Family.MESSAGES, b"a") == b"1"
 
 
-def test_a_read_outside_of_the_changes_goes_straight_to_the_rows(shared: Database) -> None:
+def test_a_read_outside_the_changes_reads_the_rows_directly(shared: Database) -> None:
     started(shared, [("put", Family.MESSAGES, b"a", b"1")])
     batch = Batch(shared)
     batch.put(Family.MESSAGES, b"x", b"2")

@@ -1,4 +1,4 @@
-"""Checkpoints that hold nobody: files as they are at one moment of a RocksDB at work."""
+"""Checkpoints that block no writer: a copy of the files at one moment of a running RocksDB."""
 
 import errno
 import threading
@@ -19,13 +19,13 @@ from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one
 
 @contextmanager
 def never() -> Iterator[None]:
-    """What nobody may take: writers would have to wait."""
+    """A lock that must not be taken: writers would have to wait."""
     raise AssertionError("the checkpoint holds writers up")
     yield
 
 
 class Entered:
-    """Counts how often it is taken."""
+    """Counts how often it is entered."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -47,7 +47,7 @@ def opened_keys(path: Path) -> list[bytes]:
 
 @contextmanager
 def writing(database: Database) -> Iterator[list[int]]:
-    """Have a thread put rows in order; yields how many there are."""
+    """Put rows in order in a thread; yield their number."""
     over, written = threading.Event(), [0]
 
     def write() -> None:
@@ -64,7 +64,7 @@ def writing(database: Database) -> Iterator[list[int]]:
         thread.join()
 
 
-def test_a_checkpoint_beside_a_writer_has_all_that_was_there_and_no_gap(
+def test_a_checkpoint_beside_a_writer_has_all_earlier_rows_and_no_gap(
     database: Database, tmp_path: Path
 ) -> None:
     with writing(database) as written:
@@ -79,7 +79,7 @@ def test_a_checkpoint_beside_a_writer_has_all_that_was_there_and_no_gap(
             assert found == [key_of(row) for row in range(len(found))]
 
 
-def test_a_checkpoint_beside_compactions_is_whole(database: Database, tmp_path: Path) -> None:
+def test_a_checkpoint_beside_compactions_is_complete(database: Database, tmp_path: Path) -> None:
     over, written = threading.Event(), [0]
 
     def work() -> None:
@@ -103,7 +103,7 @@ def test_a_checkpoint_beside_compactions_is_whole(database: Database, tmp_path: 
         thread.join()
 
 
-def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copied(
+def test_ingested_tables_wait_while_a_checkpoint_copies_the_log(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_one_by_one(database, range(10))
@@ -122,7 +122,7 @@ def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copi
         if not given:
             given.append(threading.Thread(target=give))
             given[0].start()
-            given[0].join(0.2)  # it must not come to its end, however long it has
+            given[0].join(0.2)  # it must not finish, however long it gets
         copy(source, target, size)
 
     monkeypatch.setattr(checkpoint, "_copy", copied)
@@ -132,9 +132,7 @@ def test_tables_that_are_given_wait_until_rows_that_speak_of_them_cannot_be_copi
     assert len(keys(database)) == 12
 
 
-def test_what_is_written_later_does_not_reach_a_checkpoint(
-    database: Database, tmp_path: Path
-) -> None:
+def test_later_writes_do_not_reach_a_checkpoint(database: Database, tmp_path: Path) -> None:
     put_one_by_one(database, range(10))
     database.checkpoint(tmp_path / "copy", never())
     put_one_by_one(database, range(10, 50))
@@ -144,9 +142,7 @@ def test_what_is_written_later_does_not_reach_a_checkpoint(
     assert len(keys(database)) == 50
 
 
-def test_a_checkpoint_promises_what_was_there_when_it_was_asked_for(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_checkpoint_has_all_writes_before_its_call(database: Database, tmp_path: Path) -> None:
     sequence = put_one_by_one(database, range(10))
     database.checkpoint(tmp_path / "copy", never())
     mark = Watermark.read(tmp_path / "copy")
@@ -173,7 +169,7 @@ def test_without_links_rocksdb_copies_itself_while_writers_wait(
     assert len(opened_keys(tmp_path / "copy")) == 10
 
 
-def test_another_error_of_the_disk_is_told(
+def test_another_error_of_the_disk_is_raised(
     database: Database, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     put_one_by_one(database, range(10))
@@ -188,8 +184,8 @@ def test_another_error_of_the_disk_is_told(
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-class Told:
-    """Tables as a test tells them: each answer once, and then the true ones."""
+class Scripted:
+    """Tables with scripted answers: each is given once, and then the true ones."""
 
     def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
         self._at_work, self._names, self._true = at_work, names, true
@@ -228,11 +224,11 @@ ONE, TWO = "000001.sst", "000002.sst"
     ],
     ids=["at work before", "at work since", "other tables since", "a table has gone"],
 )
-def test_what_was_no_moment_leaves_nothing(
+def test_an_inconsistent_copy_is_removed(
     tmp_path: Path, at_work: list[bool], names: list[list[str]]
 ) -> None:
     source, target = rocks(tmp_path / "source", [ONE, TWO]), tmp_path / "target"
-    assert checkpoint.copied(source, target, Told(at_work, names, [TWO]))
+    assert checkpoint.copied(source, target, Scripted(at_work, names, [TWO]))
     assert {path.name: path.read_text() for path in target.iterdir()} == {
         "CURRENT": "MANIFEST-000005\n",
         "MANIFEST-000005": "manifest",
@@ -244,7 +240,7 @@ def test_what_was_no_moment_leaves_nothing(
     assert not (target / "000008.log").samefile(source / "000008.log")
 
 
-def test_where_no_moment_comes_in_time_nothing_is_left(tmp_path: Path) -> None:
+def test_a_timeout_without_a_consistent_copy_leaves_nothing(tmp_path: Path) -> None:
     source, target = rocks(tmp_path / "source", [ONE]), tmp_path / "target"
-    assert not checkpoint.copied(source, target, Told([True] * 1000, [], [ONE]), patience_s=0)
+    assert not checkpoint.copied(source, target, Scripted([True] * 1000, [], [ONE]), patience_s=0)
     assert not target.exists()

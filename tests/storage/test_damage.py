@@ -1,4 +1,4 @@
-"""Damaged tables and files: an error on every way to read, and never a shorter answer."""
+"""Damaged tables and files raise an error on every way to read, and never shorten a result."""
 
 import os
 import shutil
@@ -19,7 +19,7 @@ LOWER, UPPER = key_of(0), key_of(ROWS)
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store whose rows all lie in two tables."""
+    """A store whose rows are all in two tables."""
     directory = tmp_path_factory.mktemp("damage") / "store"
     database = Database.open(directory, SMALL)
     for numbers in (range(ROWS // 2), range(ROWS // 2, ROWS)):
@@ -49,7 +49,7 @@ def flip_in_data(store: Path) -> None:
     flip(tables(store)[0], tables(store)[0].stat().st_size // 4)
 
 
-# A damaged data block: the store opens, for the block may be one of a million
+# A damaged data block: the store opens, since the block may be one of a million
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def with_a_bad_block(store: Path) -> Database:
 
 
 def first_bad(database: Database) -> int:
-    """Return the number of the first row that cannot be got."""
+    """Return the number of the first row that cannot be read."""
     for number in range(ROWS):
         try:
             assert database.get(Family.MESSAGES, key_of(number)) == value_of(number)
@@ -91,7 +91,7 @@ def test_a_damaged_block_is_an_error_on_every_way_to_read(
 
 
 @pytest.mark.parametrize("limit", [1, 4, 5, 10])
-def test_a_page_that_reaches_a_damaged_block_is_an_error_and_others_are_whole(
+def test_a_page_that_reaches_a_damaged_block_is_an_error_and_others_are_complete(
     with_a_bad_block: Database, limit: int
 ) -> None:
     bad = first_bad(with_a_bad_block)
@@ -102,20 +102,20 @@ def test_a_page_that_reaches_a_damaged_block_is_an_error_and_others_are_whole(
     with_a_bad_block.close()
 
 
-def test_rows_outside_of_a_damaged_block_are_still_read(with_a_bad_block: Database) -> None:
+def test_rows_outside_a_damaged_block_are_still_read(with_a_bad_block: Database) -> None:
     half = ROWS // 2
     found = with_a_bad_block.page(0, key_of(half), UPPER, ROWS)
     assert len(found) == half
     with_a_bad_block.close()
 
 
-def test_compacting_a_damaged_block_is_an_error_and_the_store_reads_on(
+def test_compacting_a_damaged_block_is_an_error_and_the_store_still_reads(
     with_a_bad_block: Database,
 ) -> None:
     covering = Batch(with_a_bad_block)
     covering.put(Family.MESSAGES, key_of(0), b"")
     covering.put(Family.MESSAGES, key_of(ROWS - 1), value_of(ROWS - 1))
-    with_a_bad_block.write(covering)  # else the tables would be moved without being read
+    with_a_bad_block.write(covering)  # otherwise the tables would be moved without being read
     with pytest.raises(Corruption):
         with_a_bad_block.compact()
     batch = Batch(with_a_bad_block)
@@ -126,7 +126,7 @@ def test_compacting_a_damaged_block_is_an_error_and_the_store_reads_on(
     with_a_bad_block.close()
 
 
-# Damage that is seen at open
+# Damage that is detected at open
 
 
 def manifest(store: Path) -> Path:
@@ -167,7 +167,7 @@ REFUSED: dict[str, Callable[[Path], object]] = {
 
 
 @pytest.mark.parametrize("damage", REFUSED)
-def test_a_damaged_store_is_refused_at_every_try(store: Path, damage: str) -> None:
+def test_a_damaged_store_is_refused_every_time(store: Path, damage: str) -> None:
     REFUSED[damage](store)
     before = contents(store)
     for options in (SMALL, SMALL, replace(SMALL, read_only=True)):

@@ -26,7 +26,7 @@ def rows(numbers: range) -> list[tuple[bytes, bytes]]:
 
 @pytest.fixture(params=["in memory", "in tables", "in both"])
 def ten_rows(database: Database, request: pytest.FixtureRequest) -> Database:
-    """Rows 10 to 19, with neighbours on both sides that do not belong to the range."""
+    """Rows 10 to 19, with neighbours on both sides outside the range."""
     put_one_by_one(database, range(5, 15))
     if request.param != "in memory":
         database.flush()
@@ -36,7 +36,7 @@ def ten_rows(database: Database, request: pytest.FixtureRequest) -> Database:
     return database
 
 
-def test_a_row_is_got_from_its_own_family_only(database: Database) -> None:
+def test_a_row_is_read_only_from_its_own_family(database: Database) -> None:
     for family in Family:
         put(database, {b"key": b"of %d" % family}, family)
     assert [database.get(family, b"key") for family in Family] == [b"of 0", b"of 1", b"of 2"]
@@ -45,7 +45,7 @@ def test_a_row_is_got_from_its_own_family_only(database: Database) -> None:
 
 @pytest.mark.parametrize("family", Family)
 @pytest.mark.parametrize("size", [0, LARGE_WRITE, LARGE_WRITE + 1])
-def test_a_row_on_its_own_is_put_and_deleted(database: Database, family: Family, size: int) -> None:
+def test_a_single_row_is_put_and_deleted(database: Database, family: Family, size: int) -> None:
     before = put(database, {b"other": b""}, family)
     assert put(database, {b"key": bytes(size)}, family) == before + 1
     assert database.get(family, b"key") == bytes(size)
@@ -55,7 +55,7 @@ def test_a_row_on_its_own_is_put_and_deleted(database: Database, family: Family,
     assert database.get_many(family, [b"key", b"other"]) == [None, b""]
 
 
-def test_many_rows_are_got_in_the_order_asked_for(ten_rows: Database) -> None:
+def test_many_rows_are_returned_in_the_requested_order(ten_rows: Database) -> None:
     asked = [key_of(12), b"none", key_of(19), key_of(12)]
     assert ten_rows.get_many(Family.MESSAGES, asked) == [
         value_of(12), None, value_of(19), value_of(12)
@@ -76,7 +76,7 @@ def test_a_page_in_reverse_holds_the_last_rows_of_its_range(ten_rows: Database, 
 
 
 @pytest.mark.parametrize("size", [1, 5, 6, 10, 11])
-def test_pages_go_on_to_the_end_and_stay_there(ten_rows: Database, size: int) -> None:
+def test_pages_continue_to_the_end_and_are_empty_after_it(ten_rows: Database, size: int) -> None:
     pages = ten_rows.pages(Family.MESSAGES, key_of(10), key_of(20))
     next(pages)
     found = [pages.send(size) for _ in range(12)]
@@ -90,7 +90,7 @@ def test_a_page_of_no_rows_is_empty(ten_rows: Database, limit: int) -> None:
     assert ten_rows.page(Family.MESSAGES, *EVERYTHING, limit) == []
 
 
-def test_a_scan_goes_both_ways_between_its_bounds(ten_rows: Database) -> None:
+def test_a_scan_runs_in_both_directions_between_its_bounds(ten_rows: Database) -> None:
     bounds = (key_of(10), key_of(20))
     assert list(ten_rows.scan(Family.MESSAGES, *bounds)) == rows(range(10, 20))
     assert list(ten_rows.scan(Family.MESSAGES, *bounds, reverse=True)) == rows(range(10, 20))[::-1]
@@ -161,7 +161,7 @@ def test_a_snapshot_ends_with_the_store(directory: Path) -> None:
         seeks.send((key_of(0), key_of(4), 5))
 
 
-def test_a_snapshot_has_what_is_committed_and_what_the_batch_has_put_so_far(
+def test_a_snapshot_has_the_committed_rows_and_those_of_the_batch(
     database: Database,
 ) -> None:
     batch = Batch(database)
@@ -173,12 +173,12 @@ def test_a_snapshot_has_what_is_committed_and_what_the_batch_has_put_so_far(
     assert list(snapshot) == [[(b"first", b"value")]]
 
 
-def test_bounds_made_on_the_way_stay_alive_as_long_as_the_scan(database: Database) -> None:
+def test_temporary_bounds_live_as_long_as_the_scan(database: Database) -> None:
     put_one_by_one(database, range(300))
     scans = [
         database.scan(Family.MESSAGES, key_of(0), b"%08d" % (number + 1)) for number in range(300)
     ]
-    garbage = [b"%08d" % number for number in range(10_000)]  # would take the place of freed bytes
+    garbage = [b"%08d" % number for number in range(10_000)]  # would reuse freed memory
     gc.collect()
     assert [len(list(scan)) for scan in scans] == list(range(1, 301))
     assert len(garbage) == 10_000
@@ -192,7 +192,7 @@ def test_a_batch_writes_to_all_families_at_once_and_counts_its_rows(database: Da
     assert database.write(batch) == database.sequence == before + 3
 
 
-def test_range_deletes_come_before_the_rows_put_with_them(database: Database) -> None:
+def test_range_deletes_apply_before_the_rows_put_with_them(database: Database) -> None:
     put_one_by_one(database, range(10))
     batch = Batch(database)
     batch.delete_range(Family.MESSAGES, key_of(2), key_of(8))
@@ -218,7 +218,7 @@ def test_a_key_that_is_not_bytes_is_a_mistake_of_the_caller_not_of_the_store(
     assert database.failure is None
 
 
-def test_what_is_written_is_there_after_closing_and_opening(directory: Path) -> None:
+def test_rows_survive_closing_and_opening(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     sequence = put_one_by_one(database, range(100))
     database.close()
@@ -235,12 +235,12 @@ def test_closing_leaves_nothing_in_the_log_to_recover(directory: Path) -> None:
     assert sum(path.stat().st_size for path in directory.glob("*.log")) == 0
 
 
-def test_closing_twice_is_closing_once(database: Database) -> None:
+def test_closing_twice_has_no_further_effect(database: Database) -> None:
     database.close()
     database.close()
 
 
-def test_every_use_of_a_closed_store_says_that_it_is_closed(database: Database) -> None:
+def test_every_use_of_a_closed_store_raises_store_closed(database: Database) -> None:
     put(database, {b"key": b"value"})
     batch = Batch(database)
     batch.put(Family.MESSAGES, b"key", b"value")
@@ -278,7 +278,7 @@ def test_a_scan_left_open_does_not_keep_a_closed_store_open(directory: Path, ask
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_closing_while_another_thread_scans_never_shortens_its_answer(
+def test_closing_while_another_thread_scans_never_shortens_its_result(
     directory: Path, reverse: bool
 ) -> None:
     database = Database.open(directory, SMALL)
@@ -326,9 +326,7 @@ def test_threads_read_while_one_writes(database: Database) -> None:
     assert short == []
 
 
-def test_a_checkpoint_is_a_store_with_all_that_was_written(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_checkpoint_is_a_store_with_all_rows(database: Database, tmp_path: Path) -> None:
     sequence = put_one_by_one(database, range(100))
     target = tmp_path / "copy"
     database.checkpoint(target, nullcontext())
@@ -341,9 +339,7 @@ def test_a_checkpoint_is_a_store_with_all_that_was_written(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["copy", "store"]
 
 
-def test_a_checkpoint_does_not_touch_what_is_there_already(
-    database: Database, tmp_path: Path
-) -> None:
+def test_a_checkpoint_does_not_touch_existing_files(database: Database, tmp_path: Path) -> None:
     target = tmp_path / "copy"
     target.mkdir()
     (target / "theirs").touch()
@@ -352,12 +348,12 @@ def test_a_checkpoint_does_not_touch_what_is_there_already(
     assert [path.name for path in target.iterdir()] == ["theirs"]
 
 
-def test_a_checkpoint_says_where_it_cannot_be_made(database: Database, tmp_path: Path) -> None:
+def test_the_error_of_a_checkpoint_names_its_directory(database: Database, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         database.checkpoint(tmp_path / "nowhere" / "copy", nullcontext())
 
 
-def test_compacting_gives_back_the_space_of_deleted_rows(database: Database) -> None:
+def test_compacting_frees_the_space_of_deleted_rows(database: Database) -> None:
     for number in range(2000):
         put(database, {key_of(number): number.to_bytes(4, "big") * 250})
     database.flush()
@@ -386,16 +382,16 @@ def test_the_statistics_name_every_family_and_the_size_on_disk(database: Databas
     assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10
 
 
-def test_every_table_of_every_family_is_read_back_once_it_is_written(database: Database) -> None:
-    """Of what RocksDB has noted as its options; one family beside holds no row."""
+def test_every_written_table_of_every_family_is_verified(database: Database) -> None:
+    """Read from RocksDB's options file, which has one more family without rows."""
     (path,) = database.directory.glob("OPTIONS-*")  # written once: an opening costs no more
     _, *families = path.read_text().split("[CFOptions ")
     checked = {text.split("]")[0] for text in families if "paranoid_file_checks=true" in text}
     assert checked == {'"messages"', '"metadata"', '"trees"'}
 
 
-def test_rocksdb_slows_no_family_down_and_stops_it_late(database: Database) -> None:
-    """A slowdown of RocksDB's is a stop for us: see ``stalls``."""
+def test_rocksdb_never_slows_writes_down_and_stops_them_late(database: Database) -> None:
+    """kvstream treats a slowdown of RocksDB as a stop: see ``stalls``."""
     (path,) = database.directory.glob("OPTIONS-*")
     shared, *families = path.read_text().split("[CFOptions ")
     assert "max_background_jobs=3\n" in shared
@@ -410,7 +406,7 @@ def test_rocksdb_slows_no_family_down_and_stops_it_late(database: Database) -> N
         assert options["hard_pending_compaction_bytes_limit"] == "0"
 
 
-def test_levels_of_messages_begin_small_and_their_tables_grow(database: Database) -> None:
+def test_levels_of_messages_start_small_and_their_tables_grow(database: Database) -> None:
     (path,) = database.directory.glob("OPTIONS-*")
     text = path.read_text().split('[CFOptions "messages"]')[1].split("[")[0]
     options = dict(re.findall(r"(\w+)=(\d+)", text))
@@ -419,7 +415,7 @@ def test_levels_of_messages_begin_small_and_their_tables_grow(database: Database
     assert options["target_file_size_multiplier"] == "2"
 
 
-def test_the_error_of_a_write_that_is_kept_keeps_no_store_open(
+def test_a_stored_exception_of_a_write_does_not_keep_the_store_open(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database.open(directory, SMALL)
@@ -437,7 +433,7 @@ def test_the_error_of_a_write_that_is_kept_keeps_no_store_open(
 
 
 def bytes_read() -> int:
-    """Return the bytes that this process has read from files, its disk's cache included."""
+    """Return the bytes that this process has read from files, including cached ones."""
     return int(Path("/proc/self/io").read_text().split()[1])
 
 
@@ -445,7 +441,7 @@ def bytes_read() -> int:
 def test_a_get_reads_little_of_a_table_whose_filter_exceeds_a_shard_of_the_cache(
     directory: Path, family: Family
 ) -> None:
-    """The filter of 500,000 rows has 610 KB, and a shard of a cache of 4 MB has 512."""
+    """The filter of 500,000 rows has 610 KB, and a shard of a cache of 4 MB has 512 KB."""
     options = replace(SMALL, tree_write_buffer_bytes=64 << 20, block_cache_bytes=4 << 20)
     database = Database.open(directory, options)
     put(database, {key_of(number): b"" for number in range(500_000)}, family)

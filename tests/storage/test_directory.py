@@ -1,4 +1,4 @@
-"""Who may open a directory, and what may lie in it."""
+"""Which processes may open a directory, and which files it may contain."""
 
 import json
 import os
@@ -38,7 +38,7 @@ ROOT = str(Path(__file__).parents[2])
 
 
 def refusal(path: Path, **changes: Any) -> type[KVStreamError] | None:
-    """Return the error that opening raises, None when it opens."""
+    """Return the error that opening raises, or None."""
     try:
         Database.open(path, replace(SMALL, **changes)).close()
     except KVStreamError as error:
@@ -64,7 +64,7 @@ def refused_in_another_process(path: Path, **changes: bool) -> str:
 
 
 def pictures(path: Path) -> dict[str, tuple[int, int]]:
-    """Tell of each file, but for the log of its doings that an open RocksDB writes by and by."""
+    """Return time and size of each file, except RocksDB's log of its own actions."""
     return {
         entry.name: (entry.stat().st_mtime_ns, entry.stat().st_size)
         for entry in os.scandir(path)
@@ -84,7 +84,7 @@ def test_a_new_store_names_its_layout(database: Database) -> None:
     assert (database.directory / LAYOUT_FILE).read_bytes() == b"kvstream store\nlayout 1\n"
 
 
-def test_the_directories_above_a_new_store_are_made(tmp_path: Path) -> None:
+def test_the_parent_directories_of_a_new_store_are_created(tmp_path: Path) -> None:
     Database.open(tmp_path / "a" / "b" / "store", SMALL).close()
     assert (tmp_path / "a" / "b" / "store" / LAYOUT_FILE).exists()
 
@@ -96,7 +96,7 @@ def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [replace(SMALL, create=False), READER])
-def test_a_store_is_not_made_unless_asked_for(directory: Path, options: object) -> None:
+def test_a_store_is_created_only_if_requested(directory: Path, options: object) -> None:
     with pytest.raises(StoreError, match="no store"):
         Database.open(directory, options)  # type: ignore[arg-type]
     assert not directory.exists()
@@ -150,7 +150,7 @@ def test_a_second_opener_in_another_process_is_refused_before_it_writes(
     assert pictures(database.directory) == before
 
 
-def test_removing_lock_files_lets_no_second_opener_in(database: Database) -> None:
+def test_removing_lock_files_does_not_admit_a_second_opener(database: Database) -> None:
     (database.directory / "LOCK").unlink()
     assert refusal(database.directory) is StoreLocked
     assert refused_in_another_process(database.directory) == "StoreLocked"
@@ -205,14 +205,14 @@ def test_a_file_that_others_write_to_is_refused(directory: Path) -> None:
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
 @pytest.mark.parametrize("name", [".", "CURRENT"])
-def test_what_belongs_to_someone_else_is_refused(directory: Path, name: str) -> None:
+def test_files_of_another_user_are_refused(directory: Path, name: str) -> None:
     Database.open(directory, SMALL).close()
     os.chown(directory / name, NOT_ROOT, NOT_ROOT)
     assert refusal(directory) is UnsafeDirectory
 
 
 @pytest.mark.parametrize("name", ["notes.txt", "CURRENT", "MANIFEST-000001", ".hidden"])
-def test_a_directory_of_something_else_is_left_alone(directory: Path, name: str) -> None:
+def test_a_directory_with_foreign_files_is_not_touched(directory: Path, name: str) -> None:
     directory.mkdir(mode=0o700)
     (directory / name).write_bytes(b"theirs")
     assert refusal(directory) is UnsafeDirectory
@@ -269,7 +269,7 @@ def test_a_foreign_store_of_pickles_runs_no_code(
         assert refusal(directory) is UnsafeDirectory
     assert not marker.exists()
     pickle.loads(pickle.dumps(Marker(marker)))
-    assert marker.exists()  # it would have, had anybody unpickled it
+    assert marker.exists()  # unpickling it would have created the marker
 
 
 # Layouts
@@ -285,7 +285,7 @@ def test_a_foreign_store_of_pickles_runs_no_code(
         (b"", Corruption),
     ],
 )
-def test_a_store_of_another_layout_is_refused_before_anything_is_written(
+def test_a_store_of_another_layout_is_refused_before_any_write(
     directory: Path, text: bytes, error: type[KVStreamError]
 ) -> None:
     Database.open(directory, SMALL).close()
@@ -316,7 +316,9 @@ def test_a_reader_sees_the_rows_and_writes_nothing(directory: Path) -> None:
     assert pictures(directory) == before
 
 
-def test_a_reader_sees_what_a_crash_left_in_the_log(database: Database, tmp_path: Path) -> None:
+def test_a_reader_sees_the_rows_that_a_crash_left_in_the_log(
+    database: Database, tmp_path: Path
+) -> None:
     put_one_by_one(database, range(10))
     crashed = as_killed(database.directory, tmp_path / "crashed")
     before = contents(crashed)
@@ -362,7 +364,7 @@ def test_a_reader_needs_no_writable_file_system(directory: Path, tmp_path: Path)
 
 
 def special(path: Path, kind: str) -> None:
-    """Put something at a path that is no regular file, in place of what is there."""
+    """Replace a path with a file that is not regular."""
     path.unlink(missing_ok=True)
     if kind == "pipe":
         os.mkfifo(path, 0o600)
@@ -378,7 +380,7 @@ def special(path: Path, kind: str) -> None:
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "link"])
 @pytest.mark.parametrize("name", ["KVSTREAM", "WATERMARK", "CURRENT", "000999.log", "000998.sst"])
 @pytest.mark.parametrize("reads", [False, True], ids=["to write", "to read"])
-def test_what_is_no_regular_file_is_refused_at_once(
+def test_a_file_that_is_not_regular_is_refused_at_once(
     directory: Path, name: str, kind: str, reads: bool
 ) -> None:
     database = Database.open(directory, SMALL)
@@ -390,7 +392,7 @@ def test_what_is_no_regular_file_is_refused_at_once(
 
 
 @pytest.mark.parametrize("name", ["KVSTREAM.partial", "WATERMARK.partial", "KVSTREAM"])
-def test_a_pipe_where_a_store_is_to_be_made_is_refused(directory: Path, name: str) -> None:
+def test_a_pipe_in_place_of_a_new_store_is_refused(directory: Path, name: str) -> None:
     directory.mkdir(0o700)
     special(directory / name, "pipe")
     with pytest.raises(UnsafeDirectory, match=f"{name} is a named pipe"):
@@ -398,14 +400,14 @@ def test_a_pipe_where_a_store_is_to_be_made_is_refused(directory: Path, name: st
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory"])
-def test_what_the_store_does_not_open_may_be_anything(directory: Path, kind: str) -> None:
+def test_files_that_the_store_does_not_open_may_be_of_any_type(directory: Path, kind: str) -> None:
     Database.open(directory, SMALL).close()
     special(directory / "kvstream.sock", kind)
     assert refusal(directory) is None
 
 
 @pytest.mark.parametrize("kind", ["pipe", "socket", "directory", "link"])
-def test_a_file_is_read_if_it_is_a_regular_one(tmp_path: Path, kind: str) -> None:
+def test_a_regular_file_is_read(tmp_path: Path, kind: str) -> None:
     special(tmp_path / "file", kind)
     with pytest.raises(OSError, match="file"):
         files.read(tmp_path / "file")
@@ -427,7 +429,7 @@ def linked(source: Path, target: Path) -> Path:
 
 
 def torn_off(database: Database, target: Path) -> Path:
-    """Copy an open store as a crash would leave it: its log is to be recovered from."""
+    """Copy an open store as a crash would leave it: with a log to recover from."""
     database.flush_wal()
     return as_killed(database.directory, target)
 
@@ -492,7 +494,7 @@ database.close()
 
 
 @pytest.mark.parametrize("again", [True, False])
-def test_a_store_whose_directory_was_replaced_is_closed_without_a_byte_in_the_new_one(
+def test_a_store_with_a_replaced_directory_closes_without_writing_to_the_new_one(
     directory: Path, again: bool
 ) -> None:
     program = [sys.executable, "-c", OUTLIVED, str(directory)]
@@ -505,9 +507,9 @@ def test_a_store_whose_directory_was_replaced_is_closed_without_a_byte_in_the_ne
             put_one_by_one(database, range(10))
             database.close()
             before = {each: each.stat().st_mtime_ns for each in directory.iterdir()}
-        _, told = process.communicate("\n", timeout=PATIENCE_S)
+        _, errors = process.communicate("\n", timeout=PATIENCE_S)
     assert process.returncode == 0
-    assert f"{directory} was removed or replaced while it was open" in told
+    assert f"{directory} was removed or replaced while it was open" in errors
     assert directory.exists() is again
     if again:
         assert {each: each.stat().st_mtime_ns for each in directory.iterdir()} == before

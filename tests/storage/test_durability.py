@@ -1,4 +1,4 @@
-"""When a write counts as durable, and who is told."""
+"""When a write is durable, and which callbacks and waiters are notified."""
 
 import threading
 import time
@@ -23,7 +23,7 @@ ALWAYS, EVERYSEC, NO = Durability.ALWAYS, Durability.EVERYSEC, Durability.NO
 
 @pytest.fixture
 def committer(database: Database) -> Iterator[Callable[[Durability], Committer]]:
-    """Make committers of the level asked for; close them before their database."""
+    """Create committers of a given level; close them before their database."""
     made: list[Committer] = []
 
     def make(level: Durability) -> Committer:
@@ -69,7 +69,7 @@ def test_the_other_levels_do_not_wait(
     assert one.durable_sequence < sequence
 
 
-def test_everysec_makes_what_was_written_durable_within_a_second_and_an_fsync(
+def test_everysec_makes_writes_durable_within_a_second_and_an_fsync(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     everysec = committer(EVERYSEC)
@@ -100,7 +100,7 @@ def test_everysec_does_nothing_while_nothing_is_written(
 
 
 @pytest.mark.parametrize("level", list(Durability))
-def test_sync_makes_all_durable_at_every_level(
+def test_sync_makes_all_writes_durable_at_every_level(
     database: Database, committer: Callable[[Durability], Committer], level: Durability
 ) -> None:
     one = committer(level)
@@ -109,7 +109,7 @@ def test_sync_makes_all_durable_at_every_level(
     assert one.sync() == sequence
 
 
-def test_a_callback_comes_once_its_write_is_durable(
+def test_a_callback_runs_once_its_write_is_durable(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     always = committer(ALWAYS)
@@ -129,7 +129,7 @@ def test_a_callback_comes_once_its_write_is_durable(
     assert all(sequence <= mark for sequence, mark in seen)
 
 
-def test_a_callback_for_what_is_durable_already_comes_at_once(
+def test_a_callback_for_a_durable_write_runs_at_once(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     always = committer(ALWAYS)
@@ -141,7 +141,7 @@ def test_a_callback_for_what_is_durable_already_comes_at_once(
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_a_callback_that_raises_does_not_keep_the_next_from_being_called(
+def test_a_callback_that_raises_does_not_stop_the_next_one(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     always = committer(ALWAYS)
@@ -195,8 +195,10 @@ def test_threads_that_wait_share_fsyncs(
 
 
 @pytest.mark.parametrize("level", list(Durability))
-def test_closing_makes_all_durable_and_leaves_no_thread(directory: Path, level: Durability) -> None:
-    before = threads()  # of stores that are open for other tests, too
+def test_closing_makes_all_writes_durable_and_leaves_no_thread(
+    directory: Path, level: Durability
+) -> None:
+    before = threads()  # includes threads of stores of other tests
     database = Database.open(directory, replace(SMALL, durability=level))
     one = Committer(database, level)
     called = threading.Event()
@@ -211,7 +213,7 @@ def test_closing_makes_all_durable_and_leaves_no_thread(directory: Path, level: 
     Database.open(directory, SMALL).close()
 
 
-def test_a_closed_committer_says_so(database: Database) -> None:
+def test_a_closed_committer_raises(database: Database) -> None:
     always = Committer(database, ALWAYS)
     always.close()
     sequence = put_one_by_one(database, range(1))
@@ -231,7 +233,7 @@ def test_a_reader_has_no_thread_and_nothing_to_make_durable(directory: Path) -> 
     reader.close()
 
 
-def test_a_change_to_always_has_every_later_write_synced(
+def test_a_change_to_always_syncs_every_later_write(
     database: Database, committer: Callable[[Durability], Committer]
 ) -> None:
     changed = committer(NO)
@@ -250,20 +252,20 @@ def test_a_change_from_always_still_serves_waiting_threads(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     changed = committer(ALWAYS)
-    flush_wal, let_go, told = database.flush_wal, threading.Event(), threading.Event()
+    flush_wal, release, notified = database.flush_wal, threading.Event(), threading.Event()
 
     def slow() -> int:
-        assert let_go.wait(PATIENCE_S)
+        assert release.wait(PATIENCE_S)
         return flush_wal()
 
     monkeypatch.setattr(database, "flush_wal", slow)
-    changed.after(put_one_by_one(database, range(1)), told.set)
+    changed.after(put_one_by_one(database, range(1)), notified.set)
     changed.change(EVERYSEC)
-    assert not told.is_set()
-    let_go.set()
-    assert told.wait(PATIENCE_S)
-    changed.after(put_one_by_one(database, range(1, 2)), told.clear)
-    assert not told.is_set()
+    assert not notified.is_set()
+    release.set()
+    assert notified.wait(PATIENCE_S)
+    changed.after(put_one_by_one(database, range(1, 2)), notified.clear)
+    assert not notified.is_set()
 
 
 def test_each_level_has_its_own_thread_and_no_other(
@@ -294,7 +296,7 @@ def test_no_thread_flushes_while_the_log_is_held(
 
 @contextmanager
 def always_held_twice(always: Committer) -> Iterator[threading.Event]:
-    """Want to hold what is held already; yield what is set once that has been so."""
+    """Wait for a lock that is already held; yield an event that is set once it is acquired."""
     held = threading.Event()
 
     def hold() -> None:

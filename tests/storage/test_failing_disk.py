@@ -1,4 +1,4 @@
-"""After the first failed write or fsync a store reads on, writes no more, and loses nothing."""
+"""After the first failed write or fsync a store still reads, refuses writes, and loses nothing."""
 
 import os
 import subprocess
@@ -27,7 +27,7 @@ Playing = dict[str, tuple[FaultyDisk, subprocess.Popen[str]]]
 
 @pytest.fixture(scope="module")
 def playing(fault_library: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Playing]:
-    """Every scenario, started at once: most of their time they wait."""
+    """Start every scenario at once: they mostly wait."""
     children: Playing = {}
     for scenario in SCENARIOS:
         place = tmp_path_factory.mktemp(scenario.__name__)
@@ -54,7 +54,7 @@ def test_a_failing_disk_is_survived(playing: Playing, scenario: str) -> None:
 # The reserve of free space
 
 
-def test_below_the_reserve_only_what_frees_space_is_written(directory: Path) -> None:
+def test_below_the_reserve_only_writes_that_free_space_are_accepted(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     put_one_by_one(database, range(10))
     database.close()
@@ -72,7 +72,7 @@ def test_below_the_reserve_only_what_frees_space_is_written(directory: Path) -> 
     full.close()
 
 
-def test_a_large_write_is_held_against_the_free_space_by_its_size(
+def test_a_large_write_is_compared_with_the_free_space_by_its_size(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     database = Database.open(directory, replace(SMALL, free_space_reserve=1 << 20))
@@ -86,7 +86,7 @@ def test_a_large_write_is_held_against_the_free_space_by_its_size(
     database.close()
 
 
-def test_the_free_space_is_looked_at_again_soon(
+def test_the_free_space_is_soon_checked_again(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(write_guard, "ADMISSION_S", 0.0)
@@ -108,17 +108,17 @@ def test_the_free_space_is_looked_at_again_soon(
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     if os.geteuid() != 0:
-        pytest.skip("only root can mount a small file system; the shim has tested the same")
+        pytest.skip("only root can mount a small file system; the shim covers the same")
     mounted = tmp_path / "small"
     mounted.mkdir()
     command = ["mount", "-t", "tmpfs", "-o", "size=16m,mode=0700", "tmpfs", str(mounted)]
     if subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("cannot mount here; the shim has tested the same")
+        pytest.skip("cannot mount here; the shim covers the same")
     yield mounted
     subprocess.run(["umount", "--lazy", str(mounted)], check=True)
 
 
-def test_a_disk_that_runs_full_is_left_again_without_loss(small_disk: Path) -> None:
+def test_a_store_recovers_from_a_full_disk_without_loss(small_disk: Path) -> None:
     ballast = small_disk / "ballast"
     ballast.write_bytes(bytes(8 << 20))
     database = Database.open(small_disk / "store", replace(SMALL, tree_write_buffer_bytes=1 << 20))

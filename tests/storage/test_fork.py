@@ -13,7 +13,7 @@ from tests.storage.stores import SMALL, keys
 
 ROOT = Path(__file__).parents[2]
 
-FORGETFUL = """
+UNCLOSED = """
 import sys
 from pathlib import Path
 from kvstream.types.options import Durability
@@ -46,9 +46,11 @@ def test_a_forked_child_is_refused_and_its_parent_goes_on(
 
 
 @pytest.mark.parametrize("level", list(Durability))
-def test_a_program_that_forgets_to_close_ends_in_peace(directory: Path, level: Durability) -> None:
+def test_a_program_that_does_not_close_its_store_ends_normally(
+    directory: Path, level: Durability
+) -> None:
     child = subprocess.run(
-        [sys.executable, "-c", FORGETFUL, str(directory), level],
+        [sys.executable, "-c", UNCLOSED, str(directory), level],
         cwd=ROOT,
         env={"PYTHONPATH": str(ROOT)},
         capture_output=True,

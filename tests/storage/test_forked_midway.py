@@ -1,4 +1,4 @@
-"""A child forked while another thread of its parent was amid something of the store's."""
+"""A child forked while another thread of its parent was inside a call of the store."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from kvstream.storage.directory import staged
 
 
 def ends_well(work: Callable[[], object]) -> bool:
-    """Do something in a forked child, which has a minute; tell whether it came to its end."""
+    """Run a function in a forked child, for at most a minute; return whether it completed."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)  # of forks beside threads
         child = os.fork()
@@ -27,7 +27,7 @@ def ends_well(work: Callable[[], object]) -> bool:
     return os.waitpid(child, 0)[1] == 0
 
 
-def test_a_child_leaves_the_copy_that_its_parent_is_making(tmp_path: Path) -> None:
+def test_a_child_does_not_touch_the_copy_that_its_parent_is_making(tmp_path: Path) -> None:
     stage = staged(tmp_path / "copy")
     built = stage.__enter__()
     built.mkdir()
@@ -38,7 +38,7 @@ def test_a_child_leaves_the_copy_that_its_parent_is_making(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("lock", ["queueing", "compacting", "flushing"])
-def test_a_child_closes_a_store_whose_parent_was_amid_something(tmp_path: Path, lock: str) -> None:
+def test_a_child_closes_a_store_that_its_parent_was_using(tmp_path: Path, lock: str) -> None:
     with Store.open(tmp_path, durability="always") as store:
         engine = store.engine
         held = {

@@ -1,6 +1,6 @@
-"""Large values: whoever reads, deletes or claims what is beside them does not read them.
+"""Large values: reading, deleting or claiming neighbouring rows does not read them.
 
-The large value is damaged on disk, so that whatever reads it fails.
+The large value is damaged on disk, so that reading it fails.
 """
 
 import os
@@ -28,7 +28,7 @@ MESSAGES = Family.MESSAGES
 
 
 def damage(directory: Path, value: bytes = LARGE) -> None:
-    """Change a byte of a large value, in whichever file it is."""
+    """Change a byte of a large value, in the file that has it."""
     middle = value[len(value) // 2 :][:64]
     for path in directory.iterdir():
         if path.is_file() and (at := (content := path.read_bytes()).find(middle)) >= 0:
@@ -53,7 +53,7 @@ def large_value_files(directory: Path) -> list[Path]:
 
 @pytest.fixture
 def damaged(directory: Path) -> Iterator[Database]:
-    """Small rows around a large one that nobody can read."""
+    """Small rows around a large one that is unreadable."""
     made = Database.open(directory, SMALL)
     put(made, {key_of(number): b"small" for number in SMALL_AT} | {key_of(LARGE_AT): LARGE})
     made.close()
@@ -106,19 +106,19 @@ def test_a_page_of_a_snapshot_does_not_look_for_the_next(directory: Path) -> Non
         opened.close()
 
 
-def test_keys_that_are_not_there_are_looked_for_without_it(damaged: Database) -> None:
+def test_missing_keys_are_looked_up_without_it(damaged: Database) -> None:
     missing = [key_of(number) for number in (0, LARGE_AT - 21, 3000)]
     assert damaged.get_many(MESSAGES, missing) == [None] * 3
 
 
-def test_a_page_is_of_one_moment_though_others_write(database: Database) -> None:
+def test_a_page_is_consistent_while_others_write(database: Database) -> None:
     """The last row is read apart from those before it."""
     count = SHORT_PAGE + 4
     put(database, {key_of(number): b"old" for number in range(count)})
     family: Any = database._families[MESSAGES]
 
     class Written:
-        """Has all rows written anew while a page of them is read."""
+        """Rewrite all rows while a page of them is read."""
 
         items = family.items
         latest_sequence_number = family.latest_sequence_number
@@ -143,7 +143,7 @@ def test_a_page_is_of_one_moment_though_others_write(database: Database) -> None
 
 @pytest.fixture
 def client(directory: Path) -> Iterator[Any]:
-    """A client of a store whose stream ``k`` has a large entry amid small ones, as ``r`` has."""
+    """A client of a store whose streams ``k`` and ``r`` have a large entry between small ones."""
     with Store.open(directory) as store, kvstream.connect(store) as made:
         for key in ("k", "r"):
             ids = [*range(11, 21), 100, *range(201, 211)]
@@ -214,7 +214,7 @@ NEIGHBOURS = [
 
 
 @pytest.mark.parametrize("command", NEIGHBOURS)
-def test_commands_about_small_entries_do_not_read_a_large_one(client: Any, command: str) -> None:
+def test_commands_on_small_entries_do_not_read_a_large_one(client: Any, command: str) -> None:
     assert client.execute_command(*command.split()) not in (None, b"")
 
 

@@ -1,4 +1,4 @@
-"""What is opened after a crash, and what is refused: the log against the watermark."""
+"""Opening after a crash: which stores open, and which are refused, by log and watermark."""
 
 import os
 import shutil
@@ -26,7 +26,7 @@ from tests.storage.stores import (
 
 DURABLE, WRITTEN = 2000, 3000
 BIG = replace(SMALL, write_buffer_bytes=16 << 20)
-"""Nothing is written to tables before the end of the test: all rows lie in one log."""
+"""No table is written before the end of the test: all rows are in one log."""
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ def crashed(original: Crashed, tmp_path: Path) -> Crashed:
 
 
 def opened_rows(directory: Path) -> int:
-    """Open the store; return how many rows it has, once they are known to be the first ones."""
+    """Open the store, check that it has the first rows without a gap, and return their number."""
     database = Database.open(directory, BIG)
     try:
         rows = database.page(Family.MESSAGES, b"", b"\xff", WRITTEN + 1)
@@ -161,7 +161,7 @@ def test_a_damaged_log_is_refused_when_durable_writes_are_lost_and_only_then(
     if offset >= crashed.durable_bytes:
         assert DURABLE <= opened_rows(crashed.directory) < WRITTEN
         return
-    for _ in range(2):  # a refused store stays as it was, and is refused again
+    for _ in range(2):  # a refused store stays unchanged, and is refused again
         with pytest.raises(DataError):
             opened_rows(crashed.directory)
         with pytest.raises(DataError):
@@ -173,13 +173,13 @@ def test_a_damaged_log_is_refused_when_durable_writes_are_lost_and_only_then(
 
 
 @pytest.mark.parametrize("added", [b"garbage" * 100, bytes(2 * BLOCK)])
-def test_what_follows_the_last_write_is_no_damage(crashed: Crashed, added: bytes) -> None:
+def test_bytes_after_the_last_write_are_no_damage(crashed: Crashed, added: bytes) -> None:
     with crashed.log.open("ab") as log:
         log.write(added)
     assert opened_rows(crashed.directory) == WRITTEN
 
 
-def test_an_undamaged_log_gives_every_write(crashed: Crashed) -> None:
+def test_an_undamaged_log_restores_every_write(crashed: Crashed) -> None:
     assert opened_rows(crashed.directory) == WRITTEN
     assert opened_rows(crashed.directory) == WRITTEN
 
@@ -191,7 +191,8 @@ def test_damage_to_the_older_of_two_logs_is_refused_and_recovered_with_a_gap(
     put(database, {b"tree": b"row"}, Family.TREES)
     put_one_by_one(database, range(1000))
     first = {path.name for path in directory.glob("*.log")}
-    database._families[Family.MESSAGES].flush(True)  # a new log; the first still has the tree row
+    # This starts a new log; the tree row stays in the first.
+    database._families[Family.MESSAGES].flush(True)
     put_one_by_one(database, range(1000, 2000))
     put(database, {b"last": b"row"}, Family.TREES)
     database.flush_wal()
@@ -211,7 +212,7 @@ def test_damage_to_the_older_of_two_logs_is_refused_and_recovered_with_a_gap(
     assert opened_rows(crashed) == 2000
 
 
-def test_recovering_a_sound_store_gives_up_nothing(crashed: Crashed) -> None:
+def test_recovering_a_sound_store_loses_nothing(crashed: Crashed) -> None:
     report = recover(crashed.directory, BIG, accept_loss=True)
     assert (report.rows, report.damage, report.kept_logs) == (WRITTEN, None, None)
     assert list(report.lost) == []
@@ -225,7 +226,7 @@ def test_recovering_without_accepting_loss_changes_nothing(crashed: Crashed) -> 
     assert contents(crashed.directory) == before
 
 
-def test_every_recovery_keeps_the_files_as_they_were(crashed: Crashed) -> None:
+def test_every_recovery_keeps_the_original_files(crashed: Crashed) -> None:
     torn(crashed.log, 2000)
     name, damaged = crashed.log.name, crashed.log.read_bytes()
     earlier = crashed.directory / "before-recovery-1"
@@ -236,7 +237,7 @@ def test_every_recovery_keeps_the_files_as_they_were(crashed: Crashed) -> None:
     assert list(earlier.iterdir()) == []
 
 
-def test_writing_goes_on_after_loss_was_accepted(crashed: Crashed) -> None:
+def test_writing_continues_after_the_loss_was_accepted(crashed: Crashed) -> None:
     torn(crashed.log, crashed.durable_bytes // 2)
     left = recover(crashed.directory, BIG, accept_loss=True).rows
     database = Database.open(crashed.directory, BIG)
@@ -258,7 +259,7 @@ def test_the_watermark_follows_every_fsync_of_the_log(database: Database) -> Non
         assert mark.sequence == sequence
 
 
-def test_closing_makes_all_durable_and_says_so(directory: Path) -> None:
+def test_closing_makes_all_writes_durable_and_records_it(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     sequence = put_one_by_one(database, range(10))
     database.close()
@@ -267,7 +268,7 @@ def test_closing_makes_all_durable_and_says_so(directory: Path) -> None:
     assert mark.sequence == sequence
 
 
-def test_a_torn_write_of_the_watermark_leaves_the_mark_before_it(database: Database) -> None:
+def test_a_torn_write_of_the_watermark_leaves_the_previous_mark(database: Database) -> None:
     mark = Watermark.open(database.directory)
     for sequence in (50, 60, 70):
         mark.record(sequence)
@@ -293,13 +294,13 @@ def test_a_torn_write_of_the_watermark_is_harmless(crashed: Crashed, slot: int) 
 
 
 def marked(version: int, counter: int, sequence: int) -> bytes:
-    """Return a slot as its version wrote it; 0: as before there were versions."""
+    """Return a slot as its version wrote it; 0 is the format without versions."""
     head = b"KVSW" + (version.to_bytes(4) if version else b"") + counter.to_bytes(8)
     body = head + sequence.to_bytes(8)
     return body + crc32(body).to_bytes(4)
 
 
-def test_a_watermark_of_before_there_were_versions_is_read_and_carried_on(crashed: Crashed) -> None:
+def test_a_watermark_without_a_version_is_read_and_converted(crashed: Crashed) -> None:
     path = crashed.directory / watermark.FILE_NAME
     before = Watermark.read(crashed.directory)
     assert before is not None
@@ -322,7 +323,7 @@ def test_an_older_watermark_refuses_a_log_that_ends_below_it(crashed: Crashed) -
 
 
 @pytest.mark.parametrize("slot", [0, 1])
-def test_a_watermark_of_a_version_to_come_is_refused_before_anything_is_written(
+def test_a_watermark_of_a_later_version_is_refused_before_any_write(
     crashed: Crashed, slot: int
 ) -> None:
     overwrite(crashed.directory / watermark.FILE_NAME, slot * 4096, marked(2, 9, WRITTEN))
@@ -361,7 +362,7 @@ def test_a_store_without_its_watermark_is_refused_until_the_loss_is_accepted(
     assert opened_rows(crashed.directory) == WRITTEN
 
 
-def test_an_older_copy_of_the_tables_is_refused_after_a_clean_end(
+def test_an_older_copy_of_the_tables_is_refused_after_a_clean_close(
     directory: Path, tmp_path: Path
 ) -> None:
     database = Database.open(directory, SMALL)
@@ -376,7 +377,7 @@ def test_an_older_copy_of_the_tables_is_refused_after_a_clean_end(
     for _ in range(2):
         with pytest.raises(LostWrites) as refusal:
             opened_rows(tmp_path / "older")
-        refusals.append(refusal.value)  # kept, with all that its traceback refers to
+        refusals.append(refusal.value)  # kept, with all references of its traceback
     assert recover(tmp_path / "older", SMALL, accept_loss=True).rows == 100
     assert len(refusals) == 2
 

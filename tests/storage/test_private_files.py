@@ -1,4 +1,4 @@
-"""Nobody but the owner can read a store: its directory, and every file, whoever made it."""
+"""Only the owner can read a store: its directory and every file, whichever thread made it."""
 
 import errno
 import os
@@ -24,7 +24,7 @@ TABLES = 6
 
 @pytest.fixture(autouse=True, params=[0o000, 0o022])
 def umask(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Give new files all permissions that they are asked to have, or the usual ones."""
+    """Set the umask, so that new files get all requested permissions, or the usual ones."""
     before = os.umask(request.param)
     yield
     os.umask(before)
@@ -40,7 +40,7 @@ def readable_by_others(directory: Path) -> list[str]:
 
 
 def write_tables(database: Database) -> None:
-    """Write until RocksDB's threads have made tables, and new logs with them."""
+    """Write until RocksDB's threads have made tables and new logs."""
     number = 0
     while database.property_int("rocksdb.num-immutable-mem-table", 0) or tables(database) < TABLES:
         put_one_by_one(database, range(number, number + 1000))
@@ -53,7 +53,7 @@ def tables(database: Database) -> int:
     return len(list(database.directory.glob("*.sst")))
 
 
-def test_files_that_appear_at_any_time_are_the_owners_alone(directory: Path) -> None:
+def test_files_are_always_private_to_the_owner(directory: Path) -> None:
     database = Database.open(directory, SMALL)
     assert readable_by_others(directory) == []
     write_tables(database)
@@ -63,8 +63,8 @@ def test_files_that_appear_at_any_time_are_the_owners_alone(directory: Path) -> 
     assert len(list(directory.glob("*.sst"))) > 0
 
 
-def test_files_that_vanish_meanwhile_are_no_error(tmp_path: Path) -> None:
-    """A compaction deletes tables while a store that is being opened has its files looked at."""
+def test_files_that_vanish_during_the_check_are_no_error(tmp_path: Path) -> None:
+    """A compaction deletes tables while the permissions of an opening store are checked."""
     files = [tmp_path / f"{number:06}.sst" for number in range(3000)]
     for file in files:
         file.touch(mode=0o644)
@@ -111,7 +111,7 @@ def test_a_reader_changes_no_permission(directory: Path) -> None:
     assert readable_by_others(directory) == ["CURRENT"]
 
 
-def test_a_checkpoint_and_what_is_written_to_it_are_the_owners_alone(
+def test_a_checkpoint_and_its_files_are_private_to_the_owner(
     database: Database, tmp_path: Path
 ) -> None:
     put_one_by_one(database, range(2000))
@@ -123,7 +123,7 @@ def test_a_checkpoint_and_what_is_written_to_it_are_the_owners_alone(
     copy.close()
 
 
-def test_a_recovered_store_and_what_it_keeps_are_the_owners_alone(
+def test_a_recovered_store_and_its_kept_files_are_private_to_the_owner(
     database: Database, tmp_path: Path
 ) -> None:
     put_one_by_one(database, range(100))

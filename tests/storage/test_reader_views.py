@@ -1,4 +1,4 @@
-"""The views of readers: what a killed one leaves goes with the next, what is in use stays."""
+"""The views of readers: a new reader removes those of killed ones, and keeps those in use."""
 
 import os
 import shutil
@@ -42,18 +42,18 @@ FORKING = READING.replace(
     "sys.stdin",
     "child = os.fork()\nif child: print(child, flush=True)\nelse: signal.pause()\nsys.stdin",
 ).replace("import os\n", "import os\nimport signal\n")
-"""The same, with a child that stays until it is killed."""
+"""The same, with a child that runs until it is killed."""
 
 
 @pytest.fixture
 def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder for the views of this process, and for all temporary files of those it starts."""
+    """The folder for the views of this process, and for all temporary files of its children."""
     folder = tmp_path / "temporary"
     folder.mkdir(mode=0o700)
     in_folder = SimpleNamespace(
         gettempdir=lambda: str(folder), mkdtemp=partial(tempfile.mkdtemp, dir=folder)
     )
-    monkeypatch.setattr(views, "tempfile", in_folder)  # other threads have files of their own
+    monkeypatch.setattr(views, "tempfile", in_folder)  # other threads have their own files
     monkeypatch.setenv("TMPDIR", str(folder))
     return folder
 
@@ -77,7 +77,7 @@ def rows_seen(store: Path) -> int:
 
 @contextmanager
 def reader(store: Path, program: str = READING) -> Iterator["subprocess.Popen[bytes]"]:
-    """Another process that has the store open for reading; it is killed in the end."""
+    """Another process that has the store open for reading; it is killed at the end."""
     process = subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", program, str(store)],
         env={**os.environ, "PYTHONPATH": str(ROOT)},
@@ -101,8 +101,8 @@ def test_a_reader_that_closes_leaves_nothing(store: Path, temporary: Path) -> No
     assert list(temporary.iterdir()) == []
 
 
-def test_what_killed_readers_have_left_goes_with_the_next_one(store: Path, temporary: Path) -> None:
-    for left in (1, 1):  # the second has removed what the first has left
+def test_a_new_reader_removes_the_views_of_killed_ones(store: Path, temporary: Path) -> None:
+    for left in (1, 1):  # the second reader removes the view of the first
         with reader(store):
             pass
         assert len(list(temporary.iterdir())) == left
@@ -110,7 +110,7 @@ def test_what_killed_readers_have_left_goes_with_the_next_one(store: Path, tempo
     assert list(temporary.iterdir()) == []
 
 
-def test_a_view_in_use_stays_whoever_opens_the_store(store: Path, temporary: Path) -> None:
+def test_a_view_in_use_is_kept(store: Path, temporary: Path) -> None:
     own = Database.open(store, READER)
     with reader(store):
         in_use = set(temporary.iterdir())
@@ -134,12 +134,12 @@ def test_a_forked_child_does_not_end_the_view_of_its_parent(store: Path, tempora
     try:
         assert rows_seen(store) == 10
         assert list(temporary.iterdir()) == []
-        os.kill(child, 0)  # it has lived all the while
+        os.kill(child, 0)  # it was alive all the time
     finally:
         os.kill(child, signal.SIGKILL)
 
 
-def test_only_folders_of_ours_with_that_name_are_removed(
+def test_only_own_folders_with_that_name_are_removed(
     store: Path, temporary: Path, tmp_path: Path
 ) -> None:
     elsewhere = tmp_path / "elsewhere"
@@ -165,7 +165,7 @@ def test_a_view_of_another_user_stays(store: Path, temporary: Path) -> None:
     assert theirs.is_dir()
 
 
-def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
+def test_a_view_removed_before_it_is_locked_is_made_again(
     store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[str] = []
@@ -174,7 +174,7 @@ def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
         path = temporary / f"{prefix}{len(made)}"
         path.mkdir(mode=0o700)
         made.append(str(path))
-        if len(made) == 1:  # another reader comes at the worst moment
+        if len(made) == 1:  # another reader starts at the worst moment
             views.sweep()
             assert not path.exists()
         return str(path)
@@ -184,7 +184,7 @@ def test_a_view_that_is_taken_for_one_left_before_it_is_locked_is_made_again(
     assert len(made) == 2
 
 
-def test_a_reader_waits_for_another_that_is_just_removing_its_view(
+def test_a_reader_waits_while_another_removes_its_view(
     store: Path, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     found, go_on = threading.Event(), threading.Event()

@@ -1,4 +1,4 @@
-"""The space of large deleted ranges is freed, and no row beside them is lost."""
+"""The space of large deleted ranges is freed, and no neighbouring row is lost."""
 
 import os
 from itertools import pairwise
@@ -23,12 +23,12 @@ def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maintenance, "RECLAIM_BYTES", ENTRIES * VALUE // 2)
     monkeypatch.setattr(maintenance, "SLICE_BYTES", ENTRIES * VALUE // 10)
     monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 0.2)
-    # Compaction would put such small streams into one table.
+    # Compaction would merge such small streams into one table.
     monkeypatch.setitem(options._STALLS, "set_level_zero_file_num_compaction_trigger", (100,))
 
 
 def fill(store: Store, *keys: str) -> None:
-    """Write streams, each into tables of its own."""
+    """Write streams, each into its own tables."""
     for key in keys:
         for _ in range(3):
             store.stream(key).add_many([{"f": os.urandom(VALUE)} for _ in range(ENTRIES // 3)])
@@ -40,7 +40,7 @@ def table_bytes(store: Store) -> int:
 
 
 @pytest.mark.parametrize("how", ["delete", "trim", "flush"])
-def test_the_space_of_deleted_entries_comes_back_by_itself(tmp_path: Path, how: str) -> None:
+def test_the_space_of_deleted_entries_is_freed_in_the_background(tmp_path: Path, how: str) -> None:
     with Store.open(tmp_path) as store:
         fill(store, "a", "b", "c")
         full = table_bytes(store)
@@ -58,7 +58,7 @@ def test_the_space_of_deleted_entries_comes_back_by_itself(tmp_path: Path, how: 
         assert store.check() == []
 
 
-def test_small_ranges_wait_until_they_are_large_and_come_once_in_slices(tmp_path: Path) -> None:
+def test_small_ranges_are_freed_in_slices_once_they_are_large(tmp_path: Path) -> None:
     with Store.open(tmp_path) as store:
         store.engine.expiry.stop()
         fill(store, "a")
@@ -80,14 +80,14 @@ def test_small_ranges_wait_until_they_are_large_and_come_once_in_slices(tmp_path
         assert database.large_deleted() == []
 
 
-def test_ranges_that_touch_are_one() -> None:
+def test_adjacent_ranges_are_joined() -> None:
     ranges = [(b"c", b"d"), (b"a", b"b"), (b"b", b"bb"), (b"aa", b"ab"), (b"e", b"f")]
     assert united(ranges) == [(b"a", b"bb"), (b"c", b"d"), (b"e", b"f")]
     assert united([]) == []
 
 
 @pytest.mark.parametrize("how", ["delete", "trim", "trim in pieces"])
-def test_small_ranges_are_freed_at_once_if_writes_wait_for_space(
+def test_small_ranges_are_freed_at_once_if_writers_need_space(
     tmp_path: Path, how: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(maintenance, "RECLAIM_BYTES", 1 << 40)
@@ -101,7 +101,7 @@ def test_small_ranges_are_freed_at_once_if_writes_wait_for_space(
             store.stream("a").add({"f": "v"})
         if how == "delete":
             store.delete("b")
-        else:  # fewer entries at once than trims wait for
+        else:  # fewer entries than trims delete at once
             kept = range(ENTRIES - 500, -1, -500) if how == "trim in pieces" else (0,)
             for length in kept:
                 assert store.stream("b").trim(maxlen=length)

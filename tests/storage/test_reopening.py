@@ -1,4 +1,4 @@
-"""A database that is closed and opened anew under its users."""
+"""A database that is closed and opened again while in use."""
 
 import threading
 from pathlib import Path
@@ -16,9 +16,7 @@ FROM_LOG = pytest.mark.parametrize("from_log", [False, True], ids=["tables", "lo
 
 
 @FROM_LOG
-def test_all_that_was_written_is_there_and_more_can_be_written(
-    database: Database, from_log: bool
-) -> None:
+def test_all_rows_are_kept_and_more_can_be_written(database: Database, from_log: bool) -> None:
     put_one_by_one(database, range(500))
     before = database.sequence
     for _ in range(3):
@@ -30,7 +28,7 @@ def test_all_that_was_written_is_there_and_more_can_be_written(
     assert database.get(Family.MESSAGES, key_of(599)) == value_of(599)
 
 
-def test_the_log_is_emptied_into_tables_unless_it_is_to_be_replayed(database: Database) -> None:
+def test_the_log_is_flushed_to_tables_unless_it_will_be_replayed(database: Database) -> None:
     put_one_by_one(database, range(10))
     database.reopen(from_log=True)
     recovered = {path.name for path in database.directory.glob("*.sst")}
@@ -46,7 +44,7 @@ def test_a_directory_has_one_owner(database: Database, directory: Path, from_log
         Database.open(directory, SMALL)
 
 
-def test_a_scan_under_way_raises_instead_of_going_on(database: Database) -> None:
+def test_a_running_scan_raises(database: Database) -> None:
     put_one_by_one(database, range(10))
     scan = database.scan(Family.MESSAGES, *EVERYTHING)
     next(scan)
@@ -55,7 +53,7 @@ def test_a_scan_under_way_raises_instead_of_going_on(database: Database) -> None
         next(scan)
 
 
-def test_what_cannot_be_opened_any_more_is_closed_and_says_why(
+def test_a_store_that_cannot_be_reopened_is_closed_with_the_reason(
     database: Database, directory: Path
 ) -> None:
     put_one_by_one(database, range(10))
@@ -69,7 +67,7 @@ def test_what_cannot_be_opened_any_more_is_closed_and_says_why(
     database.close()
 
 
-def test_a_reader_sees_what_there_is(directory: Path) -> None:
+def test_a_reader_sees_the_current_rows(directory: Path) -> None:
     with_rows = Database.open(directory, SMALL)
     put_one_by_one(with_rows, range(10))
     with_rows.close()
@@ -85,14 +83,14 @@ def test_properties_during_a_reopening_are_returned_or_raise_store_closed(
     database: Database,
 ) -> None:
     put_one_by_one(database, range(10))
-    ended, told = threading.Event(), []
+    ended, values = threading.Event(), []
 
     def ask() -> None:
         while not ended.is_set():
             try:
-                told.append(database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES))
+                values.append(database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES))
             except StoreClosed:
-                told.append(-1)
+                values.append(-1)
 
     asking = threading.Thread(target=ask)
     asking.start()
@@ -101,5 +99,5 @@ def test_properties_during_a_reopening_are_returned_or_raise_store_closed(
     ended.set()
     asking.join(PATIENCE_S)
     assert not asking.is_alive()
-    assert set(told) <= {-1, 0, 10}
+    assert set(values) <= {-1, 0, 10}
     assert database.property_int("rocksdb.estimate-num-keys", Family.MESSAGES) == 10

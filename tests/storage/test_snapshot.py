@@ -1,4 +1,4 @@
-"""Snapshot: rows as they were in one moment, whatever is written later."""
+"""A snapshot shows the rows of one moment, unaffected by later writes."""
 
 from pathlib import Path
 

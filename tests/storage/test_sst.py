@@ -26,7 +26,7 @@ def ids_of(count: int, step: int = 1) -> list[bytes]:
 
 
 def rows_in(folder: Path, table: Path) -> Rows:
-    """Return what RocksDB finds in a table that it has taken in."""
+    """Return the rows that RocksDB finds in an ingested table."""
     options = Options(raw_mode=True)
     options.create_if_missing(True)
     database = Rdict(str(folder), options)
@@ -49,7 +49,7 @@ def rows_in(folder: Path, table: Path) -> Rows:
 @given(
     prefixes=PREFIXES, values=st.lists(VALUES, min_size=1, max_size=90), step=st.integers(1, 900)
 )
-def test_rocksdb_finds_what_was_put(
+def test_rocksdb_finds_the_rows_put(
     tmp_path_factory: pytest.TempPathFactory, prefixes: list[bytes], values: list[bytes], step: int
 ) -> None:
     folder = tmp_path_factory.mktemp("table")
@@ -57,7 +57,7 @@ def test_rocksdb_finds_what_was_put(
     expected = [
         (prefix + eid, value) for prefix in prefixes for eid, value in zip(ids, values, strict=True)
     ]
-    assume(expected == sorted(dict(expected).items()))  # a prefix that begins another disturbs it
+    assume(expected == sorted(dict(expected).items()))  # false if one prefix starts another
     table = TableWriter(folder / "made.sst")
     for at, prefix in enumerate(prefixes):
         if at % 2:
@@ -69,8 +69,8 @@ def test_rocksdb_finds_what_was_put(
     assert rows_in(folder / "db", table.path) == expected
 
 
-def test_the_database_goes_on_with_it(tmp_path: Path) -> None:
-    """It is compacted with rows that come later, and found again when the database is reopened."""
+def test_the_database_compacts_and_keeps_the_table(tmp_path: Path) -> None:
+    """Compact it with later rows, and read it again after a restart."""
     table = TableWriter(tmp_path / "made.sst")
     table.put(b"p", ids_of(5000), [b"old %d" % n for n in range(5000)])
     table.finish()
@@ -102,13 +102,13 @@ def test_packed_rows_that_were_cut_are_refused(tmp_path: Path) -> None:
     table.abandon()
 
 
-def test_a_table_that_cannot_be_begun_is_told(tmp_path: Path) -> None:
+def test_a_table_that_cannot_be_created_raises(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="No such file"):
         TableWriter(tmp_path / "missing" / "made.sst")
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full")
-def test_a_full_disk_is_told_as_such(tmp_path: Path) -> None:
+def test_a_full_disk_raises_its_own_error(tmp_path: Path) -> None:
     place = tmp_path / "made.sst"
     place.symlink_to("/dev/full")  # RocksDB removes a file that it cannot complete: the link
     table = TableWriter(place)

@@ -1,4 +1,4 @@
-"""Stalls and tombstones: a store under load stays responsive, and says when it cannot go on."""
+"""Stalls and tombstones: a loaded store stays responsive, and raises when it cannot continue."""
 
 import os
 import statistics
@@ -38,7 +38,7 @@ def test_a_stalled_write_waits_without_holding_up_other_threads(database: Databa
     begins = threading.Event()
 
     def other() -> None:
-        """Let the write end after a hundred turns of this thread, which it must not hold up."""
+        """End the write after a hundred turns of this thread, which it must not delay."""
         nonlocal turns
         assert begins.wait(PATIENCE_S)
         while turns < 100:
@@ -72,7 +72,7 @@ def test_a_write_that_stalls_too_long_is_refused_and_not_written(directory: Path
     database.close()
 
 
-def test_a_stopped_write_waits_for_as_long_as_compaction_goes_on(
+def test_a_stopped_write_waits_as_long_as_compaction_makes_progress(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Compaction takes a multiple of the time after which a write is refused."""
@@ -100,7 +100,7 @@ def test_a_stopped_write_waits_for_as_long_as_compaction_goes_on(
 
 
 def uncompacted(options: StoreOptions) -> tuple[FamilySettings, ...]:
-    """Return the settings of the families, of which none is compacted."""
+    """Return the settings of the families, with compaction disabled."""
     disabled: Settings = {"set_disable_auto_compactions": (True,)}
     return tuple(
         FamilySettings(each.name, each.options | disabled) for each in family_settings(options)
@@ -108,7 +108,7 @@ def uncompacted(options: StoreOptions) -> tuple[FamilySettings, ...]:
 
 
 def behind(database: Database, tables: int) -> None:
-    """Have messages in so many more tables at level 0, which are not compacted."""
+    """Put messages into this many more tables at level 0, without compaction."""
     messages = database._families[Family.MESSAGES]
     messages.set_options({"disable_auto_compactions": "true"})
     for number in range(tables):
@@ -118,7 +118,7 @@ def behind(database: Database, tables: int) -> None:
 
 
 def pause_after(database: Database, size: int) -> float:
-    """Write so many bytes and return the pause that the writer is asked for."""
+    """Write this many bytes and return the pause of the writer."""
     database.pause_s = 0.0
     put(database, {b"one": os.urandom(size // 2), b"two": os.urandom(size // 2)})
     pause_s = database.pause_s
@@ -149,7 +149,7 @@ def test_writers_pause_before_all_write_buffers_are_full(directory: Path) -> Non
     full = int(WRITE_BUFFERS * DEFAULTS.write_buffer_bytes * MEMORY_FREE)
     while messages.property_int_value("rocksdb.cur-size-all-mem-tables") <= full:
         assert pause_after(database, MEGABYTE) == 0
-        # As if the flushes of full buffers took long.
+        # As if flushing full buffers took long.
         messages.set_options({"write_buffer_size": str(WRITE_BUFFERS * 16 * MEGABYTE)})
     assert pause_after(database, 4 * MEGABYTE) > 0
     database.flush()
@@ -189,7 +189,7 @@ def test_the_head_of_a_trimmed_stream_is_read_as_fast_as_that_of_a_new_one(
 
 
 def test_stuck_rows_are_found_fast_among_many_deleted_ones(directory: Path) -> None:
-    """Pending entries: a hundred thousand come and go, ten stay."""
+    """Pending entries: a hundred thousand are added and deleted, ten stay."""
     database = Database.open(directory, replace(DEFAULTS, tree_write_buffer_bytes=MEGABYTE))
     total, step, stuck = 100_000, 100, 10
     for begin in range(0, total, step):
@@ -208,7 +208,7 @@ def test_stuck_rows_are_found_fast_among_many_deleted_ones(directory: Path) -> N
     database.close()
 
 
-def test_many_range_deletes_do_not_pile_up_in_memory(database: Database) -> None:
+def test_many_range_deletes_do_not_accumulate_in_memory(database: Database) -> None:
     for number in range(RANGE_DELETES_IN_MEMTABLE):
         assert tables_written(database) == 0
         batch = Batch(database)

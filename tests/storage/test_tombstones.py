@@ -1,4 +1,4 @@
-"""Tombstones and slow compaction, as a program meets them: through streams, groups and a loop.
+"""Tombstones and slow compaction as a program sees them: through streams, groups and a loop.
 
 The short forms run a part of the load; ``KVSTREAM_LOAD=1000000`` runs all of it.
 """
@@ -23,17 +23,17 @@ from kvstream.types.options import MEGABYTE, StoreOptions
 from tests.patience import retried
 
 LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
-"""Entries that are trimmed away, or acknowledged."""
+"""Entries that are trimmed, or acknowledged."""
 STEP = 100
 LOOK_EVERY = max(1, LOAD // STEP // 200)
-"""Steps from one look at the store to the next."""
+"""Steps between two checks of the store."""
 DELAY_P99_S, WORST_S = 0.001, 0.05
 LOOP_GAP_S, STALLED_LOOP_GAP_S = 0.02, 0.05
 COMPACTION_BYTES_S = 4 * MEGABYTE
 
 
 def spent(call: Callable[[], object]) -> float:
-    """Return the seconds that this thread worked for a call, whatever else the machine does."""
+    """Return the seconds of processor time of a call."""
     began = time.thread_time()
     call()
     return time.thread_time() - began
@@ -41,7 +41,7 @@ def spent(call: Callable[[], object]) -> float:
 
 @contextmanager
 def loop(gaps: list[float]) -> Iterator[None]:
-    """Run a thread that ticks as an event loop does, and note how late each tick is."""
+    """Run a thread that ticks like an event loop, and record the delay of each tick."""
     done = threading.Event()
 
     def tick() -> None:
@@ -66,12 +66,12 @@ def p99(values: list[float]) -> float:
 
 
 def worst_but_few(times: list[float]) -> float:
-    """Return the time that one in five hundred exceeds: other processes make these."""
+    """Return the delay that one tick in five hundred exceeds: other processes cause these."""
     return statistics.quantiles(times, n=500)[-1]
 
 
 def busy_gap() -> float:
-    """Return how late a tick is beside a thread that only computes: turns are of 5 ms."""
+    """Return the delay of a tick beside a thread that only computes: turns are of 5 ms."""
     gaps: list[float] = []
     with loop(gaps):
         until = time.monotonic() + 1
@@ -82,11 +82,11 @@ def busy_gap() -> float:
 
 @pytest.fixture
 def places(tmp_path: Path) -> Iterator[Path]:
-    """Directories, a new one for each try."""
+    """Directories, a new one for each attempt."""
     return (tmp_path / f"store{number}" for number in count())
 
 
-def test_the_head_of_a_queue_that_is_trimmed_all_the_time_is_read_at_once(
+def test_the_head_of_a_constantly_trimmed_queue_is_read_at_once(
     places: Iterator[Path],
 ) -> None:
     retried(lambda: trim_all_the_time(next(places)))
@@ -112,7 +112,7 @@ def trim_all_the_time(place: Path) -> None:
         assert store.check() == []
 
 
-def test_stuck_entries_are_found_at_once_among_those_acknowledged(places: Iterator[Path]) -> None:
+def test_stuck_entries_are_found_at_once_among_acknowledged_ones(places: Iterator[Path]) -> None:
     retried(lambda: acknowledge_all_but_some(next(places)))
 
 
@@ -154,10 +154,10 @@ def acknowledge_all_but_some(place: Path) -> None:
         assert store.check() == []
 
 
-def test_a_slow_compaction_slows_writers_and_neither_refuses_nor_loses_anything(
+def test_a_slow_compaction_slows_writers_without_refusals_or_losses(
     places: Iterator[Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Tables are written and compacted at 4 MB/s; entries come faster than that."""
+    """Tables are written and compacted at 4 MB/s, and entries are added faster."""
 
     def throttled(*arguments: object, **named: object) -> Settings:
         settings = database_settings(*arguments, **named)  # type: ignore[arg-type]
@@ -185,7 +185,7 @@ def test_a_slow_compaction_slows_writers_and_neither_refuses_nor_loses_anything(
 
 
 def add_more_than_is_compacted(store: Store) -> list[StreamID]:
-    """Add for as long as a refusal would take to come, more than once; return what was added."""
+    """Add entries for longer than a refusal takes, more than once; return their number."""
     stream, database = store.stream("fast"), store.engine.database
     gaps: list[float] = []
     added, pauses = [], 0
@@ -211,10 +211,10 @@ def add_more_than_is_compacted(store: Store) -> list[StreamID]:
 
 
 @pytest.mark.parametrize("limit", [10, 100])
-def test_the_end_of_a_range_is_not_looked_for_among_deleted_rows(
+def test_the_end_of_a_range_is_found_without_reading_deleted_rows(
     directory: Path, limit: int
 ) -> None:
-    """RocksDB steps over each row of its write buffer that a range delete around both covers."""
+    """RocksDB skips each row of its write buffer that is covered by a range delete around both."""
     database = Database.open(directory, StoreOptions())
 
     def write(name: bytes, rows: int, deletes: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""RocksDB's own options by their names, and defaults by the size of the machine."""
+"""RocksDB's options by their own names, and defaults for the size of the machine."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ GIGABYTE = 1024 * MEGABYTE
 
 
 def in_force(directory: Path) -> dict[str, dict[str, str]]:
-    """Return the options that RocksDB has written beside its tables, by section."""
+    """Return the options that RocksDB wrote to its options file, by section."""
     found: dict[str, dict[str, str]] = {}
     file = max(directory.rglob("OPTIONS-*"))
     for line in file.read_text().splitlines():
@@ -28,7 +28,7 @@ def in_force(directory: Path) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_given_options_are_in_force(tmp_path: Path) -> None:
+def test_given_options_are_applied(tmp_path: Path) -> None:
     given = {
         "max_background_jobs": 5,
         "max_total_wal_size": "96M",
@@ -84,7 +84,7 @@ def test_the_block_cache_has_the_given_size(tmp_path: Path) -> None:
         ({1: 2}, "^rocksdb must map names of options to values"),
     ],
 )
-def test_a_wrong_option_is_named_before_anything_is_made(
+def test_a_wrong_option_is_refused_before_any_file_is_created(
     tmp_path: Path, given: Any, message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
@@ -92,7 +92,7 @@ def test_a_wrong_option_is_named_before_anything_is_made(
     assert not (tmp_path / "store").exists()
 
 
-def test_an_option_of_one_family_outdoes_that_of_all_in_any_order() -> None:
+def test_an_option_of_one_family_overrides_that_of_all_in_any_order() -> None:
     one, every = ("trees.min_blob_size", 5000), ("min_blob_size", 6000)
     for given in (dict([one, every]), dict([every, one])):
         families = Tuning(given).families
@@ -109,7 +109,7 @@ def test_an_option_of_one_family_outdoes_that_of_all_in_any_order() -> None:
         (512 * GIGABYTE, 32, 96, 192),
     ],
 )
-def test_buffers_are_sized_by_the_memory(
+def test_buffers_depend_on_the_memory(
     monkeypatch: pytest.MonkeyPatch, memory: int, buffer: int, log: int, reserve: int
 ) -> None:
     monkeypatch.setattr(options, "machine_memory", lambda: memory)
@@ -120,7 +120,7 @@ def test_buffers_are_sized_by_the_memory(
     assert 64 * MEGABYTE <= chosen.block_cache_bytes <= memory / 4
 
 
-def test_a_container_has_the_memory_of_its_limit(
+def test_the_memory_of_a_container_is_its_limit(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     limit = tmp_path / "memory.max"
