@@ -1,4 +1,4 @@
-"""A straightforward encoder of listpacks: it really makes the bytes."""
+"""A simple encoder of listpacks, which makes the bytes."""
 
 INT64 = range(-(1 << 63), 1 << 63)
 
@@ -12,7 +12,7 @@ def backlen(length: int) -> bytes:
 
 
 def encode_integer(number: int) -> bytes:
-    """Encode an integer in the smallest of the six ways."""
+    """Encode an integer in the shortest of the six forms."""
     if 0 <= number < 1 << 7:
         body = bytes([number])
     elif -(1 << 12) <= number < 1 << 12:
@@ -41,7 +41,7 @@ def encode_string(data: bytes) -> bytes:
 
 
 def encode(data: bytes) -> bytes:
-    """Encode an element: as an integer where its text is that integer's own."""
+    """Encode an element: as an integer if its text is the canonical form of one."""
     try:
         number = int(data) if len(data) <= 20 else None
     except ValueError:

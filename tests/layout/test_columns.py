@@ -1,4 +1,4 @@
-"""Pages of entries by column: what both twins make of rows and replies, and of damage."""
+"""Pages of entries by column: what both twins make of rows, replies and damage."""
 
 from itertools import pairwise
 from typing import Any
@@ -33,7 +33,7 @@ def reply_of(page: list[tuple[StreamID, list[tuple[bytes, bytes]]]]) -> list[Any
 
 
 def read_back(found: columns.Columns) -> list[tuple[StreamID, list[tuple[bytes, bytes]]]]:
-    """Take buffers apart again, by the grammar at the head of the module."""
+    """Parse the buffers, by the grammar at the head of the module."""
 
     def numbers(buffer: bytes) -> list[int]:
         return list(memoryview(buffer).cast("i"))
@@ -55,7 +55,7 @@ def read_back(found: columns.Columns) -> list[tuple[StreamID, list[tuple[bytes, 
 
 
 @given(entries)
-def test_rows_come_back_from_their_buffers(
+def test_rows_are_restored_from_their_buffers(
     page: list[tuple[StreamID, list[tuple[bytes, bytes]]]],
 ) -> None:
     found = columns.of_rows(rows_of(page), len(PREFIX))
@@ -75,7 +75,7 @@ def test_replies_give_the_same_buffers_as_rows(
     assert found == columns.of_rows(rows_of(page), len(PREFIX))
 
 
-def test_a_page_tells_its_length_its_last_id_and_its_bytes() -> None:
+def test_a_page_has_its_length_its_last_id_and_its_bytes() -> None:
     page = [(StreamID(1, 0), [(b"ab", b"c")]), (StreamID(2, 7), [(b"ab", b"def"), (b"", b"")])]
     found = columns.of_rows(rows_of(page), len(PREFIX))
     assert len(found) == len(found.ids) // 16 == 2
@@ -96,7 +96,7 @@ def test_a_page_tells_its_length_its_last_id_and_its_bytes() -> None:
     ],
     ids=["key", "empty", "cut", "longer", "no fields", "format", "a number"],
 )
-def test_a_damaged_row_is_told_and_never_left_out(row: tuple[bytes, bytes]) -> None:
+def test_a_damaged_row_raises_and_is_never_skipped(row: tuple[bytes, bytes]) -> None:
     sound = rows_of([(StreamID(1, 0), [(b"a", b"b")])])
     with pytest.raises(Corruption):
         columns.of_rows([*sound, row], len(PREFIX))

@@ -1,4 +1,4 @@
-"""Cron expressions: their times in a zone, on days when clocks are changed, and their errors."""
+"""Cron expressions: their times in a zone, on days of clock changes, and their errors."""
 
 from datetime import UTC, datetime
 from itertools import islice
@@ -30,7 +30,7 @@ def times(expression: str, start: int, count: int, zone: str = BERLIN) -> list[s
 
 
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 30 2 * * *"])
-def test_a_time_in_the_gap_of_spring_comes_right_after_it_and_once(expression: str) -> None:
+def test_a_time_in_the_gap_of_spring_occurs_once_right_after_it(expression: str) -> None:
     assert times(expression, ms(2026, 3, 28, 12), 3) == [
         "2026-03-29T03:00:00+02:00",
         "2026-03-30T02:30:00+02:00",
@@ -39,7 +39,7 @@ def test_a_time_in_the_gap_of_spring_comes_right_after_it_and_once(expression: s
 
 
 @pytest.mark.parametrize("expression", ["30 2 * * *", "0 30 2 * * *"])
-def test_a_time_that_occurs_twice_in_autumn_comes_once(expression: str) -> None:
+def test_a_repeated_time_in_autumn_occurs_once(expression: str) -> None:
     expected = ["2026-10-25T02:30:00+02:00", "2026-10-26T02:30:00+01:00"]
     assert times(expression, ms(2026, 10, 24, 12), 2) == expected
     assert times(expression, ms(*AUTUMN, 2, 15, fold=1), 1) == expected[1:]
@@ -119,7 +119,7 @@ def test_an_expression_without_times_has_none() -> None:
         ("* " * 300, "at most 256 characters"),
     ],
 )
-def test_an_error_says_what_is_wrong(expression: str, error: str) -> None:
+def test_an_error_names_the_problem(expression: str, error: str) -> None:
     with pytest.raises(InvalidArgument, match=error):
         cron.parse(expression)
 
@@ -130,7 +130,9 @@ def test_an_unknown_zone_is_named(zone: str) -> None:
         cron.parse("@daily", zone)
 
 
-def test_a_system_without_zones_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_error_of_a_system_without_zones_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     import zoneinfo
 
     monkeypatch.setattr(zoneinfo, "available_timezones", set)

@@ -1,4 +1,4 @@
-"""Values of message rows that no kvstream wrote: each is told as Corruption, and soon."""
+"""Values of message rows that kvstream never wrote: each raises Corruption, and quickly."""
 
 import time
 from collections.abc import Callable
@@ -56,7 +56,7 @@ bombs = pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS.keys())
 
 
 @bombs
-def test_a_bomb_is_told_as_corruption_within_a_second_of_work(bomb: bytes) -> None:
+def test_a_bomb_raises_corruption_within_a_second_of_work(bomb: bytes) -> None:
     before = time.thread_time()
     with pytest.raises(Corruption, match=r"^a message's value "):
         decode_fields(bomb)
@@ -64,7 +64,7 @@ def test_a_bomb_is_told_as_corruption_within_a_second_of_work(bomb: bytes) -> No
 
 
 @bombs
-def test_a_bomb_among_sound_rows_is_told_as_corruption(bomb: bytes) -> None:
+def test_a_bomb_among_sound_rows_raises_corruption(bomb: bytes) -> None:
     with pytest.raises(Corruption, match=r"^a message's value "):
         decode_page([SOUND, bomb, SOUND])
 
@@ -82,7 +82,7 @@ ODD = {
 
 
 @pytest.mark.parametrize("odd", ODD.values(), ids=ODD.keys())
-def test_what_msgpack_takes_but_nothing_writes_is_told_where_values_are_looked_at(
+def test_msgpack_values_that_kvstream_never_writes_raise_when_decoded(
     odd: bytes,
 ) -> None:
     for decode in (lambda: decode_fields(odd), lambda: decode_checked([SOUND, odd, SOUND])):
@@ -91,7 +91,7 @@ def test_what_msgpack_takes_but_nothing_writes_is_told_where_values_are_looked_a
 
 
 @given(st.binary(max_size=40) | st.binary(max_size=40).map(b"\x01".__add__))
-def test_any_bytes_are_fields_or_corruption(value: bytes) -> None:
+def test_any_bytes_decode_to_fields_or_raise_corruption(value: bytes) -> None:
     try:
         fields = decode_fields(value)
     except Corruption:
@@ -111,7 +111,7 @@ def test_a_stored_bomb_stops_every_read_of_its_entry_and_of_no_other(
     ids = [stream.add({"n": n}) for n in range(3)]
     stream.create_group("g", start="0").consumer("c").read()
     overwrite(store, ids[1], BOMBS[bomb])
-    stream = reopen(store).stream("s")  # memory had the last entries
+    stream = reopen(store).stream("s")  # the memory cached the last entries
     group = stream.group("g")
     for read in (
         stream.range,
@@ -132,7 +132,7 @@ def test_a_stored_bomb_stops_every_read_of_its_entry_and_of_no_other(
     assert stream.range() == []
 
 
-def test_a_stored_number_for_a_value_is_refused_where_pending_entries_are_read(
+def test_a_stored_number_for_a_value_raises_when_pending_entries_are_read(
     store: Store,
 ) -> None:
     stream = store.stream("s")
@@ -152,7 +152,7 @@ def test_a_stored_number_for_a_value_is_refused_where_pending_entries_are_read(
 
 
 def overwrite(store: Store, eid: StreamID, value: bytes) -> None:
-    """Put ``value`` where the message of ``eid`` is, behind the store's back."""
+    """Replace the message of ``eid`` with ``value``, without the store's knowledge."""
     database = store.engine.database
     batch = Batch(database)
     for key, _ in database.page(Family.MESSAGES, b"", b"\xff", 10):

@@ -1,4 +1,4 @@
-"""Stream IDs: what is one, what is not, and how they are ordered, packed and counted on."""
+"""Stream IDs: valid and invalid ones, and how they are ordered, packed and incremented."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 
@@ -51,14 +51,14 @@ NO_IDS: list[object] = [
         (datetime(1970, 1, 1, 1, 0, 1, tzinfo=timezone(timedelta(hours=1))), (1000, 0)),
     ],
 )
-def test_an_id_is_told_in_several_ways(value: IDLike, expected: tuple[int, int]) -> None:
+def test_an_id_is_parsed_from_several_forms(value: IDLike, expected: tuple[int, int]) -> None:
     parsed = StreamID.parse(value)
     assert parsed == StreamID(*expected)
     assert type(parsed) is StreamID
 
 
 @pytest.mark.parametrize("value", NO_IDS)
-def test_what_is_no_id_is_refused_as_such(value: IDLike) -> None:
+def test_an_invalid_id_is_refused(value: IDLike) -> None:
     with pytest.raises(InvalidID) as caught:
         StreamID.parse(value)
     redis = "Invalid stream ID specified as stream command argument"
@@ -67,12 +67,12 @@ def test_what_is_no_id_is_refused_as_such(value: IDLike) -> None:
 
 
 @pytest.mark.parametrize("value", ["5", b"5", 5])
-def test_a_missing_sequence_is_what_the_caller_says(value: IDLike) -> None:
+def test_a_missing_sequence_is_chosen_by_the_caller(value: IDLike) -> None:
     assert StreamID.parse(value, U64_MAX) == StreamID(5, U64_MAX)
 
 
 @pytest.mark.parametrize("ms", [1, 999, 1001, 1_700_000_000_123, 1_753_900_000_057])
-def test_a_datetime_is_its_very_millisecond(ms: int) -> None:
+def test_a_datetime_becomes_its_exact_millisecond(ms: int) -> None:
     moment = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=ms)
     assert StreamID.parse(moment) == StreamID(ms, 0)
     assert StreamID.parse(moment + timedelta(microseconds=999)) == StreamID(ms, 0)
@@ -90,7 +90,7 @@ def test_a_datetime_before_1970_is_no_id() -> None:
 
 
 @given(IDS)
-def test_text_and_bytes_of_an_id_are_read_back(eid: StreamID) -> None:
+def test_text_and_bytes_of_an_id_are_parsed_back(eid: StreamID) -> None:
     assert StreamID.parse(str(eid)) == eid
     assert StreamID.parse(bytes(eid)) == eid
     assert StreamID.unpack(eid.packed) == eid
@@ -120,7 +120,7 @@ def test_next_and_previous_carry_into_the_milliseconds() -> None:
     assert StreamID(0, 1).previous() == MIN_ID
 
 
-def test_nothing_lies_above_the_greatest_id_or_below_the_least() -> None:
+def test_there_is_no_id_above_the_greatest_or_below_the_least() -> None:
     with pytest.raises(IDsExhausted):
         MAX_ID.next()
     with pytest.raises(InvalidID):
@@ -184,7 +184,7 @@ def test_nothing_can_be_excluded_at_either_end_of_all_ids() -> None:
         ((7, 8), StreamID(7, 8)),
     ],
 )
-def test_an_id_to_add_is_whole_or_left_to_the_store(value: IDLike, expected: AddID) -> None:
+def test_an_id_to_add_is_complete_or_left_to_the_store(value: IDLike, expected: AddID) -> None:
     assert parse_add_id(value) == expected
     assert type(parse_add_id(value)) is type(expected)
 

@@ -1,4 +1,4 @@
-"""The keys of every kind of row: their exact bytes, their order, and that none opens another."""
+"""The keys of every kind of row: their exact bytes, their order, and disjoint prefixes."""
 
 import pytest
 from hypothesis import assume, given
@@ -35,19 +35,19 @@ def prefix_of(stream: tuple[int, bytes, int]) -> bytes:
         (keys.tree_prefix(258) + b"group", "0000000000000102 67726f7570"),
     ],
 )
-def test_a_row_has_these_very_bytes(row: bytes, expected: str) -> None:
+def test_a_row_has_exactly_these_bytes(row: bytes, expected: str) -> None:
     assert row == bytes.fromhex(expected)
 
 
 @given(DATABASES, KEYS)
-def test_a_name_gives_its_database_and_key_back(db: int, key: bytes) -> None:
+def test_a_name_is_split_into_its_database_and_key(db: int, key: bytes) -> None:
     name = keys.qualified(db, key)
     assert keys.database_of(name) == db
     assert keys.key_of(name) == key
 
 
 @given(STREAMS, STREAMS)
-def test_no_stream_s_prefix_opens_another_s(
+def test_no_prefix_of_a_stream_starts_another(
     one: tuple[int, bytes, int], two: tuple[int, bytes, int]
 ) -> None:
     assume(one != two)
@@ -86,7 +86,7 @@ def test_the_rows_of_expiry_sort_by_time(one: int, two: int, key: bytes, other: 
     assert (rows[0] < rows[1]) == (one < two)
 
 
-def test_no_kind_of_metadata_row_opens_another_kind() -> None:
+def test_no_kind_of_metadata_row_is_a_prefix_of_another() -> None:
     tags = [
         keys.ALLOCATOR_KEY, keys.KEY_COUNT_TAG, keys.SCAN_TAG, keys.STREAM_TAG, keys.EXPIRY_TAG
     ]  # fmt: skip
@@ -94,9 +94,7 @@ def test_no_kind_of_metadata_row_opens_another_kind() -> None:
 
 
 @given(st.binary(max_size=6), st.binary(max_size=6))
-def test_the_successor_lies_above_all_that_a_prefix_opens_and_above_nothing_else(
-    prefix: bytes, other: bytes
-) -> None:
+def test_the_successor_of_a_prefix_is_the_bound_of_its_keys(prefix: bytes, other: bytes) -> None:
     assume(prefix.strip(b"\xff"))
     upper = keys.successor(prefix)
     assert prefix + other < upper

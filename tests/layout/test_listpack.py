@@ -1,4 +1,4 @@
-"""The sizes of listpacks, held against an encoder that really makes the bytes."""
+"""The computed sizes of listpacks, compared with an encoder that makes the bytes."""
 
 import pytest
 from hypothesis import example, given
@@ -31,21 +31,21 @@ BORDERS = [
 ]
 LENGTHS = [
     *(0, 1, 62, 63, 64, 65),
-    *(124, 125, 126, 127, 128),  # 2 of encoding: the backlen grows where the body passes 127
+    *(124, 125, 126, 127, 128),  # 2 of encoding: the backlen grows when the body exceeds 127
     *(4094, 4095, 4096, 4097),
-    *(16377, 16378, 16379),  # 5 of encoding: and where the body reaches 16383
+    *(16377, 16378, 16379),  # 5 of encoding: and when the body reaches 16383
     *(2097145, 2097146, 2097147),
 ]
 
 
 @pytest.mark.parametrize("number", [0, 1, -1, *BORDERS])
-def test_an_integer_takes_the_bytes_of_its_width(number: int) -> None:
+def test_an_integer_has_the_size_of_its_width(number: int) -> None:
     assert integer_size(number) == len(encode_integer(number))
     assert element_size(b"%d" % number) == len(encode_integer(number))
 
 
 @given(st.integers(-(1 << 63), (1 << 63) - 1))
-def test_any_integer_of_64_bits_takes_the_bytes_of_its_width(number: int) -> None:
+def test_any_integer_of_64_bits_has_the_size_of_its_width(number: int) -> None:
     assert integer_size(number) == len(encode_integer(number))
 
 
@@ -55,13 +55,13 @@ def test_a_difference_of_ids_wraps_into_64_bits(difference: int) -> None:
 
 
 @pytest.mark.parametrize("length", LENGTHS)
-def test_a_string_takes_its_length_its_encoding_and_the_way_back(length: int) -> None:
+def test_a_string_has_the_size_of_its_bytes_its_header_and_its_backlen(length: int) -> None:
     assert string_size(length) == len(encode_string(b"x" * length))
     assert element_size(b"x" * length) == len(encode_string(b"x" * length))
 
 
 @pytest.mark.parametrize(("length", "size"), [(268435449, 4), (268435450, 5)])
-def test_the_way_back_of_a_huge_string_takes_this_many_bytes(length: int, size: int) -> None:
+def test_the_backlen_of_a_huge_string_has_this_many_bytes(length: int, size: int) -> None:
     assert string_size(length) == 5 + length + size
 
 
@@ -88,7 +88,7 @@ TEXTS = (
 @given(st.lists(TEXTS, max_size=8))
 @example([b"1" * 64])
 @example([b"-" + b"1" * 63, b"x"])
-def test_many_elements_take_the_sum_of_each(values: list[bytes]) -> None:
+def test_the_size_of_many_elements_is_their_sum(values: list[bytes]) -> None:
     expected = sum(len(encode(value)) for value in values)
     assert elements_size(values) == (expected, sum(map(len, values)))
 
@@ -97,7 +97,7 @@ DELTAS = st.integers(0, (1 << 64) - 1) | st.integers(-5, 5)
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=20), DELTAS, DELTAS)
-def test_an_entry_with_the_node_s_fields_takes_its_elements(
+def test_an_entry_with_the_node_s_fields_has_the_size_of_its_elements(
     values: list[bytes], ms: int, seq: int
 ) -> None:
     count = len(values)
@@ -108,7 +108,7 @@ def test_an_entry_with_the_node_s_fields_takes_its_elements(
 
 
 @given(st.lists(st.tuples(TEXTS, TEXTS), min_size=1, max_size=70), DELTAS, DELTAS)
-def test_an_entry_with_fields_of_its_own_takes_its_elements(
+def test_an_entry_with_fields_of_its_own_has_the_size_of_its_elements(
     pairs: list[tuple[bytes, bytes]], ms: int, seq: int
 ) -> None:
     count, flat = len(pairs), [part for pair in pairs for part in pair]
@@ -120,7 +120,7 @@ def test_an_entry_with_fields_of_its_own_takes_its_elements(
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=20), st.integers(0, 9000), st.integers(0, 9000))
-def test_an_empty_node_takes_its_frame_its_counters_and_its_names(
+def test_an_empty_node_has_the_size_of_its_frame_its_counters_and_its_names(
     names: list[bytes], live: int, dead: int
 ) -> None:
     counters = [encode_integer(live), encode_integer(dead)]

@@ -1,4 +1,4 @@
-"""The compiled twins do what the Python functions do, or leave it to them."""
+"""The compiled twins do the same as the Python functions, or leave the work to them."""
 
 import gc
 import os
@@ -53,7 +53,7 @@ IDS = st.tuples(st.integers(0, U64_MAX), st.integers(0, U64_MAX))
 @example({f"f\xe4lt {n}": f"{n}" for n in range(65)})
 @example({f"field {n}": "v" for n in range(70_000)})
 @example({"surrogate": "\ud800"})
-def test_text_is_packed_alike(fields: dict[str, str]) -> None:
+def test_both_twins_pack_text_alike(fields: dict[str, str]) -> None:
     packed = twins.pack_fields(fields, LIMIT)
     if packed is not None:
         assert packed == values.pack_text(fields, LIMIT)
@@ -65,7 +65,7 @@ def test_text_is_packed_alike(fields: dict[str, str]) -> None:
 @given(FLAT)
 @example([b"f%d" % n for n in range(2 * 40)])
 @example([b"same", b"1", b"same", b"2"])
-def test_bytes_are_packed_alike(flat: list[bytes]) -> None:
+def test_both_twins_pack_bytes_alike(flat: list[bytes]) -> None:
     packed = twins.pack_flat(flat, LIMIT)
     if packed is not None:
         assert packed == values.pack_any(flat)
@@ -86,12 +86,12 @@ def test_bytes_are_packed_alike(flat: list[bytes]) -> None:
         {"f": True},
     ],
 )
-def test_what_is_not_plain_is_left_to_python(fields: dict[Any, Any]) -> None:
+def test_other_types_are_left_to_python(fields: dict[Any, Any]) -> None:
     assert twins.pack_fields(fields, LIMIT) is None
 
 
 @pytest.mark.parametrize("count", [33, 65_535, 65_536, 70_000])
-def test_very_many_fields_are_alike(count: int) -> None:
+def test_both_twins_pack_very_many_fields_alike(count: int) -> None:
     flat = [part for number in range(count) for part in (b"n%d" % number, b"v")]
     value, names = values.pack_any(flat)[0], tuple(flat[::2])
     assert twins.pack_flat(flat, LIMIT) == (value, names)
@@ -121,7 +121,7 @@ def test_a_row_above_the_limit_is_left_to_python() -> None:
 
 
 @given(st.lists(FLAT, max_size=6))
-def test_a_page_is_decoded_alike(flats: list[list[bytes]]) -> None:
+def test_both_twins_decode_a_page_alike(flats: list[list[bytes]]) -> None:
     page = [values.pack_any(flat)[0] for flat in flats]
     found = twins.decode_page(page)
     if found is not None:
@@ -168,7 +168,7 @@ PAGES: dict[str, Callable[[], object]] = {
 
 @pytest.mark.parametrize("work", PAGES.values(), ids=PAGES)
 @pytest.mark.parametrize("on", [True, False])
-def test_the_collector_is_left_as_it_was(work: Callable[[], object], on: bool) -> None:
+def test_the_state_of_the_collector_is_restored(work: Callable[[], object], on: bool) -> None:
     was = gc.isenabled()
     (gc.enable if on else gc.disable)()
     try:
@@ -192,7 +192,7 @@ def test_a_page_is_made_without_a_collection_in_between() -> None:
     gc.set_threshold(10, *others)
     try:
         made: Any = twins.decode_rows(page, 0, Entry, StreamID), twins.pack_many(fields, LIMIT)
-        # What begins and ends between the two counts twice, and one may have begun before.
+        # Objects created and freed between the counts count twice, and one may exist before.
         assert begun.count(threading.get_ident()) <= 6
     finally:
         gc.set_threshold(threshold, *others)
@@ -202,7 +202,7 @@ def test_a_page_is_made_without_a_collection_in_between() -> None:
 
 
 def test_ids_of_a_page_have_the_hash_of_equal_ids() -> None:
-    """From Python 3.14 on a tuple keeps its hash, which newly allocated memory does not hold."""
+    """From Python 3.14 on a tuple caches its hash, which new memory does not contain."""
     decoded: Any = twins.decode_rows(_page(3), 0, Entry, StreamID)
     assert {entry.id for entry in decoded} == {
         StreamID(entry.id.ms, entry.id.seq) for entry in decoded
@@ -210,12 +210,12 @@ def test_ids_of_a_page_have_the_hash_of_equal_ids() -> None:
     assert [hash(entry.id) for entry in decoded] == [hash(tuple(entry.id)) for entry in decoded]
 
 
-def test_entries_of_a_page_are_collected_where_they_are_a_cycle() -> None:
+def test_entries_of_a_page_are_collected_if_they_form_a_cycle() -> None:
     decoded: Any = twins.decode_rows(_page(1), 0, Entry, StreamID)
     (entry,) = decoded
     assert gc.is_tracked(entry)
-    assert not gc.is_tracked(entry.id)  # two numbers: no cycle goes through it
-    # Python 3.14 tracks every dict from its making; older ones track none of plain bytes.
+    assert not gc.is_tracked(entry.id)  # two numbers: it cannot be part of a cycle
+    # Python 3.14 tracks every dict from its creation; older ones track none of plain bytes.
     assert gc.is_tracked(entry.fields) is (sys.version_info >= (3, 14))
     entry.fields[b"itself"] = entry
     assert gc.is_tracked(entry.fields)
@@ -253,7 +253,9 @@ ROWS = st.lists(
 @given(
     ROWS, st.integers(0, 3), st.tuples(st.integers(0, 300), st.integers(0, 20), st.integers(0, 900))
 )
-def test_a_node_is_filled_alike(rows: list[Any], start: int, bounds: tuple[int, int, int]) -> None:
+def test_both_twins_fill_a_node_alike(
+    rows: list[Any], start: int, bounds: tuple[int, int, int]
+) -> None:
     ids = [StreamID(*eid) for eid, _, _ in rows]
     entries = [(value, (name,)) for _, value, name in rows]
     where = (ids, entries, start, max(start, len(ids) - 1), ("a",), StreamID(100, 50))
@@ -284,7 +286,7 @@ def test_damage_is_left_to_python(parts: list[bytes], data: st.DataObject) -> No
 
 @pytest.mark.parametrize("content", [{b"f": 1}, {b"f": None}, {b"f": b"v"}, [b"a"], 5, {}, []])
 @pytest.mark.parametrize("mark", [b"\x00", b"\x01", b"\x02", b"\x03", b""])
-def test_only_whole_entries_of_strings_are_taken(content: object, mark: bytes) -> None:
+def test_only_complete_entries_of_strings_are_accepted(content: object, mark: bytes) -> None:
     value = mark + msgpack.packb(content, use_bin_type=False)
     taken = mark == values.UNIQUE and content == {b"f": b"v"}
     assert (twins.decode_page([value]) is not None) is taken
@@ -305,7 +307,7 @@ WORDS = (
 @given(st.lists(WORDS, max_size=5))
 @example([b"9" * 19, b"0-" + b"9" * 19])
 @example([b"9" * 20])
-def test_ids_are_read_alike_or_left_to_python(words: list[bytes]) -> None:
+def test_both_twins_parse_ids_alike(words: list[bytes]) -> None:
     ids = twins.parse_ids(words, StreamID)
     assert twins.pack_ids(words) == (None if ids is None else [eid.packed for eid in ids])
     if ids is not None:
@@ -316,7 +318,7 @@ def test_ids_are_read_alike_or_left_to_python(words: list[bytes]) -> None:
 
 
 @given(st.integers(0, U64_MAX), st.integers(0, U64_MAX - 9), st.integers(0, 9))
-def test_ids_in_a_row_are_made_alike(ms: int, seq: int, count: int) -> None:
+def test_both_twins_make_consecutive_ids_alike(ms: int, seq: int, count: int) -> None:
     made = rows.ids_from(StreamID(ms, seq), count)
     assert made == rows.ids_in_python(StreamID(ms, seq), count)
     assert all(type(eid) is StreamID for eid in made)
@@ -332,7 +334,7 @@ def test_ids_of_rows_are_those_of_the_entries(found: list[tuple[StreamID, list[b
 @pytest.mark.parametrize(
     "value", [b"", b"\x01", b"\x01\x81\xa1a", b"\x01\x81\xa1a\xa1b\xa1", b"\x07"]
 )
-def test_ids_of_damaged_rows_are_not_told(value: bytes) -> None:
+def test_damaged_rows_have_no_ids(value: bytes) -> None:
     sound = values.encode_flat([b"f", b"v"])[0]
     page = [(bytes(16), sound), (bytes(16), value)]
     assert twins.packed_ids(page, 0) is None

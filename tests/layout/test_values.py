@@ -1,4 +1,4 @@
-"""The value of a message row: which bytes it has, what goes in, and what comes out again."""
+"""The value of a message row: its exact bytes, the accepted fields, and the decoded ones."""
 
 import re
 from collections import OrderedDict
@@ -65,12 +65,12 @@ def pairs_of(value: bytes) -> list[tuple[bytes, bytes]]:
         ({"a": "x" * 32}, "01 81 a161 da0020" + "78" * 32),
     ],
 )
-def test_an_entry_is_stored_as_these_very_bytes(fields: FieldsLike, row: str) -> None:
+def test_an_entry_is_stored_as_exactly_these_bytes(fields: FieldsLike, row: str) -> None:
     assert encode_fields(fields)[0] == bytes.fromhex(row)
 
 
 @given(PAIRS)
-def test_values_come_back_as_bytes_in_order(
+def test_values_are_returned_as_bytes_in_order(
     pairs: list[tuple[FieldPart, FieldPart]],
 ) -> None:
     value, names = encode_fields(pairs)
@@ -81,7 +81,7 @@ def test_values_come_back_as_bytes_in_order(
 
 
 @given(st.dictionaries(TEXT, TEXT, min_size=1), st.dictionaries(BINARY, BINARY, min_size=1))
-def test_a_mapping_of_text_and_one_of_bytes_come_out_alike(
+def test_mappings_of_text_and_of_bytes_are_encoded_alike(
     text: dict[str, str], binary: dict[bytes, bytes]
 ) -> None:
     encoded = {field.encode(): value.encode() for field, value in text.items()}
@@ -104,7 +104,7 @@ def test_a_mapping_of_text_and_one_of_bytes_come_out_alike(
     ],
     ids=lambda fields: type(fields).__name__,
 )
-def test_any_mapping_and_any_pairs_are_taken(fields: FieldsLike) -> None:
+def test_any_mapping_and_any_pairs_are_accepted(fields: FieldsLike) -> None:
     assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"1"), (b"b", b"2")]
 
 
@@ -142,32 +142,34 @@ def test_another_type_is_refused_by_its_name(part: object, as_field: bool) -> No
 
 
 @pytest.mark.parametrize("fields", [{}, [], (), iter([])])
-def test_an_entry_without_fields_is_refused_in_the_library_s_words(fields: FieldsLike) -> None:
+def test_an_entry_without_fields_is_refused_with_the_message_of_the_library(
+    fields: FieldsLike,
+) -> None:
     with pytest.raises(InvalidArgument, match=r"^an entry needs .*: fields must not be empty$"):
         encode_fields(fields)
 
 
 @pytest.mark.parametrize("flat", [[], [b"a", b"1", b"b"]], ids=repr)
-def test_a_flat_list_with_no_or_an_odd_part_is_refused_in_redis_s_words(flat: list[bytes]) -> None:
+def test_an_empty_or_odd_flat_list_is_refused_with_the_message_of_redis(flat: list[bytes]) -> None:
     with pytest.raises(InvalidArgument, match=r"^wrong number of arguments for 'xadd' command$"):
         encode_flat(flat)
 
 
 @pytest.mark.parametrize("fields", [5, None, "ab", b"ab", [1, 2], [("a",)], [("a", "b", "c")]])
-def test_what_is_neither_a_mapping_nor_pairs_is_refused(fields: object) -> None:
+def test_fields_that_are_neither_a_mapping_nor_pairs_are_refused(fields: object) -> None:
     with pytest.raises(InvalidArgument, match=r"^fields are a mapping or \(field, value\) pairs, "):
         flat_bytes(fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("fields", [{"a": "\ud800"}, {"\ud800": "a"}, [("a", "\ud800")]])
-def test_text_that_is_no_unicode_is_refused_and_leaves_nothing_behind(fields: FieldsLike) -> None:
+def test_invalid_unicode_is_refused_without_side_effects(fields: FieldsLike) -> None:
     with pytest.raises(InvalidArgument, match="not valid Unicode"):
         encode_fields(fields)
     assert encode_fields({"a": "1"})[0] == bytes.fromhex("01 81 a161 a131")
 
 
 @pytest.mark.parametrize("fields", [{"a": "x" * 60}, {b"a": b"x" * 60}, [("a", "x" * 60)]])
-def test_an_entry_that_is_too_large_is_refused_in_redis_s_words(
+def test_a_too_large_entry_is_refused_with_the_message_of_redis(
     fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
@@ -176,7 +178,7 @@ def test_an_entry_that_is_too_large_is_refused_in_redis_s_words(
 
 
 @pytest.mark.parametrize("fields", [{"a": "x" * 59}, {b"a": b"x" * 59}, [("a", "x" * 59)]])
-def test_an_entry_just_as_large_as_may_be_is_taken(
+def test_an_entry_of_the_greatest_size_is_accepted(
     fields: Mapping[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(values, "ENTRY_BYTES_MAX", 60)
@@ -231,7 +233,7 @@ def test_a_page_is_decoded_as_its_rows_are(
 
 
 @given(PAIRS)
-def test_a_row_is_a_mark_and_plain_msgpack(pairs: list[tuple[FieldPart, FieldPart]]) -> None:
+def test_a_row_is_a_tag_and_plain_msgpack(pairs: list[tuple[FieldPart, FieldPart]]) -> None:
     row = encode_fields(pairs)[0]
     content = msgpack.unpackb(row[1:], raw=True)
     if row[:1] == b"\x01":
