@@ -1,1 +1,1 @@
-"""Processes that are killed, and power that is cut: what was acknowledged is there afterwards."""
+"""Kill processes and cut the power: acknowledged writes must survive."""

@@ -1,4 +1,4 @@
-"""The queue's worker, whose group is indexed from five runs on and so changes form all the time."""
+"""The queue's worker with a group that is indexed from five runs on, and so changes form often."""
 
 import sys
 

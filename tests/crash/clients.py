@@ -1,8 +1,8 @@
-"""Clients of a server that will be killed, each with what it was told: the oracle.
+"""Clients of a server that will be killed; the replies that they record are the oracle.
 
 A client works, one unit after the other, until its connection ends. After the restart ``settle``
-holds the store against what the client knows: all that was acknowledged is there, and of what was
-under way, all or nothing. What is then there is what the client goes on from.
+compares the store with these records: all acknowledged units must exist, and a unit under way must
+exist completely or not at all. The client continues from the state that it finds.
 """
 
 import random
@@ -21,11 +21,11 @@ ALL = 1 << 20
 
 Entries = list[tuple[bytes, dict[bytes, bytes]]]
 Redis: TypeAlias = Any
-"""A client of redis-py, whose types allow for every form that a reply may have."""
+"""A client of redis-py, whose types allow for every form of a reply."""
 
 
 def connected(port: int) -> Redis:
-    """Return a client that sends nothing twice by itself."""
+    """Return a client that never repeats a request."""
     return redis.Redis(port=port, retry=Retry(NoBackoff(), 0), socket_timeout=PATIENCE_S)
 
 
@@ -34,7 +34,7 @@ def info_of(client: Redis, key: str) -> Any:
 
 
 class Client:
-    """One client; its ``work`` raises redis.ConnectionError when the server has died."""
+    """A client; its ``work`` raises redis.ConnectionError when the server has died."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(f"{seed} {self}")
@@ -43,42 +43,42 @@ class Client:
         return type(self).__name__
 
     def prepare(self, client: Redis) -> None:
-        """Make what it needs; before its first unit of work."""
+        """Create what the client needs, before its first unit of work."""
 
     def work(self, client: Redis) -> None:
-        """Do one unit of work, and note what was told of it."""
+        """Do one unit of work, and record its replies."""
         raise NotImplementedError
 
     def settle(self, client: Redis) -> None:
-        """See that the store has what it must have, and go on from what is there."""
+        """Check that the store has the acknowledged state, and continue from what it has."""
 
 
 class Numbering(Client):
-    """Adds entries that are numbered from 1 on."""
+    """Adds entries, numbered from 1 on."""
 
     key = ""
     kept = ALL
-    """Entries that its trims leave."""
+    """Entries that its trims keep."""
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.told: list[bytes] = []
-        """The IDs of what was acknowledged, in order."""
+        self.acknowledged: list[bytes] = []
+        """The IDs of acknowledged entries, in order."""
         self.asked = 0
-        """The highest number that was sent."""
+        """The highest number sent."""
 
     def settle(self, client: Redis) -> None:
         found: Entries = client.xrange(self.key)
         info = info_of(client, self.key) if self.asked else {"length": 0, "entries-added": 0}
         total = info["entries-added"]
-        assert len(self.told) <= total <= self.asked
+        assert len(self.acknowledged) <= total <= self.asked
         first = max(0, total - self.kept)
         assert [int(fields[b"n"]) for _, fields in found] == list(range(first + 1, total + 1))
         ids = [eid for eid, _ in found]
-        assert ids[: len(self.told) - first] == self.told[first:]
+        assert ids[: len(self.acknowledged) - first] == self.acknowledged[first:]
         assert ids == sorted(ids, key=lambda eid: [int(part) for part in eid.split(b"-")])
         assert info["length"] == len(found)
-        self.told += ids[len(self.told) - first :]
+        self.acknowledged += ids[len(self.acknowledged) - first :]
         self.asked = total
 
 
@@ -89,11 +89,11 @@ class OneByOne(Numbering):
 
     def work(self, client: Redis) -> None:
         self.asked += 1
-        self.told.append(client.xadd(self.key, {"n": self.asked}))
+        self.acknowledged.append(client.xadd(self.key, {"n": self.asked}))
 
 
 class Trimming(Numbering):
-    """The same, and keeps the newest alone."""
+    """The same, and keeps only the newest entries."""
 
     key = "trimming"
     kept = 50
@@ -101,11 +101,11 @@ class Trimming(Numbering):
     def work(self, client: Redis) -> None:
         self.asked += 1
         fields = {"n": self.asked}
-        self.told.append(client.xadd(self.key, fields, maxlen=self.kept, approximate=False))
+        self.acknowledged.append(client.xadd(self.key, fields, maxlen=self.kept, approximate=False))
 
 
 class Pipelining(Numbering):
-    """Sends many at once, and notes each acknowledgement as it comes."""
+    """Sends many entries at once, and records each acknowledgement."""
 
     key = "pipelining"
 
@@ -117,59 +117,59 @@ class Pipelining(Numbering):
             commands = [("XADD", self.key, "*", "n", n) for n in numbers]
             connection.send_packed_command(connection.pack_commands(commands))
             for _ in numbers:
-                self.told.append(connection.read_response())
+                self.acknowledged.append(connection.read_response())
         finally:
             client.connection_pool.release(connection)
 
 
 class Repeating(Numbering):
-    """A producer with idempotent IDs: it sends again what was not acknowledged."""
+    """A producer with idempotent IDs: it repeats requests without a reply."""
 
     key = "repeating"
 
     def work(self, client: Redis) -> None:
-        self.asked = number = len(self.told) + 1
+        self.asked = number = len(self.acknowledged) + 1
         words = ("XADD", self.key, "IDMP", "producer", number, "*", "n", number)
-        self.told.append(client.execute_command(*words))
+        self.acknowledged.append(client.execute_command(*words))
 
     def settle(self, client: Redis) -> None:
-        lost = self.asked - len(self.told)
+        lost = self.asked - len(self.acknowledged)
         if lost:
-            self.work(client)  # whether it is there or not: once
+            self.work(client)  # adds the entry only if it is missing
         super().settle(client)
 
 
 class Transacting(Client):
-    """MULTI of entries in two streams, a counter and a string; whole or absent."""
+    """MULTI of entries in two streams, a counter and a string; all or nothing."""
 
     streams = ("left", "right")
 
     def __init__(self, seed: int) -> None:
         super().__init__(seed)
-        self.told = self.asked = 0
+        self.acknowledged = self.asked = 0
 
     def work(self, client: Redis) -> None:
-        self.asked = self.told + 1
+        self.asked = self.acknowledged + 1
         with client.pipeline(transaction=True) as pipe:
             for key in self.streams:
                 pipe.xadd(key, {"n": self.asked})
             pipe.incr("count").set("last", self.asked)
             counted = pipe.execute()[2]
         assert counted == self.asked
-        self.told = counted
+        self.acknowledged = counted
 
     def settle(self, client: Redis) -> None:
         count = int(client.get("count") or 0)
-        assert self.told <= count <= self.asked
+        assert self.acknowledged <= count <= self.asked
         assert int(client.get("last") or 0) == count
         for key in self.streams:
             numbers = [int(fields[b"n"]) for _, fields in client.xrange(key)]
             assert numbers == list(range(1, count + 1))
-        self.told = count
+        self.acknowledged = count
 
 
 class Producing(Numbering):
-    """Gives a group of consumers their work."""
+    """Adds the work of a group of consumers."""
 
     key = JOBS
 
@@ -179,7 +179,7 @@ class Producing(Numbering):
 
     def work(self, client: Redis) -> None:
         self.asked += 1
-        self.told.append(client.xadd(JOBS, {"n": self.asked}))
+        self.acknowledged.append(client.xadd(JOBS, {"n": self.asked}))
 
     def settle(self, client: Redis) -> None:
         if client.exists(JOBS):
@@ -187,7 +187,7 @@ class Producing(Numbering):
 
 
 class Consuming(Client):
-    """Reads as one consumer of the group and acknowledges; ``Queue`` holds all of them together."""
+    """Reads as one consumer of the group and acknowledges; ``Queue`` compares all of them."""
 
     def __init__(self, seed: int, name: str) -> None:
         self.name = name
@@ -195,9 +195,9 @@ class Consuming(Client):
         self.acked: set[bytes] = set()
         self.pending: set[bytes] = set()
         self.acking: set[bytes] = set()
-        """What an acknowledgement under way is about."""
+        """The IDs of an acknowledgement without a reply."""
         self.count = 0
-        """Entries that a read under way asks for; 0: none is."""
+        """The count of a read without a reply; 0 if there is none."""
 
     def __str__(self) -> str:
         return f"consumer {self.name}"
@@ -237,7 +237,7 @@ def given_by(reply: Any) -> set[bytes]:
 
 
 class Queue(Client):
-    """Looks at the group as a whole; as its work it looks on in XPENDING."""
+    """Checks the group as a whole; its work is to call XPENDING."""
 
     def __init__(self, seed: int, consumers: list[Consuming]) -> None:
         super().__init__(seed)
@@ -247,7 +247,7 @@ class Queue(Client):
         assert client.xpending(JOBS, WORKERS)["pending"] >= 0
 
     def settle(self, client: Redis) -> None:
-        """Every entry up to the last given one went to one consumer, once, and none behind it."""
+        """Check that each delivered entry went to exactly one consumer, and that no others did."""
         (group,) = client.xinfo_groups(JOBS)
         last = group["last-delivered-id"]
         given = [eid for eid, _ in client.xrange(JOBS, max=last)] if last != b"0-0" else []
@@ -260,7 +260,7 @@ class Queue(Client):
 
 
 class Following(Client):
-    """Reads a stream as it grows: nobody may be shown what is then lost."""
+    """Reads a stream as it grows: no reader may see an entry that is lost later."""
 
     def __init__(self, seed: int, key: str) -> None:
         self._key = key
@@ -282,16 +282,16 @@ class Following(Client):
 
 
 class Operating(Client):
-    """Has checkpoints made and the store compacted, so that it dies in the midst of them too."""
+    """Starts checkpoints and compactions, so that the server is also killed during these."""
 
     def work(self, client: Redis) -> None:
-        with suppress(redis.ResponseError):  # one may be in progress
+        with suppress(redis.ResponseError):  # one may be running
             client.execute_command(self.chance.choice(["BGSAVE", "BGREWRITEAOF"]))
         client.xread({"nothing": "$"}, block=self.chance.randint(50, 300))
 
 
 def clients(seed: int) -> list[Client]:
-    """Return one of each but the operator, who has the log emptied before the power is cut."""
+    """Return a client of each kind, except the operator, which flushes the log before a cut."""
     consumers = [Consuming(seed, name) for name in ("ann", "bob", "cid")]
     return [
         *(OneByOne(seed), Trimming(seed), Pipelining(seed), Repeating(seed), Transacting(seed)),

@@ -1,7 +1,7 @@
-"""A process that delays messages until it is killed, and says what was acknowledged.
+"""A process that delays messages until it is killed, and reports acknowledged commands.
 
-The store's own thread fires them meanwhile, and a schedule each second. Each line tells a command
-that is about to run, or what it came to::
+The store's own thread fires them meanwhile, and a schedule each second. Each line announces a
+command, or reports its result::
 
     python -m tests.crash.delayed_writer DIRECTORY LEVEL SEED
     try COMMAND N
@@ -35,7 +35,7 @@ def say(*content: object) -> None:
 
 
 def work_on_unique(store: Store, chance: random.Random) -> None:
-    """Add messages of a few unique IDs to a stream of their own, read them and acknowledge them."""
+    """Add messages of a few unique IDs to a separate stream, read them and acknowledge them."""
     group = store.stream("only").group("g")
     if chance.random() < 0.3:
         entries = group.consumer("c").read(count=2)

@@ -1,12 +1,12 @@
-"""A process that makes and deletes very many keys until it is killed, and says what it has done.
+"""A process that creates and deletes very many keys until it is killed, and reports each step.
 
-With them comes a stream of very many groups, which is deleted by itself.
+It also creates a stream of very many groups, which it deletes separately.
 
 ::
 
     python -m tests.crash.delete_writer DIRECTORY
     made NUMBER
-    try NUMBER          they are about to be deleted
+    try NUMBER          before they are deleted
     did NUMBER
 """
 

@@ -1,6 +1,6 @@
 """A process that works on an ordered queue with dead letters until it is killed.
 
-Each line tells a command that is about to run with its numbers, or that it has run::
+Each line announces a command with its numbers, or reports its end::
 
     python -m tests.crash.order_writer DIRECTORY SEED
     try add 17
@@ -48,7 +48,7 @@ def main(directory: str, seed: int) -> None:
         elif command == "redrive":
             try:
                 store.engine.run(lambda txn: redrive.start(txn, DEAD, rate=(2, 5)))
-            except RequestError:  # one is running
+            except RequestError:  # one is already running
                 continue
         elif taken:
             n, eid = taken.popitem()

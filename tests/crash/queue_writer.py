@@ -1,7 +1,7 @@
-"""A process that works on a queue until it is killed, and says what was acknowledged.
+"""A process that works on a queue until it is killed, and reports acknowledged commands.
 
-One stream, one group of three consumers: it adds (now and then with a trim), reads, acknowledges,
-claims, gives back and deletes. Each line tells a command that is about to run, or what it came to.
+One stream, one group of three consumers: it adds (sometimes with a trim), reads, acknowledges,
+claims, gives back and deletes. Each line announces a command, or reports its result.
 
 ::
 
@@ -9,8 +9,8 @@ claims, gives back and deletes. Each line tells a command that is about to run, 
     try COMMAND
     did COMMAND IDS SEQUENCE DURABLE
 
-in JSON: ["did", "add", ["5-0"], 120, 80]. Of the last two numbers one is that of the last write by
-then, the other that up to which all is on disk.
+in JSON: ["did", "add", ["5-0"], 120, 80]. The last two numbers are the last write so far, and the
+last one that is on disk.
 """
 
 import json
@@ -22,13 +22,13 @@ from kvstream import Durability, Group, Store, Stream
 
 CONSUMERS = ("ann", "bob", "cid")
 KEPT = 400
-"""Entries that a trimming add leaves."""
+"""The number of entries that a trimming add keeps."""
 
 Ids = list[str]
 
 
 class Worker:
-    """The commands that it chooses from; each returns the IDs that it was about."""
+    """The commands that it chooses from; each returns the IDs that it used."""
 
     def __init__(self, stream: Stream, group: Group, chance: random.Random) -> None:
         self._stream = stream

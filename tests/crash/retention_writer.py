@@ -1,8 +1,8 @@
 """A process that adds to streams with rules of retention until it is killed.
 
-The store's own thread removes what the rules let go, and commands of this process do so as well.
-Each line tells an add, or an acknowledgement of group a or b, that is about to run or has run; that
-of an add with the time of its ID::
+The store's own thread removes entries by the rules, and commands of this process do so as well.
+Each line announces or reports an add, or an acknowledgement of group a or b; a reported add has the
+time of its ID::
 
     python -m tests.crash.retention_writer DIRECTORY SEED
     try length 17
@@ -32,7 +32,7 @@ GROUPS = ("a", "b")
 
 
 def prepare(store: Store) -> None:
-    """Set the rules, unless an earlier process has done so."""
+    """Set the rules, unless an earlier process has set them."""
     for key, rules in RULES.items():
         stream = store.stream(key)
         if store.exists(key) and stream.retention() is not None:

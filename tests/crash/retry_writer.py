@@ -1,6 +1,6 @@
 """A process that works on a queue with retries, dead letters and redrives until it is killed.
 
-Each line tells a command that is about to run with its numbers, or that it has run::
+Each line announces a command with its numbers, or reports its end::
 
     python -m tests.crash.retry_writer DIRECTORY SEED
     try add 17 18
@@ -51,7 +51,7 @@ def main(directory: str, seed: int) -> None:
         elif command == "get":
             taken |= {int(each.fields[b"n"]): each for each in queue.get(chance.randrange(1, 6))}
         elif command == "redrive":
-            with suppress(RequestError):  # one is running, or there is nothing
+            with suppress(RequestError):  # one is running, or there is nothing to move
                 queue.redrive(rate=(3, 0.01), count=20)
         elif taken:
             n, message = taken.popitem()

@@ -1,4 +1,4 @@
-"""How often a crash is repeated: a few times, or KVSTREAM_CRASH_ROUNDS times."""
+"""The number of rounds of a crash test: a few, or KVSTREAM_CRASH_ROUNDS."""
 
 import os
 

@@ -1,14 +1,14 @@
-"""A process that writes rows until it is killed, and says what was acknowledged.
+"""A process that writes rows until it is killed, and reports acknowledged batches.
 
-Each batch numbers itself: it puts one to five messages, says in the metadata which messages there
-are, and puts a tree row; now and then it deletes the oldest messages as a range. So what is found
-later shows whether each batch is there as a whole, and all before it.
+Each batch has a number: it puts one to five messages, records in the metadata which messages exist,
+and puts a tree row. Sometimes it deletes the oldest messages as a range. So the rows show whether
+each batch is complete, and whether all earlier ones are.
 
 ::
 
     python -m tests.crash.row_writer DIRECTORY LEVEL SEED
     acked BATCH SEQUENCE       the batch has the durability of its level
-    durable SEQUENCE           what power loss may not take
+    durable SEQUENCE           power loss must not lose it
 """
 
 import random
@@ -32,14 +32,14 @@ OPTIONS = StoreOptions(
 
 STATE = b"state"
 TREE_ROWS = 100
-"""Tree rows that are kept: one of the latest batches each."""
+"""The number of tree rows kept: one for each of the latest batches."""
 LIVE_MAX = 3000
-"""Messages above which the oldest half is deleted."""
+"""Above this number of messages the oldest half is deleted."""
 
 
 @dataclass(frozen=True)
 class State:
-    """What the metadata row says: batches written, and the messages first <= number < end."""
+    """The metadata row: the number of batches, and the messages first <= number < end."""
 
     batches: int = 0
     first: int = 0
@@ -70,7 +70,7 @@ def options(level: Durability, seed: int = 0) -> StoreOptions:
 
 
 def write_one(database: Database, state: State, chance: random.Random) -> tuple[State, int]:
-    """Write the next batch; return what the store then holds, and its sequence number."""
+    """Write the next batch; return the state of the store after it, and its sequence number."""
     batch = Batch(database)
     after = State(state.batches + 1, state.first, state.end + chance.randint(1, 5))
     for number in range(state.end, after.end):

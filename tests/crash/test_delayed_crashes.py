@@ -1,6 +1,6 @@
-"""A process is killed while its delayed messages fire: each is added once, or still delayed.
+"""Kill a process while its delayed messages fire: each is added once, or still delayed.
 
-A schedule that makes up for all times that it missed adds each of them once.
+A schedule with catch-up adds each missed time once.
 """
 
 import json
@@ -33,7 +33,7 @@ Words = list[list[object]]
 
 
 def words_of_killed(store: Path, level: Durability, seed: int, life_s: float) -> Words:
-    """Run a writer, kill it after a while, and return what it said."""
+    """Run a writer, kill it after a while, and return its output."""
     program = [sys.executable, "-m", "tests.crash.delayed_writer", str(store), level, str(seed)]
     child = forking.start(
         program, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
@@ -59,14 +59,14 @@ def words_of_killed(store: Path, level: Durability, seed: int, life_s: float) ->
 
 
 class Oracle:
-    """The messages that must be there, and those that may be."""
+    """The messages that must exist, and those that may."""
 
     def __init__(self) -> None:
         self.sure: set[int] = set()
         self.maybe: set[int] = set()
-        """Those of a command that nobody heard the end of."""
+        """Messages of a command without a reply."""
 
-    def hear(self, words: Words) -> None:
+    def add_output(self, words: Words) -> None:
         for word, command, number, *result in words:
             assert isinstance(number, int)
             if word == "try":
@@ -94,8 +94,8 @@ def messages(store: Store) -> Counter[int]:
     return Counter(there + [int(each.fields[b"n"]) for each in waiting])
 
 
-def see_unique(store: Store) -> None:
-    """See that of each unique ID at most one message waits, and that it holds the ID."""
+def check_unique(store: Store) -> None:
+    """Check that at most one message of each unique ID waits, and that it holds the ID."""
     [group] = store.stream("only").groups()
     waiting: list[tuple[bytes, StreamID | Ticket]] = [
         (entry.fields[b"id"], entry.id)
@@ -116,7 +116,7 @@ def see_unique(store: Store) -> None:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", list(Durability))
-def test_a_killed_process_loses_and_doubles_no_delayed_message(
+def test_a_killed_process_neither_loses_nor_repeats_a_delayed_message(
     tmp_path: Path, level: Durability
 ) -> None:
     path = tmp_path / "store"
@@ -124,12 +124,12 @@ def test_a_killed_process_loses_and_doubles_no_delayed_message(
     print(f"seed {base} (repeat with KVSTREAM_CRASH_SEED={base})")
     chance, oracle = random.Random(f"{base} {level}"), Oracle()
     for number in range(rounds(ROUNDS)):
-        oracle.hear(words_of_killed(path, level, number + 1, chance.uniform(*LIFE_S)))
+        oracle.add_output(words_of_killed(path, level, number + 1, chance.uniform(*LIFE_S)))
         with Store.open(path) as store:
-            with store.transaction():  # nothing fires between the two looks
+            with store.transaction():  # no timer fires between the two reads
                 found = messages(store)
                 if store.exists("only"):
-                    see_unique(store)
+                    check_unique(store)
             oracle.judge(found)
             ticks = [int(entry.fields[b"cron:at"]) for entry in store.stream("ticks")]
             assert ticks == [*range(ticks[0], ticks[-1] + 1, 1000)] if ticks else True

@@ -1,6 +1,6 @@
-"""An ordered queue with dead letters and a redrive under way is killed again and again.
+"""Kill an ordered queue with dead letters and a running redrive, again and again.
 
-Each job is afterwards in exactly one place: in the stream, among the dead letters, or done.
+Afterwards each job is in exactly one place: in the stream, among the dead letters, or done.
 """
 
 import random
@@ -20,7 +20,7 @@ LIFE_S = (0.3, 1.2)
 
 
 def work_until_killed(directory: Path, seed: int, writer: str = "order_writer") -> list[list[str]]:
-    """Run a writer for a random time; return the words that it said."""
+    """Run a writer for a random time; return the words of its output."""
     command = [sys.executable, "-m", f"tests.crash.{writer}", str(directory), str(seed)]
     process = forking.start(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
     assert process.stdout is not None
@@ -51,7 +51,7 @@ def test_every_job_is_in_one_place_and_keys_are_in_order(tmp_path: Path) -> None
         with Store.open(tmp_path / "store", free_space_reserve=0) as store:
             assert store.check() == []
             jobs, dead = store.stream("jobs"), store.stream("jobs:dead")
-            with store.transaction():  # the redrive goes on meanwhile
+            with store.transaction():  # the redrive pauses meanwhile
                 found, letters = jobs.range(), dead.range()
                 rows = jobs.group("workers").pending_range(count=1 << 20)
             places = Counter(int(entry.fields[b"n"]) for entry in [*found, *letters])

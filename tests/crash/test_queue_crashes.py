@@ -1,4 +1,4 @@
-"""A process that works on a queue dies at a random moment: every acknowledged command holds."""
+"""Kill a process that works on a queue at random moments: every acknowledged command survives."""
 
 import json
 import os
@@ -25,18 +25,18 @@ ROOT = Path(__file__).parents[2]
 ROUNDS = 2
 LIFE_S = (0.1, 0.8)
 LOSS_S = 1.5
-"""What ``everysec`` may lose: a second, and the fsync that was under way."""
+"""The time that ``everysec`` may lose: a second, and the fsync under way."""
 
 
 @dataclass
 class Expected:
-    """What the queue must hold, told from what was said."""
+    """The expected state of the queue, computed from the output of the writer."""
 
     added: int = 0
     live: list[str] = field(default_factory=list)
     pending: set[str] = field(default_factory=set)
     given_back: set[str] = field(default_factory=set)
-    """Entries that were given back; a read acknowledges those of them that are deleted."""
+    """Entries given back; a read acknowledges those of them that are deleted."""
 
     def did(self, command: str, ids: list[str]) -> None:
         if command.startswith("add"):
@@ -54,7 +54,7 @@ class Expected:
             self.live = [eid for eid in self.live if eid not in set(ids)]
 
     def same(self, other: "Expected") -> bool:
-        """Compare queues, but for pending entries that any read may have acknowledged."""
+        """Compare queues, except for pending entries that any read may have acknowledged."""
         gone = self.given_back - set(self.live)
         return (self.added, self.live, self.pending - gone) == (
             *(other.added, other.live),
@@ -77,20 +77,20 @@ def found_in(store: Store) -> Expected:
 
 @dataclass(frozen=True)
 class Word:
-    """One line that a writer said, and when it came."""
+    """One line of a writer's output, and the time of its arrival."""
 
     at: float
     word: str
     command: str
     ids: list[str] = field(default_factory=list)
     sequence: int = 0
-    """The number of the last write by then."""
+    """The number of the last write so far."""
     durable: int = 0
-    """All writes up to this one were on disk by then."""
+    """All writes up to this one were on disk."""
 
 
 class Writer:
-    """A working process; its words are read as they come."""
+    """A working process; its output is read at once."""
 
     def __init__(
         self,
@@ -136,17 +136,17 @@ def seeds(what: str) -> Iterator[tuple[int, random.Random]]:
 
 
 def complete(expected: Expected, found: Expected, words: list[Word]) -> None:
-    """See that all that was acknowledged is there, and of the last command all or nothing."""
+    """Check that all acknowledged commands survive, and the last one completely or not at all."""
     for word in words:
         if word.word == "did":
             expected.did(word.command, word.ids)
     if not expected.same(found):
-        see_under_way(expected, found, words[-1])
+        check_under_way(expected, found, words[-1])
 
 
-def see_under_way(expected: Expected, found: Expected, last: Word) -> None:
-    """See that the last command, which nobody was told of, is there whole, and nothing else."""
-    assert last.word == "try", "the store differs though no command was under way"
+def check_under_way(expected: Expected, found: Expected, last: Word) -> None:
+    """Check that the store has the complete last command, which had no reply, and nothing else."""
+    assert last.word == "try", "the store differs, but no command was running"
     extra = found.live[len(found.live) - (found.added - expected.added) :]
     if last.command.startswith("add"):
         ids = extra
@@ -190,7 +190,7 @@ def test_a_worker_killed_while_its_group_changes_form_loses_nothing(tmp_path: Pa
 
 
 @pytest.mark.timeout(3600)
-def test_power_loss_takes_no_command_acknowledged_as_always(faulty_disk: FaultyDisk) -> None:
+def test_power_loss_loses_no_command_acknowledged_with_always(faulty_disk: FaultyDisk) -> None:
     path = faulty_disk.root / "store"
     expected = Expected()
     for seed, chance in seeds("cut always"):
@@ -206,11 +206,11 @@ def test_power_loss_takes_no_command_acknowledged_as_always(faulty_disk: FaultyD
 
 
 @pytest.mark.timeout(3600)
-def test_power_loss_takes_no_more_than_a_second_of_everysec(faulty_disk: FaultyDisk) -> None:
-    """What is left is the queue as it was after one of the last commands, whole.
+def test_power_loss_loses_at_most_a_second_of_everysec(faulty_disk: FaultyDisk) -> None:
+    """The queue is in the state after one of the last commands.
 
-    What was on disk is left. How much more there was is the writer's pace, and that of a machine
-    which may have it stand still: the second is that of the round in which it did not.
+    All writes that were on disk survive. The loss in seconds depends on the pace of the writer, and
+    a busy machine may stop it, so the limit applies to the best round.
     """
     path = faulty_disk.root / "store"
     expected = Expected()
@@ -231,9 +231,9 @@ def test_power_loss_takes_no_more_than_a_second_of_everysec(faulty_disk: FaultyD
                 expected.did(word.command, word.ids)
                 if expected.same(found):
                     last = word
-        if last.sequence < known:  # all is there, also what was under way as the power went
+        if last.sequence < known:  # nothing is lost, and the last command was committed too
             last = writer.words[-1]
-            see_under_way(expected, found, last)
+            check_under_way(expected, found, last)
         losses_s.append(died - last.at)
         expected = found
         faulty_disk.forget()

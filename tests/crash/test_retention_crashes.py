@@ -1,6 +1,6 @@
-"""A process is killed while its streams are cut to their rules of retention.
+"""Kill a process while retention trims its streams.
 
-No entry is lost that a rule keeps, or that a group needs; none comes back that was removed.
+No entry that a rule or a group needs is lost, and no removed entry comes back.
 """
 
 import time
@@ -19,18 +19,18 @@ NODE_BYTES = 4096
 
 
 class Expected:
-    """What was said of one store."""
+    """The output of the writers of one store."""
 
     def __init__(self) -> None:
         self.added: dict[str, list[int]] = {key: [] for key in RULES}
         self.times_ms: dict[int, int] = {}
         self.acked: dict[str, set[int]] = {group: set() for group in GROUPS}
         self.maybe_acked: dict[str, set[int]] = {group: set() for group in GROUPS}
-        """Those of acknowledgements that nobody heard the end of."""
+        """Entries of acknowledgements without a reply."""
         self.doubtful: set[int] = set()
-        """The entries of a command that nobody heard the end of."""
+        """The entries of the last command, if it has no reply."""
 
-    def hear(self, words: list[list[str]]) -> None:
+    def add_output(self, words: list[list[str]]) -> None:
         self.doubtful = set()
         for word, what, *numbers in words:
             named = [int(number) for number in numbers]
@@ -43,8 +43,8 @@ class Expected:
         if self.doubtful and what in GROUPS:
             self.maybe_acked[what] |= self.doubtful
 
-    def see(self, key: str, entries: list[Entry]) -> None:
-        """Compare a stream with what was added; learn whether the last add was made."""
+    def check_stream(self, key: str, entries: list[Entry]) -> None:
+        """Compare a stream with the added entries; find out whether the last add was committed."""
         found = numbers(entries)
         added = self.added[key]
         if found and found[-1] in self.doubtful - {*added[-1:]}:
@@ -72,14 +72,14 @@ def latest(added: list[int]) -> list[int]:
     return sorted({n % 7: n for n in added}.values())
 
 
-def see_what_is_kept(store: Store, expected: Expected) -> None:
-    """Remove all that the rules let go, and see that nothing else went."""
+def check_kept(store: Store, expected: Expected) -> None:
+    """Remove all that the rules allow, and check that nothing else was removed."""
     for key in RULES:
         while store.engine.run(retention.run, qualified(0, key.encode()))[1]:
             pass
     kept = {key: list(store.stream(key)) for key in RULES}
     for key, entries in kept.items():
-        expected.see(key, entries)
+        expected.check_stream(key, entries)
     assert numbers(kept["latest"]) == latest(expected.added["latest"])
     assert len(kept["length"]) == min(LENGTH, len(expected.added["length"]))
     size = sum(len(entry.fields[b"padding"]) for entry in kept["bytes"])
@@ -99,15 +99,15 @@ def see_what_is_kept(store: Store, expected: Expected) -> None:
 
 
 @pytest.mark.timeout(3600)
-def test_a_killed_process_loses_nothing_that_its_rules_keep(tmp_path: Path) -> None:
+def test_a_killed_process_loses_no_entry_that_its_rules_keep(tmp_path: Path) -> None:
     expected = Expected()
     for seed in range(1, rounds(4) + 1):
-        expected.hear(work_until_killed(tmp_path / "store", seed, "retention_writer"))
+        expected.add_output(work_until_killed(tmp_path / "store", seed, "retention_writer"))
         old_ms = (time.time() - AGE_S) * 1000
         with Store.open(tmp_path / "store", free_space_reserve=0) as store:
             assert store.check() == []
             for key in RULES:
-                expected.see(key, list(store.stream(key)))
-            see_what_is_kept(store, expected)
+                expected.check_stream(key, list(store.stream(key)))
+            check_kept(store, expected)
             assert all(entry.id.ms >= old_ms for entry in store.stream("age"))
             assert store.check() == []

@@ -1,7 +1,7 @@
-"""A queue is killed while messages are delayed, leased, backing off, given up and redriven.
+"""Kill a queue while messages are delayed, leased, backing off, given up and redriven.
 
-Each is afterwards in exactly one place: delayed, in the stream, among the dead letters, or done.
-What waited as the process died becomes ready again, and is worked off in the end.
+Afterwards each is in exactly one place: delayed, in the stream, among the dead letters, or done.
+Messages that waited when the process died become ready again, and are done in the end.
 """
 
 from collections.abc import Iterable
@@ -28,7 +28,7 @@ class Places(NamedTuple):
     live: set[int]
     """Not delivered yet, leased, waiting or ready."""
     done: set[int]
-    """Acknowledged, and not removed yet."""
+    """Acknowledged, but not removed yet."""
     dead: set[int]
 
 
@@ -40,7 +40,7 @@ def distinct(entries: Iterable[Entry]) -> set[int]:
 
 def places_in(store: Store) -> Places:
     jobs = store.stream("jobs")
-    with store.transaction():  # nothing fires between the looks
+    with store.transaction():  # no timer fires between the reads
         found = jobs.range()
         waiting = store.engine.run(delayed.listed, NAME, None, 1 << 20)
         letters = store.stream("jobs:dead").range()

@@ -1,4 +1,4 @@
-"""A process is killed, or the power cut, at a random moment: what was acknowledged is there."""
+"""Kill a process, or cut the power, at a random moment: acknowledged rows survive."""
 
 import contextlib
 import os
@@ -28,12 +28,12 @@ from tests.patience import PATIENCE_S
 ROOT = Path(__file__).parents[2]
 ROUNDS = 3
 LIFE_S = (0.05, 0.6)
-"""How long a writer lives after its first acknowledgement."""
+"""The time from a writer's first acknowledgement to its kill."""
 
 
 @dataclass(frozen=True)
-class Said:
-    """What a writer had said when it died."""
+class Output:
+    """The output of a writer until it was killed."""
 
     acked_batch: int
     acked_sequence: int
@@ -41,7 +41,7 @@ class Said:
 
 
 class Writer:
-    """A writing process; its words are read as they come, so that it never waits for us."""
+    """A writing process; its output is read at once, so that it never waits."""
 
     def __init__(
         self, directory: Path, level: Durability, seed: int, environment: Mapping[str, str]
@@ -59,8 +59,8 @@ class Writer:
         self._reader = threading.Thread(target=self._read)
         self._reader.start()
 
-    def kill_after(self, seconds: float) -> Said:
-        """Let it write for a while, kill it, and return what it had said."""
+    def kill_after(self, seconds: float) -> Output:
+        """Let it write for a while, kill it, and return its output."""
         spoke = self._spoke.wait(PATIENCE_S)
         time.sleep(seconds)
         with contextlib.suppress(ProcessLookupError):
@@ -69,7 +69,7 @@ class Writer:
         _, error = self._child.communicate()
         assert spoke, error.decode()
         assert self._child.returncode == -signal.SIGKILL, error.decode()
-        return self._said()
+        return self._output()
 
     def _read(self) -> None:
         assert self._child.stdout is not None
@@ -79,14 +79,14 @@ class Writer:
                 self._spoke.set()
         self._spoke.set()
 
-    def _said(self) -> Said:
+    def _output(self) -> Output:
         acked = [line.split() for line in self._words if line.startswith(b"acked")]
         durable = [line.split() for line in self._words if line.startswith(b"durable")]
-        return Said(int(acked[-1][1]), int(acked[-1][2]), int(durable[-1][1]) if durable else 0)
+        return Output(int(acked[-1][1]), int(acked[-1][2]), int(durable[-1][1]) if durable else 0)
 
 
 def checked(directory: Path, level: Durability) -> tuple[State, int]:
-    """Open the store, see that every batch is there whole and none is missing before another."""
+    """Open the store, and check that every batch is complete and no earlier one is missing."""
     database = Database.open(directory, options(level))
     state = State.decoded(database.get(Family.METADATA, STATE))
     found = list(database.scan(Family.MESSAGES, b"", b"\xff" * 9))
@@ -112,15 +112,15 @@ def test_a_killed_writer_loses_nothing_at_any_level(tmp_path: Path, level: Durab
     store = tmp_path / "store"
     for seed in seeds(level, ROUNDS):
         chance = random.Random(seed)
-        said = Writer(store, level, seed, os.environ).kill_after(chance.uniform(*LIFE_S))
+        output = Writer(store, level, seed, os.environ).kill_after(chance.uniform(*LIFE_S))
         state, sequence = checked(store, level)
-        assert state.batches >= said.acked_batch
-        assert sequence >= said.acked_sequence
+        assert state.batches >= output.acked_batch
+        assert sequence >= output.acked_sequence
 
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", list(Durability))
-def test_power_loss_takes_only_what_was_not_durable(
+def test_power_loss_loses_only_rows_that_were_not_durable(
     faulty_disk: FaultyDisk, level: Durability
 ) -> None:
     store = faulty_disk.root / "store"
@@ -133,15 +133,15 @@ def test_power_loss_takes_only_what_was_not_durable(
             life += 1.0
         time.sleep(life / 2)
         mark = picture_of_watermark(store)
-        said = writer.kill_after(life / 2)
+        output = writer.kill_after(life / 2)
         lost += faulty_disk.cut_power()
         if mark and chance.random() < 0.5:
-            # It is written without an fsync: an older one may be what is left of it.
+            # It is written without an fsync, so an older one may survive.
             (store / watermark.FILE_NAME).write_bytes(mark)
         state, sequence = checked(store, level)
-        assert sequence >= said.durable_sequence
+        assert sequence >= output.durable_sequence
         if level is Durability.ALWAYS:
-            assert state.batches >= said.acked_batch
+            assert state.batches >= output.acked_batch
         faulty_disk.forget()
     assert lost > 0
 
@@ -163,10 +163,10 @@ Database.open(Path(sys.argv[1]), OPTIONS).close()
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("cut", [False, True], ids=["killed", "power cut"])
-def test_a_store_whose_making_was_interrupted_anywhere_is_completed(
+def test_a_store_whose_creation_was_interrupted_is_completed(
     faulty_disk: FaultyDisk, cut: bool
 ) -> None:
-    """Every change of the disk on the way is one that may not come to pass."""
+    """Every change of the disk during the creation may be lost."""
     store = faulty_disk.root / "store"
     stride = max(1, 30 // rounds(ROUNDS))
     interrupted = 0

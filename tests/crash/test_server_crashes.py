@@ -1,7 +1,7 @@
-"""A server under load dies at a random moment: what its clients were told is there afterwards.
+"""Kill a server under load at a random moment: the acknowledged writes of its clients survive.
 
-Kill -9 takes nothing that was acknowledged, whatever the durability: what has been written is with
-the system. Power loss takes nothing of what was acknowledged as ``always``.
+Kill -9 loses no acknowledged write at any durability: the system has all written data. Power loss
+loses no write acknowledged with ``always``.
 """
 
 import os
@@ -27,40 +27,40 @@ from tests.serving import ServerProcess
 
 ROUNDS = 1
 ROUNDS_PER_ROUND = 10
-"""A server takes longer to start and to be looked through than what other crash tests kill."""
+"""A server takes longer to start and to check than the processes of other crash tests."""
 LIFE_S = (0.02, 0.6)
 
 
 class Load:
-    """Clients at work, each in a thread of its own."""
+    """Clients at work, each in its own thread."""
 
     def __init__(self, port: int, workers: list[Client]) -> None:
         self._port = port
         self._faults: list[BaseException] = []
-        self._told = [threading.Event() for _ in workers]
+        self._replied = [threading.Event() for _ in workers]
         self._threads = [
             threading.Thread(target=self._run, args=pair)
-            for pair in zip(workers, self._told, strict=True)
+            for pair in zip(workers, self._replied, strict=True)
         ]
         for thread in self._threads:
             thread.start()
 
-    def _run(self, worker: Client, told: threading.Event) -> None:
+    def _run(self, worker: Client, replied: threading.Event) -> None:
         try:
             with closing(connected(self._port)) as client:
                 while True:
                     worker.work(client)
-                    told.set()
+                    replied.set()
         except redis.ConnectionError:
             pass
         except BaseException as error:
             self._faults.append(error)
         finally:
-            told.set()
+            replied.set()
 
     def await_all(self) -> None:
-        """Wait until each client was told something."""
-        assert all(told.wait(PATIENCE_S) for told in self._told)
+        """Wait until each client has got a reply."""
+        assert all(replied.wait(PATIENCE_S) for replied in self._replied)
 
     def join(self) -> None:
         for thread in self._threads:
@@ -71,7 +71,7 @@ class Load:
 
 
 class Site:
-    """A store directory, the server on it, and the clients, over many deaths of the server."""
+    """A store directory, its server, and the clients, over many deaths of the server."""
 
     def __init__(
         self, directory: Path, level: Durability, environment: Mapping[str, str] | None = None
@@ -88,7 +88,7 @@ class Site:
         return [random.Random(f"{self._base} {number}") for number in range(count)]
 
     def _started(self) -> ServerProcess:
-        """Return a server whose store holds what it must."""
+        """Return a server, after a check of its store."""
         server = ServerProcess(self.directory, *self._arguments, environment=self._environment)
         with closing(connected(server.port)) as client:
             for each in self.clients:
@@ -106,7 +106,7 @@ class Site:
         load.join()
 
     def end(self) -> None:
-        """Start it once more, and stop it in good order."""
+        """Start the server once more, and stop it properly."""
         self._started().stop()
         check = [sys.executable, "-m", "kvstream", "--store", str(self.directory), "check"]
         done = subprocess.run(
@@ -122,20 +122,18 @@ def is_sound(directory: Path) -> bool:
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("level", list(Durability))
-def test_a_killed_server_loses_nothing_that_it_has_answered(
-    tmp_path: Path, level: Durability
-) -> None:
+def test_a_killed_server_loses_no_acknowledged_write(tmp_path: Path, level: Durability) -> None:
     site = Site(tmp_path, level)
     site.clients.append(Operating(0))
     for chance in site.rounds():
         site.live_and_die(chance)
-        if chance.random() < 0.5:  # otherwise the server itself is the first to open what is left
+        if chance.random() < 0.5:  # otherwise the restarted server is the first to open the store
             assert is_sound(site.directory)
     site.end()
 
 
 @pytest.mark.timeout(3600)
-def test_power_loss_takes_nothing_that_a_server_has_answered_as_always(
+def test_power_loss_loses_no_write_acknowledged_with_always(
     faulty_disk: FaultyDisk,
 ) -> None:
     site = Site(faulty_disk.root, Durability.ALWAYS, faulty_disk.environment())
