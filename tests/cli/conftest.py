@@ -1,8 +1,8 @@
-"""Fixtures of the command line: the program, with an empty store or one to try things on.
+"""Fixtures of the command line: the program, with an empty store or one with sample data.
 
-``kvstream`` and ``orders`` are the program on a store in a directory, unless ``places`` marks a
-test or a module: then they are in turn the program on such a store, on one behind a server of ours,
-or on a redis-server that has the same in it.
+``kvstream`` and ``orders`` run the program on a store in a directory, unless ``places`` marks a
+test or a module: then they run it in turn on such a store, on one behind a server of kvstream, and
+on a redis-server with the same data.
 """
 
 import os
@@ -31,7 +31,7 @@ PENDING = ("1700000000000-0", "1700000001000-0")
 
 @pytest.fixture(scope="session")
 def store_of_orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A closed store to copy: making one takes much longer."""
+    """A closed store to copy: creating one takes much longer."""
     directory = tmp_path_factory.mktemp("orders") / "store"
     with Store.open(directory, durability="no", clock=ManualClock()) as store:
         stream = store.stream("orders")
@@ -47,7 +47,7 @@ def store_of_orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 EMAILS_DUE_S, EMAILS_WAIT_S = 4_000_000_000, 2_000_000_000
-"""When the delayed message of the queue is due, and how long another one waits."""
+"""When the delayed message of the queue is due, and the delay of another one."""
 
 
 @pytest.fixture(scope="session")
@@ -103,7 +103,7 @@ def store_of_jobs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[
 
 
 def files_of(directory: Path) -> set[tuple[str, int, int]]:
-    """Return name, size and time of every file: what tells whether anything has been written."""
+    """Return name, size and time of every file, which show whether anything was written."""
     return {
         (entry.name, entry.stat().st_size, entry.stat().st_mtime_ns)
         for entry in os.scandir(directory)
@@ -112,14 +112,14 @@ def files_of(directory: Path) -> set[tuple[str, int, int]]:
 
 @pytest.fixture
 def in_store(tmp_path: Path, store_of_orders: Path) -> Iterator[Program]:
-    """The program on a store that is not there yet, and must be sound afterwards if it is.
+    """The program on a store that does not exist yet; if created, it is checked afterwards.
 
-    The store of orders is known to be sound, and so is a copy that was only looked at.
+    The store of orders is known to be sound, and so is a copy that was only read.
     """
     directory = tmp_path / "store"
     yield Program(directory)
     if directory.exists() and files_of(directory) != files_of(store_of_orders):
-        with Store.open(directory, read_only=True) as store:  # sooner than for writing
+        with Store.open(directory, read_only=True) as store:  # faster than opening for writing
             assert store.check() == []
 
 
@@ -132,7 +132,7 @@ def in_store_of_orders(in_store: Program, store_of_orders: Path) -> Program:
 
 @pytest.fixture
 def on_server(tmp_path: Path) -> Iterator[RemoteProgram]:
-    """The program on a server of ours, without any stream."""
+    """The program on a server of kvstream, without any stream."""
     yield from _served(tmp_path / "served")
 
 
@@ -157,7 +157,7 @@ def on_redis(redis_port: int, tmp_path: Path) -> RemoteProgram:
 
 @pytest.fixture
 def on_redis_of_orders(on_redis: RemoteProgram) -> RemoteProgram:
-    """The program on a redis-server that has what the store of orders has."""
+    """The program on a redis-server with the data of the store of orders."""
     with redis.Redis.from_url(on_redis.url) as client:
         for at in range(5):
             client.xadd("orders", {"sku": f"a{at}", "qty": at}, f"{1_700_000_000_000 + at * 1000}")
@@ -174,7 +174,7 @@ def on_redis_of_orders(on_redis: RemoteProgram) -> RemoteProgram:
 def emails(place: str, request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Program]:
     """The program on a store or server with a queue ``emails``, whose group is ``workers``.
 
-    ``ann`` and ``bob`` are dead letters, ``cyd`` waits to be repeated, ``dan`` is leased to
+    ``ann`` and ``bob`` are dead letters, ``cyd`` waits for a retry, ``dan`` is leased to
     consumer ``w`` (the lease has ended), ``eve`` and ``fay`` are ready, ``gil`` is delayed.
     """
     source: Path = request.getfixturevalue("store_of_emails")
@@ -198,7 +198,7 @@ def job_ids(store_of_jobs: tuple[Path, dict[str, str]]) -> dict[str, str]:
 def with_jobs(
     place: str, store_of_jobs: tuple[Path, dict[str, str]], tmp_path: Path
 ) -> Iterator[Program]:
-    """The program on a store or server with four jobs, of as many statuses."""
+    """The program on a store or server with four jobs, one of each status."""
     directory = tmp_path / "jobs"
     shutil.copytree(store_of_jobs[0], directory)
     if place == "server":
@@ -214,7 +214,7 @@ PLACES = {
     "server": ("on_server", "on_server_of_orders"),
     "redis": ("on_redis", "on_redis_of_orders"),
 }
-"""Where the program may work: the fixtures of an empty place, and of one with orders."""
+"""The fixtures of the places of the program: of an empty one, and of one with orders."""
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -225,13 +225,13 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture
 def place() -> str:
-    """Where the program works, for tests that are marked with no place."""
+    """The place of the program, for tests without a mark of places."""
     return "store"
 
 
 @pytest.fixture
 def kvstream(place: str, request: pytest.FixtureRequest) -> Program:
-    """The program on a store that is not there yet, and must be sound afterwards if it is."""
+    """The program on a store that does not exist yet; if created, it is checked afterwards."""
     program: Program = request.getfixturevalue(PLACES[place][0])
     return program
 

@@ -1,4 +1,4 @@
-"""``kvstream`` on a terminal of its own, whose keys a test types."""
+"""``kvstream`` on a pseudoterminal, whose keys a test types."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 
 class Terminal:
-    """A terminal of 80 columns, unless told, with the program on it."""
+    """A terminal, of 80 columns by default, with the program on it."""
 
     def __init__(
         self, *arguments: str, size: tuple[int, int] = (80, 24), env: dict[str, str] | None = None
@@ -42,15 +42,15 @@ class Terminal:
         os.write(self._ours, keys.encode())
 
     def interrupt(self, text: bytes) -> None:
-        """Press Ctrl-C, every ten seconds, until it has said something.
+        """Press Ctrl-C, every ten seconds, until a text appears.
 
-        Python's readline does not see a signal that comes right before it waits for a key.
+        Python's readline misses a signal just before it waits for a key.
         """
         self.type("\x03")
         self.await_text(text, "\x03")
 
     def await_text(self, text: bytes, again: str = "") -> str:
-        """Read until it has said something since the last call of this; return what it said.
+        """Read until a text appears after the last call of this; return the new output.
 
         ``again`` are keys to type every ten seconds meanwhile.
         """
@@ -69,12 +69,12 @@ class Terminal:
         if select.select([self._ours], [], [], 0.1)[0]:
             try:
                 self.said += os.read(self._ours, 1 << 16)
-            except OSError:  # nobody has its other side open any more
+            except OSError:  # the other side is closed
                 return False
         return True
 
     def wait(self) -> int:
-        """Read until it ends, and return the exit code."""
+        """Read until the end, and return the exit code."""
         deadline = time.monotonic() + PATIENCE_S
         while self.process.poll() is None:
             assert time.monotonic() < deadline, self.said

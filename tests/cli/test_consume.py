@@ -1,4 +1,4 @@
-"""What consumers do: read, ack, nack, pending, claim, autoclaim."""
+"""Commands of consumers: read, ack, nack, pending, claim, autoclaim."""
 
 import pytest
 
@@ -16,7 +16,7 @@ def ids(rows: list[dict[str, str]]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def test_a_plain_read_shows_what_lies_after_an_id(orders: Program) -> None:
+def test_a_plain_read_shows_the_entries_after_an_id(orders: Program) -> None:
     assert len(orders.json("read", "orders")) == 5
     assert ids(orders.json("read", "orders", "--after", THIRD, "-n", "1")) == ["1700000003000-0"]
     assert ids(orders.json("read", "orders", "--after", "2023-11-14T22:13:24Z")) == [LAST]
@@ -29,7 +29,7 @@ def test_a_plain_read_can_show_the_last_entry(orders: Program) -> None:
     assert ids(orders.json("read", "orders", "--after", "+")) == [LAST]
 
 
-def test_several_streams_are_told_apart(orders: Program) -> None:
+def test_several_streams_are_labelled(orders: Program) -> None:
     rows = orders.json("read", "orders", "orders:2025", "-n", "1")
     assert [row["stream"] for row in rows] == ["orders", "orders:2025"]
     lines = orders.lines("read", "orders", "orders:2025", "-n", "1")
@@ -37,7 +37,7 @@ def test_several_streams_are_told_apart(orders: Program) -> None:
     assert [line.split()[0] for line in lines[1:]] == ["orders", "orders:2025"]
 
 
-def test_a_consumer_takes_new_entries_until_none_is_left(orders: Program) -> None:
+def test_a_consumer_reads_new_entries_until_none_is_left(orders: Program) -> None:
     assert ids(orders.json("read", "orders", *AS_WORKER, "-n", "2")) == [
         THIRD,
         "1700000003000-0",
@@ -47,7 +47,7 @@ def test_a_consumer_takes_new_entries_until_none_is_left(orders: Program) -> Non
     assert orders.one("pending", "orders", "billing")["pending"] == 4
 
 
-def test_the_history_shows_again_what_is_pending(orders: Program) -> None:
+def test_the_history_shows_the_pending_entries_again(orders: Program) -> None:
     mine = ("--group", "billing", "--consumer", "worker-1", "--history")
     assert ids(orders.json("read", "orders", *mine)) == [FIRST, SECOND]
     assert ids(orders.json("read", "orders", *mine, "--after", FIRST)) == [SECOND]
@@ -58,7 +58,7 @@ def test_the_history_shows_again_what_is_pending(orders: Program) -> None:
 
 
 @pytest.mark.places("store", "server")
-def test_a_read_with_claim_shows_what_was_idle_and_how_often_it_was_delivered(
+def test_a_read_with_claim_shows_idle_times_and_deliveries(
     orders: Program,
 ) -> None:
     rows = orders.json("read", "orders", *AS_WORKER, "--claim", "1s", "-n", "3")
@@ -84,13 +84,11 @@ def test_a_blocked_read_gives_up_at_its_deadline(orders: Program) -> None:
         [*AS_WORKER, "--history", "--after", "$"],
     ],
 )
-def test_options_of_a_read_that_do_not_go_together_are_refused(
-    orders: Program, options: list[str]
-) -> None:
+def test_conflicting_options_of_a_read_are_refused(orders: Program, options: list[str]) -> None:
     assert "Usage:" in orders("read", "orders", *options, code=2).stderr
 
 
-def test_ack_counts_and_ends_with_1_when_nothing_was_pending(orders: Program) -> None:
+def test_ack_counts_and_exits_with_1_if_nothing_was_pending(orders: Program) -> None:
     assert orders.one("ack", "orders", "billing", FIRST, THIRD) == {"acknowledged": 1}
     assert orders.lines("ack", "orders", "billing", FIRST, code=1) == ["0 entries acknowledged"]
 
@@ -143,7 +141,7 @@ def test_pending_shows_a_summary_or_the_entries(orders: Program) -> None:
     assert orders.lines("pending", "orders", "billing") == ["0 entries pending"]
 
 
-def test_claim_gives_pending_entries_to_a_consumer(orders: Program) -> None:
+def test_claim_transfers_pending_entries_to_a_consumer(orders: Program) -> None:
     claim = ("claim", "orders", "billing", "worker-2")
     assert ids(orders.json(*claim, FIRST, LAST)) == [FIRST]
     assert orders.json(*claim, LAST, code=1) == []
@@ -160,7 +158,7 @@ def test_claim_gives_pending_entries_to_a_consumer(orders: Program) -> None:
     assert [row["deliveries"] for row in listed] == [9, 1]
 
 
-def test_claim_takes_a_time_and_moves_the_group_on(orders: Program) -> None:
+def test_claim_accepts_a_time_and_moves_the_group_forward(orders: Program) -> None:
     claim = ("claim", "orders", "billing", "worker-2", FIRST)
     orders(*claim, "--time", "2023-11-14", "--last-id", LAST)
     assert orders.json("group", "ls", "orders")[0]["last_delivered_id"] == LAST
@@ -168,7 +166,7 @@ def test_claim_takes_a_time_and_moves_the_group_on(orders: Program) -> None:
     assert rows[0]["idle_ms"] > 1_000_000_000
 
 
-def test_autoclaim_goes_on_from_its_cursor(orders: Program) -> None:
+def test_autoclaim_continues_from_its_cursor(orders: Program) -> None:
     autoclaim = ("autoclaim", "orders", "billing", "worker-2")
     step = orders.one(*autoclaim, "-n", "1")
     assert ids(step["entries"]) == [FIRST]

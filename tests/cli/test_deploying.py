@@ -1,4 +1,4 @@
-"""docs/deploy: what it shows is what the program takes, its figures are the program's."""
+"""docs/deploy: the program accepts the options shown, and the figures are those of the program."""
 
 import configparser
 import re
@@ -37,7 +37,7 @@ def options_of(words: list[str]) -> set[str]:
     return {word for word in words if word.startswith("--")}
 
 
-def test_the_unit_starts_the_program_as_it_takes_its_options(
+def test_the_unit_starts_the_program_with_valid_options(
     unit: configparser.SectionProxy,
 ) -> None:
     words = shlex.split(unit["ExecStart"])
@@ -47,40 +47,40 @@ def test_the_unit_starts_the_program_as_it_takes_its_options(
     assert unit["Type"] == "notify"
 
 
-def test_the_unit_leaves_time_to_stop_and_descriptors_for_all(
+def test_the_unit_allows_time_to_stop_and_enough_descriptors(
     unit: configparser.SectionProxy,
 ) -> None:
     assert int(unit["TimeoutStopSec"].removesuffix("s")) > 2 * SHUTDOWN_TIMEOUT_S
     assert int(unit["LimitNOFILE"]) == MAXCLIENTS + DESCRIPTORS
 
 
-def test_systemd_does_not_start_again_what_only_an_operator_can_mend(
+def test_systemd_does_not_restart_after_errors_that_need_an_operator(
     unit: configparser.SectionProxy,
 ) -> None:
     codes = {int(code) for code in unit["RestartPreventExitStatus"].split()}
     assert codes == {ExitCode.USAGE, ExitCode.DAMAGED}
 
 
-def test_the_container_starts_the_program_as_it_takes_its_options() -> None:
+def test_the_container_starts_the_program_with_valid_options() -> None:
     (entry,) = re.findall(r"^ENTRYPOINT (\[.*\])$", (DEPLOY / "Containerfile").read_text(), re.M)
     words = re.findall(r'"([^"]*)"', entry)
     assert words[1] == "serve"
     assert options_of(words) <= OPTIONS
 
 
-def test_the_settings_shown_are_settings() -> None:
+def test_the_settings_shown_exist() -> None:
     shown = re.findall(r"```toml\n(.*?)```", (DEPLOY / "README.md").read_text(), re.DOTALL)
     settings = tomllib.loads("\n".join(shown))
     assert {"--" + name for name in settings} <= OPTIONS
 
 
-def test_the_exit_codes_shown_are_all_that_serve_ends_with() -> None:
+def test_the_exit_codes_shown_are_those_of_serve() -> None:
     shown = re.findall(r"^\| (\d) \|", (DEPLOY / "README.md").read_text(), re.M)
     ends = {ExitCode.OK, ExitCode.FAILED, ExitCode.USAGE, ExitCode.LOCKED}
     assert {int(code) for code in shown} == ends | {ExitCode.DAMAGED, ExitCode.UNAVAILABLE}
 
 
-def test_options_of_rocksdb_are_checked_before_anything_is_opened(tmp_path: Path) -> None:
+def test_options_of_rocksdb_are_checked_before_the_store_is_opened(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     for words, message in (
         ("block_cache", "block_cache: must be NAME=VALUE"),

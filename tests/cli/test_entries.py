@@ -17,7 +17,7 @@ def ids(rows: list[dict[str, str]]) -> list[str]:
     return [row["id"] for row in rows]
 
 
-def test_add_makes_the_store_and_the_stream_and_shows_the_id(kvstream: Program) -> None:
+def test_add_creates_the_store_and_the_stream_and_shows_the_id(kvstream: Program) -> None:
     (shown,) = kvstream.lines("add", "orders", "sku=a1", "note=a=b")
     assert kvstream.json("range", "orders") == [
         {"id": shown, "fields": {"sku": "a1", "note": "a=b"}}
@@ -25,7 +25,7 @@ def test_add_makes_the_store_and_the_stream_and_shows_the_id(kvstream: Program) 
 
 
 @pytest.mark.places("store")
-def test_add_takes_repeated_and_binary_fields(kvstream: Program) -> None:
+def test_add_accepts_repeated_and_binary_fields(kvstream: Program) -> None:
     kvstream("add", "s", "a=1", "a=2", "b=\udcff", "--id", "1-1")
     with Store.open(kvstream.directory) as store:
         (entry,) = store.stream("s").range()
@@ -33,7 +33,7 @@ def test_add_takes_repeated_and_binary_fields(kvstream: Program) -> None:
     assert entry.pairs == ((b"a", b"1"), (b"a", b"2"), (b"b", b"\xff"))
 
 
-def test_add_takes_fields_as_json(kvstream: Program) -> None:
+def test_add_accepts_fields_as_json(kvstream: Program) -> None:
     kvstream("add", "s", "--fields", '{"a": {"base64": "/w=="}, "n": 1.50}', "--id", "1-1")
     assert kvstream.json("range", "s") == [
         {"id": "1-1", "fields": {"a": {"base64": "/w=="}, "n": "1.50"}}
@@ -41,7 +41,7 @@ def test_add_takes_fields_as_json(kvstream: Program) -> None:
     assert "--fields" in kvstream("add", "s", "--fields", "{", code=2).stderr
 
 
-def test_add_takes_ids_as_redis_does(kvstream: Program) -> None:
+def test_add_accepts_ids_like_redis(kvstream: Program) -> None:
     assert kvstream.one("add", "s", "a=1", "--id", "5-3") == {"id": "5-3"}
     assert kvstream.one("add", "s", "a=1", "--id", "5-*") == {"id": "5-4"}
     refused = kvstream("add", "s", "a=1", "--id", "5-4", code=1).stderr
@@ -67,12 +67,12 @@ def test_add_repeats_nothing_for_a_producer(kvstream: Program) -> None:
     assert kvstream.one("len", "s") == {"length": 2}
 
 
-def test_add_with_nomkstream_ends_with_1_where_there_is_no_stream(orders: Program) -> None:
+def test_add_with_nomkstream_exits_with_1_without_a_stream(orders: Program) -> None:
     assert orders("add", "new", "a=1", "--nomkstream", code=1).stdout == ""
     assert orders.one("add", "orders", "a=1", "--nomkstream")["id"]
 
 
-def test_add_wants_a_field(kvstream: Program) -> None:
+def test_add_needs_a_field(kvstream: Program) -> None:
     assert "at least one FIELD=VALUE" in kvstream("add", "s", code=2).stderr
     assert "not FIELD=VALUE" in kvstream("add", "s", "plain", code=2).stderr
 
@@ -89,7 +89,7 @@ def test_add_wants_a_field(kvstream: Program) -> None:
         (["-", "+", "--count", "2"], 2),
     ],
 )
-def test_range_takes_ids_and_times(orders: Program, bounds: list[str], found: int) -> None:
+def test_range_accepts_ids_and_times(orders: Program, bounds: list[str], found: int) -> None:
     rows = orders.json("range", "orders", *bounds)
     assert len(rows) == found
     assert ids(rows) == sorted(ids(rows))
@@ -104,7 +104,7 @@ def test_revrange_goes_backwards(orders: Program) -> None:
 
 
 @pytest.mark.places("store")
-def test_long_streams_are_shown_whole_and_with_one_title(
+def test_long_streams_are_shown_completely_with_one_title(
     kvstream: Program, open_store: Stores
 ) -> None:
     with open_store(kvstream.directory) as store:
@@ -117,14 +117,14 @@ def test_long_streams_are_shown_whole_and_with_one_title(
     ]
 
 
-def test_people_are_shown_the_time_beside_the_id(orders: Program) -> None:
+def test_a_terminal_shows_the_time_beside_the_id(orders: Program) -> None:
     assert orders.lines("range", "orders", "-n", "1") == [
         "id                  time                      fields",
         f"{FIRST}     2023-11-14 22:13:20.000Z  sku=a0  qty=0",
     ]
 
 
-def test_values_are_cut_where_asked(kvstream: Program) -> None:
+def test_values_are_cut_on_request(kvstream: Program) -> None:
     kvstream("add", "s", "text=" + "x" * 100)
     assert "text=xxxx…" in kvstream.lines("range", "s", "--max-width", "5")[1]
     assert "x" * 100 in kvstream.lines("range", "s", "--max-width", "0")[1]
@@ -132,7 +132,7 @@ def test_values_are_cut_where_asked(kvstream: Program) -> None:
     assert kvstream.json("range", "s", "--max-width", "5")[0]["fields"]["text"] == "x" * 100
 
 
-def test_an_empty_answer_is_an_answer(orders: Program) -> None:
+def test_an_empty_result_is_no_error(orders: Program) -> None:
     assert orders.lines("range", "orders", "1-0", "2-0") == []
 
 
@@ -140,18 +140,18 @@ def test_len_counts(orders: Program) -> None:
     assert orders.lines("len", "orders") == ["5"]
 
 
-def test_del_deletes_and_ends_with_1_when_nothing_was_there(orders: Program) -> None:
+def test_del_deletes_and_exits_with_1_if_there_was_nothing(orders: Program) -> None:
     assert orders.one("del", "orders", FIRST, SECOND, "9-9") == {"deleted": 2}
     assert orders.lines("del", "orders", FIRST, code=1) == ["0 entries deleted"]
     assert "is not an ID" in orders("del", "orders", "x", code=2).stderr
 
 
-def test_del_takes_ids_from_stdin(orders: Program) -> None:
+def test_del_reads_ids_from_stdin(orders: Program) -> None:
     assert orders.one("del", "orders", "-", input=f"{FIRST}\n\n{SECOND}\n") == {"deleted": 2}
 
 
 @pytest.mark.places("store", "server")
-def test_del_with_a_policy_shows_what_became_of_each(orders: Program) -> None:
+def test_del_with_a_policy_shows_the_result_for_each_id(orders: Program) -> None:
     rows = orders.json("del", "orders", FIRST, "9-9", "--ref-policy", "acked", code=1)
     assert rows == [{"id": FIRST, "outcome": "kept"}, {"id": "9-9", "outcome": "missing"}]
     lines = orders.lines("del", "orders", FIRST, "--ref-policy", "DELREF")
@@ -159,7 +159,7 @@ def test_del_with_a_policy_shows_what_became_of_each(orders: Program) -> None:
     assert orders.one("pending", "orders", "billing")["pending"] == 1
 
 
-def test_trim_keeps_the_last_or_what_is_not_older(orders: Program) -> None:
+def test_trim_keeps_the_last_entries_or_those_not_older(orders: Program) -> None:
     assert orders.one("trim", "orders", "--minid", "2023-11-14T22:13:22Z") == {"trimmed": 2}
     assert orders.lines("trim", "orders", "--maxlen", "1") == ["2 entries removed"]
     assert ids(orders.json("range", "orders")) == [LAST]
@@ -167,7 +167,7 @@ def test_trim_keeps_the_last_or_what_is_not_older(orders: Program) -> None:
     assert "--maxlen N or --minid" in orders("trim", "orders", code=2).stderr
 
 
-def test_names_that_are_no_text_are_shown_and_never_crash(orders: Program) -> None:
+def test_binary_names_are_shown_without_a_crash(orders: Program) -> None:
     orders("add", "na\udcffme\x1b[31m", "a=1")
     assert r"na\xffme\x1b[31m" in orders("ls").stdout
     assert {"base64": "bmH/bWUbWzMxbQ=="} in [row["stream"] for row in orders.json("ls")]
@@ -206,7 +206,7 @@ def test_entries_are_found_by_field_and_time(orders: Program) -> None:
 
 
 def test_found_entries_are_shown_while_others_are_read(orders: Program) -> None:
-    """A literal sign of patterns is found, and titles stand once."""
+    """A literal special character of patterns is found, and titles are printed once."""
     rows = "".join(f'{{"n": "{number}", "s": "a*b"}}\n' for number in range(2500))
     orders("import", "many", "-", input=rows)
     lines = orders.lines("find", "many", r"s=a\*b")

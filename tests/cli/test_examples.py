@@ -1,4 +1,4 @@
-"""Every command has help, and an example in it that works as it stands."""
+"""Every command has help, with an example that works unchanged."""
 
 import shlex
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ PROGRAM = "kvstream"
 
 
 def leaves(command: click.Command, *path: str) -> Iterator[tuple[str, click.Command]]:
-    """Yield each command that does something, with its full name."""
+    """Yield each runnable command, with its full name."""
     if isinstance(command, click.Group):
         for name, child in command.commands.items():
             yield from leaves(child, *path, name)
@@ -36,7 +36,7 @@ EXAMPLES = [
 
 
 def words_of(line: str) -> list[str]:
-    """Return the words that an example gives to kvstream, without the pipes around it."""
+    """Return the arguments of kvstream in an example, without the pipes around it."""
     words = shlex.split(line)
     start = words.index(PROGRAM) + 1
     end = next(
@@ -46,7 +46,7 @@ def words_of(line: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", COMMANDS)
-def test_every_command_has_help_and_an_example_of_itself(name: str) -> None:
+def test_every_command_has_help_and_its_own_example(name: str) -> None:
     command = COMMANDS[name]
     assert command.help
     assert command.get_short_help_str(100).endswith(".")
@@ -74,7 +74,7 @@ ON_QUEUES = {"queue", "dead", "delayed", "schedule"}
 
 
 def run_on_queue(words: list[str], emails: Program) -> None:
-    """Run an example about queues; its ticket is that of the message that is delayed."""
+    """Run an example about queues; its ticket is that of the delayed message."""
     (delayed,) = emails.json("delayed", "ls", "emails")
     if words[:2] == ["dead", "cancel"]:
         emails("dead", "redrive", "emails", "--all", "--rate", "1/1d", "--no-wait")
@@ -88,7 +88,7 @@ def run_on_jobs(words: list[str], with_jobs: Program, ids: dict[str, str]) -> No
 
 
 @pytest.mark.parametrize("line", EXAMPLES)
-def test_every_example_runs_as_it_stands(
+def test_every_example_runs_unchanged(
     line: str,
     request: pytest.FixtureRequest,
     tmp_path: Path,
@@ -110,7 +110,7 @@ def test_every_example_runs_as_it_stands(
 
 
 ON_FILES = {"check", "checkpoint", "recover", "version", "completion"}
-"""Commands whose examples are about the files of a store, or about no store at all."""
+"""Commands whose examples use the files of a store, or no store."""
 
 
 @pytest.mark.parametrize(
@@ -125,7 +125,7 @@ def test_every_example_about_streams_runs_on_a_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     assert place == "server"
-    test_every_example_runs_as_it_stands(line, request, tmp_path, monkeypatch)
+    test_every_example_runs_unchanged(line, request, tmp_path, monkeypatch)
 
 
 def test_the_sections_of_the_help_name_every_command_once(kvstream: Program) -> None:

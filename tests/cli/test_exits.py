@@ -1,4 +1,4 @@
-"""Every error ends as one line and the exit code of the table."""
+"""Every error ends with one line and its exit code."""
 
 import inspect
 import re
@@ -44,7 +44,9 @@ def test_every_error_of_the_library_has_an_exit_code(error: type[Exception]) -> 
         (PermissionError(13, "Permission denied", "f"), ExitCode.UNAVAILABLE),
     ],
 )
-def test_the_exit_code_tells_whose_fault_it_was(error: Exception, code: ExitCode) -> None:
+def test_the_exit_code_separates_usage_data_and_system_errors(
+    error: Exception, code: ExitCode
+) -> None:
     assert code_of(error) is code
 
 
@@ -57,7 +59,7 @@ def test_an_error_is_one_printable_line_with_advice() -> None:
     assert explain(OSError("no name")) == "no name"
 
 
-def test_the_store_must_be_named_on_the_line_or_in_the_environment(orders: Program) -> None:
+def test_the_store_must_be_an_option_or_in_the_environment(orders: Program) -> None:
     without = {"KVSTREAM_STORE": None}
     result = CliRunner().invoke(main, ["ls"], env=without)
     assert result.exit_code == 2
@@ -73,7 +75,7 @@ def test_commands_about_the_program_need_no_store() -> None:
 
 
 @pytest.mark.parametrize("arguments", [["nonsense"], ["ls", "--nonsense"], ["--wait", "x", "ls"]])
-def test_wrong_usage_ends_with_2(orders: Program, arguments: list[str]) -> None:
+def test_wrong_usage_exits_with_2(orders: Program, arguments: list[str]) -> None:
     assert "Usage:" in orders(*arguments, code=2).stderr
 
 
@@ -84,7 +86,7 @@ def test_wrong_usage_ends_with_2(orders: Program, arguments: list[str]) -> None:
         (["-n", "5", "range", "orders"], "-n goes after the command: kvstream COMMAND -n"),
     ],
 )
-def test_an_option_at_the_wrong_place_is_told_where_it_goes(
+def test_the_error_for_a_misplaced_option_names_its_place(
     orders: Program, arguments: list[str], hint: str
 ) -> None:
     shown = orders(*arguments, code=2).stderr
@@ -112,7 +114,7 @@ def test_global_options_may_follow_the_command(orders: Program) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["--nonsense", "ls"], ["ls", "--nonsense"]])
-def test_an_option_that_is_none_is_told_nothing_about_places(
+def test_the_error_for_an_unknown_option_names_no_place(
     orders: Program, arguments: list[str]
 ) -> None:
     shown = orders(*arguments, code=2).stderr
@@ -120,13 +122,13 @@ def test_an_option_that_is_none_is_told_nothing_about_places(
     assert " goes " not in shown
 
 
-def test_the_help_names_the_option_as_the_advice_does(orders: Program) -> None:
+def test_the_help_and_the_advice_name_the_same_option(orders: Program) -> None:
     advice = re.search(r"--wait [A-Z]+", explain(errors.StoreLocked("x")))
     assert advice is not None
     assert advice[0] in orders("--help").stdout
 
 
-def test_a_store_that_is_held_is_refused_with_the_process_that_holds_it(orders: Program) -> None:
+def test_the_error_for_a_locked_store_names_the_process(orders: Program) -> None:
     with Store.open(orders.directory):
         shown = orders("ls", code=3).stderr
         assert "is held by process " in shown
@@ -137,7 +139,7 @@ def test_a_store_that_is_held_is_refused_with_the_process_that_holds_it(orders: 
         assert "is held by process " in orders("serve", "--port", "0", code=3).stderr
 
 
-def test_several_may_look_at_once_but_none_may_write_meanwhile(orders: Program) -> None:
+def test_several_readers_exclude_writers(orders: Program) -> None:
     with Store.open(orders.directory, read_only=True):
         assert orders.one("len", "orders") == {"length": 5}
         orders("add", "orders", "a=1", code=3)
@@ -150,6 +152,6 @@ def test_a_free_or_missing_store_has_no_owner(orders: Program, tmp_path: Path) -
 
 def test_every_error_has_an_exit_code() -> None:
     class OfItsOwn(errors.KVStreamError):
-        """As of a package that is not installed."""
+        """As if a package is not installed."""
 
     assert code_of(OfItsOwn("missing")) is ExitCode.UNAVAILABLE

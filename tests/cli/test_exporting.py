@@ -1,4 +1,4 @@
-"""Export: JSON Lines, CSV and tables, ranges, and files that are gone on with."""
+"""Export: JSON Lines, CSV and tables, ranges, and resumed files."""
 
 import csv
 from collections.abc import Iterator
@@ -73,7 +73,7 @@ def test_csv_has_a_column_for_each_field(orders: Program) -> None:
     ],
 )
 @pytest.mark.places("store", "server", "redis")
-def test_what_cells_cannot_hold_is_json_in_a_column_of_its_own(
+def test_values_unfit_for_cells_are_json_in_a_separate_column(
     kvstream: Program, fields: list[str]
 ) -> None:
     kvstream("add", "s", "a=1", "b=2", "--id", "1-0")
@@ -95,7 +95,7 @@ def test_fields_beyond_the_greatest_number_of_columns_are_json(
     assert table[1][3] == '{"a": "1", "b": "2", "c": "3"}'
 
 
-def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_path: Path) -> None:
+def test_an_existing_file_is_replaced_only_on_request(orders: Program, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     path.write_text("precious\n")
     assert "continue it with --resume" in orders("export", "orders", str(path), code=1).stderr
@@ -106,7 +106,7 @@ def test_a_file_that_exists_is_replaced_only_where_asked(orders: Program, tmp_pa
 
 @dataclass(frozen=True)
 class Opened(DirectorySession):
-    """A session on a store that is open already: opening it takes longer than an export of it."""
+    """A session on an open store: opening it takes longer than exporting it."""
 
     store: Store | None = None
 
@@ -117,9 +117,7 @@ class Opened(DirectorySession):
 
 
 @pytest.mark.parametrize("name", ["out.jsonl", "out.csv"])
-def test_an_export_cut_anywhere_is_gone_on_with(
-    kvstream: Program, tmp_path: Path, name: str
-) -> None:
+def test_an_export_cut_anywhere_is_resumed(kvstream: Program, tmp_path: Path, name: str) -> None:
     whole, part = tmp_path / f"whole-{name}", tmp_path / name
     with Store.open(kvstream.directory) as store:
         stream = store.stream("s")
@@ -141,7 +139,7 @@ def test_an_export_cut_anywhere_is_gone_on_with(
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_resuming_adds_what_has_come_since(orders: Program, tmp_path: Path) -> None:
+def test_resuming_adds_the_new_entries(orders: Program, tmp_path: Path) -> None:
     path = tmp_path / "out.jsonl"
     orders("export", "orders", str(path), "--resume")
     orders("add", "orders", "sku=new", "--id", "1700000009000-0")
@@ -162,7 +160,7 @@ def test_resuming_adds_what_has_come_since(orders: Program, tmp_path: Path) -> N
         ),
     ],
 )
-def test_a_file_that_is_no_export_is_not_touched(
+def test_a_foreign_file_is_not_touched(
     orders: Program, tmp_path: Path, name: str, content: str, reason: str
 ) -> None:
     path = tmp_path / name
@@ -184,7 +182,7 @@ def test_the_columns_of_a_resumed_csv_file_are_those_of_its_header(
     assert len(table) == 6
 
 
-def test_an_unwritable_file_is_one_clear_line(orders: Program, tmp_path: Path) -> None:
+def test_an_unwritable_file_is_reported_in_one_line(orders: Program, tmp_path: Path) -> None:
     path = tmp_path / "missing" / "out.jsonl"
     shown = orders("export", "orders", str(path), code=5).stderr
     assert shown == f"Error: {path}: No such file or directory\n"
@@ -249,7 +247,7 @@ def test_row_groups_are_large_and_bounded(orders: Program, monkeypatch: pytest.M
     ],
 )
 @pytest.mark.usefixtures("here")
-def test_what_a_table_cannot_do_is_refused(
+def test_options_unfit_for_a_table_are_refused(
     orders: Program, code: int, words: list[str], message: str
 ) -> None:
     Path("there.parquet").write_bytes(b"")
@@ -258,7 +256,7 @@ def test_what_a_table_cannot_do_is_refused(
 
 
 @pytest.mark.usefixtures("here")
-def test_a_table_that_fails_leaves_no_file(orders: Program) -> None:
+def test_a_failed_table_leaves_no_file(orders: Program) -> None:
     orders("add", "orders", "id=mine")
     result = orders("export", "orders", "orders.parquet", code=2)
     assert "the entries have a field 'id', which is also the column" in result.stderr

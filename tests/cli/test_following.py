@@ -1,4 +1,4 @@
-"""tail: the last entries, what follows, and other processes in between."""
+"""tail: the last entries, the following ones, and concurrent processes."""
 
 from itertools import islice
 
@@ -33,12 +33,12 @@ def test_tail_shows_the_end_oldest_first(orders: Program, options: list[str], fo
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_tail_of_a_stream_that_is_not_there_fails_unless_it_follows(orders: Program) -> None:
+def test_tail_of_a_missing_stream_fails_unless_it_follows(orders: Program) -> None:
     assert "no stream 'x'" in orders("tail", "x", code=1).stderr
 
 
 class CtrlC:
-    """Ends a program that follows, in one of its pauses; until then others may write."""
+    """Ends a following program in one of its pauses; writes an entry in the earlier ones."""
 
     def __init__(self, program: Program, pauses: int) -> None:
         self.program = program
@@ -67,7 +67,7 @@ def test_tail_follows_until_ctrl_c(
     assert (rows[0]["id"] == FIRST) is (first is not None)
 
 
-def test_tail_sees_a_stream_made_anew_with_lower_ids(
+def test_tail_follows_a_recreated_stream_with_lower_ids(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pauses = iter(range(2))
@@ -84,7 +84,7 @@ def test_tail_sees_a_stream_made_anew_with_lower_ids(
     assert rows == [{"id": "5-0", "fields": {"n": "new"}}]
 
 
-def test_a_burst_is_shown_in_bounded_poll_store(
+def test_a_burst_is_shown_in_bounded_pages(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(entries, "_PAGE", 2)
@@ -98,7 +98,7 @@ def test_a_burst_is_shown_in_bounded_poll_store(
     assert len(orders.json("tail", "orders", "-f", "--after", FIRST, code=130)) == 4
 
 
-def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
+def test_a_poll_waits_for_the_holder_of_the_store_and_reports_it_once(
     orders: Program, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     session = DirectorySession(orders.directory, wait_s=0.0)
@@ -112,6 +112,6 @@ def test_a_look_waits_for_a_process_that_holds_the_store_and_says_so_once(
     monkeypatch.setattr(entries, "sleep", pause)
     seen = poll_store(session, lambda store, wait_s: len(store.stream("orders")), 0)
     assert list(islice(seen, 2)) == [5, 5]
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith("waiting: the store in")
+    errors = capsys.readouterr().err.splitlines()
+    assert len(errors) == 1
+    assert errors[0].startswith("waiting: the store in")

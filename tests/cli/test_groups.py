@@ -1,4 +1,4 @@
-"""Groups and consumers: made, moved, listed, removed."""
+"""Groups and consumers: created, moved, listed, deleted."""
 
 import pytest
 
@@ -25,7 +25,7 @@ def test_a_group_starts_at_an_id_a_time_or_the_end(orders: Program) -> None:
     )
 
 
-def test_group_create_makes_the_stream_unless_told(orders: Program) -> None:
+def test_group_create_creates_the_stream_by_default(orders: Program) -> None:
     assert orders("group", "create", "new", "g", "--no-mkstream", code=1).stderr
     orders("group", "create", "new", "g")
     assert orders.one("len", "new") == {"length": 0}
@@ -49,7 +49,7 @@ def test_group_ls_shows_lag_and_exact_backlog(orders: Program) -> None:
     assert "unknown" in orders.lines("group", "ls", "orders")[1]
 
 
-def test_setid_moves_a_group_and_leaves_what_is_pending(orders: Program) -> None:
+def test_setid_moves_a_group_and_keeps_pending_entries(orders: Program) -> None:
     moved = orders.one("group", "setid", "orders", "billing", "$")
     assert moved["last_delivered_id"] == LAST
     orders("group", "setid", "orders", "billing", "0", "--entries-read", "0")
@@ -57,7 +57,7 @@ def test_setid_moves_a_group_and_leaves_what_is_pending(orders: Program) -> None
     assert (row["pending"], row["lag"]) == (2, 5)
 
 
-def test_destroy_removes_a_group_and_tells_what_was_pending(orders: Program) -> None:
+def test_destroy_deletes_a_group_and_reports_pending_entries(orders: Program) -> None:
     assert orders.lines("group", "destroy", "orders", "billing") == [
         "group billing deleted, with 2 entries pending"
     ]
@@ -67,7 +67,7 @@ def test_destroy_removes_a_group_and_tells_what_was_pending(orders: Program) -> 
     assert orders.one("len", "orders") == {"length": 5}
 
 
-def test_reset_wants_an_explicit_choice_for_pending_entries(orders: Program) -> None:
+def test_reset_needs_an_explicit_choice_for_pending_entries(orders: Program) -> None:
     shown = orders("group", "reset", "orders", "billing", "--to", "0", code=2).stderr
     assert "--keep-pending or --drop-pending" in shown
     assert orders("group", "reset", "orders", "billing", "--drop-pending", code=2).stderr
@@ -84,7 +84,7 @@ def test_reset_to_a_time_delivers_from_that_time_on(orders: Program) -> None:
 
 
 @pytest.mark.places("store", "server")
-def test_reset_drops_what_is_pending_also_what_was_given_back(orders: Program) -> None:
+def test_reset_drops_pending_entries_also_those_given_back(orders: Program) -> None:
     orders("nack", "orders", "billing", FIRST)
     done = orders.one("group", "reset", "orders", "billing", "--to", "0", "--drop-pending")
     assert (done["pending"], done["dropped"], done["backlog_after"]) == (0, 2, 5)
@@ -116,32 +116,34 @@ def test_a_dry_run_shows_what_a_reset_would_do_and_changes_nothing(orders: Progr
     assert orders.one(*arguments) == {**planned, "dry_run": False}
 
 
-def test_consumers_are_listed_with_what_is_pending(orders: Program) -> None:
+def test_consumers_are_listed_with_their_pending_entries(orders: Program) -> None:
     rows = {row["name"]: row for row in orders.json("consumer", "ls", "orders", "billing")}
     assert rows["worker-1"]["pending"] == 2
     assert rows["idle-worker"]["pending"] == 0
 
 
 @pytest.mark.places("store", "server")
-def test_a_consumer_that_was_never_given_anything_is_told(orders: Program) -> None:
+def test_a_consumer_without_deliveries_is_marked(orders: Program) -> None:
     row = orders.json("consumer", "ls", "orders", "billing")[0]
     assert (row["name"], row["inactive"]) == ("idle-worker", -1)
     assert "never" in orders.lines("consumer", "ls", "orders", "billing")[1]
 
 
 @pytest.mark.places("redis")
-def test_what_an_older_server_does_not_tell_is_unknown(orders: Program) -> None:
+def test_values_missing_from_an_older_server_are_unknown(orders: Program) -> None:
     row = orders.json("consumer", "ls", "orders", "billing")[0]
     assert row["inactive"] is None
     assert orders.lines("consumer", "ls", "orders", "billing")[1].endswith("unknown")
 
 
-def test_a_consumer_can_be_made_before_it_reads(orders: Program) -> None:
+def test_a_consumer_can_be_created_before_it_reads(orders: Program) -> None:
     assert orders.one("consumer", "create", "orders", "billing", "c") == {"created": True}
     assert orders.one("consumer", "create", "orders", "billing", "c", code=1) == {"created": False}
 
 
-def test_a_consumer_with_pending_entries_goes_only_when_they_may_be_lost(orders: Program) -> None:
+def test_a_consumer_with_pending_entries_is_deleted_only_if_they_may_be_lost(
+    orders: Program,
+) -> None:
     refused = orders("consumer", "del", "orders", "billing", "worker-1", code=1).stderr
     assert "2 entries pending" in refused
     assert "--drop-pending" in refused
@@ -167,9 +169,7 @@ def test_a_consumer_with_pending_entries_goes_only_when_they_may_be_lost(orders:
         ["autoclaim", "orders", "x", "c"],
     ],
 )
-def test_a_group_that_is_not_there_is_named_with_advice(
-    orders: Program, arguments: list[str]
-) -> None:
+def test_the_error_for_a_missing_group_has_advice(orders: Program, arguments: list[str]) -> None:
     shown = orders(*arguments, code=1).stderr
     advice = "list the groups with: kvstream group ls STREAM"
     assert f"stream 'orders' has no group 'x' ({advice})" in shown

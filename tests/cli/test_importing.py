@@ -1,4 +1,4 @@
-"""Import: every kind of row, bad lines, IDs, and going on where an earlier run has stopped."""
+"""Import: every kind of row, bad lines, IDs, and resuming where an earlier run stopped."""
 
 import json
 import signal
@@ -27,14 +27,14 @@ def fields_of(program: Program, stream: str = "s") -> list[Any]:
 
 
 def note_of(program: Program) -> Any:
-    """Return what ``ls`` shows of the only note of an import."""
+    """Return the output of ``ls`` for the only import note."""
     (row,) = program.json("ls", f"{IMPORT_PREFIX.decode()}*", "--all")
     return row
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two rows a commit, so that few rows make several."""
+    """Commit two rows at a time, so that few rows make several commits."""
     monkeypatch.setattr(batches, "BATCH_ROWS", 2)
 
 
@@ -42,7 +42,7 @@ def lines(*numbers: int) -> str:
     return "".join(f'{{"n": {number}}}\n' for number in numbers)
 
 
-def test_json_lines_are_taken_from_stdin_with_their_ids(kvstream: Program) -> None:
+def test_json_lines_are_read_from_stdin_with_their_ids(kvstream: Program) -> None:
     text = '{"id": "5-1", "fields": {"a": "1"}}\n\n{"id": "5-2", "fields": [["b", 2], ["b", 3]]}'
     assert kvstream.one("import", "s", input=text) == {
         "added": 2,
@@ -63,7 +63,7 @@ def test_csv_has_its_fields_in_the_header(kvstream: Program, tmp_path: Path) -> 
     assert fields_of(kvstream) == [{"name": "x", "text": "two\nlines"}, {"name": 'q"q'}]
 
 
-def test_empty_cells_are_kept_where_asked(kvstream: Program) -> None:
+def test_empty_cells_are_kept_on_request(kvstream: Program) -> None:
     csv = ("--format", "csv")
     kvstream("import", "s", *csv, "--keep-empty", input="a,b\n1,\n")
     assert fields_of(kvstream) == [{"a": "1", "b": ""}]
@@ -160,7 +160,7 @@ def test_a_bad_line_stops_the_import_with_its_number_and_reason(
     assert len(rows_of(kvstream)) == 1
 
 
-def test_good_lines_before_a_bad_one_stay_and_it_is_gone_on_with_once_mended(
+def test_good_lines_before_a_bad_one_stay_and_the_import_resumes_once_it_is_fixed(
     kvstream: Program, tmp_path: Path, small_batches: None
 ) -> None:
     path = tmp_path / "rows.jsonl"
@@ -174,7 +174,7 @@ def test_good_lines_before_a_bad_one_stay_and_it_is_gone_on_with_once_mended(
     assert [int(fields["n"]) for fields in fields_of(kvstream)] == [1, 2, 3, 4, 5]
 
 
-def test_bad_lines_are_reported_and_skipped_where_asked(
+def test_bad_lines_are_reported_and_skipped_on_request(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(command, "REPORTED_MAX", 2)
@@ -193,7 +193,7 @@ def test_line_numbers_of_csv_are_line_numbers_of_the_file(kvstream: Program) -> 
     assert len(rows_of(kvstream)) == 1
 
 
-def test_rows_that_are_there_with_their_ids_are_passed_over(kvstream: Program) -> None:
+def test_rows_already_stored_under_their_ids_are_skipped(kvstream: Program) -> None:
     text = "".join(f'{{"id": "{n}-1", "fields": {{"n": {n}}}}}\n' for n in (1, 2, 3))
     kvstream("import", "s", input=text)
     again = kvstream.one("import", "s", input=text + '{"id": "4-1", "fields": {"n": 4}}\n')
@@ -201,7 +201,7 @@ def test_rows_that_are_there_with_their_ids_are_passed_over(kvstream: Program) -
     assert kvstream.lines("import", "s", input=text) == ["0 entries added, 3 already there"]
 
 
-def test_rows_with_ids_and_rows_that_get_new_ones_may_take_turns(kvstream: Program) -> None:
+def test_rows_with_and_without_ids_may_alternate(kvstream: Program) -> None:
     given = ["5-1", None, None, "9000000000000-0", "9000000000000-*", None, "9000000000000-9"]
     rows = [{"id": eid, "fields": {"n": str(at)}} for at, eid in enumerate(given)]
     text = "".join(json.dumps(row) + "\n" for row in rows)
@@ -211,7 +211,7 @@ def test_rows_with_ids_and_rows_that_get_new_ones_may_take_turns(kvstream: Progr
     assert [row["id"] for row in added][3:] == [f"9000000000000-{seq}" for seq in (0, 1, 2, 9)]
 
 
-def test_rows_that_repeat_within_one_commit_are_there_already(kvstream: Program) -> None:
+def test_repeated_rows_in_one_commit_are_skipped(kvstream: Program) -> None:
     text = '{"id": "5-1", "fields": {"n": 1}}\n'
     done = kvstream.one("import", "s", input=text * 3)
     assert (done["added"], done["present"]) == (1, 2)
@@ -227,7 +227,7 @@ def test_new_ids_may_be_given_to_all_rows(kvstream: Program) -> None:
     assert len(rows_of(kvstream)) == 2
 
 
-def test_a_finished_file_is_not_imported_twice_and_a_grown_one_goes_on(
+def test_a_finished_file_is_not_imported_twice_and_a_grown_one_is_resumed(
     kvstream: Program, tmp_path: Path, small_batches: None
 ) -> None:
     path = tmp_path / "rows.jsonl"
@@ -261,9 +261,7 @@ def test_the_note_of_a_finished_import_expires_that_of_a_stopped_one_stays(
     assert note_of(kvstream)["ttl"] is None
 
 
-def test_a_file_that_has_changed_where_it_was_imported_is_refused(
-    kvstream: Program, tmp_path: Path
-) -> None:
+def test_a_file_changed_in_its_imported_part_is_refused(kvstream: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1, 2, 3))
     kvstream("import", "s", str(path))
@@ -275,7 +273,7 @@ def test_a_file_that_has_changed_where_it_was_imported_is_refused(
     assert len(rows_of(kvstream)) == 3
 
 
-def test_a_csv_file_goes_on_after_its_header(
+def test_a_csv_file_is_resumed_after_its_header(
     kvstream: Program, tmp_path: Path, small_batches: None
 ) -> None:
     path = tmp_path / "rows.csv"
@@ -289,7 +287,7 @@ def test_a_csv_file_goes_on_after_its_header(
     assert [fields["n"] for fields in fields_of(kvstream)] == ["1", "2", "3"]
 
 
-def test_a_note_that_somebody_has_overwritten_is_refused(kvstream: Program, tmp_path: Path) -> None:
+def test_an_overwritten_note_is_refused(kvstream: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1))
     kvstream("import", "s", str(path))
@@ -299,18 +297,14 @@ def test_a_note_that_somebody_has_overwritten_is_refused(kvstream: Program, tmp_
     assert kvstream.one("import", "s", str(path), "--again")["added"] == 1
 
 
-def test_each_stream_and_each_database_has_notes_of_its_own(
-    kvstream: Program, tmp_path: Path
-) -> None:
+def test_each_stream_and_each_database_has_its_own_notes(kvstream: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1, 2))
     for arguments in (["import", "s"], ["import", "t"], ["--db", "1", "import", "s"]):
         assert kvstream.one(*arguments, str(path))["added"] == 2
 
 
-def test_a_stream_that_was_deleted_is_imported_from_the_start(
-    kvstream: Program, tmp_path: Path
-) -> None:
+def test_a_deleted_stream_is_imported_from_the_start(kvstream: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1, 2))
     kvstream("import", "s", str(path))
@@ -321,7 +315,7 @@ def test_a_stream_that_was_deleted_is_imported_from_the_start(
     assert kvstream.one("import", "s", str(path))["added"] == 2
 
 
-def test_a_pipe_is_gone_on_with_only_under_a_name(kvstream: Program) -> None:
+def test_a_pipe_is_resumed_only_under_a_name(kvstream: Program) -> None:
     assert kvstream.one("import", "s", input=lines(1))["added"] == 1
     assert kvstream.one("import", "s", input=lines(1))["added"] == 1
     named = ("import", "t", "--source", "feed")
@@ -364,7 +358,7 @@ def test_large_batches_are_bounded_in_bytes(
 
 
 @pytest.mark.parametrize("presses", [1, 2])
-def test_ctrl_c_in_a_commit_states_only_what_is_known(
+def test_ctrl_c_in_a_commit_reports_only_known_numbers(
     kvstream: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, presses: int
 ) -> None:
     def atomically(store: Store, work: Callable[[], Any]) -> Any:
@@ -376,13 +370,13 @@ def test_ctrl_c_in_a_commit_states_only_what_is_known(
     path = tmp_path / "rows.jsonl"
     path.write_text(lines(1, 2))
     monkeypatch.setattr(batches, "atomically", atomically)
-    (told,) = kvstream("import", "s", str(path), "--quiet", code=130).stderr.splitlines()
+    (errors,) = kvstream("import", "s", str(path), "--quiet", code=130).stderr.splitlines()
     kept = {
         1: "2 entries added and kept; the same command resumes at line 3",
         2: "at least 0 entries added and kept; the same command resumes after the last line that "
         "was added",
     }
-    assert told == f"rows.jsonl: interrupted; {kept[presses]}"
+    assert errors == f"rows.jsonl: interrupted; {kept[presses]}"
     monkeypatch.undo()
     done = kvstream.one("import", "s", str(path))
     assert (done["added"], done["resumed_after_line"]) == (0, 2)

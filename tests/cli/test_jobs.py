@@ -11,7 +11,7 @@ def statuses(with_jobs: Program) -> dict[str, str]:
     return {row["id"]: row["status"] for row in with_jobs.json("jobs", "ls")}
 
 
-def test_jobs_ls_tells_the_status_of_each(with_jobs: Program, job_ids: dict[str, str]) -> None:
+def test_jobs_ls_shows_the_status_of_each(with_jobs: Program, job_ids: dict[str, str]) -> None:
     rows = {row["status"]: row for row in with_jobs.json("jobs", "ls")}
     assert {status: row["id"] for status, row in rows.items()} == job_ids
     assert {row["task"] for row in rows.values()} == {"send"}
@@ -39,7 +39,7 @@ def test_jobs_show_has_result_or_error(with_jobs: Program, job_ids: dict[str, st
     assert (waiting["status"], waiting["result"]) == ("queued", None)
 
 
-def test_jobs_cancel_ends_what_has_not_ended(with_jobs: Program, job_ids: dict[str, str]) -> None:
+def test_jobs_cancel_ends_unfinished_jobs(with_jobs: Program, job_ids: dict[str, str]) -> None:
     with_jobs("jobs", "cancel", job_ids["queued"], job_ids["scheduled"])
     assert statuses(with_jobs) == {
         job_ids["done"]: "done",
@@ -59,7 +59,7 @@ def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[
     with_jobs("jobs", "retry", job_ids["queued"], code=1)
 
 
-def test_a_job_that_is_not_there_is_told(with_jobs: Program) -> None:
-    told = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
-    assert "another --name" in told
+def test_a_missing_job_is_reported(with_jobs: Program) -> None:
+    errors = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
+    assert "another --name" in errors
     assert "not the ID of a job" in with_jobs("jobs", "show", "nonsense", code=2).stderr

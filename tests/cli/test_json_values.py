@@ -1,4 +1,4 @@
-"""Bytes and entries survive JSON; what is no entry is refused with a reason."""
+"""Bytes and entries survive JSON; invalid entries are refused with a reason."""
 
 import json
 from contextlib import suppress
@@ -24,7 +24,7 @@ pairs_lists = st.lists(st.tuples(parts, parts), min_size=1, max_size=6)
 
 
 def entry_of(pairs: list[tuple[bytes, bytes]]) -> Entry:
-    """Return an entry as the store would give it."""
+    """Return an entry as the store would return it."""
     flat = tuple(part for pair in pairs for part in pair)
     unique = dict(pairs)
     return Entry(StreamID(7, 1), unique if len(unique) == len(pairs) else RepeatedFields(flat))
@@ -40,7 +40,7 @@ def test_entries_survive_json_with_binary_and_repeated_fields(
 
 
 @given(pairs_lists)
-def test_json_for_terminals_without_unicode_says_the_same(pairs: list[tuple[bytes, bytes]]) -> None:
+def test_json_for_terminals_without_unicode_is_equivalent(pairs: list[tuple[bytes, bytes]]) -> None:
     line = dumps(entry_json(entry_of(pairs)), ascii_only=True)
     assert line.isascii()
     assert loads_entry(line.encode()) == ("7-1", pairs)
@@ -71,7 +71,7 @@ def test_text_stays_text_and_other_bytes_are_base64() -> None:
         ('{"id": "5", "fields": {"a": "1"}, "deliveries": 2}', "5", [(b"a", b"1")]),
     ],
 )
-def test_an_entry_is_taken_from_many_kinds_of_objects(
+def test_an_entry_is_read_from_many_kinds_of_objects(
     line: str, eid: str | None, pairs: list[tuple[bytes, bytes]]
 ) -> None:
     assert loads_entry(line.encode()) == (eid, pairs)
@@ -97,13 +97,13 @@ def test_an_entry_is_taken_from_many_kinds_of_objects(
         (b'{"a": ' + b"[" * 100_000 + b"]" * 100_000 + b"}", "nested too deeply"),
     ],
 )
-def test_what_is_no_entry_is_refused_with_a_reason(line: bytes, reason: str) -> None:
+def test_an_invalid_entry_is_refused_with_a_reason(line: bytes, reason: str) -> None:
     with pytest.raises(Unreadable, match=reason):
         loads_entry(line)
 
 
 @given(st.binary())
-def test_no_bytes_are_read_with_another_error(line: bytes) -> None:
+def test_any_bytes_are_read_or_raise_the_expected_error(line: bytes) -> None:
     pairs = [(b"", b"")]
     with suppress(Unreadable):
         _, pairs = loads_entry(line)

@@ -11,11 +11,11 @@ pytestmark = pytest.mark.places("store", "server", "redis")
 
 
 @pytest.mark.places("store", "server")
-def test_ls_lists_streams_in_the_order_they_were_made(orders: Program) -> None:
+def test_ls_lists_streams_in_the_order_of_their_creation(orders: Program) -> None:
     assert [row["stream"] for row in orders.json("ls")] == ["orders", "orders:2025"]
 
 
-def test_ls_shows_how_long_a_stream_is_and_when_it_ends(orders: Program) -> None:
+def test_ls_shows_the_length_and_the_expiry_of_a_stream(orders: Program) -> None:
     rows = {row["stream"]: row for row in orders.json("ls")}
     first = rows["orders"]
     assert (first["length"], first["groups"], first["last_id"]) == (5, 1, "1700000004000-0")
@@ -32,7 +32,7 @@ def test_ls_shows_how_long_a_stream_is_and_when_it_ends(orders: Program) -> None
 
 
 @pytest.mark.places("store")
-def test_ls_shows_plain_strings_which_are_keys_and_no_streams(orders: Program) -> None:
+def test_ls_shows_plain_strings_as_keys_and_not_as_streams(orders: Program) -> None:
     with Store.open(orders.directory) as store:
         Dispatcher(store.engine).execute([b"SET", b"lock", b"mine"])
     rows = orders.json("ls")
@@ -52,25 +52,25 @@ def test_ls_shows_plain_strings_which_are_keys_and_no_streams(orders: Program) -
     assert orders.one("rm", "lock:2") == {"deleted": 1}
 
 
-def test_ls_takes_a_glob(orders: Program) -> None:
+def test_ls_accepts_a_glob(orders: Program) -> None:
     assert [row["stream"] for row in orders.json("ls", "orders:*")] == ["orders:2025"]
     assert orders.lines("ls", "nothing*") == []
 
 
-def test_ls_hides_the_notes_of_imports_unless_asked(orders: Program) -> None:
+def test_ls_hides_the_notes_of_imports_by_default(orders: Program) -> None:
     orders("add", IMPORT_PREFIX.decode() + "x", "a=1")
     assert len(orders.json("ls")) == 2
     assert len(orders.json("ls", "--all")) == 3
 
 
-def test_databases_have_streams_of_their_own(orders: Program) -> None:
+def test_databases_have_separate_streams(orders: Program) -> None:
     orders("--db", "3", "add", "orders", "a=1")
     assert orders.one("--db", "3", "len", "orders")["length"] == 1
     assert orders.one("len", "orders")["length"] == 5
     assert "out of range" not in orders("--db", "16", "ls", code=2).stdout
 
 
-def test_rename_takes_the_name_from_another_stream_unless_told(orders: Program) -> None:
+def test_rename_replaces_another_stream_by_default(orders: Program) -> None:
     assert orders.one("rename", "orders", "orders:2025", "--no-replace", code=1) == {
         "renamed": False
     }
@@ -91,11 +91,11 @@ def test_a_stream_expires_after_a_duration_or_at_a_time(orders: Program) -> None
 
 
 @pytest.mark.parametrize("arguments", [[], ["1h", "--at", "2030-01-01"]])
-def test_expire_wants_one_time(orders: Program, arguments: list[str]) -> None:
+def test_expire_needs_one_time(orders: Program, arguments: list[str]) -> None:
     assert "either a DURATION" in orders("expire", "orders", *arguments, code=2).stderr
 
 
-def test_rm_deletes_whole_streams_and_tells_when_one_was_missing(orders: Program) -> None:
+def test_rm_deletes_streams_and_reports_missing_ones(orders: Program) -> None:
     assert orders.one("rm", "orders", "missing", code=1) == {"deleted": 1}
     assert orders.one("rm", "orders:2025") == {"deleted": 1}
     assert orders.json("ls") == []
@@ -105,11 +105,11 @@ def test_rm_deletes_whole_streams_and_tells_when_one_was_missing(orders: Program
     "arguments",
     [["rename", "x", "y"], ["expire", "x", "1h"], ["persist", "x"], ["ttl", "x"], ["len", "x"]],
 )
-def test_a_stream_that_is_not_there_is_named(orders: Program, arguments: list[str]) -> None:
+def test_the_error_names_a_missing_stream(orders: Program, arguments: list[str]) -> None:
     assert "there is no stream 'x' in database 0" in orders(*arguments, code=1).stderr
 
 
-def test_copy_makes_a_second_stream_with_its_groups(orders: Program) -> None:
+def test_copy_creates_a_second_stream_with_its_groups(orders: Program) -> None:
     assert orders.one("copy", "orders", "orders:copy") == {"copied": True}
     assert orders.json("range", "orders:copy") == orders.json("range", "orders")
     assert orders.json("group", "ls", "orders:copy") == orders.json("group", "ls", "orders")

@@ -1,4 +1,4 @@
-"""A command that fails before it writes leaves no store behind, nor a folder above one."""
+"""A command that fails before it writes creates no store and no parent folder."""
 
 import socket
 from pathlib import Path
@@ -13,7 +13,7 @@ from tests.cli.program import Program
 
 @pytest.fixture
 def nowhere(tmp_path: Path) -> Program:
-    """The program on a store that is not there, below a folder that is not there."""
+    """The program on a missing store in a missing folder."""
     return Program(tmp_path / "new" / "folder" / "store")
 
 
@@ -53,7 +53,7 @@ def test_a_refused_migration(nowhere: Program, tmp_path: Path) -> None:
     Program.__call__(_bare(nowhere), *words, code=1)
     assert_nothing(nowhere, tmp_path, log, state)
     Program.__call__(_bare(nowhere), *words, "--match", "none")
-    assert nowhere.directory.exists()  # it was not refused: there was nothing to bring
+    assert nowhere.directory.exists()  # it was not refused: there was nothing to migrate
 
 
 class _Bare(Program):
@@ -88,7 +88,7 @@ def test_a_program_that_fails_before_it_writes(tmp_path: Path) -> None:
         assert list(tmp_path.iterdir()) == []
 
 
-def test_what_was_written_or_was_there_before_stays(tmp_path: Path) -> None:
+def test_written_and_existing_files_are_kept(tmp_path: Path) -> None:
     written, there, beside = (tmp_path / name for name in ("written", "there", "beside"))
     there.mkdir(0o700)
 

@@ -1,4 +1,4 @@
-"""Care of the store: info, stats, check, recover, checkpoint, compact, bench, version."""
+"""Maintenance of the store: info, stats, check, recover, checkpoint, compact, bench, version."""
 
 from pathlib import Path
 
@@ -27,7 +27,7 @@ def test_info_shows_counters_and_groups(orders: Program) -> None:
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_info_in_full_shows_entries_and_what_is_pending(orders: Program) -> None:
+def test_info_in_full_shows_entries_and_pending_entries(orders: Program) -> None:
     detail = orders.one("info", "orders", "--full", "-n", "1")
     assert len(detail["entries"]) == 1
     (group,) = detail["groups"]
@@ -47,7 +47,7 @@ def test_stats_show_the_size_of_the_store(orders: Program) -> None:
 
 
 def miscount(program: Program) -> None:
-    """Write a wrong length into the counters of ``orders``."""
+    """Write a wrong length to the counters of ``orders``."""
 
     def operation(txn: Txn) -> None:
         stream = txn.stream(qualified(0, b"orders"))
@@ -59,7 +59,7 @@ def miscount(program: Program) -> None:
         store.engine.run(operation)
 
 
-def test_check_finds_wrong_counters_and_repairs_them_where_asked(orders: Program) -> None:
+def test_check_finds_wrong_counters_and_repairs_them_on_request(orders: Program) -> None:
     assert orders.lines("check") == ["sound"]
     miscount(orders)
     assert orders.json("check", code=4)[0]["repaired"] is False
@@ -69,7 +69,7 @@ def test_check_finds_wrong_counters_and_repairs_them_where_asked(orders: Program
     assert orders.one("len", "orders") == {"length": 5}
 
 
-def test_recover_gives_up_what_is_lost_only_where_asked(orders: Program) -> None:
+def test_recover_accepts_a_loss_only_on_request(orders: Program) -> None:
     assert orders.lines("recover")[0].startswith("nothing is lost: ")
     (orders.directory / WATERMARK_FILE).unlink()
     refused = orders("ls", code=4).stderr
@@ -83,7 +83,7 @@ def test_recover_gives_up_what_is_lost_only_where_asked(orders: Program) -> None
     assert orders.one("recover")["damage"] is None
 
 
-def test_a_checkpoint_is_a_store_of_its_own(orders: Program, tmp_path: Path) -> None:
+def test_a_checkpoint_is_an_independent_store(orders: Program, tmp_path: Path) -> None:
     target = tmp_path / "backup"
     assert orders.one("checkpoint", str(target)) == {"path": str(target)}
     orders("rm", "orders")
@@ -91,12 +91,12 @@ def test_a_checkpoint_is_a_store_of_its_own(orders: Program, tmp_path: Path) -> 
     assert orders("checkpoint", str(target), code=5).stderr.startswith("Error: ")
 
 
-def test_compact_tells_the_size_before_and_after(orders: Program) -> None:
+def test_compact_shows_the_size_before_and_after(orders: Program) -> None:
     assert set(orders.one("compact")) == {"before_bytes", "after_bytes"}
     assert "before, " in orders.lines("compact")[0]
 
 
-def test_bench_measures_each_work_and_leaves_nothing(orders: Program, tmp_path: Path) -> None:
+def test_bench_measures_each_operation_and_leaves_nothing(orders: Program, tmp_path: Path) -> None:
     before = sorted(tmp_path.iterdir())
     rows = orders.json("bench", "--entries", "1000")
     assert [row["entries"] for row in rows] == [1000, 1000, 1000, 1000, 200]
@@ -131,9 +131,7 @@ def test_an_unsafe_directory_is_refused(orders: Program) -> None:
 
 
 @pytest.mark.parametrize("command", [["ls"], ["del", "s", "1-1"], ["recover"], ["check"]])
-def test_a_store_that_is_not_there_is_named_and_not_made(
-    kvstream: Program, command: list[str]
-) -> None:
+def test_a_missing_store_is_named_and_not_created(kvstream: Program, command: list[str]) -> None:
     shown = kvstream(*command, code=5).stderr
     where = f"there is no store in {kvstream.directory}"
     assert shown == f"Error: {where} (name another one, or create a store with add or import)\n"
@@ -141,7 +139,7 @@ def test_a_store_that_is_not_there_is_named_and_not_made(
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_ping_says_that_the_place_answers(orders: Program) -> None:
+def test_ping_confirms_that_the_place_is_reachable(orders: Program) -> None:
     assert orders.one("ping")["ms"] > 0
     assert orders("ping").stdout.startswith("PONG after ")
 

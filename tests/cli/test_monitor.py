@@ -23,13 +23,13 @@ def client(kvstream: RemoteProgram) -> Iterator["redis.Redis"]:
 
 
 def watch(program: Program, client: "redis.Redis", *words: str) -> "subprocess.Popen[bytes]":
-    """Start the program, and return once the server knows of it."""
+    """Start the program, and return once the server has registered the monitor."""
     process = program.start("monitor", *words)
     until(lambda: any("O" in each["flags"] for each in client.client_list()))
     return process
 
 
-def test_requests_are_shown_as_they_come(kvstream: RemoteProgram, client: "redis.Redis") -> None:
+def test_requests_are_shown_as_they_arrive(kvstream: RemoteProgram, client: "redis.Redis") -> None:
     with watch(kvstream, client, "--command", "x*", "--command", "SET", "--count", "3") as process:
         client.xadd("orders", {"sku": "a b", "note": b"\xff\n"})
         client.get("k")
@@ -58,7 +58,7 @@ def test_json_has_every_byte(kvstream: RemoteProgram, client: "redis.Redis") -> 
     assert found["time_ms"] > 1_700_000_000_000
 
 
-def test_a_client_may_be_chosen(kvstream: RemoteProgram, client: "redis.Redis") -> None:
+def test_a_client_can_be_selected(kvstream: RemoteProgram, client: "redis.Redis") -> None:
     own = str(client.client_info()["addr"])
     words = ["--client", own, "--command", "xlen", "-n", "1"]
     with watch(kvstream, client, *words) as process:
@@ -76,7 +76,7 @@ def test_ctrl_c_ends_it(kvstream: RemoteProgram, client: "redis.Redis") -> None:
 
 
 @pytest.mark.places("server")
-def test_a_server_that_goes_ends_it(kvstream: RemoteProgram, client: "redis.Redis") -> None:
+def test_the_end_of_the_server_ends_it(kvstream: RemoteProgram, client: "redis.Redis") -> None:
     with watch(kvstream, client) as process:
         for each in client.client_list():
             if "O" in each["flags"]:
@@ -87,14 +87,14 @@ def test_a_server_that_goes_ends_it(kvstream: RemoteProgram, client: "redis.Redi
 
 
 @pytest.mark.places("store")
-def test_a_store_that_nobody_shares_has_no_clients(orders: Program) -> None:
+def test_a_store_that_is_not_shared_has_no_clients(orders: Program) -> None:
     refused = orders("--wait", "0s", "monitor", code=1).stderr
     assert "no process shares the store" in refused
     assert "--url" in refused
 
 
 @pytest.mark.places("store")
-def test_lines_of_all_kinds_are_read() -> None:
+def test_lines_of_all_forms_are_parsed() -> None:
     lines = [
         b'1700000000.123456 [0 127.0.0.1:5000] "set" "k\\"" "\\xff"',
         b'1700000000.000001 [12 lua] "get" "k"',

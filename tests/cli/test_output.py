@@ -1,4 +1,4 @@
-"""Tables, records and bars, as people see them."""
+"""Tables, records and bars, as a terminal shows them."""
 
 import csv
 import io
@@ -23,7 +23,7 @@ from tests.cli.program import Program
 
 
 class TerminalText(io.StringIO):
-    """Text that says it is a terminal."""
+    """Text that claims to be a terminal."""
 
     encoding = "utf-8"
 
@@ -33,7 +33,7 @@ class TerminalText(io.StringIO):
 
 @contextmanager
 def on_terminal() -> Iterator[TerminalText]:
-    """Have stdout and stderr be a terminal of 60 columns."""
+    """Make stdout and stderr a terminal of 60 columns."""
     text = TerminalText()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(text), redirect_stderr(text):
         patch.setenv("TERM", "xterm")
@@ -63,7 +63,7 @@ def test_an_empty_table_shows_nothing(capsys: pytest.CaptureFixture[str]) -> Non
     assert capsys.readouterr().out == ""
 
 
-def test_tables_on_a_terminal_are_framed_and_take_markup_for_text() -> None:
+def test_tables_on_a_terminal_are_framed_and_show_markup_as_text() -> None:
     with on_terminal() as terminal:
         rows = [{"name": b"[red]x[/]", "count": 1000}]
         Output(json=False, max_width=None).table(COLUMNS, rows)
@@ -73,7 +73,7 @@ def test_tables_on_a_terminal_are_framed_and_take_markup_for_text() -> None:
     assert "─" in shown
 
 
-def test_names_give_way_to_numbers_on_a_terminal_and_nothing_is_cut_in_a_pipe(
+def test_names_are_cut_before_numbers_on_a_terminal_and_nothing_in_a_pipe(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     rows = [{"name": b"orders:" + b"x" * 300, "count": 856_000, "other": 1500}]
@@ -106,7 +106,7 @@ def test_a_record_on_a_terminal_is_a_line_for_each_value() -> None:
     ]
 
 
-def test_json_is_ascii_where_the_terminal_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_json_is_ascii_on_an_ascii_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     entry = Entry(StreamID(1, 0), {b"a": "ü".encode()})
     for encoding, shown in (("ascii", r"\u00fc"), ("utf-8", "ü"), (None, r"\u00fc")):
         text = TerminalText()
@@ -125,13 +125,13 @@ def test_a_bar_shows_rows_and_their_rate_on_a_terminal(total: int | None) -> Non
     assert "1,234 rows" in shown
 
 
-def test_no_bar_is_shown_where_it_would_be_in_the_way() -> None:
+def test_quiet_shows_no_bar() -> None:
     with on_terminal() as terminal, progress_bar("import", 10, quiet=True) as watch:
         watch(5, 5)
     assert terminal.getvalue() == ""
 
 
-def test_a_recovery_tells_what_was_lost() -> None:
+def test_a_recovery_reports_the_loss() -> None:
     report = RecoveryReport(
         Path("store"), 7, 5, damage="the log is torn", promised=9, skipped_records=True
     )
@@ -141,7 +141,7 @@ def test_a_recovery_tells_what_was_lost() -> None:
     assert "check --repair" in lines[3]
 
 
-def test_the_shell_is_offered_the_names_that_it_can_show(orders: Program) -> None:
+def test_the_shell_completes_only_printable_names(orders: Program) -> None:
     orders("add", "bell\x07", "a=1")
     root = {"store": orders.directory, "db": 0}
     assert complete_names(root) == ["orders", "orders:2025"]
@@ -151,7 +151,7 @@ def test_the_shell_is_offered_the_names_that_it_can_show(orders: Program) -> Non
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])
 @pytest.mark.parametrize("arguments", [["ls"], ["ls", "--json"], ["range", "s"]], ids=" ".join)
-def test_what_an_encoding_does_not_have_is_escaped(
+def test_characters_missing_from_the_encoding_are_escaped(
     kvstream: Program, arguments: list[str], encoding: str
 ) -> None:
     with Store.open(kvstream.directory) as store:
@@ -175,7 +175,7 @@ def test_csv_has_a_title_line_and_the_values_of_json(orders: Program) -> None:
     )
 
 
-def test_entries_in_csv_are_what_import_reads(orders: Program) -> None:
+def test_import_reads_entries_in_csv(orders: Program) -> None:
     orders("add", "orders", "note=", "bin=\udcff")
     shown = orders("range", "orders", "--format", "csv").stdout
     assert shown.startswith("kvstream:id,sku,qty,note,bin,kvstream:fields\n")
@@ -200,7 +200,7 @@ def test_entries_in_csv_are_what_import_reads(orders: Program) -> None:
         ("schedule ls", "no schedules"),
     ],
 )
-def test_a_list_without_rows_says_so_to_people_alone(
+def test_an_empty_list_has_a_message_only_on_a_terminal(
     orders: Program, words: str, said: str
 ) -> None:
     orders("add", "bare", "n=1")

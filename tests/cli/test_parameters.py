@@ -1,4 +1,4 @@
-"""IDs, times, durations and names are taken as people write them, and refused in words."""
+"""IDs, times, durations and names: the accepted forms, and the errors of others."""
 
 import re
 from pathlib import Path
@@ -52,7 +52,7 @@ def test_other_durations_are_refused(text: str) -> None:
         ("now-5x", None),
     ],
 )
-def test_times_are_utc_unless_they_say_otherwise(text: str, ms: int | None) -> None:
+def test_times_are_utc_by_default(text: str, ms: int | None) -> None:
     assert time_ms(text) == ms
 
 
@@ -91,7 +91,7 @@ def test_times_may_be_relative_to_now() -> None:
         (Name(), b"raw", b"raw"),
     ],
 )
-def test_arguments_become_what_the_library_takes(
+def test_arguments_are_converted_for_the_library(
     kind: "click.ParamType[object]", text: object, value: object
 ) -> None:
     assert kind.convert(text, None, None) == value
@@ -114,7 +114,7 @@ def test_arguments_become_what_the_library_takes(
         (Field(), "no sign"),
     ],
 )
-def test_what_is_none_of_them_is_a_usage_error_that_names_it(
+def test_an_invalid_argument_is_a_usage_error_that_names_it(
     kind: "click.ParamType[object]", text: str
 ) -> None:
     with pytest.raises(click.BadParameter, match=re.escape(text)):
@@ -141,7 +141,7 @@ def test_every_path_of_the_program_is_of_the_type_that_refuses_urls() -> None:
     assert "kvstream checkpoint target" in paths
 
 
-def test_a_store_and_a_server_are_not_taken_for_each_other(
+def test_a_store_and_a_server_are_not_confused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -157,7 +157,7 @@ def test_a_store_and_a_server_are_not_taken_for_each_other(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ids_and_moments_that_are_values_already_stay() -> None:
+def test_ids_and_times_that_are_values_already_are_unchanged() -> None:
     eid = StreamID(1, 2)
     for kind in (ID(), Position(), OldestID()):
         assert kind.convert(eid, None, None) is eid

@@ -33,7 +33,7 @@ BARE_TERMINAL = {
 
 @contextmanager
 def ended(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[bytes]"]:
-    """Have a process ended when the block is left."""
+    """Kill a process at the end of the block."""
     with process:
         try:
             yield process
@@ -45,7 +45,7 @@ def ended(process: "subprocess.Popen[bytes]") -> Iterator["subprocess.Popen[byte
 def all_ended(
     *processes: "subprocess.Popen[bytes]",
 ) -> Iterator[tuple["subprocess.Popen[bytes]", ...]]:
-    """Have processes ended that run side by side, which takes less time than one by one."""
+    """Kill processes at the end of the block, which run side by side to save time."""
     with ExitStack() as stack:
         for process in processes:
             stack.enter_context(ended(process))
@@ -53,7 +53,7 @@ def all_ended(
 
 
 def outcome(process: "subprocess.Popen[bytes]") -> tuple[int, bytes, bytes]:
-    """Return the exit code of a process, and what it wrote to stdout and stderr."""
+    """Return the exit code of a process, and its stdout and stderr."""
     out, err = process.communicate(timeout=PATIENCE_S)
     return process.returncode, out, err
 
@@ -64,14 +64,14 @@ def read_line(process: "subprocess.Popen[bytes]") -> bytes:
 
 
 def write(program: Program, *arguments: str) -> str:
-    """Run a command that writes, in this process, and return its answer; others may look."""
+    """Run a writing command in this process, waiting for the store, and return its stdout."""
     done = program("--wait", f"{PATIENCE_S}s", *arguments)
     assert done.stderr == ""
     return done.stdout.strip()
 
 
 def length_of(program: Program, stream: str) -> int:
-    """Return the length of a stream, -1 while it cannot be seen."""
+    """Return the length of a stream, or -1 while it is unreadable."""
     try:
         with Store.open(program.directory, read_only=True) as store:
             return len(store.stream(stream))
@@ -84,7 +84,7 @@ def test_the_program_runs_as_a_module(kvstream: Program) -> None:
     assert (done.returncode, done.stdout, done.stderr) == (0, b"5-1\n", b"")
 
 
-def test_a_command_starts_without_what_others_need(kvstream: Program) -> None:
+def test_a_command_imports_only_what_it_needs(kvstream: Program) -> None:
     code = (
         "import sys; from kvstream.cli import main; main(sys.argv[1:], standalone_mode=False);"
         "print([name for name in ('asyncio', 'kvstream.migration', 'kvstream.resp', 'redis')"
@@ -95,7 +95,7 @@ def test_a_command_starts_without_what_others_need(kvstream: Program) -> None:
     assert done.stdout.splitlines()[1:] == ["[]"]
 
 
-def test_a_reader_of_the_output_that_goes_away_is_no_error(kvstream: Program) -> None:
+def test_a_closed_pipe_is_no_error(kvstream: Program) -> None:
     with Store.open(kvstream.directory) as store:
         store.stream("s").add_many([{"text": "x" * 100}] * 5_000)
     with all_ended(
@@ -122,7 +122,7 @@ def test_ctrl_c_ends_quietly_with_130(orders: Program) -> None:
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_tail_shows_what_other_processes_add(orders: Program) -> None:
+def test_tail_shows_entries_of_other_processes(orders: Program) -> None:
     arguments = ["tail", "orders", "-f", "-n", "1", "--poll", "20ms", "--json"]
     with ended(orders.start(*arguments)) as process:
         assert json.loads(read_line(process))["id"] == "1700000004000-0"
@@ -131,7 +131,7 @@ def test_tail_shows_what_other_processes_add(orders: Program) -> None:
             assert json.loads(read_line(process)) == {"id": added, "fields": {"n": str(number)}}
 
 
-def test_tail_says_that_it_waits_for_a_process_that_holds_the_store(orders: Program) -> None:
+def test_tail_reports_that_it_waits_for_the_process_that_holds_the_store(orders: Program) -> None:
     with Store.open(orders.directory) as store:
         arguments = ["--wait", "0", "tail", "orders", "-f", "-n", "1", "--poll", "20ms", "--json"]
         process = orders.start(*arguments)
@@ -143,7 +143,7 @@ def test_tail_says_that_it_waits_for_a_process_that_holds_the_store(orders: Prog
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Program) -> None:
+def test_tail_waits_for_a_stream_and_follows_a_recreated_one(kvstream: Program) -> None:
     kvstream("add", "other", "a=1")
     with ended(kvstream.start("tail", "s", "-f", "--poll", "20ms", "--json")) as process:
         for eid in ("9-0", "5-0"):
@@ -153,7 +153,7 @@ def test_tail_waits_for_a_stream_and_sees_one_that_was_made_anew(kvstream: Progr
 
 
 @pytest.mark.places("store", "server", "redis")
-def test_a_blocked_read_gets_what_another_process_adds(orders: Program) -> None:
+def test_a_blocked_read_gets_an_entry_of_another_process(orders: Program) -> None:
     arguments = ["read", "orders", "--after", "$", "--block", "60s", "--json"]
     with ended(orders.start(*arguments)) as process:
         while process.poll() is None:
@@ -164,7 +164,7 @@ def test_a_blocked_read_gets_what_another_process_adds(orders: Program) -> None:
         assert json.loads(out.splitlines()[0])["fields"] == {"n": "1"}
 
 
-def test_a_command_waits_for_the_store_as_long_as_it_is_told(orders: Program) -> None:
+def test_a_command_waits_for_the_store_as_long_as_wait_says(orders: Program) -> None:
     with Store.open(orders.directory):
         process = orders.start("--wait", "60s", "len", "orders")
         time.sleep(0.5)
@@ -183,7 +183,7 @@ def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
         assert holder.stdin is not None
         holder.stdin.write(b"\n")
         holder.stdin.flush()
-        until(lambda: length_of(orders, "orders") < 0, "a process to hold it", look_s=0.2)
+        until(lambda: length_of(orders, "orders") < 0, "a process to open it", look_s=0.2)
         shown = orders("ls", code=3).stderr
         assert f"is held by process {holder.pid} (" in shown
         assert "kvstream" in shown
@@ -199,7 +199,7 @@ def test_rows_of_a_pipe_are_committed_as_soon_as_it_pauses(kvstream: Program) ->
     assert kvstream.one("len", "s") == {"length": 2}
 
 
-def test_an_import_that_is_killed_goes_on_without_loss_or_double(tmp_path: Path) -> None:
+def test_a_killed_import_resumes_without_loss_or_duplicates(tmp_path: Path) -> None:
     rows = 20_000
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in range(rows)))
@@ -215,14 +215,14 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(tmp_path: Path)
         assert lengths[0] > 0
         assert lengths == sorted(lengths)
         with each:
-            assert lengths[0] < rows  # where others keep the cores busy, a kill comes late
+            assert lengths[0] < rows  # on a busy machine the kill may be late
     kvstream("import", "s", str(path))
     with Store.open(kvstream.directory) as store:
         numbers = [int((entry.fields or {})[b"n"]) for entry in store.stream("s").scan()]
     assert numbers == list(range(rows))
 
 
-def test_an_export_that_is_killed_is_gone_on_with(kvstream: Program, tmp_path: Path) -> None:
+def test_a_killed_export_is_resumed(kvstream: Program, tmp_path: Path) -> None:
     with Store.open(kvstream.directory) as store:
         store.stream("s").add_many([{"n": str(number), "x": "y" * 100} for number in range(10_000)])
     part, whole = tmp_path / "part.csv", tmp_path / "whole.csv"
@@ -246,7 +246,7 @@ def test_commands_are_joined_by_pipes(kvstream: Program) -> None:
     assert other.json("range", "s") == kvstream.json("range", "s")
 
 
-def test_no_encoding_of_the_terminal_makes_printing_fail(kvstream: Program) -> None:
+def test_printing_works_with_any_encoding_of_the_terminal(kvstream: Program) -> None:
     with Store.open(kvstream.directory) as store:
         for name in ("s", "sü", b"s\xff\xc3\xbc"):
             store.stream(name).add({"Grüße": "☃", "raw": b"\xff"})
@@ -275,7 +275,7 @@ class Terminal:
         os.close(side)
 
     def text(self) -> str:
-        """Return all that is shown until the process ends."""
+        """Return all output until the process ends."""
         parts = []
         while select.select([self.main], [], [], PATIENCE_S)[0]:
             try:
@@ -287,7 +287,7 @@ class Terminal:
         return b"".join(parts).decode()
 
 
-def test_a_terminal_is_shown_framed_tables_with_cut_values(kvstream: Program) -> None:
+def test_a_terminal_shows_framed_tables_with_cut_values(kvstream: Program) -> None:
     kvstream("add", "[bold]s[/]", "text=" + "x" * 200, "id=\x1b[31m", "--id", "1700000000000-0")
     commands = (["range", "[bold]s[/]"], ["ls"], ["stats"])
     terminals = [Terminal(kvstream, *command) for command in commands]
@@ -299,9 +299,7 @@ def test_a_terminal_is_shown_framed_tables_with_cut_values(kvstream: Program) ->
     assert "streams" in stats
 
 
-def test_a_terminal_is_shown_a_bar_unless_it_is_to_be_quiet(
-    kvstream: Program, tmp_path: Path
-) -> None:
+def test_a_terminal_shows_a_bar_unless_quiet(kvstream: Program, tmp_path: Path) -> None:
     path = tmp_path / "rows.jsonl"
     path.write_text('{"n": 1}\n' * 5_000)
     other = Program(tmp_path / "other")
@@ -380,7 +378,7 @@ def test_a_stream_is_copied_by_a_pipe_between_two_commands_on_one_store(kvstream
 
 @pytest.mark.places("server", "redis")
 @pytest.mark.parametrize("named", [True, False])
-def test_ctrl_c_in_an_import_says_what_is_kept(kvstream: Program, named: bool) -> None:
+def test_ctrl_c_in_an_import_reports_what_is_kept(kvstream: Program, named: bool) -> None:
     words = ["--source", "rows"] if named else []
     with ended(kvstream.start("import", "s", *words)) as process:
         assert process.stdin is not None

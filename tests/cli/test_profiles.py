@@ -1,4 +1,4 @@
-"""Profiles: places by name, in one configuration file."""
+"""Profiles: places with names, in one configuration file."""
 
 import os
 from pathlib import Path
@@ -68,7 +68,7 @@ def test_another_file_may_be_named(
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ('[profiles.prod]\nstore = "x"', "has no profile 'prdo': did you mean 'prod'?"),
         ('[profiles.prdo]\nstoer = "x"', "unknown option 'stoer': did you mean 'store'?"),
@@ -85,11 +85,13 @@ def test_another_file_may_be_named(
         (None, "there is no file "),
     ],
 )
-def test_a_wrong_profile_is_told_with_the_file(config: Path, text: str | None, told: str) -> None:
+def test_a_wrong_profile_is_reported_with_the_file(
+    config: Path, text: str | None, message: str
+) -> None:
     if text is not None:
         config.write_text(text)
     shown = run("--profile", "prdo", "ls", code=2).stderr
-    assert told in shown
+    assert message in shown
     assert str(config) in shown
 
 
@@ -110,7 +112,7 @@ def test_a_profile_is_no_place_of_a_migration(config: Path) -> None:
     assert "--profile cannot be used before migrate" in shown
 
 
-def test_shells_complete_profiles_and_what_is_in_them(
+def test_shells_complete_profiles_and_their_streams(
     orders: Program, config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     config.write_text(

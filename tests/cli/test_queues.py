@@ -1,4 +1,4 @@
-"""Queues from the command line: messages, rules, dead letters, what comes later."""
+"""Queues from the command line: messages, rules, dead letters, delayed messages and schedules."""
 
 import re
 from collections.abc import Iterator
@@ -66,7 +66,7 @@ def test_queue_ls_lists_groups_without_rules_only_with_all(orders: Program) -> N
     assert orders.json("queue", "ls", "none*", "--all") == []
 
 
-def test_a_paused_queue_says_so_and_delivers_nothing(emails: Program) -> None:
+def test_a_paused_queue_is_marked_and_delivers_nothing(emails: Program) -> None:
     emails("queue", "pause", "emails")
     assert "paused" in emails.lines("queue", "ls")[0]
     read = ["read", "emails", "--group", "workers", "--consumer", "v", "--count", "10"]
@@ -74,7 +74,7 @@ def test_a_paused_queue_says_so_and_delivers_nothing(emails: Program) -> None:
     emails("queue", "resume", "emails")
     assert "paused" not in emails.lines("queue", "ls")[0]
     fields = [row["fields"]["to"] for row in emails.json(*read)]
-    assert fields == ["dan", "eve", "fay"]  # dan, whose lease has ended, comes first
+    assert fields == ["dan", "eve", "fay"]  # dan comes first, since its lease has ended
 
 
 def test_queue_info_shows_the_rules(emails: Program) -> None:
@@ -104,7 +104,7 @@ def test_put_shows_an_id_or_a_ticket(emails: Program) -> None:
     )
 
 
-def test_a_unique_message_is_put_once(emails: Program) -> None:
+def test_a_unique_message_is_added_once(emails: Program) -> None:
     put = ["queue", "put", "emails", "to=kim", "--unique", "welcome:7"]
     (first,) = emails.lines(*put)
     assert emails.lines(*put, "--window", "1d", "--on-conflict", "skip") == [first]
@@ -114,7 +114,7 @@ def test_a_unique_message_is_put_once(emails: Program) -> None:
     assert counts_of(emails)["ready"] == 3
 
 
-def test_a_message_with_a_time_to_live_goes(emails: Program) -> None:
+def test_a_message_with_a_time_to_live_expires(emails: Program) -> None:
     emails("queue", "put", "emails", "to=lou", "--ttl", "1ms")
     resume = ["queue", "resume", "emails"]  # opens a store for writing, so that timers fire
     until(lambda: emails(*resume) and counts_of(emails)["ready"] == 2)
@@ -125,7 +125,7 @@ def test_put_creates_the_stream(emails: Program) -> None:
     assert emails.one("len", "new") == {"length": 0}
 
 
-def test_peek_shows_the_next_messages_and_leaves_them(emails: Program) -> None:
+def test_peek_shows_the_next_messages_without_delivering_them(emails: Program) -> None:
     before = counts_of(emails)
     rows = emails.json("queue", "peek", "emails")
     assert [row["fields"]["to"] for row in rows] == ["eve", "fay"]
@@ -146,7 +146,7 @@ def test_purge_deletes_messages_and_keeps_rules_and_dead_letters(emails: Program
 # --- rules ----------------------------------------------------------------------------------------
 
 
-def test_policy_changes_the_rules_that_are_given(emails: Program) -> None:
+def test_policy_changes_only_the_given_rules(emails: Program) -> None:
     words = ["--backoff", "1s..1h", "--jitter", "20", "--rate", "100/1m", "--order-by", "to"]
     done = emails.one("queue", "policy", "emails", *words, "--max-in-flight", "7", "--reap", "2d")
     assert done["stream"] == "emails"
@@ -171,7 +171,7 @@ def test_policy_drop_removes_all_rules(emails: Program) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["--backoff", "soon"], "write 1s,10s,1m or 1s..1h"),
         (["--backoff", "1h..1s"], "write 1s,10s,1m or 1s..1h"),
@@ -181,8 +181,8 @@ def test_policy_drop_removes_all_rules(emails: Program) -> None:
         (["--drop", "--lease", "1m"], "no other option"),
     ],
 )
-def test_a_rule_that_cannot_be_is_wrong_usage(emails: Program, words: list[str], told: str) -> None:
-    assert told in emails("queue", "policy", "emails", *words, code=2).stderr
+def test_an_invalid_rule_is_wrong_usage(emails: Program, words: list[str], message: str) -> None:
+    assert message in emails("queue", "policy", "emails", *words, code=2).stderr
 
 
 def test_retention_is_set_shown_and_removed(emails: Program) -> None:
@@ -202,18 +202,18 @@ def test_retention_is_set_shown_and_removed(emails: Program) -> None:
     assert "none" in emails("queue", "retention", "none", code=1).stderr
 
 
-def test_a_stream_without_a_group_is_told_how_to_be_a_queue(orders: Program) -> None:
-    told = orders("queue", "info", "orders:2025", code=1).stderr
-    assert "has no group" in told
-    assert "kvstream queue policy orders:2025 --create --lease 30s" in told
+def test_the_error_for_a_stream_without_a_group_explains_how_to_create_one(orders: Program) -> None:
+    errors = orders("queue", "info", "orders:2025", code=1).stderr
+    assert "has no group" in errors
+    assert "kvstream queue policy orders:2025 --create --lease 30s" in errors
     orders("queue", "policy", "orders:2025", "--create", "--lease", "30s")
     assert orders.one("queue", "info", "orders:2025")["group"] == "workers"
     assert "no stream 'nothing'" in orders("queue", "info", "nothing", code=1).stderr
 
 
-def test_the_group_is_named_where_several_may_be_meant(emails: Program) -> None:
+def test_the_group_must_be_named_if_there_are_several(emails: Program) -> None:
     emails("group", "create", "emails", "audit")
-    assert emails.one("queue", "info", "emails")["group"] == "workers"  # the one with rules
+    assert emails.one("queue", "info", "emails")["group"] == "workers"  # the group with rules
     emails("queue", "policy", "emails", "--group", "audit", "--lease", "1m")
     assert "audit, workers" in emails("queue", "info", "emails", code=2).stderr
     assert emails.one("queue", "info", "emails", "--group", "audit")["group"] == "audit"
@@ -222,7 +222,7 @@ def test_the_group_is_named_where_several_may_be_meant(emails: Program) -> None:
 # --- dead letters ---------------------------------------------------------------------------------
 
 
-def test_dead_ls_and_show_tell_why(emails: Program) -> None:
+def test_dead_ls_and_show_have_the_reason(emails: Program) -> None:
     rows = emails.json("dead", "ls", "emails")
     assert [(row["id"], row["fields"]["to"], row["reason"]) for row in rows] == [
         (ANN, "ann", "fatal"),
@@ -244,7 +244,7 @@ def test_dead_ls_and_show_tell_why(emails: Program) -> None:
     ("where", "found"),
     [("to=bob", [BOB]), ("dead:reason=fatal", [ANN, BOB]), ("dead:consumer=x", []), ("to=", [])],
 )
-def test_where_chooses_the_same_letters_for_ls_and_redrive(
+def test_where_selects_the_same_letters_for_ls_and_redrive(
     emails: Program, where: str, found: list[str]
 ) -> None:
     code = 0 if found else 1
@@ -254,14 +254,14 @@ def test_where_chooses_the_same_letters_for_ls_and_redrive(
     assert (planned["moved"], planned["state"]) == (len(found), "dry-run")
 
 
-def test_a_redrive_that_names_nothing_is_a_dry_run(emails: Program) -> None:
+def test_a_redrive_without_a_selection_is_a_dry_run(emails: Program) -> None:
     assert emails.lines("dead", "redrive", "emails") == [
         "2 dead letters would move (to emails 2); to move them, name IDs, --where or --all"
     ]
     assert counts_of(emails)["dead"] == 2
 
 
-def test_a_redrive_moves_what_is_named(emails: Program) -> None:
+def test_a_redrive_moves_the_named_letters(emails: Program) -> None:
     assert emails.lines("dead", "redrive", "emails", BOB) == ["1 dead letter moved (to emails 1)"]
     assert [row["id"] for row in emails.json("dead", "ls", "emails")] == [ANN]
     done = emails.one("dead", "redrive", "emails", "--all", "--to", "later")
@@ -273,7 +273,7 @@ def test_a_redrive_moves_what_is_named(emails: Program) -> None:
     assert "--all moves all" in emails("dead", "redrive", "emails", ANN, "--all", code=2).stderr
 
 
-def test_a_slow_redrive_goes_on_until_it_is_cancelled(emails: Program) -> None:
+def test_a_slow_redrive_continues_until_it_is_cancelled(emails: Program) -> None:
     words = ["dead", "redrive", "emails", "--all", "--rate", "1/1d", "--no-wait"]
     assert emails.lines(*words)[0].startswith("1 dead letter moved so far; the redrive goes on")
     assert emails.one("dead", "status", "emails")["state"] == "running"
@@ -283,15 +283,15 @@ def test_a_slow_redrive_goes_on_until_it_is_cancelled(emails: Program) -> None:
     assert counts_of(emails)["dead"] == 1
 
 
-def test_a_redrive_with_a_rate_moves_all_in_the_end(emails: Program) -> None:
+def test_a_redrive_with_a_rate_finally_moves_all(emails: Program) -> None:
     emails("dead", "redrive", "emails", "--all", "--rate", "1/50ms")
     until(lambda: emails.one("dead", "status", "emails")["state"] == "done")
     assert counts_of(emails)["dead"] == 0
 
 
-def test_a_queue_without_dead_letters_is_told(orders: Program) -> None:
-    told = orders("dead", "ls", "orders", code=1).stderr
-    assert "queue 'orders' has no dead letters: there is no stream 'orders:dead'" in told
+def test_a_queue_without_dead_letters_is_reported(orders: Program) -> None:
+    errors = orders("dead", "ls", "orders", code=1).stderr
+    assert "queue 'orders' has no dead letters: there is no stream 'orders:dead'" in errors
 
 
 # --- delayed messages and schedules ---------------------------------------------------------------
@@ -304,9 +304,9 @@ def test_delayed_messages_are_listed_moved_and_cancelled(emails: Program) -> Non
     assert emails.lines("delayed", "ls", "emails")[1].split()[0] == first
     (moved,) = emails.lines("delayed", "move", "emails", first, "--at", "2090-01-31")
     assert moved.startswith("@3789504000000-")
-    told = emails("delayed", "move", "emails", first, "--delay", "1h", code=1).stderr
-    assert f"no delayed message {first}" in told
-    assert "new ticket" in told
+    errors = emails("delayed", "move", "emails", first, "--delay", "1h", code=1).stderr
+    assert f"no delayed message {first}" in errors
+    assert "new ticket" in errors
     assert "1 not found" in emails.lines("delayed", "cancel", "emails", first, code=1)[0]
     assert emails.lines("delayed", "cancel", "emails", moved) == ["1 delayed message cancelled"]
     assert emails.json("delayed", "ls", "emails") == []
@@ -322,9 +322,9 @@ def test_a_message_moved_to_now_is_added(emails: Program) -> None:
 
 
 def test_a_wrong_ticket_is_wrong_usage(emails: Program) -> None:
-    told = emails("delayed", "cancel", "emails", ANN, code=2).stderr
-    assert "is no ticket" in told
-    assert "in its stream already: use del" in told
+    errors = emails("delayed", "cancel", "emails", ANN, code=2).stderr
+    assert "is no ticket" in errors
+    assert "in its stream already: use del" in errors
 
 
 def test_many_delayed_messages_are_listed_in_pages(
@@ -356,8 +356,8 @@ def test_schedules_are_set_listed_run_and_deleted(emails: Program) -> None:
     (entry,) = emails.json("range", "reports")
     assert entry["fields"]["cron:name"] == "weekly"
     emails("schedule", "rm", "reports", "weekly")
-    told = emails("schedule", "run", "reports", "weekly", code=1).stderr
-    assert "has no schedule 'weekly': it has none" in told
+    errors = emails("schedule", "run", "reports", "weekly", code=1).stderr
+    assert "has no schedule 'weekly': it has none" in errors
     assert "it has nightly" in emails("schedule", "rm", "emails", "night", code=1).stderr
     assert emails("schedule", "set", "emails", "x", "not cron", "a=b", code=2).stderr
 
@@ -365,9 +365,9 @@ def test_schedules_are_set_listed_run_and_deleted(emails: Program) -> None:
 # --- top ------------------------------------------------------------------------------------------
 
 
-def test_top_shows_queues_where_there_are_any(emails: Program) -> None:
-    (told,) = emails.json("top", "--once", "--match", "emails")
-    (stream,) = told["streams"]
+def test_top_shows_queues_if_there_are_any(emails: Program) -> None:
+    (shown,) = emails.json("top", "--once", "--match", "emails")
+    (stream,) = shown["streams"]
     assert stream["delayed"] == 1
     queue = stream["groups"][0]["queue"]
     assert queue.pop("oldest_age_ms") > 9 * 10**10
@@ -389,15 +389,15 @@ def test_top_shows_queues_where_there_are_any(emails: Program) -> None:
     assert "1 delayed, 1 waiting, 2 dead" in lines[at - 1]
 
 
-def test_top_without_queues_is_as_before(orders: Program) -> None:
-    (told,) = orders.json("top", "--once")
-    assert all("delayed" not in stream for stream in told["streams"])
-    assert all("queue" not in group for each in told["streams"] for group in each["groups"])
+def test_top_without_queues_has_no_queue_columns(orders: Program) -> None:
+    (shown,) = orders.json("top", "--once")
+    assert all("delayed" not in stream for stream in shown["streams"])
+    assert all("queue" not in group for each in shown["streams"] for group in each["groups"])
 
 
 @pytest.fixture
 def sampler(emails: Program) -> Iterator[ServerSampler | StoreSampler]:
-    """What takes the samples of ``top`` on the queue."""
+    """Create a sampler of ``top`` on the queue."""
     if not isinstance(emails, RemoteProgram):
         yield StoreSampler(DirectorySession(emails.directory), b"*", 10)
         return
@@ -406,7 +406,7 @@ def sampler(emails: Program) -> Iterator[ServerSampler | StoreSampler]:
     connection.close()
 
 
-def test_a_group_in_top_shows_its_rules_and_what_waits(
+def test_a_group_in_top_shows_its_rules_and_waiting_messages(
     sampler: ServerSampler | StoreSampler,
 ) -> None:
     sample = sampler.sample()
@@ -421,7 +421,9 @@ def test_a_group_in_top_shows_its_rules_and_what_waits(
     assert all(len(line) <= 80 for line in lines)
 
 
-def test_done_messages_give_a_rate(emails: Program, sampler: ServerSampler | StoreSampler) -> None:
+def test_top_shows_the_rate_of_done_messages(
+    emails: Program, sampler: ServerSampler | StoreSampler
+) -> None:
     before = sampler.sample()
     (entry,) = emails.json("read", "emails", "--group", "workers", "--consumer", "v", "-n", "1")
     emails("ack", "emails", "workers", entry["id"])  # dan, whose lease has ended
@@ -432,7 +434,7 @@ def test_done_messages_give_a_rate(emails: Program, sampler: ServerSampler | Sto
 
 
 @pytest.mark.parametrize("width", [60, 80, 120])
-def test_queues_are_whole_in_top_on_terminals_of_any_width(width: int) -> None:
+def test_queues_are_complete_in_top_on_terminals_of_any_width(width: int) -> None:
     queue = QueueSample(12, 856_000, 1_234, 7, 98, 12_000_000, False, 10, 345.0)
     group = GroupSample(b"workers", 3, 77_000, 857_234, 90_000_000, queue)
     stream = StreamSample(b"mail" * 20, 10**6, 1, StreamID(1, 1), 10**9, [group], delayed=65_000)
@@ -458,10 +460,10 @@ def test_the_shell_completes_groups_and_schedules(emails: Program) -> None:
 
 
 @pytest.mark.places("redis")
-def test_a_redis_is_told_that_it_has_no_queues(orders: Program) -> None:
+def test_the_error_for_redis_says_that_it_has_no_queues(orders: Program) -> None:
     for words in (["queue", "info", "orders"], ["queue", "ls"], ["delayed", "ls", "orders"]):
-        told = orders(*words, code=1).stderr
-        assert "is a command of kvstream" in told
-        assert len(told.splitlines()) == 1
+        errors = orders(*words, code=1).stderr
+        assert "is a command of kvstream" in errors
+        assert len(errors.splitlines()) == 1
     (sample,) = orders.json("top", "--once")
     assert "delayed" not in sample["streams"][0]

@@ -1,4 +1,4 @@
-"""Commands that only look leave every file of the store as it was."""
+"""Reading commands leave every file of the store unchanged."""
 
 import hashlib
 import time
@@ -40,14 +40,14 @@ def digests(directory: Path) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("arguments", LOOKS, ids=" ".join)
-def test_looking_changes_no_file_of_the_store(orders: Program, arguments: list[str]) -> None:
+def test_reading_changes_no_file_of_the_store(orders: Program, arguments: list[str]) -> None:
     before = digests(orders.directory)
     assert any(name.endswith(".sst") for name in before)
     orders(*arguments)
     assert digests(orders.directory) == before
 
 
-def test_a_store_that_was_killed_is_looked_at_without_recovering_it(orders: Program) -> None:
+def test_a_killed_store_is_read_without_recovering_it(orders: Program) -> None:
     with orders.start("import", "orders") as importing:
         assert importing.stdin is not None
         importing.stdin.write(b'{"a": 1}\n')

@@ -1,4 +1,4 @@
-"""docs/cli.md is what the commands say of themselves."""
+"""docs/cli.md has the help of all commands."""
 
 from kvstream.cli.exit_codes import MEANINGS, ExitCode
 from kvstream.cli.reference import reference

@@ -1,4 +1,4 @@
-"""What export writes, import reads: any entries, byte for byte."""
+"""Import reads what export writes: any entries, byte for byte."""
 
 import io
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ streams = st.lists(entries, min_size=1, max_size=6)
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
-    """One store for all examples: each has streams of its own."""
+    """One store for all examples: each uses streams of its own."""
     folder: Path = tmp_path_factory.mktemp("round-trip")
     with Store.open(folder / "store", durability="no") as store:
         yield store

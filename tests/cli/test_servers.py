@@ -1,4 +1,4 @@
-"""``--url``: what is so on servers alone. What is as on a store is tested where the store is."""
+"""``--url``: behaviour on servers only. What stores share is tested with the stores."""
 
 import json
 import re
@@ -34,17 +34,17 @@ from tests.server.net.authorities import Authority
 pytestmark = pytest.mark.places("server", "redis")
 
 SECRET, QUOTED = "s%3Acr@et", "s%253Acr%40et"
-"""A password, and how a URL has it."""
+"""A password, and its encoded form in a URL."""
 
 
 def run(*words: str, **env: str) -> Result:
-    """Run the program with these words and this environment alone."""
+    """Run the program with only these words and this environment."""
     named: dict[str, str | None] = {"KVSTREAM_STORE": None, "KVSTREAM_URL": None, **env}
     return CliRunner().invoke(main, words, env=named, prog_name="kvstream")
 
 
 def refusal(*words: str, code: int, **env: str) -> str:
-    """Run the program, and return the line that it ends with."""
+    """Run the program, and return the last line of its errors."""
     result = run(*words, **env)
     assert result.exit_code == code, result.output
     return result.stderr.splitlines()[-1]
@@ -74,11 +74,11 @@ def store_of(program: Program, query: str = "") -> Iterator[Store]:
 # --- which place ----------------------------------------------------------------------------------
 
 
-def test_the_url_may_stand_in_the_environment(orders: Program) -> None:
+def test_the_url_may_be_in_the_environment(orders: Program) -> None:
     assert "orders:2025" in run("ls", KVSTREAM_URL=url_of(orders)).stdout
 
 
-def test_what_the_line_names_goes_before_the_environment(orders: Program, tmp_path: Path) -> None:
+def test_the_command_line_overrides_the_environment(orders: Program, tmp_path: Path) -> None:
     missing = str(tmp_path / "missing")
     url = url_of(orders)
     assert "orders" in run("--url", url, "ls", KVSTREAM_STORE=missing).stdout
@@ -98,12 +98,14 @@ def test_a_database_is_named_by_the_url_or_by_the_option(orders: Program) -> Non
 
 
 @pytest.mark.parametrize("query", ["protocol=3", "decode_responses=True"])
-def test_options_of_the_client_in_the_url_change_no_answer(orders: Program, query: str) -> None:
+def test_options_of_the_client_in_the_url_do_not_change_the_output(
+    orders: Program, query: str
+) -> None:
     shown = run("--url", f"{url_of(orders)}?{query}", "range", "orders", "-n", "1", "--json").stdout
     assert json.loads(shown) == {"id": FIRST, "fields": {"sku": "a0", "qty": "0"}}
 
 
-def test_the_shell_is_offered_the_names_on_a_server(orders: Program) -> None:
+def test_the_shell_completes_the_names_on_a_server(orders: Program) -> None:
     assert sorted(complete_names({"url": url_of(orders)})) == ["orders", "orders:2025"]
     assert complete_names({"url": "redis://127.0.0.1:1"}) == []
 
@@ -124,16 +126,16 @@ def test_the_shell_is_offered_the_names_on_a_server(orders: Program) -> None:
     ],
 )
 @pytest.mark.places("server")
-def test_a_url_that_is_none_is_refused_and_not_shown(url: str) -> None:
+def test_an_invalid_url_is_refused_and_not_shown(url: str) -> None:
     shown = refusal("--url", url, "ls", code=2)
     assert "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB]" in shown
     assert "cr" not in shown
 
 
 @pytest.mark.places("server")
-def test_where_no_server_is_the_address_is_told(tmp_path: Path) -> None:
+def test_the_error_without_a_server_names_the_address(tmp_path: Path) -> None:
     with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
+        taken.bind(("127.0.0.1", 0))  # but does not listen
         port = taken.getsockname()[1]
         shown = refusal("--url", f"redis://:{QUOTED}@127.0.0.1:{port}", "ls", code=5)
     assert shown == f"Error: no connection to 127.0.0.1:{port}: Connection refused"
@@ -144,7 +146,7 @@ def test_where_no_server_is_the_address_is_told(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["redis", "rediss"])
 @pytest.mark.places("server")
-def test_what_takes_connections_and_says_nothing_is_no_server(scheme: str) -> None:
+def test_a_listener_that_never_replies_is_no_server(scheme: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
         port = silent.getsockname()[1]
         url = f"{scheme}://127.0.0.1:{port}?socket_timeout=0.2"
@@ -172,13 +174,13 @@ def test_a_server_with_a_password_refuses_clients_without_it(serve_with_password
 
 @pytest.fixture
 def serve_with_password(place: str, tmp_path: Path) -> Iterator[str]:
-    """Host and port of a server of ours; Redis has no part in this."""
+    """Host and port of a server of kvstream; Redis is not needed."""
     served = Served(tmp_path / "secret", requirepass=SECRET)
     yield f"127.0.0.1:{served.port}"
     served.stop()
 
 
-def test_what_a_user_may_not_do_is_told_without_the_values(orders: Program) -> None:
+def test_a_missing_right_is_reported_without_the_values(orders: Program) -> None:
     with client_of(orders) as client:
         client.acl_setuser(
             "reader", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-xadd"]
@@ -200,11 +202,11 @@ def test_a_user_without_ping_may_run_other_commands(orders: Program) -> None:
     assert run("--url", url, "len", "orders").stdout == "5\n"
 
 
-def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
+def test_a_write_without_a_reply_has_an_unknown_outcome(orders: Program) -> None:
     with closing(Connection(connect(url_of(orders)))) as connection:
         connection.greet()
         (link,) = connection._free
-        link._connection._sock.settimeout(0.5)  # no sooner: a connection may take longer
+        link._connection._sock.settimeout(0.5)  # not less: a connection may take longer
         with pytest.raises(UnknownOutcome, match="may or may not have done it"):
             connection.do("WAIT", 1, 60_000)
 
@@ -225,13 +227,15 @@ def test_a_write_without_an_answer_may_have_been_done(orders: Program) -> None:
 )
 @pytest.mark.places("server")
 def test_each_error_has_its_exit_code(error: redis.RedisError, code: int, said: str) -> None:
-    told = error_of(error)
-    assert code_of(told) == code
-    assert said in str(told)
+    reply = error_of(error)
+    assert code_of(reply) == code
+    assert said in str(reply)
 
 
 @pytest.mark.places("server")
-def test_without_redis_py_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_py_the_error_explains_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     shown = refusal("--url", "redis://127.0.0.1", "ls", code=5)
     assert "pip install 'kvstream[server]'" in shown
@@ -239,7 +243,7 @@ def test_without_redis_py_it_is_told_how_to_get_it(monkeypatch: pytest.MonkeyPat
 
 
 @pytest.mark.places("server")
-def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
+def test_a_server_is_reached_by_tls(tmp_path: Path) -> None:
     authority = Authority(tmp_path / "authority")
     host, client = authority.certify("localhost"), authority.certify("client")
     files = {"tls_cert_file": host.certificate, "tls_key_file": host.key}
@@ -269,14 +273,14 @@ def test_a_server_is_spoken_to_by_tls(tmp_path: Path) -> None:
         (["bench", "--directory", "."], "not --url"),
     ],
 )
-def test_what_needs_the_files_of_a_store_says_so(
+def test_commands_that_need_the_files_of_a_store_are_refused(
     orders: Program, words: list[str], hint: str
 ) -> None:
     shown = orders(*words, code=2).stderr
     assert hint in shown.splitlines()[-1]
 
 
-def test_the_durability_is_that_of_the_server(orders: Program) -> None:
+def test_the_durability_is_set_by_the_server(orders: Program) -> None:
     shown = refusal("--url", url_of(orders), "--durability", "always", "ls", code=2)
     assert "was chosen when it started" in shown
 
@@ -289,7 +293,7 @@ def test_the_durability_is_that_of_the_server(orders: Program) -> None:
         (["ack", "orders", "billing", FIRST, "--delete"], "XACKDEL needs Redis 8.2"),
     ],
 )
-def test_what_an_older_server_lacks_is_told_with_the_version(
+def test_the_error_for_an_older_server_names_the_needed_version(
     orders: Program, words: list[str], needs: str
 ) -> None:
     shown = orders(*words, code=1).stderr
@@ -298,7 +302,7 @@ def test_what_an_older_server_lacks_is_told_with_the_version(
 
 
 @pytest.mark.places("redis")
-def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
+def test_other_types_are_listed_as_keys_and_not_as_streams(orders: Program) -> None:
     with client_of(orders) as client:
         client.hset("cart", "sku", "a1")
     assert "'cart' is a hash, not a stream" in orders("range", "cart", code=1).stderr
@@ -307,7 +311,7 @@ def test_other_types_are_keys_and_no_streams(orders: Program) -> None:
     assert (shown[:4], shown[-4:]) == (["cart", "-", "-", "-"], ["-", "never", "hash", "-"])
 
 
-def test_a_server_before_redis_7_is_told_to_be_too_old() -> None:
+def test_a_server_before_redis_7_is_refused_as_too_old() -> None:
     known = [b"length", 0, b"radix-tree-keys", 0, b"radix-tree-nodes", 1]
     with pytest.raises(ServerTooOld, match="max-deleted-entry-id: it is older than Redis 7"):
         stream_info_of([*known, b"last-generated-id", b"0-0", b"groups", 0])
@@ -317,7 +321,7 @@ def test_a_server_before_redis_7_is_told_to_be_too_old() -> None:
 
 
 @pytest.mark.places("server", "redis")
-def test_a_checkpoint_is_the_servers_own_save(orders: Program) -> None:
+def test_a_checkpoint_is_a_save_of_the_server(orders: Program) -> None:
     with client_of(orders) as client:
         client.xadd("orders", {"a": 1})
         assert client.info("persistence")["rdb_changes_since_last_save"] > 0
@@ -327,7 +331,7 @@ def test_a_checkpoint_is_the_servers_own_save(orders: Program) -> None:
     assert orders.lines("checkpoint") == [f"saved by the server in {path}"]
 
 
-def test_a_server_that_hides_its_settings_saves_all_the_same(orders: Program) -> None:
+def test_a_server_that_hides_its_settings_still_saves(orders: Program) -> None:
     with client_of(orders) as client:
         commands = ["+@all", "-config"]
         client.acl_setuser("few", enabled=True, nopass=True, keys=["*"], commands=commands)
@@ -336,7 +340,7 @@ def test_a_server_that_hides_its_settings_saves_all_the_same(orders: Program) ->
 
 
 @pytest.mark.places("server")
-def test_compact_has_the_server_compact(orders: Program) -> None:
+def test_compact_compacts_on_the_server(orders: Program) -> None:
     assert orders.one("compact")["after_bytes"] > 0
 
 
@@ -345,7 +349,7 @@ def test_a_server_without_a_log_has_nothing_to_compact(orders: Program) -> None:
     assert "has no append-only file" in orders("compact", code=1).stderr
 
 
-def test_stats_show_what_info_tells(orders: Program) -> None:
+def test_stats_show_the_values_of_info(orders: Program) -> None:
     stats = orders.one("stats")
     assert stats["streams"] == 2
     assert stats["server"]["redis_mode"] == "standalone"
@@ -365,7 +369,7 @@ def test_bench_measures_over_the_connection_and_leaves_nothing(orders: Program) 
 # --- streams --------------------------------------------------------------------------------------
 
 
-def test_entries_of_any_number_and_size_come_whole(
+def test_entries_of_any_number_and_size_are_complete(
     kvstream: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(connection, "PAGE_BYTES", 1000)
@@ -388,7 +392,7 @@ def test_entries_of_any_number_and_size_come_whole(
     assert max(asked) > 10
 
 
-def test_a_long_stream_is_shown_whole_in_both_directions(kvstream: Program) -> None:
+def test_a_long_stream_is_shown_completely_in_both_directions(kvstream: Program) -> None:
     with store_of(kvstream) as store:
         store.stream("s").add_many([{"n": str(at)} for at in range(2500)])
     lines = kvstream.lines("range", "s")
@@ -398,14 +402,14 @@ def test_a_long_stream_is_shown_whole_in_both_directions(kvstream: Program) -> N
     ]
 
 
-def test_fields_that_repeat_or_are_no_text_stay_as_they_are(kvstream: Program) -> None:
+def test_repeated_and_binary_fields_are_unchanged(kvstream: Program) -> None:
     kvstream("add", "s", "a=1", "a=2", "b=\udcff", "--id", "1-1")
     with store_of(kvstream) as store:
         (entry,) = store.stream("s").scan()
     assert entry.pairs == ((b"a", b"1"), (b"a", b"2"), (b"b", b"\xff"))
 
 
-def test_a_backlog_that_is_not_known_is_counted_up_to_a_bound(
+def test_an_unknown_backlog_is_counted_up_to_a_limit(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     orders("group", "setid", "orders", "billing", "1700000001000-0")
@@ -417,7 +421,7 @@ def test_a_backlog_that_is_not_known_is_counted_up_to_a_bound(
     assert "unknown entries to deliver (before: unknown)" in orders.lines(*reset, "--dry-run")[0]
 
 
-def test_work_is_done_again_where_others_have_written_meanwhile(orders: Program) -> None:
+def test_work_is_repeated_after_concurrent_writes(orders: Program) -> None:
     runs: list[StreamID] = []
 
     with store_of(orders) as store, client_of(orders) as other:
@@ -461,7 +465,7 @@ def test_rows_without_ids_are_written_beside_other_writers(
     assert [int(row[b"n"]) for row in rows if b"n" in row] == list(range(3000))
 
 
-def test_work_that_others_always_overtake_is_given_up(
+def test_work_is_given_up_after_too_many_concurrent_writes(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(session, "TRIES", 3)
@@ -481,14 +485,14 @@ def test_work_that_others_always_overtake_is_given_up(
 # --- what takes long ------------------------------------------------------------------------------
 
 
-def test_an_import_that_is_killed_goes_on_without_loss_or_double(
+def test_a_killed_import_resumes_without_loss_or_duplicates(
     kvstream: Program, tmp_path: Path
 ) -> None:
     rows = 20_000
     path = tmp_path / "rows.jsonl"
     path.write_text("".join(f'{{"n": {number}}}\n' for number in range(rows)))
     with client_of(kvstream) as client:
-        for key in "stuv":  # each a try: where others keep the cores busy, a kill may come late
+        for key in "stuv":  # each is an attempt: on a busy machine the kill may be late
             for least in (1, 5_000):
                 with ended(kvstream.start("import", key, str(path))) as process:
                     until(partial(has_length, client, key, least))
@@ -503,7 +507,7 @@ def test_an_import_that_is_killed_goes_on_without_loss_or_double(
 
 
 @pytest.mark.places("server")
-def test_tail_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
+def test_tail_continues_when_the_server_is_back(tmp_path: Path) -> None:
     program = Program(tmp_path / "store")
     port = free_port()
     program("add", "s", "n=0", "--id", "1-0")
@@ -523,7 +527,7 @@ def test_tail_goes_on_when_the_server_is_back(tmp_path: Path) -> None:
             assert json.loads(read_line(tail))["id"] == "2-0"
 
 
-def test_a_blocked_read_is_woken_by_what_is_added(orders: Program) -> None:
+def test_a_blocked_read_is_woken_by_a_new_entry(orders: Program) -> None:
     def add_soon() -> None:
         with client_of(orders) as client:
             while client.info("clients")["blocked_clients"] == 0:

@@ -1,4 +1,4 @@
-"""``kvstream serve``, as a process: real clients, signals, settings from everywhere."""
+"""``kvstream serve`` as a process: real clients, signals, settings from all sources."""
 
 import os
 import re
@@ -32,7 +32,7 @@ from tests.ports import free_port
 def served(
     *arguments: str, lines: int = 3, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Run the server until the block ends; yield it with the lines that it begins with."""
+    """Run the server during the block; yield it with its first lines."""
     process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", *arguments],
         env={**os.environ, **ENVIRONMENT, **environment},
@@ -45,8 +45,8 @@ def served(
         yield process, [process.stdout.readline().strip() for _ in range(lines)]
     finally:
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, told) == (0, "")
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert (process.returncode, errors) == (0, "")
 
 
 def port_of(lines: list[str]) -> int:
@@ -66,7 +66,7 @@ def test_a_redis_client_finds_streams(tmp_path: Path, protocol: int) -> None:
         assert len(store.stream("orders")) == 1
 
 
-def test_it_says_what_it_serves_and_how_durable(tmp_path: Path) -> None:
+def test_the_first_line_names_the_store_the_port_and_the_durability(tmp_path: Path) -> None:
     with served("--dir", str(tmp_path / "data"), "--port", "0", "--durability", "always") as (
         _,
         lines,
@@ -76,7 +76,7 @@ def test_it_says_what_it_serves_and_how_durable(tmp_path: Path) -> None:
         assert lines[2] == f"connect with: redis-cli -h 127.0.0.1 -p {port_of(lines)}"
 
 
-def test_flags_go_before_the_environment_and_that_before_the_file(tmp_path: Path) -> None:
+def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     config.write_text('durability = "always"\nport = 0\nhost = "127.0.0.2"\n')
     arguments = ("--dir", str(tmp_path / "data"), "--config", str(config))
@@ -117,12 +117,12 @@ def test_bad_settings_are_refused_with_the_reason(
     assert reason in kvstream("serve", "--config", str(config), code=2).stderr
 
 
-def test_a_file_of_settings_that_is_not_there_is_told(kvstream: Program, tmp_path: Path) -> None:
+def test_a_missing_file_of_settings_is_reported(kvstream: Program, tmp_path: Path) -> None:
     shown = kvstream("serve", "--config", str(tmp_path / "gone.toml"), code=2).stderr
     assert shown.endswith(f"{tmp_path / 'gone.toml'}: No such file or directory\n")
 
 
-def test_settings_hold_from_the_start_and_are_rewritten(tmp_path: Path) -> None:
+def test_settings_apply_from_the_start_and_are_rewritten(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     config.write_text(
         "# ours\nport = 0\n\n[config]\nslowlog-max-len = 7 # few\naof-use-rdb-preamble = false\n"
@@ -139,11 +139,11 @@ def test_settings_hold_from_the_start_and_are_rewritten(tmp_path: Path) -> None:
         'slowlog-max-len = "8" # few\naof-use-rdb-preamble = false\n'
     )
     with served(*arguments) as (_, lines), redis.Redis(port=port_of(lines)) as client:
-        told = client.config_get("slowlog-max-len", "timeout")
-        assert told == {"slowlog-max-len": "8", "timeout": "9"}
+        reply = client.config_get("slowlog-max-len", "timeout")
+        assert reply == {"slowlog-max-len": "8", "timeout": "9"}
 
 
-def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None:
+def test_a_port_in_use_is_reported(kvstream: Program, tmp_path: Path) -> None:
     with served("--dir", str(tmp_path / "data"), "--port", "0") as (_, lines):
         result = kvstream(
             "serve", "--dir", str(tmp_path / "other"), "--port", str(port_of(lines)), code=5
@@ -152,7 +152,7 @@ def test_a_port_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None
         assert result.stderr == f"Error: cannot listen at {where}: address already in use\n"
 
 
-def test_a_host_that_is_not_this_machine_is_told(kvstream: Program, tmp_path: Path) -> None:
+def test_a_host_of_another_machine_is_reported(kvstream: Program, tmp_path: Path) -> None:
     for host, reason in (
         ("192.0.2.77", "cannot assign requested address"),
         ("nowhere.invalid", "not known"),
@@ -164,7 +164,7 @@ def test_a_host_that_is_not_this_machine_is_told(kvstream: Program, tmp_path: Pa
         assert reason in result.stderr
 
 
-def test_signals_are_as_before_once_a_server_has_ended(tmp_path: Path) -> None:
+def test_the_end_of_a_server_restores_the_signal_handlers(tmp_path: Path) -> None:
     numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
     before = [signal.getsignal(number) for number in numbers]
 
@@ -176,7 +176,7 @@ def test_signals_are_as_before_once_a_server_has_ended(tmp_path: Path) -> None:
     assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
+def test_acknowledged_writes_survive_a_kill(tmp_path: Path) -> None:
     process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", "--dir", str(tmp_path / "data"), "--port", "0"],
         env={**os.environ, **ENVIRONMENT},
@@ -194,20 +194,20 @@ def test_what_was_answered_survives_a_kill(tmp_path: Path) -> None:
         assert store.check() == []
 
 
-def test_the_usual_port_is_that_of_redis() -> None:
+def test_the_default_port_is_that_of_redis() -> None:
     assert ServerOptions().port == 6379
 
 
-def test_the_example_runs_as_it_stands(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_example_runs_unchanged(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (line,) = examples_of(serve)
-    port = str(free_port())  # for the one that is printed, which others may have
+    port = str(free_port())  # a free port replaces the printed one, which may be in use
     assert "6390" in line
     with served(*words_of(line.replace("6390", port))[1:]) as (_, lines):
         assert re.fullmatch(rf"kvstream \S+ serves depot at 127.0.0.1:{port}", lines[0])
 
 
-def test_a_password_is_asked_for_and_seen_in_no_output(tmp_path: Path) -> None:
+def test_a_password_is_required_and_never_printed(tmp_path: Path) -> None:
     secret = "correct horse"
     arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--maxclients", "2")
     with served(*arguments, KVSTREAM_SERVE_REQUIREPASS=secret) as (_, lines):
@@ -222,7 +222,7 @@ def test_a_password_is_asked_for_and_seen_in_no_output(tmp_path: Path) -> None:
         friend.close()
 
 
-def test_metrics_are_served_where_any_setting_asks_for_them(tmp_path: Path) -> None:
+def test_metrics_are_served_if_any_setting_enables_them(tmp_path: Path) -> None:
     config = tmp_path / "kvstream.toml"
     config.write_text("metrics-port = 0\nport = 0\nmetrics-streams = 7\n")
     arguments = ("--dir", str(tmp_path / "data"), "--config", str(config))
@@ -242,7 +242,7 @@ def test_metrics_are_served_where_any_setting_asks_for_them(tmp_path: Path) -> N
         client.close()
 
 
-def test_a_port_for_metrics_that_is_taken_is_told(kvstream: Program, tmp_path: Path) -> None:
+def test_a_port_for_metrics_in_use_is_reported(kvstream: Program, tmp_path: Path) -> None:
     with served("--dir", str(tmp_path / "data"), "--port", "0") as (_, lines):
         result = kvstream(
             *("serve", "--dir", str(tmp_path / "other"), "--port", "0"),
@@ -270,36 +270,36 @@ def test_a_server_that_is_stopping_is_not_healthy(tmp_path: Path) -> None:
         client = redis.Redis(port=port_of(lines))
         client.set("k", b"x" * 20_000_000)
         with socket.create_connection(("127.0.0.1", port_of(lines))) as lazy:
-            lazy.sendall(b"GET k\r\n")  # and reads nothing of it: the server waits
+            lazy.sendall(b"GET k\r\n")  # nothing is read: the server waits
             while client.info("clients")["client_recent_max_output_buffer"] == 0:
                 time.sleep(0.01)
             assert _health(url) == (200, b"ok\n")
             process.send_signal(signal.SIGTERM)
-            while (told := _health(url)) == (200, b"ok\n"):
+            while (reply := _health(url)) == (200, b"ok\n"):
                 time.sleep(0.01)
-            assert told == (503, b"the server is stopping\n")
+            assert reply == (503, b"the server is stopping\n")
         client.close()
         process.wait(PATIENCE_S)
 
 
 def _own_address() -> str:
-    """Return an address of this machine that is not for itself alone."""
+    """Return an address of this machine other than the loopback."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
-            probe.connect(("192.0.2.1", 9))  # nothing is sent
+            probe.connect(("192.0.2.1", 9))  # this sends nothing
         except OSError:
             pytest.skip("this machine has no network")
         address: str = probe.getsockname()[0]
     return address
 
 
-def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
+def test_without_a_password_only_local_clients_are_served(tmp_path: Path) -> None:
     arguments = ("--dir", str(tmp_path / "data"), "--port", "0", "--host", "0.0.0.0")
     address = _own_address()
     with served(*arguments, "--loglevel", "nothing") as (_, lines):  # refusals are logged
         with socket.create_connection((address, port_of(lines)), timeout=PATIENCE_S) as stranger:
-            told = b"".join(iter(lambda: stranger.recv(1000), b""))
-        assert told.startswith(b"-DENIED Redis is running in protected mode")
+            reply = b"".join(iter(lambda: stranger.recv(1000), b""))
+        assert reply.startswith(b"-DENIED Redis is running in protected mode")
         friend = redis.Redis(port=port_of(lines))
         assert friend.ping()
         friend.close()
@@ -313,7 +313,7 @@ def test_without_a_password_only_this_machine_is_served(tmp_path: Path) -> None:
         friend.close()
 
 
-def test_a_server_that_waits_for_its_store_says_so_once(tmp_path: Path) -> None:
+def test_a_server_that_waits_for_its_store_reports_it_once(tmp_path: Path) -> None:
     place, words = tmp_path / "store", ("--loglevel", "notice")
     with Store.open(place):
         done = subprocess.run(

@@ -1,4 +1,4 @@
-"""TLS of ``kvstream serve``: its options, its files, and certificates that follow others."""
+"""TLS of ``kvstream serve``: its options, its files, and new certificates."""
 
 import os
 import re
@@ -28,7 +28,7 @@ def authority(tmp_path: Path) -> Authority:
 
 
 class Secured:
-    """A server that is reached by TLS alone."""
+    """A server that accepts only TLS."""
 
     def __init__(self, directory: Path, authority: Authority) -> None:
         self.identity = authority.certify("localhost")
@@ -49,7 +49,7 @@ class Secured:
         self.lines = [self.process.stdout.readline().strip() for _ in range(3)]
 
     def shown(self) -> str:
-        """Return the certificate that it shows."""
+        """Return the certificate of the server."""
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
@@ -64,10 +64,10 @@ class Secured:
         return ssl.DER_cert_to_PEM_cert(shown)
 
     def end(self) -> tuple[int, str]:
-        """Stop it; return the exit code and what was said."""
+        """Stop the server; return the exit code and its errors."""
         self.process.terminate()
-        _, told = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, told
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, errors
 
 
 @pytest.fixture
@@ -79,9 +79,7 @@ def secured(tmp_path: Path, authority: Authority) -> Iterator[Secured]:
         server.process.communicate()
 
 
-def test_it_is_reached_by_tls_alone_where_the_port_is_0(
-    secured: Secured, authority: Authority
-) -> None:
+def test_with_port_0_the_server_accepts_only_tls(secured: Secured, authority: Authority) -> None:
     assert secured.lines[0].endswith(f" at 127.0.0.1:{secured.port} with TLS")
     assert secured.lines[2] == f"connect with: redis-cli -h 127.0.0.1 -p {secured.port} --tls"
     client = redis.Redis(
@@ -98,7 +96,9 @@ def test_it_is_reached_by_tls_alone_where_the_port_is_0(
     assert secured.end() == (0, "")
 
 
-def test_a_client_that_does_not_read_is_cut_off(secured: Secured, authority: Authority) -> None:
+def test_a_client_that_does_not_read_is_disconnected(
+    secured: Secured, authority: Authority
+) -> None:
     context = ssl.create_default_context(cafile=authority.certificate)
     client = redis.Redis(
         host="localhost", port=secured.port, ssl=True, ssl_ca_certs=authority.certificate
@@ -113,22 +113,22 @@ def test_a_client_that_does_not_read_is_cut_off(secured: Secured, authority: Aut
         until(lambda: client.info("stats")["client_output_buffer_limit_disconnections"] == 1)
         assert len(client.client_list()) == 1
     client.close()
-    code, told = secured.end()
+    code, errors = secured.end()
     assert code == 0
     assert re.search(
         r" WARNING server.runtime.limits: \S+ is cut off: it has not read \d+ bytes of replies\n$",
-        told,
+        errors,
     )
 
 
-def test_a_plaintext_client_is_turned_away_in_silence(secured: Secured) -> None:
+def test_a_plaintext_client_is_refused_without_a_log_line(secured: Secured) -> None:
     with socket.create_connection(("127.0.0.1", secured.port), timeout=PATIENCE_S) as connection:
         connection.sendall(request("PING") * 3)
         assert b"PONG" not in b"".join(iter(lambda: connection.recv(1000), b""))
     assert secured.end() == (0, "")
 
 
-def test_new_certificates_are_shown_after_sighup(secured: Secured, tmp_path: Path) -> None:
+def test_new_certificates_are_used_after_sighup(secured: Secured, tmp_path: Path) -> None:
     before = secured.shown()
     fresh = Authority(tmp_path / "fresh").certify("localhost")
     put_in_place(fresh, secured.identity)
@@ -144,10 +144,10 @@ def test_bad_certificates_leave_the_old_ones_in_use(secured: Secured) -> None:
     secured.process.send_signal(signal.SIGHUP)
     time.sleep(0.3)
     assert secured.shown() == before
-    code, told = secured.end()
+    code, errors = secured.end()
     assert code == 0
-    assert told.count("\n") == 1
-    assert told.endswith(
+    assert errors.count("\n") == 1
+    assert errors.endswith(
         " WARNING server.serving: goes on with the certificates that it has: "
         f"tls-key-file {secured.identity.key}: there is no private key in PEM in it\n"
     )
@@ -158,7 +158,7 @@ def put_in_place(fresh: Identity, old: Identity) -> None:
         Path(new_file).replace(old_file)
 
 
-def test_sighup_ends_no_server_without_tls(tmp_path: Path) -> None:
+def test_sighup_does_not_end_a_server_without_tls(tmp_path: Path) -> None:
     process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", "--dir", str(tmp_path / "s"), "--port", "0"],
         env={**os.environ, **ENVIRONMENT},
@@ -174,13 +174,13 @@ def test_sighup_ends_no_server_without_tls(tmp_path: Path) -> None:
     assert process.returncode == 0
 
 
-def test_bad_files_are_refused_before_anything_is_opened(
+def test_bad_files_are_refused_before_the_store_is_opened(
     kvstream: Program, tmp_path: Path, authority: Authority
 ) -> None:
     identity = authority.certify("localhost")
     words = ("serve", "--dir", str(tmp_path / "new"), "--tls-port", "6391")
-    told = kvstream(*words, code=2).stderr
-    assert told == "Error: tls-port needs tls-cert-file and tls-key-file\n"
+    errors = kvstream(*words, code=2).stderr
+    assert errors == "Error: tls-port needs tls-cert-file and tls-key-file\n"
     files = ("--tls-cert-file", identity.certificate, "--tls-key-file", "gone.key")
     assert kvstream(*words, *files, code=2).stderr == (
         "Error: tls-key-file gone.key: No such file or directory\n"

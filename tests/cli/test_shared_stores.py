@@ -1,4 +1,4 @@
-"""Commands on a directory that other processes have open and share: they are its clients."""
+"""Commands on a directory that another process shares: they are its clients."""
 
 import os
 import subprocess
@@ -18,7 +18,7 @@ from tests.patience import PATIENCE_S, until
 
 @contextmanager
 def holding(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
-    """A process that has a store open, and shares it."""
+    """A process that has opened a store and shares it."""
     command = [sys.executable, "-m", "tests.shared.holder", str(place)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with forking.start(command, env={**os.environ, **ENVIRONMENT}, **pipes) as holder:
@@ -32,7 +32,7 @@ def holding(place: Path) -> Iterator["subprocess.Popen[bytes]"]:
 
 @pytest.fixture
 def held(tmp_path: Path) -> Iterator[Path]:
-    """The directory of a store that another process has open, and shares."""
+    """The directory of a store that another process shares."""
     with holding(tmp_path / "store"):
         yield tmp_path / "store"
 
@@ -58,7 +58,7 @@ def start(place: Path, *words: str) -> "subprocess.Popen[str]":
 
 @contextmanager
 def watching(place: Path, *words: str) -> Iterator["subprocess.Popen[str]"]:
-    """Start ``monitor``, and enter once the owner of the store knows of it."""
+    """Start ``monitor``, and enter once the owner has registered it."""
     with start(place, "monitor", *words) as process:
         until(lambda: process.poll() is not None or monitors(place))
         yield process
@@ -73,7 +73,7 @@ def monitors(place: Path) -> bool:
         return False
 
 
-def test_monitor_shows_what_the_others_ask_the_owner(held: Path) -> None:
+def test_monitor_shows_the_requests_to_the_owner(held: Path) -> None:
     with watching(held, "--command", "xadd", "-n", "1") as process:
         assert kvstream(held, "add", "orders", "sku=a1").returncode == 0
         out, err = process.communicate(timeout=PATIENCE_S)
@@ -82,7 +82,7 @@ def test_monitor_shows_what_the_others_ask_the_owner(held: Path) -> None:
     assert out.endswith("sku a1\n")
 
 
-def test_monitor_goes_on_with_the_next_owner(tmp_path: Path) -> None:
+def test_monitor_continues_with_the_next_owner(tmp_path: Path) -> None:
     place = tmp_path / "store"
     words = ("--command", "xadd", "-n", "2", "--wait", "30s")
     with holding(place) as first, watching(place, *words) as process:
@@ -97,7 +97,7 @@ def test_monitor_goes_on_with_the_next_owner(tmp_path: Path) -> None:
     assert [line.rpartition(" ")[2] for line in out.splitlines()] == ["a1", "a2"]
 
 
-def test_monitor_tells_who_has_a_store_that_is_not_shared(tmp_path: Path) -> None:
+def test_monitor_names_the_process_that_holds_an_unshared_store(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store"):
         refused = kvstream(tmp_path / "store", "--wait", "0s", "monitor")
     assert refused.returncode == 3
@@ -113,7 +113,7 @@ def test_top_watches_the_store_of_the_owner(held: Path) -> None:
     assert str(held) in shown.stdout
 
 
-def test_what_needs_the_files_says_that_the_store_is_shared(held: Path) -> None:
+def test_commands_that_need_the_files_report_that_the_store_is_shared(held: Path) -> None:
     refused = kvstream(held, "check")
     assert refused.returncode != 0
     assert "no shared store" in refused.stderr

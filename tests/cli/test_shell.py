@@ -15,7 +15,7 @@ pytestmark = pytest.mark.places("store", "server")
 
 @pytest.fixture(autouse=True)
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Keep the history and the configuration of whoever runs the tests out of them."""
+    """Replace the history and the configuration of the user who runs the tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "config"))
     return tmp_path / "state"
@@ -42,13 +42,13 @@ def test_a_script_ends_at_its_first_error(orders: Program) -> None:
     assert "a shell already" in orders("shell", input="shell\n", code=2).stderr
 
 
-def test_options_of_a_line_go_before_those_of_the_shell(orders: Program) -> None:
+def test_options_of_a_line_override_those_of_the_shell(orders: Program) -> None:
     assert orders.lines("shell", input="ls --db 3 --json\nlen orders\n") == ["5"]
     other = f"--store {orders.directory}-other len orders\n"
     assert "there is no store in" in orders("shell", input=other, code=5).stderr
 
 
-def test_a_new_user_types_and_leaves(orders: Program, state: Path) -> None:
+def test_a_session_of_a_new_user(orders: Program, state: Path) -> None:
     terminal = Terminal(*orders.place, "shell")
     terminal.await_text(b"help lists the commands, Tab completes, Ctrl-D leaves")
     terminal.await_text(PROMPT)
@@ -84,7 +84,7 @@ def test_a_new_user_types_and_leaves(orders: Program, state: Path) -> None:
     assert "SECRET" not in history.read_text()
     again = Terminal(*orders.place, "shell")
     again.await_text(PROMPT)
-    again.type("\x1b[A\x1b[A\r")  # the lines of the last time
+    again.type("\x1b[A\x1b[A\r")  # the lines of the last session
     again.await_text(b"tail -f orders -n 1")
     again.await_text(b"qty=4")
     again.type("\x03")
@@ -105,7 +105,7 @@ def test_a_new_user_types_and_leaves(orders: Program, state: Path) -> None:
         ("ls 'open ", "x", []),
     ],
 )
-def test_tab_completes_as_a_shell_does(
+def test_tab_completes_like_a_shell(
     orders: Program, line: str, text: str, found: list[str]
 ) -> None:
     completer = Completer(main, lambda words: [*orders.place, *words])
@@ -141,7 +141,7 @@ def test_the_prompt_names_the_place_and_no_password(tmp_path: Path) -> None:
 
 
 @pytest.mark.places("store")
-def test_a_python_without_readline_has_a_prompt_too(
+def test_the_prompt_works_without_readline(
     orders: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     terminal = Terminal(*orders.place, "shell", env={"PYTHONPATH": _without_readline(orders)})

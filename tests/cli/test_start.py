@@ -1,4 +1,4 @@
-"""What a start of the program imports, and the summaries that the help has without imports."""
+"""The imports of a start of the program, and the summaries that the help has without imports."""
 
 import os
 import subprocess
@@ -32,7 +32,7 @@ for line in sys.stdin.read().splitlines():
     assert main([*line.split(), "--help"], standalone_mode=False) == 0
     print(f"@ {line}:", *sys.modules.keys() - known, file=sys.stderr)
 """
-"""Shows the help of each command that stdin names, and the modules that each has imported."""
+"""Prints the help of each command in stdin, and the modules that each one imports."""
 
 
 def paths_of(group: click.Group, *above: str) -> Iterator[tuple[str, ...]]:
@@ -66,7 +66,7 @@ def test_help_imports_neither_engine_nor_server(words: list[str]) -> None:
 
 @pytest.fixture(scope="module")
 def imported_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
-    """The modules that the help of each command imports, all in one process, one after another."""
+    """The modules that the help of each command imports, all in one process, in turn."""
     store = {"KVSTREAM_STORE": str(tmp_path_factory.mktemp("store"))}  # it is not opened
     done = subprocess.run(
         [sys.executable, "-c", HELP_OF_EACH],
@@ -82,7 +82,7 @@ def imported_by(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]
 
 
 @pytest.mark.parametrize("path", [" ".join(path) for path in PATHS])
-def test_the_help_of_no_command_imports_what_it_does_not_show(
+def test_no_help_of_a_command_imports_unneeded_modules(
     path: str, imported_by: dict[str, list[str]]
 ) -> None:
     assert [name for name in imported_by[path] if name.startswith(HEAVY)] == []

@@ -1,4 +1,4 @@
-"""The end of ``kvstream serve``: in order at the first signal, at once at the second."""
+"""The end of ``kvstream serve``: graceful at the first signal, immediate at the second."""
 
 import os
 import re
@@ -47,9 +47,9 @@ class Serving:
         self.process.send_signal(number)
 
     def end(self) -> tuple[int, str]:
-        """Wait for the end; return the exit code and what was said."""
-        _, told = self.process.communicate(timeout=PATIENCE_S)
-        return self.process.returncode, told
+        """Wait for the end; return the exit code and the errors."""
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        return self.process.returncode, errors
 
     def kill(self) -> None:
         self.process.kill()
@@ -73,8 +73,8 @@ def is_refused(port: int) -> bool:
     return False
 
 
-def ask_for_much(asker: Asker, server: Serving) -> None:
-    """Have more answered than a socket takes, and return once the server has read all requests."""
+def request_much(asker: Asker, server: Serving) -> None:
+    """Request more than a socket buffers, and return once the server has read all requests."""
     asker.send_bytes(request("GET", "k") * 4)
     with Asker(server.port) as other:
         until(lambda: b"cmdstat_get:calls=" in other.ask("INFO commandstats"))
@@ -82,7 +82,7 @@ def ask_for_much(asker: Asker, server: Serving) -> None:
 
 @pytest.fixture
 def started(tmp_path: Path) -> Iterator[list[Serving]]:
-    """Servers to be killed at the end of the test if they have not ended."""
+    """Kill servers at the end of the test if they have not ended."""
     servers: list[Serving] = []
     yield servers
     for server in servers:
@@ -97,7 +97,7 @@ def start(started: list[Serving], tmp_path: Path, *arguments: str, **environment
 
 
 @pytest.mark.parametrize("durability", ["always", "everysec"])
-def test_what_has_come_is_answered_and_durable(
+def test_received_requests_are_answered_and_durable(
     started: list[Serving], tmp_path: Path, durability: str
 ) -> None:
     server = start(started, tmp_path, "--durability", durability)
@@ -120,7 +120,7 @@ def test_no_client_is_admitted_while_the_last_replies_are_read(
     server = start(started, tmp_path)
     with Asker(server.port) as asker:
         asker.ask("SET", "k", b"v" * (8 << 20))
-        ask_for_much(asker, server)
+        request_much(asker, server)
         server.signal()
         until(lambda: is_refused(server.port))
         assert [len(asker.read()) for _ in range(4)] == [8 << 20] * 4
@@ -135,14 +135,16 @@ def test_a_client_that_does_not_read_delays_others_only_briefly(
     server = start(started, tmp_path, "--shutdown-timeout", "1")
     with Asker(server.port) as asker:
         asker.ask("SET", "k", b"v" * (8 << 20))
-        ask_for_much(asker, server)
+        request_much(asker, server)
         began = time.monotonic()
         server.signal()
         assert server.end() == (0, "")
         assert 0.8 < time.monotonic() - began < SHUTDOWN_TIMEOUT_S
 
 
-def test_a_cancelled_wait_ends_and_takes_no_entry(started: list[Serving], tmp_path: Path) -> None:
+def test_a_cancelled_wait_ends_and_consumes_no_entry(
+    started: list[Serving], tmp_path: Path
+) -> None:
     server = start(started, tmp_path)
     with Asker(server.port) as waiting, Asker(server.port) as writing:
         writing.ask("XGROUP CREATE s g $ MKSTREAM")
@@ -157,7 +159,7 @@ def test_a_cancelled_wait_ends_and_takes_no_entry(started: list[Serving], tmp_pa
         assert store.stream("s").group("g").pending().count == 0
 
 
-def test_a_save_comes_to_its_end_first(started: list[Serving], tmp_path: Path) -> None:
+def test_a_running_save_is_completed_first(started: list[Serving], tmp_path: Path) -> None:
     server = start(started, tmp_path, "--checkpoint-dir", str(tmp_path / "kept"))
     with Asker(server.port) as asker:
         asker.ask("XADD s 1-1 f v")
@@ -172,7 +174,7 @@ def test_a_save_comes_to_its_end_first(started: list[Serving], tmp_path: Path) -
             assert len(store.stream("s")) == 1
 
 
-def test_shutdown_ends_it_in_order_too(started: list[Serving], tmp_path: Path) -> None:
+def test_shutdown_is_graceful_too(started: list[Serving], tmp_path: Path) -> None:
     server = start(started, tmp_path)
     with Asker(server.port) as asker:
         asker.ask("XADD s 1-1 f v")
@@ -183,22 +185,22 @@ def test_shutdown_ends_it_in_order_too(started: list[Serving], tmp_path: Path) -
 
 
 @pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
-def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
+def test_a_second_signal_ends_it_at_once_without_losing_acknowledged_writes(
     started: list[Serving], tmp_path: Path, second: signal.Signals
 ) -> None:
     server = start(started, tmp_path, "--shutdown-timeout", "60")
     with Asker(server.port) as asker:
         asker.ask("XADD s 1-1 f v")
         asker.ask("SET", "k", b"v" * (8 << 20))
-        ask_for_much(asker, server)
+        request_much(asker, server)
         server.signal()
-        until(lambda: is_refused(server.port))  # so it has heard the first one
-        assert server.process.poll() is None  # it waits for us to read
+        until(lambda: is_refused(server.port))  # so the first signal has arrived
+        assert server.process.poll() is None  # it waits for the client to read
         server.signal(second)
-        code, told = server.end()
+        code, errors = server.end()
         assert code == 1
-        assert told.endswith(" WARNING server.serving: ends at once: asked a second time\n")
-        assert told.count("\n") == 1
+        assert errors.endswith(" WARNING server.serving: ends at once: asked a second time\n")
+        assert errors.count("\n") == 1
     with Store.open(tmp_path / "store") as store:
         assert len(store.stream("s")) == 1
         assert store.check() == []
@@ -208,7 +210,7 @@ def test_a_second_signal_ends_it_at_once_and_loses_nothing_that_was_answered(
 
 
 @pytest.mark.parametrize("abstract", [False, True], ids=["file", "abstract"])
-def test_systemd_is_told_when_it_serves_and_when_it_stops(
+def test_systemd_is_notified_of_start_and_stop(
     started: list[Serving], tmp_path: Path, abstract: bool
 ) -> None:
     name = f"@kvstream-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
@@ -224,7 +226,9 @@ def test_systemd_is_told_when_it_serves_and_when_it_stops(
         assert server.end() == (0, "")
 
 
-def test_it_serves_where_systemd_has_gone(started: list[Serving], tmp_path: Path) -> None:
+def test_it_serves_although_the_socket_of_systemd_is_gone(
+    started: list[Serving], tmp_path: Path
+) -> None:
     server = start(started, tmp_path, NOTIFY_SOCKET=str(tmp_path / "gone"))
     with Asker(server.port) as asker:
         assert asker.ask("PING") == b"PONG"

@@ -1,4 +1,4 @@
-"""Tables on narrow terminals: numbers are whole, names give way, no line is too long."""
+"""Tables on narrow terminals: numbers are complete, names are cut, and no line is too long."""
 
 import pkgutil
 from dataclasses import replace
@@ -45,7 +45,7 @@ words = st.lists(numbers | st.text(max_size=40).map(plain), max_size=9).map("  "
 
 @st.composite
 def tables(draw: st.DrawFn) -> tuple[list[Column], list[list[str]]]:
-    """Draw columns, and rows of texts that fit them."""
+    """Return random columns, and rows of texts for them."""
     kinds = {
         name_column("name"): names,
         count_column("count"): numbers,
@@ -68,7 +68,7 @@ def words_of(lines: list[str]) -> list[str]:
 
 
 @given(tables(), st.sampled_from([40, 60, 80, 120, 200, None]))
-def test_every_number_stands_whole_in_its_row(
+def test_every_number_is_complete_in_its_row(
     table: tuple[list[Column], list[list[str]]], width: int | None
 ) -> None:
     columns, rows = table
@@ -101,17 +101,17 @@ def test_every_table_of_the_program_shows_its_numbers(name: str, width: int | No
     for text, number in product(NAMES, NUMBERS):
         laid = sheet(columns, [[text_of(column, text, number) for column in columns]], width)
         found = words_of(laid.rows[0])
-        told = [column for column in columns if not (column.shrinks or column.wraps)]
-        kept = [column for column in told if not column.spare or not laid.head]
+        shown = [column for column in columns if not (column.shrinks or column.wraps)]
+        kept = [column for column in shown if not column.spare or not laid.head]
         for column in kept:
             assert set(text_of(column, text, number).split()) <= set(found), laid
         if width is None:
-            assert len(told) == len(columns) or set(text.split()) <= set(found)
+            assert len(shown) == len(columns) or set(text.split()) <= set(found)
         else:
             assert all(cells(line) <= width for line in lines_of(laid)), laid
 
 
-def test_all_commands_are_looked_at() -> None:
+def test_all_commands_are_covered() -> None:
     assert len(TABLES) >= 18
     assert {"keys._LS", "groups.GROUP_COLUMNS", "top.view.COLUMNS"} <= TABLES.keys()
     queues = {"queue._LS", "queue._PAUSED", "dead._LS", "delayed._LS", "jobs._LS"}
@@ -144,12 +144,14 @@ LS = (name_column("stream"), count_column("length"), *id_columns("last id"))
         (37, "order-7…  856,000  1700000000000-0"),
     ],
 )
-def test_spare_columns_go_first_and_then_names_are_cut(width: int | None, shown: str) -> None:
+def test_spare_columns_are_dropped_first_and_then_names_are_cut(
+    width: int | None, shown: str
+) -> None:
     row = ["order-7f-eu-west", "856,000", "1700000000000-0", "2023-11-14 22:13:20.000Z"]
     assert sheet(LS, [row], width).rows == [[shown]]
 
 
-def test_where_that_is_not_enough_a_row_is_a_block() -> None:
+def test_rows_become_blocks_if_that_is_not_enough() -> None:
     row = ["order-7f-eu-west", "856,000", "1700000000000-0", "2023-11-14 22:13:20.000Z"]
     laid = sheet(LS, [row, row], 36)
     lines = [
@@ -169,7 +171,7 @@ def test_two_names_share_the_room() -> None:
     ]
 
 
-def test_a_record_goes_below_its_title_where_there_is_no_room_beside_it() -> None:
+def test_a_record_is_below_its_title_if_there_is_no_room_beside_it() -> None:
     titles, texts = ["max deleted entry id", "n"], ["1700000000000-18446744073709551615", "1"]
     assert block(titles, texts, 40) == [
         "max deleted entry id",

@@ -1,4 +1,4 @@
-"""What people are shown is one line that any terminal can show, whatever lies in the store."""
+"""Texts are shown on one line that any terminal can print, with any stored data."""
 
 import pytest
 from hypothesis import given
@@ -22,7 +22,7 @@ from kvstream.types.ids import MAX_ID, StreamID
         (b"", ""),
     ],
 )
-def test_what_cannot_be_printed_is_escaped(value: bytes | str, shown: str) -> None:
+def test_unprintable_characters_are_escaped(value: bytes | str, shown: str) -> None:
     assert printable(value) == shown
 
 

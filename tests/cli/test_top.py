@@ -1,4 +1,4 @@
-"""``kvstream top``: on servers of ours and of Redis's, on a terminal and into a pipe."""
+"""``kvstream top``: on servers of kvstream and Redis, on a terminal and in a pipe."""
 
 import json
 import os
@@ -48,7 +48,7 @@ from tests.server.conftest import Served
 
 Look = Callable[..., list[dict[str, Any]]]
 ENTER, LEAVE, CURSOR = b"\x1b[?1049h", b"\x1b[?1049l", b"\x1b[?25h"
-"""How a terminal is told to show another screen, its own one again, and its cursor."""
+"""The terminal sequences for the alternate screen, the normal one, and the cursor."""
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
 
 @pytest.fixture(params=["kvstream", "redis"])
 def url(request: pytest.FixtureRequest) -> str:
-    """A server of ours, and then one of Redis's."""
+    """A server of kvstream, and then one of Redis."""
     ours = request.param == "kvstream"
     port = request.getfixturevalue("served").port if ours else request.getfixturevalue("redis_port")
     return f"redis://127.0.0.1:{port}/0"
@@ -76,7 +76,7 @@ def client(url: str) -> Iterator["redis.Redis"]:
 
 @pytest.fixture
 def sampler(url: str) -> Iterator[Callable[..., ServerSampler]]:
-    """Make samplers of the server: ``sampler(most=5)``."""
+    """Create samplers of the server: ``sampler(most=5)``."""
     connections: list[Connection] = []
 
     def made(match: bytes = b"*", most: int = 100) -> ServerSampler:
@@ -95,12 +95,12 @@ def run(*arguments: str, code: int = 0) -> Result:
 
 
 def seen(url: str, *arguments: str) -> dict[str, Any]:
-    told: dict[str, Any] = json.loads(run("--url", url, "--once", "--json", *arguments).stdout)
-    return told
+    shown: dict[str, Any] = json.loads(run("--url", url, "--once", "--json", *arguments).stdout)
+    return shown
 
 
 def fill(client: "redis.Redis") -> None:
-    """Have a stream of five entries with two groups, and one of one entry without any."""
+    """Create a stream of five entries with two groups, and one of one entry without groups."""
     for number in range(5):
         client.xadd("orders", {"n": number}, id=f"{1_700_000_000_000 + number}-0")
     client.xgroup_create("orders", "billing", "0")
@@ -111,15 +111,15 @@ def fill(client: "redis.Redis") -> None:
     client.set("plain", "string")
 
 
-def test_one_look_tells_all_of_it_in_json(url: str, client: "redis.Redis") -> None:
+def test_one_sample_is_complete_in_json(url: str, client: "redis.Redis") -> None:
     fill(client)
-    told = seen(url, "--sort", "name")
-    assert told["keys"] == 3
-    assert told["server"]["clients"] >= 1
-    assert told["server"]["memory"] > 0
-    assert re.fullmatch(r"(kvstream|Redis) [0-9.]+", told["server"]["version"])
-    assert (told["left_out"], told["whole"]) == (0, True)
-    streams = {stream["name"]: stream for stream in told["streams"]}
+    shown = seen(url, "--sort", "name")
+    assert shown["keys"] == 3
+    assert shown["server"]["clients"] >= 1
+    assert shown["server"]["memory"] > 0
+    assert re.fullmatch(r"(kvstream|Redis) [0-9.]+", shown["server"]["version"])
+    assert (shown["left_out"], shown["whole"]) == (0, True)
+    streams = {stream["name"]: stream for stream in shown["streams"]}
     orders = streams["orders"]
     assert (orders["length"], orders["added"]) == (5, 5)
     assert (orders["last_id"], orders["rate"]) == ("1700000000004-0", None)
@@ -134,7 +134,7 @@ def test_one_look_tells_all_of_it_in_json(url: str, client: "redis.Redis") -> No
     assert streams["lone"]["groups"] == []
 
 
-def test_one_look_is_a_table_for_people(url: str, client: "redis.Redis") -> None:
+def test_one_sample_is_a_table_on_a_terminal(url: str, client: "redis.Redis") -> None:
     fill(client)
     client.xadd(b"odd\xff\x1b[31m", {"f": "v"})
     lines = run("--url", url, "--once").stdout.splitlines()
@@ -174,7 +174,7 @@ def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> 
         sort: run("--url", url, "--once", "--sort", sort).stdout.splitlines()[4].split()[0]
         for sort in SORTS
     }
-    del first["rate"]  # needs two looks
+    del first["rate"]  # needs two samples
     assert first == {
         "lag": "lagging",
         "pending": "pended",
@@ -185,7 +185,7 @@ def test_each_order_puts_another_line_first(url: str, client: "redis.Redis") -> 
     }
 
 
-def test_rates_are_taken_between_two_looks(
+def test_rates_are_computed_from_two_samples(
     sampler: Callable[..., ServerSampler], client: "redis.Redis"
 ) -> None:
     fill(client)
@@ -201,7 +201,7 @@ def test_rates_are_taken_between_two_looks(
     sample = with_rates(after, before)
     assert {stream.name: stream.rate for stream in sample.streams} == {
         b"lone": pytest.approx(20 / seconds),
-        b"orders": None,  # another one
+        b"orders": None,  # a new stream
     }
     assert sample.server is not None
     assert sample.server.command_rate >= 20 / seconds
@@ -214,8 +214,8 @@ def test_many_streams_cost_no_more_than_the_shown_ones(url: str, client: "redis.
     for number in range(130):
         client.xadd(f"s{number}", {"f": "v"})
     client.config_resetstat()
-    told = seen(url, "--streams", "5")
-    assert (len(told["streams"]), told["left_out"]) == (5, 125)
+    shown = seen(url, "--streams", "5")
+    assert (len(shown["streams"]), shown["left_out"]) == (5, 125)
     calls = client.info("commandstats")
     assert calls["cmdstat_xinfo|stream"]["calls"] == calls["cmdstat_xinfo|groups"]["calls"] == 5
     assert (
@@ -225,7 +225,7 @@ def test_many_streams_cost_no_more_than_the_shown_ones(url: str, client: "redis.
     assert len(seen(url, "--match", "s1?")["streams"]) == 10
 
 
-def test_a_walk_over_many_keys_goes_on_with_the_next_look(
+def test_a_scan_over_many_keys_continues_with_the_next_sample(
     sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(taken, "SCAN_COUNT", 10)
@@ -250,7 +250,7 @@ def test_a_walk_over_many_keys_goes_on_with_the_next_look(
     }
 
 
-def test_what_goes_or_changes_between_the_looks_is_passed_over(
+def test_keys_deleted_or_changed_between_samples_are_skipped(
     sampler: Callable[..., ServerSampler], client: "redis.Redis", monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("gone", "string", "stays"):
@@ -261,7 +261,7 @@ def test_what_goes_or_changes_between_the_looks_is_passed_over(
     assert len(looking.sample().streams) == 3
     client.delete("gone")
     client.set("string", "now")
-    monkeypatch.setattr(looking, "_scan", lambda: None)  # they go just after it
+    monkeypatch.setattr(looking, "_scan", lambda: None)  # they are deleted just after it
     (stream,) = looking.sample().streams
     assert stream.name == b"stays"
     assert [group.pending for group in stream.groups] == [1]
@@ -276,7 +276,9 @@ def test_groups_beyond_fifty_are_counted_not_shown(url: str, client: "redis.Redi
     assert "not shown: 2 more groups" in run("--url", url, "--once").stdout
 
 
-def test_a_user_who_may_not_ask_for_memory_sees_the_rest(url: str, client: "redis.Redis") -> None:
+def test_a_user_without_the_right_to_read_memory_sees_the_rest(
+    url: str, client: "redis.Redis"
+) -> None:
     fill(client)
     client.acl_setuser(
         "watcher", enabled=True, passwords=["+pw"], keys=["*"], commands=["+@all", "-memory"]
@@ -285,7 +287,7 @@ def test_a_user_who_may_not_ask_for_memory_sees_the_rest(url: str, client: "redi
     assert [stream["memory"] for stream in streams] == [None, None]
 
 
-def test_a_password_that_is_wrong_is_not_repeated(served: Served) -> None:
+def test_a_wrong_password_is_not_shown(served: Served) -> None:
     client = served.client()
     client.config_set("requirepass", "correct horse")
     result = run("--url", f"redis://:geheim@127.0.0.1:{served.port}", "--once", code=5)
@@ -294,7 +296,7 @@ def test_a_password_that_is_wrong_is_not_repeated(served: Served) -> None:
     assert len(result.stderr.splitlines()) == 1
 
 
-def test_no_server_is_one_line_and_no_password() -> None:
+def test_an_unreachable_server_is_reported_in_one_line_without_the_password() -> None:
     result = run("--url", "redis://:geheim@127.0.0.1:1", "--once", code=5)
     assert result.stderr.startswith("Error: ")
     assert "geheim" not in result.stderr
@@ -302,7 +304,7 @@ def test_no_server_is_one_line_and_no_password() -> None:
 
 
 @pytest.mark.parametrize("url", ["http://localhost", "redis://localhost/geheim", "nonsense"])
-def test_a_url_of_no_server_is_wrong_usage(url: str) -> None:
+def test_an_invalid_url_is_wrong_usage(url: str) -> None:
     result = run("--url", url, "--once", code=2)
     assert "redis://" in result.stderr
     assert "geheim" not in result.stderr
@@ -321,25 +323,27 @@ def test_the_server_may_be_named_before_the_command_or_in_the_environment(served
             main, [*words, "--once", "--json"], env={"KVSTREAM_URL": variable}
         )
         assert result.exit_code == 0, result.stderr
-        told = json.loads(result.stdout)
-        assert told["place"] == f"127.0.0.1:{served.port}, database 3"
-        assert [stream["name"] for stream in told["streams"]] == ["s"]
+        shown = json.loads(result.stdout)
+        assert shown["place"] == f"127.0.0.1:{served.port}, database 3"
+        assert [stream["name"] for stream in shown["streams"]] == ["s"]
 
 
-def test_a_server_that_only_resembles_redis_is_shown_as_far_as_it_goes() -> None:
-    told = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
-    server = taken.server_sample_of(told)
+def test_a_server_with_unusual_info_is_shown_as_far_as_possible() -> None:
+    found = {"redis_version": "7\x1b[31m", "connected_clients": "many", "used_memory": "12.7"}
+    server = taken.server_sample_of(found)
     assert server.version == r"Redis 7\x1b[31m"
     assert (server.clients, server.memory, server.command_rate) == (0, 12, 0.0)
     with pytest.raises(RequestError, match="INFO names no version"):
         taken.server_sample_of({})
 
 
-def test_without_any_place_it_says_how_to_name_one() -> None:
+def test_without_a_place_the_error_explains_how_to_name_one() -> None:
     assert "--url redis://HOST[:PORT]" in run("--once", code=2).stderr
 
 
-def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_redis_py_the_error_names_the_package_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setitem(sys.modules, "redis", None)
     result = run("--url", "redis://localhost", "--once", code=5)
     assert "pip install 'kvstream[server]'" in result.stderr
@@ -347,19 +351,19 @@ def test_without_redis_py_it_says_what_to_install(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_store_without_an_owner_is_read_directly(orders: Program) -> None:
-    (told,) = orders.json("top", "--once", "--sort", "name")
-    assert told["server"] is None
-    assert told["place"] == str(orders.directory)
-    (group,) = told["streams"][0]["groups"]
+    (shown,) = orders.json("top", "--once", "--sort", "name")
+    assert shown["server"] is None
+    assert shown["place"] == str(orders.directory)
+    (group,) = shown["streams"][0]["groups"]
     assert group.pop("oldest_ms") > 0
     assert group == {"name": "billing", "consumers": 2, "lag": 3, "pending": 2}
-    assert [stream["name"] for stream in told["streams"]] == ["orders", "orders:2025"]
+    assert [stream["name"] for stream in shown["streams"]] == ["orders", "orders:2025"]
     lines = orders.lines("top", "--once", "--match", "orders:*")
     assert lines[0] == f"{orders.directory}   2 keys"
     assert lines[3].split()[:2] == ["orders:2025", "1"]
 
 
-def test_a_store_that_a_server_holds_is_seen_by_its_url(orders: Program) -> None:
+def test_the_store_of_a_server_is_read_by_its_url(orders: Program) -> None:
     with Store.open(orders.directory):
         result = orders("top", "--once", code=3)
     assert "if it is a server, use --url" in result.stderr
@@ -374,14 +378,14 @@ def test_a_store_of_many_streams_shows_some(
     result = CliRunner().invoke(
         main, ["--store", str(tmp_path / "many"), "top", "--once", "--json", "--streams", "3"]
     )
-    told = json.loads(result.stdout)
-    assert (len(told["streams"]), told["left_out"], told["whole"]) == (3, 4, True)
+    shown = json.loads(result.stdout)
+    assert (len(shown["streams"]), shown["left_out"], shown["whole"]) == (3, 4, True)
     monkeypatch.setattr(taken, "FIRST_SCAN_S", 0.0)
     result = CliRunner().invoke(main, ["--store", str(tmp_path / "many"), "top", "--once"])
     assert "still being scanned" in result.stdout
 
 
-def test_the_examples_run_as_they_stand(served: Served) -> None:
+def test_the_examples_run_unchanged(served: Served) -> None:
     fill(served.client())
     lines = [line for line in examples_of(top) if "--once" in line]
     assert lines
@@ -395,7 +399,7 @@ def test_the_examples_run_as_they_stand(served: Served) -> None:
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["Ctrl-C", "SIGTERM"]
 )
-def test_the_terminal_is_as_it_was_afterwards(served: Served, number: int, code: int) -> None:
+def test_the_terminal_is_restored_afterwards(served: Served, number: int, code: int) -> None:
     client = served.client()
     fill(client)
     terminal = Terminal("top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
@@ -408,7 +412,7 @@ def test_the_terminal_is_as_it_was_afterwards(served: Served, number: int, code:
     assert b"Traceback" not in terminal.said
 
 
-def test_a_server_that_goes_is_told_and_the_last_look_stays(served: Served) -> None:
+def test_a_lost_server_is_reported_and_the_last_sample_stays(served: Served) -> None:
     fill(served.client())
     terminal = Terminal("top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms")
     terminal.await_text(b"orders")
@@ -419,7 +423,7 @@ def test_a_server_that_goes_is_told_and_the_last_look_stays(served: Served) -> N
     assert LEAVE in terminal.said
 
 
-def test_into_a_pipe_goes_one_look_after_another(served: Served) -> None:
+def test_a_pipe_receives_one_sample_after_another(served: Served) -> None:
     client = served.client()
     client.xadd("s", {"f": "v"})
     words = ["top", "--url", f"redis://127.0.0.1:{served.port}", "--interval", "100ms"]
@@ -473,7 +477,7 @@ def test_a_store_is_drawn_too(orders: Program) -> None:
     [b"s", b"name" * 75, "\u6f22\u5b57".encode() * 50, b"\x07\xff" * 9],
     ids=["short", "long", "wide", "binary"],
 )
-def test_numbers_are_whole_on_terminals_of_any_width(name: bytes, width: int) -> None:
+def test_numbers_are_complete_on_terminals_of_any_width(name: bytes, width: int) -> None:
     length, lag, pending = 10**15 - 1, 123_456_789_012, 856_000
     group = GroupSample(name, 3, lag, pending, 90_000_000)
     stream = StreamSample(name, length, length, StreamID(1, 1), 10**12, [group], rate=12_345.0)
@@ -495,7 +499,7 @@ def _walk(terminal: Terminal) -> None:
     terminal.await_text(b"by lag   Enter: open   ?: help   q: quit")
     terminal.type("?")
     terminal.await_text(b"show only streams and groups whose names")
-    terminal.type("x")  # any key leaves the help
+    terminal.type("x")  # any key closes the help
     terminal.await_text(b"by lag")
     terminal.type("s")
     terminal.await_text(b"by pending")
@@ -548,7 +552,7 @@ def test_keys_lead_to_pending_entries_in_a_store(tmp_path: Path) -> None:
 
 
 def _sample(*lines: tuple[str, str, int]) -> Sample:
-    """Return a sample of streams with one group each, of a lag."""
+    """Return a sample of streams with one group each, with a lag."""
     streams = [
         StreamSample(
             name.encode(), 1, 1, StreamID(1, 0), 0, [GroupSample(group.encode(), 1, lag, 0, None)]
@@ -558,7 +562,7 @@ def _sample(*lines: tuple[str, str, int]) -> Sample:
     return Sample("here", 0.0, len(streams), None, streams)
 
 
-def test_a_chosen_line_stays_chosen_and_else_the_first_is() -> None:
+def test_the_selected_line_stays_selected_and_defaults_to_the_first() -> None:
     before = _sample(("a", "g", 9), ("b", "g", 5), ("c", "g", 1))
     after = _sample(("a", "g", 1), ("b", "g", 5), ("c", "g", 9))
     screen = Screen("lag")
@@ -582,7 +586,7 @@ def test_a_chosen_line_stays_chosen_and_else_the_first_is() -> None:
     assert screen.stream is None
 
 
-def test_the_filter_takes_names_of_streams_and_groups() -> None:
+def test_the_filter_matches_names_of_streams_and_groups() -> None:
     sample = _sample(("orders", "billing", 1), ("refunds", "audit", 1), ("Bills", "x", 1))
     screen = Screen("name")
     for key in "/bil":
@@ -623,7 +627,7 @@ def test_the_window_has_the_selected_line(height: int) -> None:
             assert screen.at == at
 
 
-def test_a_group_that_is_gone_is_told(served: Served) -> None:
+def test_a_deleted_group_is_reported(served: Served) -> None:
     fill(served.client())
     connection = Connection(connect(f"redis://127.0.0.1:{served.port}"))
     sampler = ServerSampler(connection, "here", b"*", 30)
