@@ -1,6 +1,6 @@
 """The folders of tests: in memory, except for tests of disks.
 
-A store on a disk is waited for longer than it is worked on.
+A store on a disk spends more time waiting than working.
 """
 
 import os
@@ -16,23 +16,23 @@ MEMORY = Path("/dev/shm")
 """A file system in memory, as Linux has it; in a container it may be small."""
 MEMORY_INFO = Path("/proc/meminfo")
 ROOM_MIN = 4 << 30
-"""A whole run leaves less than a fifth of it, were nothing removed."""
+"""A full run would need less than a fifth of it if nothing was removed."""
 
 
 def fast_folder() -> Path | None:
-    """Return where files take the least time; None: where they usually are."""
+    """Return the fastest folder for files, or None for the default one."""
     if not os.access(MEMORY, os.W_OK) or shutil.disk_usage(MEMORY).free < ROOM_MIN:
         return None
     if os.statvfs(MEMORY).f_flag & os.ST_NOEXEC:
-        return None  # some tests make programs
-    # What is allowed there may be more than there is.
+        return None  # some tests start programs from there
+    # The limit may be above the space that exists.
     found = re.search(r"^MemAvailable: +(\d+) kB$", MEMORY_INFO.read_text(), re.MULTILINE)
     return MEMORY if found and int(found[1]) << 10 >= ROOM_MIN else None
 
 
 @pytest.fixture
 def on_disk() -> Iterator[Path]:
-    """A folder where files usually are."""
+    """Return a folder on the default disk."""
     with TemporaryDirectory(prefix="kvstream-test-") as folder:
         yield Path(folder)
 
@@ -40,7 +40,7 @@ def on_disk() -> Iterator[Path]:
 def as_killed(store: Path, copy: Path) -> Path:
     """Copy the files of an open store as kill -9 would leave them; return the copy.
 
-    A compaction may delete a file while it is copied: then the copy begins again.
+    If a compaction deletes a file during the copy, the copy starts again.
     """
     while True:
         try:

@@ -1,7 +1,7 @@
-"""Interrupts at each point of a call at which Python looks for signals.
+"""Interrupts at each point of a call at which Python handles signals.
 
-That is as a function begins, and as one that is not Python's own has returned, still within what
-surrounds its call: a ``with`` block is left in order, and what a ``try`` guards is guarded.
+These points are the start of a function, and the return of one that is not written in Python,
+still within its surroundings: a ``with`` block exits properly, and a ``try`` catches the interrupt.
 """
 
 import dis
@@ -50,7 +50,7 @@ class _Interrupter:
         return self
 
     def forget(self) -> None:
-        """Let go of the frames, and of what they hold."""
+        """Release the frames, and the objects that they hold."""
         self._before.clear()
 
     def _pass(self) -> None:
@@ -61,7 +61,7 @@ class _Interrupter:
 
 
 def interrupted_at(point: int, call: Callable[[], object]) -> bool:
-    """Make a call that is interrupted at a point of it; False where it has not so many."""
+    """Make a call that is interrupted at a point; return False if it has fewer points."""
     interrupter, before = _Interrupter(point), sys.gettrace()
     sys.settrace(interrupter)
     try:

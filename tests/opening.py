@@ -15,14 +15,14 @@ class Stores:
         self._opened: list[tuple[Store, Path, dict[str, Any]]] = []
 
     def __call__(self, path: str | Path = "store", **options: Any) -> Store:
-        """Open the store ``path``, with durability "no" and the manual clock unless told."""
+        """Open the store ``path``, by default with durability "no" and the manual clock."""
         where = self._directory / path
         store = Store.open(where, **{"durability": "no", "clock": self._clock, **options})
         self._opened.append((store, where, options))
         return store
 
     def reopen(self, store: Store, **options: Any) -> Store:
-        """Close a store that was opened here, and open it anew: as before but for ``options``."""
+        """Close a store that was opened here, and open it again; ``options`` replace old ones."""
         store.close()
         _, where, before = self._entry(store)
         return self(where, **{**before, **options})
@@ -35,7 +35,7 @@ class Stores:
         return next(entry for entry in self._opened if entry[0] is store)
 
     def finish(self) -> None:
-        """Assert that each open store is sound, and close all whatever comes of that."""
+        """Check each open store, and close all even if a check fails."""
         try:
             for store, where, _ in self._opened:
                 try:

@@ -1,8 +1,8 @@
-"""Waiting in tests: for what must come, never for as long as it should take.
+"""Waiting in tests: for a condition, never for a fixed time.
 
-A test may share its cores with anything: what is right comes late then, and what takes long may
-have been held up by others. So waits end with what is waited for, and times that are measured are
-those that a process or a thread has worked, or the best of several.
+A test may share its cores with other work: correct results can be late, and long times can have
+other causes. So a wait ends with its condition. Measured times are the processor time of a process
+or a thread, or the best of several attempts.
 """
 
 import time
@@ -10,16 +10,16 @@ from collections.abc import Callable, Iterator
 from types import TracebackType
 
 PATIENCE_S = 60.0
-"""After this long a test fails; nothing takes a fraction of it, however busy the machine is."""
+"""After this time a test fails; everything takes a fraction of it, even on a busy machine."""
 LOOK_S = 0.005
 
 
 def until(
-    condition: Callable[[], object], what: str = "what must come", look_s: float = LOOK_S
+    condition: Callable[[], object], what: str = "a condition", look_s: float = LOOK_S
 ) -> None:
-    """Return once ``condition`` holds; there is no event for everything.
+    """Return once ``condition`` holds; not everything has an event to wait for.
 
-    A look that is in the way of what is waited for must be seldom: ``look_s``.
+    A check that delays what the test waits for must be rare: set ``look_s``.
     """
     deadline = time.monotonic() + PATIENCE_S
     while not condition():
@@ -28,12 +28,12 @@ def until(
 
 
 def worked_s(pid: int) -> float:
-    """Return the seconds that the threads of a process have worked, whatever the machine did."""
+    """Return the processor time of a process in seconds, independent of other work."""
     return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
 
 
 class Try:
-    """One of several tries; it holds if nothing is raised in it."""
+    """One of several attempts; it succeeds if nothing is raised in it."""
 
     def __init__(self, last: bool) -> None:
         self._last = last
@@ -53,10 +53,10 @@ class Try:
 
 
 def tries(most: int = 5) -> Iterator[Try]:
-    """Yield tries until one holds: ``for each in tries(): with each: ...``; the last one raises.
+    """Yield attempts, ``for each in tries(): with each: ...``, until one succeeds; the last raises.
 
-    For what is slow once others keep the cores busy: they only ever add time, so the best try is
-    what tells of the code.
+    For code that is slow when other work keeps the cores busy: that only adds time, so the best
+    attempt measures the code.
     """
     for left in reversed(range(most)):
         one = Try(last=not left)
@@ -66,7 +66,7 @@ def tries(most: int = 5) -> Iterator[Try]:
 
 
 def retried(check: Callable[[], None]) -> None:
-    """Call ``check`` until a try holds."""
+    """Call ``check`` until an attempt succeeds."""
     for each in tries():
         with each:
             check()

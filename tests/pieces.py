@@ -1,4 +1,4 @@
-"""Large strings that are small, for tests: their rows are those of megabytes."""
+"""Small strings that are stored like large ones: their rows are those of megabytes."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,7 +8,7 @@ import pytest
 
 @contextmanager
 def small_pieces(whole: int = 4) -> Iterator[None]:
-    """Have strings of more bytes than ``whole`` in pieces of eight, read two at a time."""
+    """Store strings of more bytes than ``whole`` in pieces of eight; read two at a time."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("kvstream.meta.strings.WHOLE_BYTES_MAX", whole)
         patch.setattr("kvstream.meta.strings.PIECE_BYTES", 8)

@@ -1,7 +1,7 @@
-"""Ports for servers that are told theirs: free ones that nobody else comes by.
+"""Free ports for servers that need a given port, unused by any other process.
 
-The system gives ports of one range to whoever asks for any: as ends of connections, too, at any
-moment between the finding of a free one and its use. These are of the range below.
+The system gives ports of one range to any caller: also as ends of connections, at any moment
+between the choice of a free port and its use. These ports are below that range.
 """
 
 import os
@@ -12,11 +12,11 @@ from pathlib import Path
 _FIRST = 10_000
 _EPHEMERAL = Path("/proc/sys/net/ipv4/ip_local_port_range")
 _given: set[int] = set()
-_chance = random.Random(os.getpid())  # the processes of one run take different ones
+_chance = random.Random(os.getpid())  # the processes of one run use different ones
 
 
 def free_port() -> int:
-    """Return a port of 127.0.0.1 that is free; each is returned once."""
+    """Return a free port of 127.0.0.1; each is returned once."""
     end = int(_EPHEMERAL.read_text().split()[0]) if _EPHEMERAL.exists() else 32_768
     for _ in range(1000):
         port = _chance.randrange(_FIRST, max(end, _FIRST + 1000))

@@ -1,4 +1,4 @@
-"""The tree keeps the shape that the packaging and the house rules promise."""
+"""The tree has the shape that the packaging and the house rules require."""
 
 import ast
 import subprocess
@@ -22,7 +22,7 @@ FUNCTION_LINES_MAX = 70
 
 
 def packages(folder: Path, name: str) -> set[str]:
-    """Name every package under ``folder``, which is itself the package ``name``."""
+    """Yield every package under ``folder``, which is itself the package ``name``."""
     return {
         ".".join([name, *init.parent.relative_to(folder).parts])
         for init in folder.rglob("__init__.py")
@@ -32,7 +32,7 @@ def packages(folder: Path, name: str) -> set[str]:
 def sources() -> Iterator[Path]:
     for folder in SOURCE_FOLDERS:
         for path in sorted((ROOT / folder).rglob("*.py")):
-            if path.resolve() == path:  # not once more through the links kvstream/meta and /cli
+            if path.resolve() == path:  # not again through the links kvstream/meta and /cli
                 yield path
 
 
@@ -82,7 +82,7 @@ def test_every_file_beside_modules_is_named_for_the_wheel() -> None:
             f"kvstream/**/{pattern}" if package == "*" else f"{package.replace('.', '/')}/{pattern}"
         )
     }
-    built = {".c", ".so", ".pyd", ".pyc", ".pyi"}  # setuptools takes stubs along by itself
+    built = {".c", ".so", ".pyd", ".pyc", ".pyi"}  # setuptools packs stubs automatically
     found = {
         path
         for folder in ("kvstream", "meta", "cli")
@@ -100,7 +100,7 @@ def test_design_shows_the_floors_of_the_contract() -> None:
     assert shown == [name for layer in layers for name in layer.split(" | ")]
 
 
-def test_no_folder_has_more_modules_than_a_reader_can_hold() -> None:
+def test_no_folder_has_too_many_modules() -> None:
     counts = Counter(path.parent for path in sources() if path.name != "__init__.py")
     assert [str(folder) for folder, count in counts.items() if count > FOLDER_MODULES_MAX] == []
 
@@ -110,7 +110,7 @@ def test_every_folder_with_modules_is_a_package() -> None:
     assert [folder for folder in sorted(folders) if not (folder / "__init__.py").exists()] == []
 
 
-def test_no_file_and_no_function_outgrows_its_limit() -> None:
+def test_no_file_and_no_function_exceeds_its_limit() -> None:
     texts = {path: path.read_text() for path in sources()}
     assert [x for x, text in texts.items() if len(text.splitlines()) > FILE_LINES_MAX] == []
     functions = [

@@ -1,4 +1,4 @@
-"""Whoever follows README.md from top to bottom, in one directory, meets no error."""
+"""A reader who follows README.md from top to bottom, in one directory, gets no error."""
 
 import os
 import re
@@ -17,20 +17,20 @@ from tests.ports import free_port
 
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 PORT = free_port()
-"""For the one that is printed, which others may have."""
+"""A free port replaces the printed one, which may be in use."""
 README = (ROOT / "README.md").read_text().replace("6390", str(PORT))
 BLOCKS = re.findall(r"^```python\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 SPARK = [block for block in BLOCKS if "kvstream.spark" in block]
-"""Run by tests/spark, in its session."""
+"""tests/spark runs it, in its session."""
 CLIENTS = [block for block in BLOCKS if "redis.Redis(" in block]
 COMMANDS = re.findall(r"^\$ (kvstream --store .*)$", README, re.MULTILINE)
 REMOTE_COMMANDS = re.findall(r"^\$ (kvstream --url .*)$", README, re.MULTILINE)
 PRINTED = re.findall(
     r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", README, re.DOTALL | re.MULTILINE
 )
-"""Blocks of Python, each with the output that is shown below it."""
+"""Blocks of Python, each with the output shown below it."""
 ANSWERED = re.findall(r"^\$ (kvstream --store .*)\n((?:(?!\$ |```).*\n)+)", README, re.MULTILINE)
-"""Commands, each with the output that is shown below it."""
+"""Commands, each with the output shown below it."""
 SERVING = re.search(r"^\$ kvstream (serve .*) &\n\$ redis-cli (.*)$", README, re.MULTILINE)
 
 
@@ -41,7 +41,7 @@ def masked(text: str) -> str:
 
 
 def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
-    """Run Python in a process of its own, which finds kvstream also where it is not installed."""
+    """Run Python in a separate process, which finds kvstream even if it is not installed."""
     command = [sys.executable, *arguments]
     env = {**os.environ, "PYTHONPATH": str(ROOT)}
     return subprocess.run(
@@ -51,7 +51,7 @@ def run(directory: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
 
 @pytest.fixture(scope="module")
 def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where the reader works: one directory for all blocks and commands."""
+    """The reader's directory: one for all blocks and commands."""
     return tmp_path_factory.mktemp("reader")
 
 
@@ -75,7 +75,7 @@ def test_the_commands_run_as_printed_one_after_another(directory: Path) -> None:
         assert done.stdout, command
 
 
-def test_what_the_readme_shows_as_output_is_printed(tmp_path: Path) -> None:
+def test_the_shown_output_is_printed(tmp_path: Path) -> None:
     assert PRINTED
     assert len(ANSWERED) >= 6
     for block, shown in PRINTED:
@@ -84,7 +84,7 @@ def test_what_the_readme_shows_as_output_is_printed(tmp_path: Path) -> None:
         assert masked(run(tmp_path, "-m", *shlex.split(command)).stdout) == masked(shown)
 
 
-def test_the_server_takes_the_requests_that_are_printed(directory: Path) -> None:
+def test_the_server_accepts_the_printed_requests(directory: Path) -> None:
     assert SERVING is not None
     arguments, words = SERVING[1], shlex.split(SERVING[2])
     remote_commands = [["-m", *shlex.split(command)] for command in REMOTE_COMMANDS]
