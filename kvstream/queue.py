@@ -379,7 +379,7 @@ class Queue(Generic[S]):
         return Stream(self._engine, name, self._decoder)
 
     def _begin(self, name: bytes) -> None:
-        """Let done messages leave a stream that begins; one that has begun stays as it is."""
+        """Make a new stream delete done messages; keep the rules of one that has begun."""
         if self._keep or self._engine.run(retention.begin_with, name, _DONE_GO) is False:
             self._begun.add(name)  # True, and None of a transaction on a server, may not last
 

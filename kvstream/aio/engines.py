@@ -262,7 +262,7 @@ class Gate:
         self._open.clear()
 
     def release(self, owner: object) -> None:
-        """Let other tasks in, unless that was done before."""
+        """Admit other tasks, unless they were admitted before."""
         if self.owner is owner:
             self.owner = None
             self._open.set()  # tasks that only pass come before the next owner

@@ -246,7 +246,7 @@ class SharedEngine:
         return Owner(self._place, self.options, self.engine_type)
 
     def _disown(self, owner: Owner) -> None:
-        """Let another process own the store."""
+        """Release the store, so that another process can own it."""
         owner.close()
 
     def _start_owner(self) -> None:
@@ -324,7 +324,7 @@ class SharedEngine:
             return self._to_itself
 
     def close(self, discard: bool = False) -> None:
-        """Let another process own the store once all requests are done, or disconnect."""
+        """Close this engine; the owner completes its requests and releases the store."""
         with self._lock:
             if self._closed:
                 return

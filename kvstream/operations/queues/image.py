@@ -352,7 +352,7 @@ def _by_group(
 def _put_places(
     txn: Txn, stream: StreamMeta, group: GroupMeta, found: dict[PackedID, tuple[int, Key]]
 ) -> int:
-    """Let pending entries wait, and give them their keys; return how many are not pending."""
+    """Make pending entries wait, and set their keys; return how many are not pending."""
     ids = list(found)
     pending = pel.pending_among(txn, group, ids)
     has_order = group.policy is not None and bool(group.policy.order_by)

@@ -170,7 +170,7 @@ class Busy:
         self.has_written = self.is_slow = False
 
     def tick(self) -> int | None:
-        """Let others be answered if it is time; return the error that ends it."""
+        """Pause a slow script, so that other clients get replies; return the error that ends it."""
         turn = self._turn
         if not self._pause_at:
             self._pause_at = monotonic() + self._threshold_ms() / 1000

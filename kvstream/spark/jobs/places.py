@@ -31,7 +31,7 @@ def place(address: str, db: int | None = None) -> dict[str, str]:
 
 
 def accepts_pattern(job: Callable[P, T]) -> Callable[P, T]:
-    """Let callers name the parameter ``match`` of a job ``pattern``, as it was called before."""
+    """Accept ``pattern``, the former name of the parameter ``match`` of a job."""
 
     @wraps(job)
     def run(*args: P.args, **kwargs: P.kwargs) -> T:
