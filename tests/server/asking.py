@@ -1,4 +1,4 @@
-"""A connection that sends words and shows the replies as they are, in RESP2 or RESP3."""
+"""A connection that sends words and returns the replies unchanged, in RESP2 or RESP3."""
 
 import socket
 from typing import Any
@@ -45,7 +45,7 @@ class Asker:
         return self.read()
 
     def read(self) -> Any:
-        """Return the next reply; EOFError where the server has closed the connection."""
+        """Return the next reply; EOFError if the server has closed the connection."""
         line = self._file.readline()
         if not line.endswith(b"\r\n"):
             raise EOFError
@@ -74,7 +74,7 @@ class Asker:
         return [self.read() for _ in range(count)]
 
     def is_closed(self) -> bool:
-        """Tell whether the server has closed the connection."""
+        """Return whether the server has closed the connection."""
         try:
             return self._socket.recv(1) == b""
         except ConnectionResetError:

@@ -71,7 +71,7 @@ class Served:
         self._started.set()
         await self._over.wait()
         self.executor.busy.stop()
-        while self.executor.busy.is_on:  # its turn has the lock of the engine
+        while self.executor.busy.is_on:  # its turn holds the lock of the engine
             self.executor.run()
         self.stopped.set()
         measuring.close()
@@ -89,11 +89,11 @@ class Served:
         return client
 
     def asker(self, protocol: int = 2) -> Asker:
-        """Return a connection that shows replies as they are."""
+        """Return a connection that shows replies unchanged."""
         return Asker(self.port, protocol)
 
     def hold(self, seconds: float = 0.2) -> None:
-        """Keep the event loop busy, so that the requests of some time are read together."""
+        """Keep the event loop busy, so that later requests are read together."""
         self._loop.call_soon_threadsafe(time.sleep, seconds)
 
     def join(self) -> None:
@@ -117,7 +117,7 @@ class Served:
 
 @pytest.fixture
 def serve(tmp_path: Path) -> Iterator[Serve]:
-    """Start servers: ``serve(maxclients=5)``; ``tls=True`` for one with a port of TLS, too."""
+    """Start servers: ``serve(maxclients=5)``; ``tls=True`` adds a TLS port."""
     started: list[Served] = []
 
     def start(**options: Any) -> Served:
@@ -131,13 +131,13 @@ def serve(tmp_path: Path) -> Iterator[Serve]:
 
 @pytest.fixture
 def served(serve: Serve) -> Served:
-    """A server as it is without any option."""
+    """A server with default options."""
     return serve()
 
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[Server]:
-    """An executor without sockets, on a store that must be sound at the end."""
+    """An executor without sockets, on a store that is checked at the end."""
     with sound(tmp_path / "store") as started:
         yield started
 
@@ -160,7 +160,7 @@ def protocol(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def client(served: Served, protocol: int) -> redis.Redis:
-    """A client of redis-py, once in each protocol."""
+    """Clients of redis-py, one in each protocol."""
     return served.client(protocol)
 
 
@@ -196,7 +196,7 @@ def redis82_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
 
 @pytest.fixture(scope="session")
 def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
-    """The port of a redis-server of these tests' own."""
+    """The port of a redis-server for these tests only."""
     if shutil.which("redis-server") is None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-server is required here: apt-get install redis-server")

@@ -1,4 +1,4 @@
-"""Clients of an executor without sockets: bytes in, bytes out, and a clock that is set by hand."""
+"""Clients of an executor without sockets: bytes in, bytes out, and a manual clock."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,7 +29,7 @@ def request(*words: bytes | str) -> bytes:
 
 
 class Talker:
-    """One client, its requests and the replies to them."""
+    """A client, its requests and the replies to them."""
 
     def __init__(self, server: "Server", number: int) -> None:
         self._server = server
@@ -55,16 +55,16 @@ class Talker:
 
     @property
     def has_heard(self) -> bool:
-        """Tell whether something has come since the last call of ``heard``."""
+        """Return whether there is output since the last call of ``heard``."""
         return bool(self._said)
 
     def heard(self) -> bytes:
-        """Return what came since the last call."""
+        """Return the output since the last call."""
         said, self._said = self._said, b""
         return said
 
     def ask(self, *words: bytes | str) -> bytes:
-        """Send a request, run a turn, and return what came."""
+        """Send a request, run a turn, and return the output."""
         self.send(*words)
         self._server.turn()
         return self.heard()
@@ -92,13 +92,13 @@ class Server:
         return Talker(self, self._clients)
 
     def turn(self) -> None:
-        """Run turns until nothing is left to be run."""
+        """Run turns until no work is left."""
         executor = self.executor
         while executor.run() or executor.paging.write() or executor.pending:
             pass
 
     def wait(self, seconds: float) -> None:
-        """Advance the clock, and run what is due."""
+        """Advance the clock, and run the due work."""
         self.now += seconds
         self.executor.expire()
         self.turn()
@@ -106,9 +106,9 @@ class Server:
 
 @contextmanager
 def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
-    """A server whose store must be sound at the end, with nothing half made left in it.
+    """A server whose store is checked at the end, with nothing incomplete left in it.
 
-    What is sent together runs in one turn, however slow the machine is.
+    Requests sent together run in one turn, on any machine.
     """
     server = Server(directory, clock=clock)
     with patch.object(executor, "TURN_S", PATIENCE_S):
@@ -122,24 +122,24 @@ def sound(directory: Path, clock: Clock | None = None) -> Iterator[Server]:
 
 
 class Worker(Talker):
-    """A client whose long commands are done in steps."""
+    """A client whose long commands run in steps."""
 
     def __init__(self, server: Server, number: int) -> None:
         super().__init__(server, number)
         self.client.pages = True
 
     def begin(self, *words: str) -> None:
-        """Send a command that is held, and run its first step."""
+        """Send a command that is paused, and run its first step."""
         self.send(*words)
         self.step()
         assert self.client.paged
 
     def step(self) -> None:
-        """Run one turn, and one step at the most."""
+        """Run one turn, and at most one step."""
         self._server.executor.run()
 
     def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
-        """Run steps until the command is answered, with something between them; return that."""
+        """Run steps until the command is answered, calling a function between them."""
         steps = 0
         while self._server.executor.works.is_busy:
             meanwhile()
@@ -151,7 +151,7 @@ class Worker(Talker):
 
 
 class Other(Talker):
-    """A client that asks without waiting for others' commands."""
+    """A client that asks without waiting for commands of others."""
 
     def ask(self, *words: bytes | str) -> bytes:
         self.send(*words)

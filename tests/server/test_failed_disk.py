@@ -1,4 +1,4 @@
-"""A server whose disk has failed: reads are served, writes are refused with the reason."""
+"""A server with a failed disk: reads are served, and writes are refused with the reason."""
 
 import errno
 import os
@@ -64,7 +64,7 @@ READS: dict[str, Any] = {
     "HELLO 2": list,
     "COMMAND COUNT": int,
 }
-"""Commands served from a failed disk, with their replies; a type if any value will do."""
+"""Commands served from a failed disk, with their replies; a type accepts any value."""
 WRITES = (
     "XADD s * f v",
     "XADD s MAXLEN 1 * f v",
@@ -89,7 +89,7 @@ class Crippled:
         self.server = ServerProcess(disk.root / "store", *arguments, environment=disk.environment())
         with self.asker() as asker:
             for words in (
-                "DEBUG SET-ACTIVE-EXPIRE 0",  # no write of the server's own meets the failure first
+                "DEBUG SET-ACTIVE-EXPIRE 0",  # no background write meets the failure first
                 *("XADD s 1-1 f v", "XGROUP CREATE s g 0", "SET k v", "SET expired v PX 1"),
             ):
                 assert not isinstance(asker.ask(words), Failure)
@@ -102,21 +102,21 @@ class Crippled:
         call, number = FAILURES[kind]
         self.disk.fail(call, number, ".log")
         with self.asker() as asker:
-            told = asker.ask("XADD met 1-1 f v")
-            asker.ask("WAITAOF 1 0 0")  # with everysec and no somebody must ask for the fsync
+            reply = asker.ask("XADD met 1-1 f v")
+            asker.ask("WAITAOF 1 0 0")  # with everysec and no a client must request the fsync
             until(lambda: b"aof_last_write_status:err" in asker.ask("INFO persistence"))
-        return told
+        return reply
 
     def end(self, how: int = signal.SIGTERM) -> tuple[int, str]:
         """End the server; return its exit code and its log."""
         self.server.process.send_signal(how)
-        told = self.server.process.communicate(timeout=PATIENCE_S)[1]
-        return self.server.process.returncode, told
+        errors = self.server.process.communicate(timeout=PATIENCE_S)[1]
+        return self.server.process.returncode, errors
 
 
 @pytest.fixture
 def crippled(faulty_disk: FaultyDisk, request: pytest.FixtureRequest) -> Iterator[Crippled]:
-    """A server of a level; ``always`` unless a test says which."""
+    """A server of a durability; ``always`` by default."""
     started = Crippled(faulty_disk, "--durability", getattr(request, "param", "always"))
     yield started
     started.server.process.kill()
@@ -125,10 +125,10 @@ def crippled(faulty_disk: FaultyDisk, request: pytest.FixtureRequest) -> Iterato
 
 @pytest.mark.parametrize("kind", FAILURES)
 @pytest.mark.parametrize("crippled", LEVELS, indirect=True)
-def test_reads_go_on_and_writes_are_refused(crippled: Crippled, kind: str) -> None:
-    told = crippled.fail(kind)
-    if kind == "failed write":  # which may be there or not
-        assert told.startswith("ERR IO error: While appending to file")
+def test_reads_continue_and_writes_are_refused(crippled: Crippled, kind: str) -> None:
+    found = crippled.fail(kind)
+    if kind == "failed write":  # the write may be stored or not
+        assert found.startswith("ERR IO error: While appending to file")
     with crippled.asker() as asker:
         for words, expected in READS.items():
             reply = asker.ask(words)
@@ -156,11 +156,11 @@ def test_the_write_that_meets_a_failed_fsync_has_an_unknown_outcome(crippled: Cr
         waiting.send("XREAD", "BLOCK", "0", "STREAMS", "met", "$")
         other.send("XREAD", "BLOCK", "100", "STREAMS", "nothing", "$")
         until(lambda: b"blocked_clients:2" in _info(crippled, "clients"))
-        told = crippled.fail("failed fsync")
-        assert told.startswith("ERR the log cannot be made durable: ")
+        reply = crippled.fail("failed fsync")
+        assert reply.startswith("ERR the log cannot be made durable: ")
         assert waiting.read().startswith("ERR the log cannot be made durable: ")
         assert other.read() is None
-    with crippled.asker() as asker:  # what is in memory is shown, as it may be on the disk
+    with crippled.asker() as asker:  # reads show the state in memory, as it may be on the disk
         assert asker.ask("XLEN met") == 1
         assert asker.ask("XADD met * f v").startswith("MISCONF the disk failed")
         asker.ask("MULTI")
@@ -173,8 +173,8 @@ def test_the_write_that_meets_a_failed_fsync_has_an_unknown_outcome(crippled: Cr
             assert asker.ask("XLEN s") == 1
 
 
-def test_a_group_is_given_nothing_that_a_full_disk_does_not_keep(crippled: Crippled) -> None:
-    """Replies of entries are made before the commit: if it fails, they must not be sent."""
+def test_a_group_gets_no_entries_that_a_full_disk_refuses(crippled: Crippled) -> None:
+    """Replies with entries are made before the commit: if it fails, they must not be sent."""
     crippled.fail("full disk")
     with crippled.asker() as asker:
         for _ in range(2):
@@ -192,7 +192,7 @@ def _info(crippled: Crippled, section: str) -> bytes:
 
 
 @pytest.mark.parametrize(("kind", "code"), [("failed fsync", 1), ("full disk", 0)])
-def test_the_exit_code_tells_whether_all_is_durable(
+def test_the_exit_code_shows_whether_all_writes_are_durable(
     crippled: Crippled, kind: str, code: int
 ) -> None:
     crippled.fail(kind)
@@ -200,18 +200,18 @@ def test_the_exit_code_tells_whether_all_is_durable(
         asker.send("SHUTDOWN")
         assert asker.is_closed()
     assert crippled.server.process.wait(PATIENCE_S) == code
-    told = crippled.server.process.communicate()[1]
-    assert ("the log cannot be made durable" in told) is (code == 1)
+    errors = crippled.server.process.communicate()[1]
+    assert ("the log cannot be made durable" in errors) is (code == 1)
 
 
-def test_a_server_whose_disk_was_full_ends_in_good_order(crippled: Crippled) -> None:
+def test_a_server_ends_properly_after_a_full_disk(crippled: Crippled) -> None:
     crippled.fail("full disk")
-    ended, told = crippled.end()
+    ended, found = crippled.end()
     assert ended == 0
-    assert "the log cannot be made durable" not in told
+    assert "the log cannot be made durable" not in found
 
 
-def test_all_can_be_drained_after_a_failed_fsync(crippled: Crippled, tmp_path: Path) -> None:
+def test_all_entries_can_be_read_after_a_failed_fsync(crippled: Crippled, tmp_path: Path) -> None:
     with crippled.asker() as asker:
         for number in range(2, 300):
             asker.ask(f"XADD s {number}-1 f v")
@@ -287,7 +287,7 @@ print("done")
 
 
 @pytest.mark.parametrize("level", ["always", "everysec"])
-def test_reads_go_on_in_the_process_of_the_store(faulty_disk: FaultyDisk, level: str) -> None:
+def test_reads_continue_in_the_process_of_the_store(faulty_disk: FaultyDisk, level: str) -> None:
     ended = subprocess.run(
         [
             sys.executable,
@@ -305,7 +305,7 @@ def test_reads_go_on_in_the_process_of_the_store(faulty_disk: FaultyDisk, level:
     assert ended.stdout == "done\n", ended.stderr
 
 
-def test_health_and_metrics_tell_of_a_failed_disk(faulty_disk: FaultyDisk) -> None:
+def test_health_and_metrics_report_a_failed_disk(faulty_disk: FaultyDisk) -> None:
     pytest.importorskip("prometheus_client")
     started = Crippled(faulty_disk, "--durability", "always", "--metrics-port", "0")
     try:
@@ -334,17 +334,17 @@ def _page(port: int, name: str) -> tuple[int, str]:
         connection.close()
 
 
-def test_the_store_is_whole_after_the_next_start(crippled: Crippled) -> None:
+def test_the_store_is_sound_after_the_next_start(crippled: Crippled) -> None:
     crippled.fail("failed fsync")
-    ended, told = crippled.end()
+    ended, reply = crippled.end()
     assert ended == 1
-    assert "the log cannot be made durable" in told
+    assert "the log cannot be made durable" in reply
     crippled.disk.heal()
     again = ServerProcess(shutil.copytree(crippled.disk.root / "store", crippled.disk.root / "b"))
     with again.asker() as asker:
         assert asker.ask("XADD s 2-1 f v") == b"2-1"
         assert asker.ask("XLEN s") == 2
-        assert asker.ask("XLEN met") in (0, 1)  # nobody was promised the one or the other
+        assert asker.ask("XLEN met") in (0, 1)  # both results are valid for an unknown outcome
     again.end()
 
 
@@ -363,14 +363,14 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 @pytest.mark.parametrize("how", ["DEL", "XTRIM", "XDEL"])
-def test_writes_go_on_after_deletes_on_a_full_disk(small_disk: Path, how: str) -> None:
-    """/healthz and the log tell both edges; after XDEL it takes BGREWRITEAOF, as the error says."""
+def test_writes_continue_after_deletes_on_a_full_disk(small_disk: Path, how: str) -> None:
+    """/healthz and the log report both changes; after XDEL, BGREWRITEAOF is needed."""
     log = small_disk.parent / "log"
     words = "--metrics-port", "0", "--logfile", str(log), "--log-level", "warning"
     server = ServerProcess(small_disk / "store", *words)
     assert server.process.stdout is not None
-    told = [server.process.stdout.readline() for _ in range(3)]
-    url = told[-1].removeprefix("metrics at ").strip().replace("/metrics", "/healthz")
+    shown = [server.process.stdout.readline() for _ in range(3)]
+    url = shown[-1].removeprefix("metrics at ").strip().replace("/metrics", "/healthz")
     with server.asker() as asker:
 
         def grow() -> Any:
@@ -381,7 +381,7 @@ def test_writes_go_on_after_deletes_on_a_full_disk(small_disk: Path, how: str) -
                 pass
             assert "DEL, XTRIM and FLUSHDB free space" in refusal
             assert "BGREWRITEAOF or `kvstream compact`" in refusal
-            sleep(0.5)  # logs and tables that are not needed any more are deleted
+            sleep(0.5)  # obsolete logs and tables are deleted
             return isinstance(grow(), Failure) and status(url) == 503
 
         until(is_full, "the disk to be full")
@@ -393,7 +393,7 @@ def test_writes_go_on_after_deletes_on_a_full_disk(small_disk: Path, how: str) -
             ids = [entry[0] for entry in asker.ask("XRANGE s - + COUNT 700")]
             assert asker.ask("XDEL", "s", *ids) == len(ids)
             assert asker.ask("BGREWRITEAOF") is not None
-        until(lambda: not isinstance(grow(), Failure), "writes to go on")
+        until(lambda: not isinstance(grow(), Failure), "writes to succeed")
         until(lambda: status(url) == 200, "/healthz to be well")
     lines = log.read_text()
     assert lines.count("writes that take space are refused: the disk is full") == lines.count(

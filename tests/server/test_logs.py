@@ -1,4 +1,4 @@
-"""The log of a server: events, levels, formats; a library logs nothing."""
+"""The log of a server: events, levels, formats; the library logs nothing."""
 
 import errno
 import json
@@ -44,7 +44,7 @@ class Logged:
         return self.path.read_text().splitlines()
 
     def with_(self, text: str) -> list[str]:
-        """Return the lines that have a text in them, once there is one."""
+        """Return the lines that contain a text, once there is one."""
         until(lambda: text in self.path.read_text(), text)
         return [line for line in self.lines if text in line]
 
@@ -56,13 +56,13 @@ def logged(tmp_path: Path) -> Iterator[Logged]:
     started.server.end()
 
 
-def test_the_life_of_a_server_is_told_on_stderr(tmp_path: Path) -> None:
+def test_start_and_stop_of_a_server_are_logged_on_stderr(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store", "--loglevel", "notice", "--durability", "always")
     server.process.send_signal(signal.SIGTERM)
-    told = server.process.communicate(timeout=PATIENCE_S)[1].splitlines()
-    assert all(LINE.fullmatch(line) for line in told), told
-    assert {line.split(" ", 4)[3] for line in told} == {"server.serving:"}
-    texts = [line.split(" ", 4)[4] for line in told]
+    errors = server.process.communicate(timeout=PATIENCE_S)[1].splitlines()
+    assert all(LINE.fullmatch(line) for line in errors), errors
+    assert {line.split(" ", 4)[3] for line in errors} == {"server.serving:"}
+    texts = [line.split(" ", 4)[4] for line in errors]
     pid = server.process.pid
     assert re.fullmatch(
         rf"kvstream \S+, process {pid}, opens {tmp_path}/store with durability always", texts[0]
@@ -108,15 +108,15 @@ def test_lines_are_json_on_demand(tmp_path: Path) -> None:
         assert asker.ask("CONFIG GET log-format") == [b"log-format", b"json"]
         asker.ask("AUTH", "no\nbody", "x")
     started.server.end()
-    told = [json.loads(line) for line in started.lines]
-    assert {tuple(each) for each in told} == {("time", "level", "logger", "message")}
-    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", told[0]["time"])
-    assert {each["level"] for each in told} == {"notice", "warning"}
-    assert all(each["logger"].startswith("kvstream.server.") for each in told)
-    assert [each for each in told if r'"no\nbody"' in each["message"]]
+    shown = [json.loads(line) for line in started.lines]
+    assert {tuple(each) for each in shown} == {("time", "level", "logger", "message")}
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z", shown[0]["time"])
+    assert {each["level"] for each in shown} == {"notice", "warning"}
+    assert all(each["logger"].startswith("kvstream.server.") for each in shown)
+    assert [each for each in shown if r'"no\nbody"' in each["message"]]
 
 
-def test_failed_logins_are_told_now_and_then_without_passwords(logged: Logged) -> None:
+def test_failed_logins_are_logged_at_a_limited_rate_without_passwords(logged: Logged) -> None:
     with logged.server.asker() as asker:
         for number in range(5 * WINDOW_LINES):
             assert isinstance(asker.ask("AUTH", "who\n2026", f"guess{number}"), Failure)
@@ -131,7 +131,7 @@ def test_failed_logins_are_told_now_and_then_without_passwords(logged: Logged) -
     assert all(LINE.fullmatch(line) for line in logged.lines)
 
 
-def test_what_users_may_not_do_is_told_to_who_wants_it(tmp_path: Path) -> None:
+def test_missing_rights_are_logged_at_verbose(tmp_path: Path) -> None:
     logged = Logged(tmp_path, level="verbose")
     with logged.server.asker() as asker:
         asker.ask("ACL SETUSER ann on nopass ~a* +get")
@@ -143,7 +143,7 @@ def test_what_users_may_not_do_is_told_to_who_wants_it(tmp_path: Path) -> None:
     logged.server.end()
 
 
-def test_refused_clients_are_told(tmp_path: Path) -> None:
+def test_refused_clients_are_logged(tmp_path: Path) -> None:
     logged = Logged(tmp_path, "--maxclients", "1")
     with logged.server.asker(), logged.server.asker() as second:
         assert second.read().startswith("ERR max number of clients")
@@ -151,7 +151,7 @@ def test_refused_clients_are_told(tmp_path: Path) -> None:
     logged.server.end()
 
 
-def test_settings_slow_requests_and_checkpoints_are_told(logged: Logged) -> None:
+def test_settings_slow_requests_and_checkpoints_are_logged(logged: Logged) -> None:
     with logged.server.asker() as asker:
         asker.ask("CONFIG SET slowlog-log-slower-than 0 requirepass s3cret")
         asker.ask("AUTH s3cret")
@@ -173,7 +173,7 @@ def test_settings_slow_requests_and_checkpoints_are_told(logged: Logged) -> None
 def test_no_value_and_no_password_is_logged(
     served: Served, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each of these requests has SECRET where a value or password is, and leaves a line."""
+    """Each of these requests has SECRET as a value or password, and causes a log line."""
 
     def unthrottled(
         throttle: Throttle, logger: logging.Logger, *args: Any, error: Any = None
@@ -230,7 +230,7 @@ def test_no_value_and_no_password_is_logged(
         assert text in log, text
 
 
-def test_connections_are_told_at_debug(tmp_path: Path) -> None:
+def test_connections_are_logged_at_debug(tmp_path: Path) -> None:
     logged = Logged(tmp_path, level="debug")
     with logged.server.asker():
         [line] = logged.with_(" connects from 127.0.0.1:")
@@ -239,7 +239,7 @@ def test_connections_are_told_at_debug(tmp_path: Path) -> None:
     logged.server.end()
 
 
-def test_a_file_that_is_moved_away_is_made_anew(logged: Logged) -> None:
+def test_a_moved_log_file_is_created_again(logged: Logged) -> None:
     old = logged.path.rename(logged.path.with_name("log.1"))
     with logged.server.asker() as asker:
         asker.ask("CONFIG SET timeout 0")
@@ -262,7 +262,7 @@ def test_a_logfile_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "store").exists()
 
 
-def test_a_full_disk_and_its_end_are_told_once(faulty_disk: FaultyDisk, tmp_path: Path) -> None:
+def test_a_full_disk_and_its_end_are_logged_once(faulty_disk: FaultyDisk, tmp_path: Path) -> None:
     logged = Logged(
         tmp_path, store=faulty_disk.root / "store", environment=faulty_disk.environment()
     )
@@ -284,7 +284,7 @@ def test_a_full_disk_and_its_end_are_told_once(faulty_disk: FaultyDisk, tmp_path
     logged.server.process.communicate()
 
 
-def test_what_goes_wrong_inside_is_told_with_its_traceback(
+def test_internal_errors_are_logged_with_a_traceback(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     with pytest.raises(ValueError, match="inside") as raised:
@@ -293,8 +293,8 @@ def test_what_goes_wrong_inside_is_told_with_its_traceback(
     [record] = caplog.records
     text = TextFormatter().format(record)
     assert LINE.fullmatch(text.splitlines()[0])
-    assert "in test_what_goes_wrong_inside" in text
-    assert text.endswith("\nValueError")  # its text may be data of a client
+    assert "in test_internal_errors" in text
+    assert text.endswith("\nValueError")  # the text of the exception may be data of a client
     assert json.loads(JsonFormatter().format(record))["exception"].endswith("\nValueError")
 
 
@@ -312,15 +312,15 @@ def test_a_traceback_has_its_causes_but_no_values() -> None:
         fail()
     error, names = RuntimeError("SECRET"), ["OSError", "KeyError", "RuntimeError"]
     error.__cause__ = hidden.value.__context__
-    for raised, told in ((hidden.value, ["ValueError"]), (error, names)):
+    for raised, found in ((hidden.value, ["ValueError"]), (error, names)):
         text = TextFormatter().formatException((type(raised), raised, raised.__traceback__))
         assert "SECRET" not in text.replace('("SECRET")', "")  # a line of the source
         starts = [line.partition(":")[0] for line in text.splitlines() if line[:1] not in " T"]
-        assert [each for each in starts if each] == told
-        assert ("broken" in text) == ("OSError" in told)
+        assert [each for each in starts if each] == found
+        assert ("broken" in text) == ("OSError" in found)
 
 
-def test_only_some_lines_of_a_kind_are_let_through(caplog: pytest.LogCaptureFixture) -> None:
+def test_repeated_lines_are_limited(caplog: pytest.LogCaptureFixture) -> None:
     now = 100.0
     throttle, logger = Throttle(clock=lambda: now), logging.getLogger("kvstream.tests")
     for number in range(WINDOW_LINES + 3):
@@ -333,7 +333,7 @@ def test_only_some_lines_of_a_kind_are_let_through(caplog: pytest.LogCaptureFixt
     assert caplog.messages[-1] == "line 100"
 
 
-def test_states_of_a_store_are_told_once(
+def test_states_of_a_store_are_logged_once(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     directory = Directory.acquire(tmp_path / "store", read_only=False, create=True)

@@ -1,4 +1,4 @@
-"""Users: passwords, commands, categories and keys that they may use; nothing before AUTH."""
+"""Users: passwords, commands, categories and keys; nothing runs before AUTH."""
 
 import hashlib
 from pathlib import Path
@@ -31,7 +31,7 @@ def _words(name: str, arity: int) -> list[str]:
 
 
 def _refused(name: str, reason: str) -> Failure:
-    """Return what Redis answers to a refused command: EXEC is the end of its transaction."""
+    """Return the reply of Redis to a refused command: EXEC also ends its transaction."""
     opening = "EXECABORT Transaction discarded because of: " if name == "exec" else ""
     return Failure(opening + reason)
 
@@ -105,7 +105,7 @@ def test_keys_are_read_and_written_by_patterns(served: Served) -> None:
         assert asker.ask("RENAME both:k write:k") == b"OK"
 
 
-def test_what_is_refused_inside_multi_makes_exec_fail(served: Served) -> None:
+def test_a_refused_command_inside_multi_makes_exec_fail(served: Served) -> None:
     with _log_in(served, "~a*", "+@all", "-get") as asker:
         asker.ask("MULTI")
         assert asker.ask("SET a 1") == b"QUEUED"
@@ -114,7 +114,7 @@ def test_what_is_refused_inside_multi_makes_exec_fail(served: Served) -> None:
         assert asker.ask("EXISTS a") == 0
 
 
-def test_rights_that_are_taken_away_are_gone_at_once(served: Served) -> None:
+def test_revoked_rights_are_lost_at_once(served: Served) -> None:
     with _log_in(served, "~*", "+@all") as asker, served.asker() as admin:
         assert asker.ask("GET k") is None
         admin.ask("ACL SETUSER ann -get")
@@ -123,7 +123,7 @@ def test_rights_that_are_taken_away_are_gone_at_once(served: Served) -> None:
         assert asker.is_closed()
 
 
-def test_a_transaction_is_looked_at_again_when_it_runs(served: Served) -> None:
+def test_the_rights_of_a_transaction_are_checked_again_when_it_runs(served: Served) -> None:
     with _log_in(served, "~*", "+@all") as asker, served.asker() as admin:
         asker.ask("MULTI")
         asker.ask("SET k v")
@@ -160,13 +160,13 @@ def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: 
             assert asker.ask("ACL DELUSER bob") == 1
 
 
-def test_no_rule_is_taken_where_one_is_wrong(served: Served) -> None:
+def test_no_rule_is_applied_if_one_is_wrong(served: Served) -> None:
     with served.asker() as asker:
         assert isinstance(asker.ask("ACL SETUSER ann on nopass +nosuch"), Failure)
         assert asker.ask("ACL USERS") == [b"default"]
 
 
-def test_redis_py_makes_and_shows_users(served: Served, protocol: int) -> None:
+def test_redis_py_creates_and_shows_users(served: Served, protocol: int) -> None:
     client = served.client(protocol, decode_responses=True)
     client.acl_setuser(
         "ann",
@@ -176,10 +176,10 @@ def test_redis_py_makes_and_shows_users(served: Served, protocol: int) -> None:
         commands=["+xadd", "+get"],
         categories=["+@read"],
     )
-    told = client.acl_getuser("ann")
-    assert told is not None
-    assert told["passwords"] == [SECRET]
-    assert (told["commands"], told["categories"]) == (["+xadd", "+get"], ["-@all", "+@read"])
+    reply = client.acl_getuser("ann")
+    assert reply is not None
+    assert reply["passwords"] == [SECRET]
+    assert (reply["commands"], reply["categories"]) == (["+xadd", "+get"], ["-@all", "+@read"])
     assert client.acl_whoami() == "default"
     assert "stream" in client.acl_cat()
     assert "xadd" in client.acl_cat("stream")
@@ -190,7 +190,7 @@ def test_redis_py_makes_and_shows_users(served: Served, protocol: int) -> None:
     ]
 
 
-def test_a_changed_password_is_asked_of_new_clients_and_old_ones_stay(served: Served) -> None:
+def test_a_changed_password_applies_to_new_clients(served: Served) -> None:
     with served.asker() as old:
         old.ask("CONFIG SET requirepass secret")
         assert old.ask("PING") == b"PONG"
@@ -202,7 +202,7 @@ def test_a_changed_password_is_asked_of_new_clients_and_old_ones_stay(served: Se
             assert new.ask("PING") == b"PONG"
 
 
-def test_users_outlive_the_server_in_a_file(serve: Serve, tmp_path: Path) -> None:
+def test_users_are_kept_in_a_file(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     with serve(aclfile=path).asker() as asker:
         asker.ask("ACL SETUSER ann on >secret ~k* +get")
@@ -223,7 +223,7 @@ def test_users_outlive_the_server_in_a_file(serve: Serve, tmp_path: Path) -> Non
         assert asker.ask("ACL USERS") == [b"carl", b"default"]
 
 
-def test_a_file_of_users_that_cannot_be_written_or_read_is_told_of(
+def test_an_unreadable_or_unwritable_file_of_users_is_reported(
     serve: Serve, tmp_path: Path
 ) -> None:
     with serve(aclfile=tmp_path / "nowhere" / "users.acl").asker() as asker:
@@ -248,20 +248,20 @@ def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) 
             seen += monitor.read()
         assert b"hidden" not in seen
         assert b'"AUTH" "(redacted)" "(redacted)"' in seen
-        told = [entry[3] for entry in asker.ask("SLOWLOG GET -1")]
-        assert "hidden" not in str(told)
-        assert [b"ACL", b"DRYRUN", *[b"(redacted)"] * 3] in told
-        assert [b"HELLO", b"2", b"AUTH", b"(redacted)", b"(redacted)"] in told
-        assert [b"HELLO", b"2", b"SETNAME", b"me"] in told
-        assert [b"CONFIG", b"SET", b"masterauth", b"(redacted)"] in told
+        found = [entry[3] for entry in asker.ask("SLOWLOG GET -1")]
+        assert "hidden" not in str(found)
+        assert [b"ACL", b"DRYRUN", *[b"(redacted)"] * 3] in found
+        assert [b"HELLO", b"2", b"AUTH", b"(redacted)", b"(redacted)"] in found
+        assert [b"HELLO", b"2", b"SETNAME", b"me"] in found
+        assert [b"CONFIG", b"SET", b"masterauth", b"(redacted)"] in found
 
 
-def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:
+def test_rules_of_unsupported_commands_are_kept(served: Served) -> None:
     rules = b"-@all +get +zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set"
     with served.asker() as asker:
         assert asker.ask(b"ACL", b"SETUSER", b"u", b"on", b"nopass", *rules.split()) == b"OK"
-        (told,) = [line for line in asker.ask("ACL LIST") if line.startswith(b"user u ")]
-        assert told.endswith(b"+zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set")
+        (reply,) = [line for line in asker.ask("ACL LIST") if line.startswith(b"user u ")]
+        assert reply.endswith(b"+zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set")
         refused = b"User u has no permissions to access the 'k' key"
         assert asker.ask("ACL DRYRUN u SET k v") == refused
         assert b"no permissions to run" in asker.ask("ACL DRYRUN u GET k")
@@ -269,12 +269,12 @@ def test_rules_of_commands_that_are_not_here_are_kept(served: Served) -> None:
         assert "Unknown command or category" in asker.ask("ACL SETUSER u +client|nosuch")
 
 
-def test_no_command_is_both_here_and_not() -> None:
+def test_no_command_is_both_supported_and_unsupported() -> None:
     here = {command.name for command in every(TABLE)} | {name.decode() for name in TABLE}
     assert not [name for name in here if is_absent(name)]
 
 
-def test_channels_are_shown_behind_what_keeps_others_out(served: Served) -> None:
+def test_channels_are_shown_after_resetchannels(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("ACL SETUSER u on nopass &foo")
         asker.ask("ACL SETUSER v allchannels")
@@ -292,9 +292,9 @@ def test_a_request_must_be_allowed_by_one_set_of_rules(served: Served) -> None:
         assert asker.ask("GET w:k") == Failure("NOPERM No permissions to access a key")
         assert asker.ask("MGET r:a other r:b").startswith("NOPERM No permissions")
     with served.asker() as admin:
-        assert admin.ask("ACL LOG")[0][7] == b"other"  # the furthest that a set got
-        told = dict(zip(*[iter(admin.ask("ACL GETUSER ann"))] * 2, strict=True))
-        assert told[b"selectors"] == [
+        assert admin.ask("ACL LOG")[0][7] == b"other"  # the selector that matched most
+        reply = dict(zip(*[iter(admin.ask("ACL GETUSER ann"))] * 2, strict=True))
+        assert reply[b"selectors"] == [
             [b"commands", b"-@all +@write", b"keys", b"~w:*", b"channels", b""],
             [b"commands", b"-@all +@read", b"keys", b"%R~r:*", b"channels", b""],
         ]
@@ -322,7 +322,7 @@ def test_a_request_must_be_allowed_by_one_set_of_rules(served: Served) -> None:
         ("%~a", "Error in ACL SETUSER modifier '%~a': Syntax error"),
     ],
 )
-def test_rules_that_are_none_are_told_of(served: Served, rules: str, reason: str) -> None:
+def test_invalid_rules_are_reported(served: Served, rules: str, reason: str) -> None:
     with served.asker() as asker:
         answer = asker.ask("ACL SETUSER ann on " + rules)
         assert isinstance(answer, Failure)
@@ -338,14 +338,14 @@ def test_a_command_may_be_allowed_with_one_first_word(served: Served) -> None:
         assert asker.ask("SELECT 2").startswith("NOPERM")
 
 
-def test_rules_of_one_command_or_key_become_one(served: Served) -> None:
+def test_rules_of_one_command_or_key_are_joined(served: Served) -> None:
     rules = "+config|get +config|set -config +get %R~a %W~a %RW~b"
     with served.asker() as asker:
         asker.ask("ACL SETUSER ann " + rules)
         assert asker.ask("ACL LIST")[0] == b"user ann off ~a ~b resetchannels -@all -config +get"
 
 
-def test_a_user_may_stand_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
+def test_a_user_may_occur_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     path.write_bytes(b"user ann on nopass (~a +get) -@all\n")
     with serve(aclfile=path).asker() as asker:
@@ -355,7 +355,7 @@ def test_a_user_may_stand_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
         assert asker.ask("ACL DRYRUN ann GET a") == b"OK"
 
 
-def test_new_users_have_the_channels_that_a_setting_says(served: Served) -> None:
+def test_new_users_have_the_channels_of_the_setting(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG SET acl-pubsub-default allchannels")
         asker.ask("ACL SETUSER ann")
@@ -367,7 +367,7 @@ def test_new_users_have_the_channels_that_a_setting_says(served: Served) -> None
         ]
 
 
-def test_a_shorter_log_of_refusals_begins_with_the_next_one(served: Served) -> None:
+def test_a_shorter_log_of_refusals_applies_from_the_next_entry(served: Served) -> None:
     with _log_in(served) as asker, served.asker() as admin:
         asker.ask("GET a")
         admin.ask("CONFIG SET acllog-max-len 0")
@@ -391,19 +391,19 @@ def test_flags_of_a_user_are_a_set_in_resp3(ann: Talker) -> None:
     )
 
 
-def test_a_group_may_be_called_streams_and_hides_no_key(served: Served) -> None:
+def test_a_group_named_streams_hides_no_key(served: Served) -> None:
     with served.asker() as admin, served.asker() as asker:
         admin.ask("XGROUP CREATE secret STREAMS 0 MKSTREAM")
         admin.ask("XGROUP CREATE mine STREAMS 0 MKSTREAM")
         admin.ask("ACL SETUSER ann on >secret ~mine ~c ~streams ~STREAMS +@all")
         asker.ask("AUTH ann secret")
         for names in ("STREAMS c", "g STREAMS", "g streams"):
-            told = asker.ask(f"XREADGROUP GROUP {names} STREAMS secret >")
-            assert told == Failure("NOPERM No permissions to access a key"), names
+            reply = asker.ask(f"XREADGROUP GROUP {names} STREAMS secret >")
+            assert reply == Failure("NOPERM No permissions to access a key"), names
         assert asker.ask("XREADGROUP GROUP STREAMS STREAMS STREAMS mine >") is None
 
 
-def test_patterns_have_no_blanks_since_a_file_could_not_hold_them(served: Served) -> None:
+def test_patterns_with_blanks_are_refused_as_a_file_cannot_store_them(served: Served) -> None:
     with served.asker() as asker:
         for rule in ("~a b", "%R~a b", "&a b", "~a\tb"):
             assert asker.ask("ACL", "SETUSER", "ann", rule).endswith("Syntax error")

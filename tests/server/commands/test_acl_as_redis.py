@@ -1,4 +1,4 @@
-"""Rules of users come to the same in any order and mixture as redis-server makes of them."""
+"""Rules of users have the same effect as on redis-server, in any order and combination."""
 
 import random
 
@@ -21,7 +21,7 @@ REQUESTS = (
 
 
 def _rule(chance: random.Random) -> str:
-    """Return any rule."""
+    """Return a random rule."""
     pattern = chance.choice(("read:*", "write:*", "both:*", "*a", "both:?", "*"))
     names = (
         *("get", "set", "xadd", "xrange", "xgroup", "xgroup|create", "xinfo|stream", "config"),
@@ -50,11 +50,11 @@ def test_random_rules_allow_what_redis_allows(served: Served, redis_port: int, s
             if isinstance(taken[0], Failure):
                 continue
             for line in REQUESTS:
-                told = [asker.ask(f"ACL DRYRUN ann {line}") == b"OK" for asker in (ours, theirs)]
-                assert told[0] == told[1], (given, line)
+                found = [asker.ask(f"ACL DRYRUN ann {line}") == b"OK" for asker in (ours, theirs)]
+                assert found[0] == found[1], (given, line)
 
 
-def test_the_rules_that_are_shown_make_the_same_user(served: Served) -> None:
+def test_the_shown_rules_create_the_same_user(served: Served) -> None:
     chance = random.Random(7)
     with served.asker() as asker:
         for _ in range(ROUNDS):

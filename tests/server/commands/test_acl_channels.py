@@ -1,4 +1,4 @@
-"""Channels in ACL rules: who may publish and subscribe, and who is disconnected."""
+"""Channels in ACL rules: which users may publish and subscribe, and who is disconnected."""
 
 from pathlib import Path
 
@@ -73,15 +73,15 @@ def test_a_script_publishes_to_no_forbidden_channel(server: Server) -> None:
         assert b"No permissions to access a channel" in refused
 
 
-def test_refusals_are_logged_counted_and_foretold(server: Server) -> None:
+def test_refusals_are_logged_counted_and_predicted_by_dryrun(server: Server) -> None:
     ann, admin = as_user(server, "&mine"), server.client()
     ann.ask("PUBLISH", "other", "m")
     log = admin.ask("ACL", "LOG")
     for part in (b"reason\r\n$7\r\nchannel", b"object\r\n$5\r\nother", b"username\r\n$3\r\nann"):
         assert part in log
     assert b"acl_access_denied_channel:1\r\n" in admin.ask("INFO", "stats")
-    told = admin.ask("ACL", "DRYRUN", "ann", "SPUBLISH", "other", "m")
-    assert told.endswith(b"User ann has no permissions to access the 'other' channel\r\n")
+    reply = admin.ask("ACL", "DRYRUN", "ann", "SPUBLISH", "other", "m")
+    assert reply.endswith(b"User ann has no permissions to access the 'other' channel\r\n")
     for words in (["PUBLISH", "mine", "m"], ["SUNSUBSCRIBE", "other"], ["PSUBSCRIBE", "mine"]):
         assert admin.ask("ACL", "DRYRUN", "ann", *words) == b"+OK\r\n"
 
@@ -96,7 +96,7 @@ def test_refusals_are_logged_counted_and_foretold(server: Server) -> None:
         (["PING"], True),
     ],
 )
-def test_a_subscriber_who_loses_its_channel_is_disconnected(
+def test_a_subscriber_that_loses_its_channel_is_disconnected(
     server: Server, words: list[str], kept: bool
 ) -> None:
     ann, admin = as_user(server, "&foo:1", "&bar:*", "&orders"), server.client()
@@ -108,7 +108,7 @@ def test_a_subscriber_who_loses_its_channel_is_disconnected(
     assert ann.closed is not kept
 
 
-def test_a_subscriber_who_takes_its_own_channel_away_is_answered(server: Server) -> None:
+def test_a_subscriber_that_revokes_its_own_channel_gets_a_reply(server: Server) -> None:
     ann = as_user(server, "&c")
     ann.ask("HELLO", "3")
     ann.ask("SUBSCRIBE", "c")
@@ -116,18 +116,18 @@ def test_a_subscriber_who_takes_its_own_channel_away_is_answered(server: Server)
     assert ann.closed
 
 
-def test_a_user_with_another_name_keeps_its_subscriptions(server: Server) -> None:
+def test_a_client_that_changed_its_user_keeps_its_subscriptions(server: Server) -> None:
     ann, admin = as_user(server, "&c"), server.client()
     ann.ask("HELLO", "3")
     ann.ask("SUBSCRIBE", "c")
     admin.ask("ACL", "SETUSER", "bob", "on", "nopass", "+@all")
     ann.ask("AUTH", "bob", "x")
-    admin.ask("ACL", "SETUSER", "bob", "~*")  # takes nothing away
+    admin.ask("ACL", "SETUSER", "bob", "~*")  # removes no rights
     admin.ask("ACL", "SETUSER", "ann", "resetchannels")
     assert not ann.closed
 
 
-def test_new_sets_of_rules_have_the_channels_of_the_setting(server: Server) -> None:
+def test_new_selectors_have_the_channels_of_the_setting(server: Server) -> None:
     admin = server.client()
     admin.ask("CONFIG", "SET", "acl-pubsub-default", "allchannels")
     assert admin.ask("CONFIG", "GET", "acl-pubsub-default").endswith(b"allchannels\r\n")
@@ -141,7 +141,7 @@ def test_new_sets_of_rules_have_the_channels_of_the_setting(server: Server) -> N
     assert b"user bob on nopass resetchannels +@all\r\n" in admin.ask("ACL", "LIST")
 
 
-def test_a_file_gives_and_takes_channels(serve: Serve, tmp_path: Path) -> None:
+def test_loading_a_file_grants_and_revokes_channels(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
     path.write_text(
         "user default on nopass ~* &* +@all\nuser ann on nopass ~* resetchannels &test +@all\n"

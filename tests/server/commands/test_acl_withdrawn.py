@@ -1,4 +1,4 @@
-"""Rights that change while a command waits, is queued or is under way: those of its end count."""
+"""Rights that change while a command waits, is queued or runs: those at its end apply."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -38,7 +38,7 @@ def _log_in(served: Served, *rules: str) -> Asker:
 
 
 def _wait(admin: Asker, asker: Asker, line: str, blocked: int = 1) -> None:
-    """Send what blocks, and return once the client is blocked."""
+    """Send a blocking command, and return once the client is blocked."""
     asker.send(*line.split())
     until(lambda: b"blocked_clients:%d\r\n" % blocked in admin.ask("INFO clients"))
 
@@ -72,7 +72,7 @@ def test_a_blocked_read_is_refused_after_the_loss_of_rights(
         assert admin.ask(f"ACL SETUSER u {change}") == b"OK"
         assert admin.ask(NEWS) == b"1-1"
         assert asker.read() == answer
-        assert admin.ask("XPENDING a:1 g")[0] == 0  # nothing was delivered
+        assert admin.ask("XPENDING a:1 g")[0] == 0  # no entry was delivered
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def test_a_blocked_read_is_served_while_its_user_has_rights(
 @pytest.mark.parametrize(
     "news", ["DEL a:1", "RENAME a:1 b:1", "SWAPDB 0 1", "XGROUP DESTROY a:1 g", "SET a:1 x"]
 )
-def test_a_client_without_read_rights_does_not_learn_that_the_stream_is_gone(
+def test_a_client_without_read_rights_is_not_told_of_a_deleted_stream(
     served: Served, admin: Asker, news: str
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -117,17 +117,19 @@ def test_the_refusal_is_in_the_log_and_in_the_statistics(served: Served, admin: 
         admin.ask(NEWS)
         assert asker.read() == NO_KEY
         [entry] = admin.ask("ACL LOG")
-        told = dict(zip(entry[::2], entry[1::2], strict=True))
-        assert (told[b"reason"], told[b"context"]) == (b"key", b"toplevel")
-        assert (told[b"object"], told[b"username"]) == (b"a:1", b"u")
-        assert b" flags=N " in told[b"client-info"]
-        assert b" cmd=xreadgroup " in told[b"client-info"]
+        reply = dict(zip(entry[::2], entry[1::2], strict=True))
+        assert (reply[b"reason"], reply[b"context"]) == (b"key", b"toplevel")
+        assert (reply[b"object"], reply[b"username"]) == (b"a:1", b"u")
+        assert b" flags=N " in reply[b"client-info"]
+        assert b" cmd=xreadgroup " in reply[b"client-info"]
         assert b"acl_access_denied_key:1\r\n" in admin.ask("INFO stats")
         assert b"errorstat_NOPERM:count=1\r\n" in admin.ask("INFO errorstats")
         assert asker.ask("PING") == b"PONG"
 
 
-def test_the_next_reader_gets_what_the_first_may_not_have(served: Served, admin: Asker) -> None:
+def test_the_next_reader_gets_the_entry_that_the_first_may_not_read(
+    served: Served, admin: Asker
+) -> None:
     with _log_in(served, *ALL) as first, served.asker() as second:
         _wait(admin, first, GROUP)
         _wait(admin, second, "XREADGROUP GROUP g d BLOCK 0 STREAMS a:1 >", 2)
@@ -150,7 +152,7 @@ def test_rights_are_checked_at_the_end_of_a_transaction(
         assert asker.read() == _no_command("xreadgroup")
 
 
-def test_a_blocked_client_of_a_deleted_user_is_cut_off(served: Served, admin: Asker) -> None:
+def test_a_blocked_client_of_a_deleted_user_is_disconnected(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         _wait(admin, asker, GROUP)
         assert admin.ask("ACL DELUSER u") == 1
@@ -159,7 +161,7 @@ def test_a_blocked_client_of_a_deleted_user_is_cut_off(served: Served, admin: As
         assert admin.ask("XPENDING a:1 g")[0] == 0
 
 
-def test_loading_the_acl_file_may_take_rights_of_a_blocked_client(
+def test_loading_the_acl_file_may_revoke_rights_of_a_blocked_client(
     serve: Serve, tmp_path: Path
 ) -> None:
     path = tmp_path / "users.acl"
@@ -184,7 +186,7 @@ def test_a_new_password_does_not_end_a_blocked_read(served: Served, admin: Asker
         assert asker.read() == [[b"a:1", [[b"1-1", [b"f", b"v"]]]]]
 
 
-def test_what_comes_behind_a_wait_is_run_with_the_rights_of_then(
+def test_requests_after_a_wait_run_with_the_rights_at_that_time(
     served: Served, admin: Asker
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -196,7 +198,9 @@ def test_what_comes_behind_a_wait_is_run_with_the_rights_of_then(
         assert asker.read() == _no_command("get")
 
 
-def test_what_a_pause_has_held_is_run_with_the_rights_of_then(served: Served, admin: Asker) -> None:
+def test_requests_held_by_a_pause_run_with_the_rights_at_that_time(
+    served: Served, admin: Asker
+) -> None:
     with _log_in(served, *ALL) as asker:
         admin.ask("CLIENT PAUSE 100000 WRITE")
         _wait(admin, asker, NEWS)
@@ -212,7 +216,7 @@ def test_what_a_pause_has_held_is_run_with_the_rights_of_then(served: Served, ad
         ("resetkeys", [CHANGED + "no permission to touch the specified keys"] * 2),
     ],
 )
-def test_exec_refuses_what_may_not_be_run_any_more(
+def test_exec_refuses_commands_whose_rights_were_revoked(
     served: Served, admin: Asker, change: str, replies: list[str | None]
 ) -> None:
     with _log_in(served, *ALL) as asker:
@@ -225,10 +229,10 @@ def test_exec_refuses_what_may_not_be_run_any_more(
         assert b"errorstat_NOPERM:count=" in admin.ask("INFO errorstats")
 
 
-def test_monitor_goes_on_until_its_user_is_deleted(served: Served, admin: Asker) -> None:
+def test_monitor_continues_until_its_user_is_deleted(served: Served, admin: Asker) -> None:
     with _log_in(served, *ALL) as asker:
         assert asker.ask("MONITOR") == b"OK"
-        admin.ask("ACL SETUSER u -@all")  # Redis, too, looks at the right when it begins
+        admin.ask("ACL SETUSER u -@all")  # Redis, too, checks the right only at the start
         admin.ask("PING")
         assert asker.read().endswith(b'"PING"')
         admin.ask("ACL DELUSER u")
@@ -240,7 +244,7 @@ def test_monitor_goes_on_until_its_user_is_deleted(served: Served, admin: Asker)
 
 @pytest.fixture
 def quiet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
-    """A server without sockets, whose commands are long from 32 entries on."""
+    """A server without sockets; commands on 32 entries or more are long."""
     monkeypatch.setattr(thresholds, "LONG_ROWS", 32)
     monkeypatch.setattr(thresholds, "STEP_ROWS", 16)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
@@ -268,7 +272,7 @@ def _filled(server: Server) -> tuple[Talker, Worker]:
     ],
     ids=lambda words: words[0],
 )
-def test_a_command_in_steps_ends_where_it_may_not_be_run_any_more(
+def test_an_incremental_command_ends_when_its_rights_are_revoked(
     quiet: Server, words: tuple[str, ...]
 ) -> None:
     boss, worker = _filled(quiet)
@@ -284,7 +288,7 @@ def test_a_command_in_steps_ends_where_it_may_not_be_run_any_more(
     assert worker.ask("PING").startswith(b"-NOPERM")
 
 
-def test_a_read_that_is_put_off_sees_nothing_that_came_behind_the_loss_of_rights(
+def test_a_postponed_read_is_refused_after_the_loss_of_rights(
     quiet: Server,
 ) -> None:
     boss, worker = _filled(quiet)

@@ -1,4 +1,4 @@
-"""Commands of operators: saving, stopping, waiting for the disk, watching."""
+"""Commands of operators: saving, stopping, waiting for the disk, monitoring."""
 
 import os
 import threading
@@ -27,7 +27,7 @@ def _await_save(client: redis.Redis) -> None:
 # --- saving -------------------------------------------------------------------------------------
 
 
-def test_a_save_is_a_store_of_its_own(serve: Serve, tmp_path: Path, protocol: int) -> None:
+def test_a_save_is_an_independent_store(serve: Serve, tmp_path: Path, protocol: int) -> None:
     client = serve(checkpoint_dir=tmp_path / "saved").client(protocol)
     client.xadd("s", {"f": "v"}, id="1-1")
     before = int(time.time())
@@ -80,7 +80,7 @@ def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path)
     assert len(_checkpoints(tmp_path / "saved")) == 2
 
 
-def test_what_multi_queues_is_scheduled(served: Served) -> None:
+def test_a_save_inside_multi_is_scheduled(served: Served) -> None:
     with served.asker() as asker:
         for line in ("MULTI", "BGSAVE SCHEDULE", "BGREWRITEAOF"):
             asker.ask(line)
@@ -91,7 +91,7 @@ def test_what_multi_queues_is_scheduled(served: Served) -> None:
         _await_save(served.client())
 
 
-def test_a_save_that_fails_says_why_and_is_remembered(serve: Serve, tmp_path: Path) -> None:
+def test_a_failed_save_reports_its_error_and_is_recorded(serve: Serve, tmp_path: Path) -> None:
     blocked = tmp_path / "file"
     blocked.write_text("no directory")
     with serve(checkpoint_dir=blocked).asker() as asker:
@@ -102,7 +102,7 @@ def test_a_save_that_fails_says_why_and_is_remembered(serve: Serve, tmp_path: Pa
         assert b"rdb_last_bgsave_status:ok\r\n" in asker.ask("INFO persistence")
 
 
-def test_without_a_directory_a_save_makes_all_durable(served: Served) -> None:
+def test_without_a_directory_a_save_makes_all_writes_durable(served: Served) -> None:
     with (
         served.asker() as asker,
         patch.object(served.engine.committer, "sync", wraps=served.engine.committer.sync) as sync,
@@ -113,7 +113,7 @@ def test_without_a_directory_a_save_makes_all_durable(served: Served) -> None:
         assert served.engine.committer.durable_sequence == served.engine.seen_sequence
 
 
-def test_a_compaction_runs_while_others_go_on(client: redis.Redis) -> None:
+def test_other_clients_are_served_during_a_compaction(client: redis.Redis) -> None:
     for number in range(50):
         client.set(f"k{number}", "v" * 100)
     assert client.bgrewriteaof() in (True, b"Background append only file rewriting started")
@@ -125,7 +125,7 @@ def test_a_compaction_runs_while_others_go_on(client: redis.Redis) -> None:
 # --- waiting for the disk -----------------------------------------------------------------------
 
 
-def test_waitaof_covers_what_the_client_wrote_before(served: Served) -> None:
+def test_waitaof_covers_the_earlier_writes_of_the_client(served: Served) -> None:
     with served.asker() as asker:
         asker.send("SET", "k", "v")
         asker.send("WAITAOF", "1", "0", "0")
@@ -207,8 +207,8 @@ def test_monitors_see_how_a_transaction_ends(served: Served, redis_port: int) ->
 def test_a_monitor_of_redis_py(client: redis.Redis, served: Served) -> None:
     with client.monitor() as monitor, served.asker() as asker:  # type: ignore[no-untyped-call]
         asker.ask("XADD s 1-1 f v")
-        told = monitor.next_command()
-    assert (told["command"], told["db"]) == ("XADD s 1-1 f v", 0)
+        reply = monitor.next_command()
+    assert (reply["command"], reply["db"]) == ("XADD s 1-1 f v", 0)
 
 
 def test_slow_commands_are_kept_as_redis_keeps_them(served: Served, redis_port: int) -> None:
@@ -221,11 +221,11 @@ def test_slow_commands_are_kept_as_redis_keeps_them(served: Served, redis_port: 
             asker.ask("ECHO one")
             asker.ask("ECHO", "x" * 300)
             asker.ask("DEL", *(f"k{number}" for number in range(50)))
-            told = asker.ask("SLOWLOG GET")
-            assert [each[0] for each in told] == sorted((each[0] for each in told), reverse=True)
-            assert all(abs(each[1] - time.time()) < 60 and each[2] >= 0 for each in told)
-            assert all(each[4].startswith(b"127.0.0.1:") and each[5] == b"me" for each in told)
-            seen.append([each[3] for each in told])
+            reply = asker.ask("SLOWLOG GET")
+            assert [each[0] for each in reply] == sorted((each[0] for each in reply), reverse=True)
+            assert all(abs(each[1] - time.time()) < 60 and each[2] >= 0 for each in reply)
+            assert all(each[4].startswith(b"127.0.0.1:") and each[5] == b"me" for each in reply)
+            seen.append([each[3] for each in reply])
             assert asker.ask("SLOWLOG LEN") == 3
             assert len(asker.ask("SLOWLOG GET 1")) == 1
             asker.ask("CONFIG SET slowlog-log-slower-than -1")
@@ -238,8 +238,8 @@ def test_slow_commands_are_kept_as_redis_keeps_them(served: Served, redis_port: 
 def test_redis_py_reads_the_slow_log(client: redis.Redis) -> None:
     client.config_set("slowlog-log-slower-than", 0)
     client.echo("hello")
-    told = client.slowlog_get(1)
-    assert told[0]["command"] == b"ECHO hello"
+    reply = client.slowlog_get(1)
+    assert reply[0]["command"] == b"ECHO hello"
     assert client.slowlog_len() > 0
 
 
@@ -260,7 +260,7 @@ def test_debug_sleep_holds_the_server(served: Served) -> None:
 
 
 @pytest.mark.parametrize("word", ["RELOAD", "LOADAOF"])
-def test_after_a_reload_all_is_read_from_disk_anew(served: Served, word: str) -> None:
+def test_after_a_reload_all_is_read_from_disk_again(served: Served, word: str) -> None:
     with served.asker() as asker:
         asker.send("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
         asker.send("XADD", "s", "1-1", "f", "v")
@@ -287,7 +287,7 @@ def test_the_time_is_that_of_the_machine(client: redis.Redis) -> None:
     assert abs(seconds + microseconds / 1e6 - time.time()) < 5
 
 
-def test_small_things_answer_as_clients_expect(client: redis.Redis) -> None:
+def test_minor_commands_answer_as_clients_expect(client: redis.Redis) -> None:
     assert client.role() == [b"master", 0, []]
     assert client.script_flush() is True
     assert client.function_flush() in (True, "OK", b"OK")
@@ -309,17 +309,17 @@ def test_a_slow_log_without_room_numbers_nothing(client: redis.Redis) -> None:
     client.ping()
     numbers = [entry["id"] for entry in client.slowlog_get(8)]
     assert last == 0
-    assert numbers[-1] <= 4  # of what came before and after
+    assert numbers[-1] <= 4  # the earlier and later requests have no numbers
 
 
-def test_an_exec_that_fails_is_a_call_that_failed(served: Served) -> None:
+def test_a_failed_exec_counts_as_a_failed_call(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("EXEC")
         asker.ask("MULTI")
         asker.ask("NOSUCH")
         assert asker.ask("EXEC").startswith("EXECABORT")
-        told = asker.ask("INFO commandstats")
-        (row,) = [line for line in told.split(b"\r\n") if line.startswith(b"cmdstat_exec:")]
+        reply = asker.ask("INFO commandstats")
+        (row,) = [line for line in reply.split(b"\r\n") if line.startswith(b"cmdstat_exec:")]
         assert row.startswith(b"cmdstat_exec:calls=2,")
         assert row.endswith(b"rejected_calls=0,failed_calls=2")
 
@@ -335,10 +335,10 @@ def test_an_error_that_ends_a_wait_is_counted(served: Served) -> None:
         assert b"cmdstat_xreadgroup:calls=1," in asker.ask("INFO commandstats")
 
 
-def test_only_what_changes_something_counts_as_a_change(served: Served) -> None:
+def test_only_effective_commands_count_as_changes(served: Served) -> None:
     def changes() -> bytes:
-        told: bytes = asker.ask("INFO persistence")
-        return told.partition(b"rdb_changes_since_last_save:")[2].partition(b"\r\n")[0]
+        reply: bytes = asker.ask("INFO persistence")
+        return reply.partition(b"rdb_changes_since_last_save:")[2].partition(b"\r\n")[0]
 
     with served.asker() as asker:
         for command in ("XADD s 1-1 f v", "XGROUP CREATE s g 0", "SET k v"):
@@ -362,7 +362,7 @@ def test_only_what_changes_something_counts_as_a_change(served: Served) -> None:
         assert changes() == b"7"
 
 
-def test_a_monitor_that_is_reset_hears_of_it_no_more(served: Served) -> None:
+def test_reset_ends_a_monitor(served: Served) -> None:
     with served.asker() as monitor:
         monitor.ask("MONITOR")
         assert monitor.ask("RESET") == b"RESET"

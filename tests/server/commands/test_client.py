@@ -1,4 +1,4 @@
-"""CLIENT: connections seen and ended."""
+"""CLIENT: listing, killing and configuring connections."""
 
 import re
 import time
@@ -25,21 +25,21 @@ def _fields(asker: Asker) -> dict[str, str]:
 def test_redis_py_reads_its_own_line(client: redis.Redis, protocol: int) -> None:
     client.select(3)
     client.client_setname("worker")
-    told = client.client_info()
-    assert (told["name"], int(told["db"]), int(told["resp"])) == ("worker", 3, protocol)
-    assert str(told["lib-name"]).startswith("redis-py")
-    assert (told["cmd"], told["user"], told["flags"]) == ("client|info", "default", "N")
-    assert int(told["id"]) == client.client_id()
+    reply = client.client_info()
+    assert (reply["name"], int(reply["db"]), int(reply["resp"])) == ("worker", 3, protocol)
+    assert str(reply["lib-name"]).startswith("redis-py")
+    assert (reply["cmd"], reply["user"], reply["flags"]) == ("client|info", "default", "N")
+    assert int(reply["id"]) == client.client_id()
 
 
 def test_the_line_has_every_field_that_redis_has(served: Served, redis_port: int) -> None:
     with served.asker() as ours, Asker(redis_port) as theirs:
-        told, wanted = _fields(ours), _fields(theirs)
+        found, wanted = _fields(ours), _fields(theirs)
     assert set(LINE_OF_REDIS_7.split()) <= set(wanted)
-    assert set(wanted) <= set(told)
+    assert set(wanted) <= set(found)
 
 
-def test_a_list_by_type_and_by_number(served: Served) -> None:
+def test_clients_are_listed_by_type_and_by_id(served: Served) -> None:
     with served.asker() as first, served.asker() as second:
         ids = [first.ask("CLIENT ID"), second.ask("CLIENT ID")]
         assert ids[1] == ids[0] + 1
@@ -51,7 +51,7 @@ def test_a_list_by_type_and_by_number(served: Served) -> None:
         assert first.ask("CLIENT LIST TYPE normal").count(b"\n") == 2
 
 
-def test_monitors_are_plain_clients_to_a_list_as_in_redis(served: Served, redis_port: int) -> None:
+def test_monitors_are_listed_as_normal_clients_as_in_redis(served: Served, redis_port: int) -> None:
     for port in (served.port, redis_port):
         with Asker(port) as asker, Asker(port) as monitor:
             monitor.ask("MONITOR")
@@ -59,7 +59,7 @@ def test_monitors_are_plain_clients_to_a_list_as_in_redis(served: Served, redis_
             assert b" flags=O " in asker.ask("CLIENT LIST TYPE normal")
 
 
-def test_flags_tell_of_transactions_blocking_and_no_evict(served: Served) -> None:
+def test_flags_show_transactions_blocking_and_no_evict(served: Served) -> None:
     with served.asker() as asker, served.asker() as waiting:
         asker.ask("CLIENT NO-EVICT on")
         asker.ask("CLIENT NO-TOUCH on")
@@ -75,7 +75,7 @@ def test_flags_tell_of_transactions_blocking_and_no_evict(served: Served) -> Non
         assert " flags=b " in lines[1]
 
 
-def test_a_transaction_that_will_fail_takes_no_memory(served: Served, redis82_port: int) -> None:
+def test_a_transaction_that_will_fail_uses_no_memory(served: Served, redis82_port: int) -> None:
     shown = []
     for port in (served.port, redis82_port):
         with Asker(port) as asker, Asker(port) as other:
@@ -89,7 +89,7 @@ def _wait_until_blocked(served: Served, count: int) -> None:
     until(lambda: len(served.executor.blocked) == count)
 
 
-def test_a_killed_client_is_gone_and_its_wait_is_over(served: Served) -> None:
+def test_killing_a_client_ends_its_connection_and_its_wait(served: Served) -> None:
     with served.asker() as asker, served.asker() as waiting:
         number = waiting.ask("CLIENT ID")
         asker.ask("XGROUP CREATE s g $ MKSTREAM")
@@ -102,7 +102,7 @@ def test_a_killed_client_is_gone_and_its_wait_is_over(served: Served) -> None:
         assert len(served.executor.blocked) == 0
 
 
-def test_who_kills_itself_is_told_first(served: Served) -> None:
+def test_a_client_that_kills_itself_gets_the_reply_first(served: Served) -> None:
     with served.asker() as asker:
         number = asker.ask("CLIENT ID")
         assert asker.ask("CLIENT", "KILL", "ID", str(number), "SKIPME", "no") == 1
@@ -117,7 +117,7 @@ def test_who_kills_itself_is_told_first(served: Served) -> None:
     "chosen",
     ["TYPE normal", "LADDR {laddr}", "USER default", "ADDR {addr}", "MAXAGE 1 ADDR {addr}"],
 )
-def test_filters_leave_the_killer_alone(served: Served, chosen: str) -> None:
+def test_filters_skip_the_calling_client(served: Served, chosen: str) -> None:
     began = time.monotonic()
     with served.asker() as asker, served.asker() as victim:
         words = chosen.format(**_fields(victim))
@@ -130,7 +130,7 @@ def test_filters_leave_the_killer_alone(served: Served, chosen: str) -> None:
         assert asker.ask("PING") == b"PONG"
 
 
-def test_unblocking_answers_a_null_or_an_error(served: Served) -> None:
+def test_an_unblocked_client_gets_a_null_or_an_error(served: Served) -> None:
     with served.asker() as asker, served.asker() as waiting:
         number = str(waiting.ask("CLIENT ID"))
         for reason, wanted in (
@@ -144,34 +144,36 @@ def test_unblocking_answers_a_null_or_an_error(served: Served) -> None:
         assert asker.ask("CLIENT", "UNBLOCK", number) == 0
 
 
-def test_replies_are_left_out_as_asked(served: Served, redis_port: int) -> None:
+def test_replies_are_skipped_on_request(served: Served, redis_port: int) -> None:
     for asker in (served.asker(), Asker(redis_port)):
         with asker:
             asker.send("CLIENT", "REPLY", "SKIP")
             asker.send("ECHO", "skipped")
-            assert asker.ask("ECHO told") == b"told"
+            assert asker.ask("ECHO text") == b"text"
             asker.send("CLIENT", "REPLY", "OFF")
             asker.send("ECHO", "one")
             asker.send("CLIENT", "REPLY", "SKIP")
             asker.send("ECHO", "two")
             assert asker.ask("CLIENT REPLY ON") == b"OK"
-            assert asker.ask("ECHO told") == b"told"
+            assert asker.ask("ECHO text") == b"text"
 
 
 @pytest.mark.parametrize(
     ("how", "behind"),
-    [("OFF", b""), ("SKIP", b"$4\r\ntold\r\n")],
+    [("OFF", b""), ("SKIP", b"$4\r\ntext\r\n")],
 )
-def test_the_reply_of_exec_is_whole_for_any_commands(ann: Talker, how: str, behind: bytes) -> None:
+def test_the_reply_of_exec_is_complete_for_any_commands(
+    ann: Talker, how: str, behind: bytes
+) -> None:
     for words in ("MULTI", "ECHO a", f"CLIENT REPLY {how}", "ECHO b"):
         ann.send(*words.split())
     said = ann.ask("EXEC")
     assert said.endswith(b"QUEUED\r\n*3\r\n$1\r\na\r\n+OK\r\n$1\r\nb\r\n")
     assert ann.ask("ECHO", "left out") == b""
-    assert ann.ask("ECHO", "told") == behind
+    assert ann.ask("ECHO", "text") == behind
 
 
-def test_a_library_tells_its_name(served: Served) -> None:
+def test_a_library_sets_its_name(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CLIENT SETINFO lib-name mine") == b"OK"
         assert asker.ask("CLIENT SETINFO LIB-VER 1.2") == b"OK"
@@ -184,17 +186,17 @@ def test_a_library_tells_its_name(served: Served) -> None:
         assert asker.ask("CLIENT SETINFO nosuch x") == "ERR Unrecognized option 'nosuch'"
 
 
-def test_reset_makes_a_connection_as_a_new_one(served: Served) -> None:
+def test_reset_restores_the_initial_state_of_a_connection(served: Served) -> None:
     with served.asker(3) as asker:
         asker.ask("CLIENT SETNAME me")
         asker.ask("SELECT 4")
         asker.ask("CLIENT NO-EVICT on")
         assert asker.ask("RESET") == b"RESET"
-        told = _fields(asker)
-        assert (told["name"], told["db"], told["flags"], told["resp"]) == ("", "0", "N", "2")
+        reply = _fields(asker)
+        assert (reply["name"], reply["db"], reply["flags"], reply["resp"]) == ("", "0", "N", "2")
 
 
-def test_tracking_refuses_what_redis_refuses(served: Served, redis_port: int) -> None:
+def test_tracking_refuses_the_same_options_as_redis(served: Served, redis_port: int) -> None:
     with served.asker() as ours, Asker(redis_port) as theirs:
         for line in (
             *("CLIENT TRACKING OFF", "CLIENT TRACKING x", "CLIENT TRACKING", "CLIENT CACHING yes"),
@@ -208,7 +210,7 @@ def test_tracking_refuses_what_redis_refuses(served: Served, redis_port: int) ->
             assert ours.ask(line) == theirs.ask(line)
 
 
-def test_keys_that_a_request_should_name_and_does_not_are_missed(served: Served) -> None:
+def test_a_request_without_its_keys_is_refused(served: Served) -> None:
     with served.asker() as asker:
         for words in ("GETKEYS", "GETKEYSANDFLAGS"):
             answer = asker.ask(f"COMMAND {words} XREAD COUNT 2 a b")
@@ -218,19 +220,21 @@ def test_keys_that_a_request_should_name_and_does_not_are_missed(served: Served)
         assert compared == [[b"k", [b"RW", b"delete"]]]
 
 
-def test_numbers_are_listed_as_asked_and_the_last_filter_of_a_kind_holds(served: Served) -> None:
+def test_ids_are_listed_as_requested_and_the_last_filter_of_a_kind_applies(served: Served) -> None:
     with served.asker() as one, served.asker() as two:
         first, second = one.ask("CLIENT ID"), two.ask("CLIENT ID")
-        told = one.ask("CLIENT", "LIST", "ID", str(second), str(first), str(second)).decode()
-        listed = re.findall(r"^id=(\d+)", told, re.MULTILINE)
+        reply = one.ask("CLIENT", "LIST", "ID", str(second), str(first), str(second)).decode()
+        listed = re.findall(r"^id=(\d+)", reply, re.MULTILINE)
         assert [int(each) for each in listed] == [second, first, second]
         assert one.ask("CLIENT KILL ID 0 ADDR") == Failure("ERR client-id should be greater than 0")
         assert one.ask("CLIENT", "KILL", "ID", str(first), "ID", str(second)) == 1
 
 
-def test_a_greeting_has_what_redis_tells_in_its_order(served: Served, redis_port: int) -> None:
+def test_the_reply_to_hello_has_the_fields_and_the_order_of_redis(
+    served: Served, redis_port: int
+) -> None:
     """Clients of RESP2 read it by position."""
     with served.asker() as ours, Asker(redis_port) as theirs:
-        told, wanted = ours.ask("HELLO"), theirs.ask("HELLO")
-    assert told[::2] == wanted[::2]
-    assert told[4:6] == wanted[4:6] == [b"proto", 2]
+        reply, wanted = ours.ask("HELLO"), theirs.ask("HELLO")
+    assert reply[::2] == wanted[::2]
+    assert reply[4:6] == wanted[4:6] == [b"proto", 2]

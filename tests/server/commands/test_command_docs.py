@@ -1,4 +1,4 @@
-"""The arguments that COMMAND DOCS tells of."""
+"""The arguments in the reply of COMMAND DOCS."""
 
 import os
 import pty
@@ -88,14 +88,14 @@ ID = Argument("id", "string")
         ),
     ],
 )
-def test_arguments_are_read_from_how_a_command_is_written(
+def test_arguments_are_parsed_from_the_syntax_of_a_command(
     syntax: str, wanted: list[Argument]
 ) -> None:
     assert list(arguments_of(syntax)) == wanted
 
 
 def _written(argument: Argument) -> str:
-    """Write an argument as the documentation does."""
+    """Return the syntax of an argument, as the documentation writes it."""
     inner = ("|" if argument.kind == "oneof" else " ").join(map(_written, argument.parts))
     base = inner or argument.name
     if argument.kind == "pure-token":
@@ -112,7 +112,7 @@ def _short(syntax: str) -> str:
 
 
 @pytest.mark.parametrize("command", every(TABLE), ids=lambda command: command.name)
-def test_every_command_is_written_again_from_its_arguments(command: Command) -> None:
+def test_the_syntax_of_every_command_is_restored_from_its_arguments(command: Command) -> None:
     again = " ".join(map(_written, arguments_of(command.syntax)))
     assert _short(again) == _short(command.syntax)
 
@@ -121,10 +121,10 @@ def _docs(client: redis.Redis, name: str) -> Any:
     return client.execute_command("COMMAND DOCS", name)  # type: ignore[no-untyped-call]
 
 
-def test_command_docs_tells_of_arguments(served: Served) -> None:
-    told = _docs(served.client(3), "xread")[b"xread"]
-    assert set(told) == {b"summary", b"since", b"group", b"arguments"}
-    first, *_, keys, ids = told[b"arguments"]
+def test_command_docs_has_arguments(served: Served) -> None:
+    reply = _docs(served.client(3), "xread")[b"xread"]
+    assert set(reply) == {b"summary", b"since", b"group", b"arguments"}
+    first, *_, keys, ids = reply[b"arguments"]
     assert first == {
         b"name": b"count",
         b"type": b"integer",
@@ -140,8 +140,8 @@ def test_command_docs_tells_of_arguments(served: Served) -> None:
     assert created[b"arguments"][0][b"key_spec_index"] == 0
 
 
-def test_redis_cli_shows_how_a_command_is_written(served: Served) -> None:
-    """In a terminal it asks COMMAND DOCS, and writes the arguments itself."""
+def test_redis_cli_shows_the_syntax_of_a_command(served: Served) -> None:
+    """In a terminal it calls COMMAND DOCS, and renders the arguments itself."""
     if shutil.which("redis-cli") is None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-cli is required here: apt-get install redis-tools")

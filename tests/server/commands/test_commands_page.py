@@ -1,4 +1,4 @@
-"""docs/commands.md says what the records of the commands have."""
+"""docs/commands.md matches the records of the commands."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ def test_the_page_is_current() -> None:
     assert PAGE.read_text() == reference.render(), stale
 
 
-def test_every_command_is_written_out_once() -> None:
+def test_every_command_occurs_once() -> None:
     headings = re.findall(r"^### (.*)$", PAGE.read_text(), re.MULTILINE)
     assert sorted(headings) == sorted(command.name.upper().replace("|", " ") for command in ALL)
 

@@ -1,4 +1,4 @@
-"""CONFIG: settings are shown as they are, changed if they can be, else refused."""
+"""CONFIG: settings are shown truthfully, and are either changed or refused."""
 
 from unittest.mock import patch
 
@@ -41,19 +41,19 @@ OURS = {
     *(b"locale-collate", b"lookahead", b"max-new-connections-per-cycle"),
     *(b"max-new-tls-connections-per-cycle", b"replica-full-sync-buffer-limit"),
 }
-"""Settings that the redis-server of the tests does not have, or does not show."""
+"""Settings that the redis-server of the tests lacks, or does not show."""
 
 
 def _all(asker: Asker) -> dict[bytes, bytes]:
-    told = asker.ask("CONFIG GET *")
-    return dict(zip(told[::2], told[1::2], strict=True))
+    reply = asker.ask("CONFIG GET *")
+    return dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def test_defaults_are_those_of_redis(served: Served, redis_port: int) -> None:
     with served.asker() as ours, Asker(redis_port) as theirs:
-        told, wanted = _all(ours), _all(theirs)
-    assert set(told) - set(wanted) == OURS
-    differing = {name for name in told if name in wanted and told[name] != wanted[name]}
+        found, wanted = _all(ours), _all(theirs)
+    assert set(found) - set(wanted) == OURS
+    differing = {name for name in found if name in wanted and found[name] != wanted[name]}
     assert differing <= UNLIKE_REDIS
 
 
@@ -72,7 +72,7 @@ def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
         assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"1048576"
 
 
-def test_what_is_for_tests_alone_is_shown_by_its_name_alone(served: Served) -> None:
+def test_settings_for_tests_are_shown_only_by_their_full_name(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG GET key-load-dela?") == []
         assert asker.ask("CONFIG GET Key-Load-Delay") == [b"Key-Load-Delay", b"0"]
@@ -117,16 +117,12 @@ def test_every_setting_takes_its_own_value_or_is_refused_as_fixed(served: Served
         ("appendonly", "no"),
     ],
 )
-def test_what_is_not_done_is_refused_and_not_pretended(
-    served: Served, name: str, value: str
-) -> None:
+def test_unsupported_settings_are_refused(served: Served, name: str, value: str) -> None:
     with served.asker() as asker:
         assert isinstance(asker.ask("CONFIG", "SET", name, value), Failure)
 
 
-def test_what_adds_is_refused_beyond_the_memory_that_may_be_taken(
-    served: Served, protocol: int
-) -> None:
+def test_commands_that_add_are_refused_above_maxmemory(served: Served, protocol: int) -> None:
     refusal = "OOM command not allowed when used memory > 'maxmemory'."
     with served.asker(protocol) as asker, served.asker() as other:
         asker.ask("SET k v")
@@ -153,7 +149,7 @@ def test_what_adds_is_refused_beyond_the_memory_that_may_be_taken(
         assert isinstance(asker.ask("XADD s * f v"), bytes)
 
 
-def test_memory_is_looked_at_before_each_turn(server: Server, ann: Talker) -> None:
+def test_memory_is_checked_before_each_turn(server: Server, ann: Talker) -> None:
     ann.ask("CONFIG", "SET", "maxmemory", str(resident_bytes() + (32 << 20)))
     assert ann.ask("SET", "k", "v") == b"+OK\r\n"
     much = b"x" * (128 << 20)
@@ -162,7 +158,7 @@ def test_memory_is_looked_at_before_each_turn(server: Server, ann: Talker) -> No
     assert ann.ask("SET", "k", "v") == b"+OK\r\n"
 
 
-def test_save_points_have_saves_begin_by_themselves(served: Served) -> None:
+def test_save_points_start_saves_automatically(served: Served) -> None:
     saving = served.executor.saving
     with served.asker() as asker:
         assert asker.ask("CONFIG GET save") == [b"save", b""]
@@ -183,26 +179,26 @@ def test_save_points_have_saves_begin_by_themselves(served: Served) -> None:
         failed = saving.save
         with patch("kvstream.server.runtime.checkpoints.RETRY_S", 3600):
             saving.save_if_due([(1, 0)], 9)
-        assert saving.save is failed  # not tried again at once
+        assert saving.save is failed  # it is not retried at once
 
 
 def test_output_limits_are_set_class_by_class(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "replica 3mb 2mb 10")
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1mb 0 0 pubsub 0 0 0")
-        _, told = asker.ask("CONFIG GET client-output-buffer-limit")
-        assert told == b"normal 1048576 0 0 slave 3145728 2097152 10 pubsub 0 0 0"
+        _, reply = asker.ask("CONFIG GET client-output-buffer-limit")
+        assert reply == b"normal 1048576 0 0 slave 3145728 2097152 10 pubsub 0 0 0"
         answer = asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1mb x 0")
         assert "Error in hard, soft or soft_seconds" in answer
 
 
-def test_what_the_server_was_started_with_is_told(serve: Serve) -> None:
+def test_the_options_of_the_start_are_shown(serve: Serve) -> None:
     served = serve(maxclients=7, requirepass="secret", timeout=9)
     client = served.client(password="secret")
-    told = client.config_get("*")
-    assert (told["maxclients"], told["requirepass"], told["timeout"]) == ("7", "secret", "9")
-    assert told["port"] == str(served.port)
-    assert told["appendfsync"] == "everysec"
+    reply = client.config_get("*")
+    assert (reply["maxclients"], reply["requirepass"], reply["timeout"]) == ("7", "secret", "9")
+    assert reply["port"] == str(served.port)
+    assert reply["appendfsync"] == "everysec"
 
 
 def test_the_durability_changes_while_serving(served: Served) -> None:
@@ -227,7 +223,7 @@ def test_the_durability_changes_while_serving(served: Served) -> None:
         ("repl-backlog-size", b"20480", b"big", "argument must be a memory value"),
     ],
 )
-def test_settings_of_what_is_not_here_are_kept_as_redis_would(
+def test_settings_without_effect_are_kept_as_by_redis(
     served: Served, name: str, good: bytes, bad: bytes, reason: str
 ) -> None:
     with served.asker() as asker:
@@ -244,15 +240,15 @@ def test_an_older_name_is_the_same_setting(served: Served) -> None:
         assert asker.ask("CONFIG GET min-slaves-max-lag")[1] == b"2"
 
 
-def test_replicas_that_cannot_be_there_are_not_asked_for(served: Served) -> None:
+def test_settings_that_need_replicas_are_refused(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG SET min-replicas-to-write 0") == b"OK"
         for name in ("min-replicas-to-write", "min-slaves-to-write"):
-            told = asker.ask("CONFIG", "SET", name, "1")
-            assert told.endswith("there are no replicas: every write would be refused")
+            reply = asker.ask("CONFIG", "SET", name, "1")
+            assert reply.endswith("there are no replicas: every write would be refused")
 
 
-def test_a_policy_says_which_of_frequency_and_idle_time_is_told(
+def test_the_policy_decides_whether_object_has_frequency_or_idle_time(
     served: Served, redis_port: int
 ) -> None:
     with served.asker() as ours, Asker(redis_port) as theirs:

@@ -1,4 +1,4 @@
-"""CONFIG REWRITE: changed settings get into the file, and its other lines stay."""
+"""CONFIG REWRITE: changed settings are written to the file, and its other lines are kept."""
 
 import os
 from pathlib import Path
@@ -42,7 +42,7 @@ OPTIONS = frozenset({"port", "requirepass", "timeout", "protected-mode"})
         ),
     ],
 )
-def test_a_setting_changes_in_its_line_or_gets_one(
+def test_a_setting_is_changed_in_its_line_or_added(
     before: str, changed: dict[str, str], after: str
 ) -> None:
     assert rewritten(before, changed, OPTIONS) == after
@@ -53,7 +53,7 @@ def test_a_setting_changes_in_its_line_or_gets_one(
     "before",
     ['requirepass = """\na"""\n', "port = \n", "config = 5\n", 'requirepass = "a" "b"\n'],
 )
-def test_what_is_not_understood_is_left_alone(before: str) -> None:
+def test_unknown_lines_are_kept(before: str) -> None:
     with pytest.raises(RewriteFailed):
         rewritten(before, {"requirepass": "new", "hz": "9"}, OPTIONS)
 
@@ -78,7 +78,7 @@ def test_the_file_keeps_its_mode_and_a_link_stays_one(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path)) == ["kvstream.toml", "real.toml"]
 
 
-def test_config_rewrite_writes_what_config_set_has_changed(serve: Serve, tmp_path: Path) -> None:
+def test_config_rewrite_writes_the_changes_of_config_set(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "kvstream.toml"
     path.write_text("# mine\ntimeout = 0\n")
     served = serve(config_file=ConfigFile(path, OPTIONS))

@@ -1,4 +1,4 @@
-"""The commands of connections and operation answer as redis-server does, errors included."""
+"""Commands of connections and administration answer as redis-server does, errors included."""
 
 import shlex
 
@@ -153,7 +153,7 @@ EXEC
 
 
 @pytest.mark.parametrize("version", [2, 3], ids=["RESP2", "RESP3"])
-def test_a_conversation_is_answered_as_redis_answers_it(
+def test_a_conversation_gets_the_replies_of_redis(
     served: Served, redis_port: int, version: int
 ) -> None:
     with served.asker(version) as ours, Asker(redis_port, version) as redis:
@@ -255,10 +255,10 @@ CONFIG SET stream-node-max-bytes 9223372036854775808
 CONFIG SET stream-node-max-bytes 4kb
 CONFIG SET tracking-table-max-keys -1
 """.strip().splitlines()
-"""What newer versions answer otherwise than 7.0."""
+"""Requests that newer versions answer differently from 7.0."""
 
 
-def test_a_conversation_is_answered_as_a_newer_redis_answers_it(
+def test_a_conversation_gets_the_replies_of_a_newer_redis(
     served: Served, redis82_port: int, protocol: int
 ) -> None:
     with served.asker(protocol) as ours, Asker(redis82_port, protocol) as redis:
@@ -268,7 +268,7 @@ def test_a_conversation_is_answered_as_a_newer_redis_answers_it(
 
 
 LATER = {"command|getkeys", "command|getkeysandflags", "wait"}
-"""Commands that Redis 7.0 describes otherwise than 8: an arity, a flag."""
+"""Commands that Redis 7.0 describes differently from 8: an arity, a flag."""
 
 
 def _described(asker: Asker) -> dict[str, object]:
@@ -289,16 +289,16 @@ def _described(asker: Asker) -> dict[str, object]:
     return rows
 
 
-def test_commands_are_described_as_redis_describes_them(served: Served, redis_port: int) -> None:
+def test_commands_have_the_descriptions_of_redis(served: Served, redis_port: int) -> None:
     with served.asker(3) as ours, Asker(redis_port, 3) as redis:
-        told, wanted = _described(ours), _described(redis)
-    both = [name for name in told if name in wanted and name not in LATER]
+        reply, wanted = _described(ours), _described(redis)
+    both = [name for name in reply if name in wanted and name not in LATER]
     assert len(both) > 100
     for name in both:
-        assert (name, told[name]) == (name, wanted[name])
+        assert (name, reply[name]) == (name, wanted[name])
 
 
-def test_clients_of_clusters_are_told_where_to_send_requests(served: Served) -> None:
+def test_cluster_clients_get_the_address_of_the_server(served: Served) -> None:
     with served.asker() as asker:
         rows = asker.ask("COMMAND INFO del ping xadd xlen slowlog|len xidmprecord")
     assert [row[7] for row in rows] == [
@@ -318,11 +318,11 @@ def test_clients_of_clusters_are_told_where_to_send_requests(served: Served) -> 
 
 def test_every_command_has_a_description(served: Served) -> None:
     with served.asker(3) as asker:
-        told = asker.ask("COMMAND DOCS")
-        assert asker.ask("COMMAND COUNT") == len(TABLE) == len(told)
+        reply = asker.ask("COMMAND DOCS")
+        assert asker.ask("COMMAND COUNT") == len(TABLE) == len(reply)
     for row in TABLE.values():
         parts = every({b"": row}) if isinstance(row, Container) else (row,)
         assert all(part.summary.endswith(".") for part in parts)
-        documented = told[row.name.encode()]
+        documented = reply[row.name.encode()]
         assert documented[b"summary"].decode().endswith(".")
         assert documented[b"since"].decode() == row.since

@@ -20,7 +20,7 @@ def asker(served: Served) -> Iterator[Asker]:
 
 
 @RELOADS
-def test_what_is_on_disk_is_what_is_served_after_a_reload(served: Served, words: str) -> None:
+def test_a_reload_serves_the_data_on_disk(served: Served, words: str) -> None:
     with served.asker() as asker:
         asker.ask("XGROUP CREATE s g 0 MKSTREAM")
         for number in range(1, 301):
@@ -42,7 +42,7 @@ def test_what_is_on_disk_is_what_is_served_after_a_reload(served: Served, words:
 
 
 @RELOADS
-def test_blocked_clients_go_on_waiting_through_a_reload(served: Served, words: str) -> None:
+def test_blocked_clients_keep_waiting_during_a_reload(served: Served, words: str) -> None:
     with served.asker() as asker, served.asker() as reader, served.asker() as member:
         asker.ask("XGROUP CREATE s g 0 MKSTREAM")
         reader.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
@@ -66,7 +66,7 @@ def test_a_reload_counts_as_a_save_and_one_from_the_log_does_not(asker: Asker) -
     assert b"rdb_changes_since_last_save:0\r\n" in asker.ask("INFO persistence")
 
 
-def test_a_store_that_cannot_be_opened_again_is_told_and_not_guessed_at(tmp_path: Path) -> None:
+def test_a_failed_reload_is_reported(tmp_path: Path) -> None:
     served = Served(tmp_path / "store")
     with served.asker() as asker:
         asker.ask("SET k v")
@@ -81,7 +81,7 @@ def test_a_store_that_cannot_be_opened_again_is_told_and_not_guessed_at(tmp_path
     served.engine.close()
 
 
-def test_the_digest_is_of_what_a_client_can_read(asker: Asker) -> None:
+def test_the_digest_covers_what_a_client_can_read(asker: Asker) -> None:
     empty = asker.ask("DEBUG DIGEST")
     assert empty == b"0" * 40
     assert asker.ask("DEBUG DIGEST-VALUE a b") == [b"0" * 40] * 2
@@ -109,7 +109,7 @@ def test_the_digest_does_not_depend_on_an_earlier_flush(asker: Asker) -> None:
     assert asker.ask("DEBUG DIGEST") == before
 
 
-def test_the_digest_does_not_depend_on_how_the_keys_came(asker: Asker) -> None:
+def test_the_digest_does_not_depend_on_how_the_keys_were_created(asker: Asker) -> None:
     found = set()
     for commands in (["SET a 1", "SET b 2"], ["SET b 2", "SET x 1", "RENAME x a"]):
         asker.ask("FLUSHALL")
@@ -121,7 +121,7 @@ def test_the_digest_does_not_depend_on_how_the_keys_came(asker: Asker) -> None:
     assert asker.ask("DEBUG DIGEST") not in found
 
 
-def test_what_is_restored_when_its_time_is_over_counts_as_expired(asker: Asker) -> None:
+def test_a_key_restored_after_its_expiry_counts_as_expired(asker: Asker) -> None:
     asker.ask("SET k v")
     payload = asker.ask("DUMP k")
     assert asker.ask("RESTORE", "k", "1", payload, "ABSTTL", "REPLACE") == b"OK"
@@ -137,28 +137,28 @@ def test_expired_keys_stay_while_active_expiry_is_off(served: Served) -> None:
         assert asker.ask("DBSIZE") == 1
         assert asker.ask("GET k") is None
         assert asker.ask("DBSIZE") == 0
-        told = asker.ask("INFO stats")
-        assert b"expired_keys:1\r\n" in told
-        assert b"expired_keys_active:0\r\n" in told
+        reply = asker.ask("INFO stats")
+        assert b"expired_keys:1\r\n" in reply
+        assert b"expired_keys_active:0\r\n" in reply
         asker.ask("SET k v PX 1")
         asker.ask("DEBUG SET-ACTIVE-EXPIRE 1")
         until(lambda: asker.ask("DBSIZE") == 0)
-        told = asker.ask("INFO stats")
-        assert b"expired_keys:2\r\n" in told
-        assert b"expired_keys_active:1\r\n" in told
+        reply = asker.ask("INFO stats")
+        assert b"expired_keys:2\r\n" in reply
+        assert b"expired_keys_active:1\r\n" in reply
         asker.ask("CONFIG RESETSTAT")
         assert b"expired_keys:0\r\n" in asker.ask("INFO stats")
 
 
 def test_an_object_is_described(asker: Asker) -> None:
     asker.ask("XADD s 1-1 f v")
-    told = asker.ask("DEBUG OBJECT s")
-    assert told.startswith(b"Value at:")
-    assert b" encoding:stream serializedlength:" in told
+    reply = asker.ask("DEBUG OBJECT s")
+    assert reply.startswith(b"Value at:")
+    assert b" encoding:stream serializedlength:" in reply
     assert asker.ask("DEBUG OBJECT missing") == Failure("ERR no such key")
 
 
-def test_an_error_is_made_of_the_words_that_are_given(asker: Asker) -> None:
+def test_debug_error_returns_the_given_text(asker: Asker) -> None:
     assert asker.ask("DEBUG", "ERROR", "LOADING some words") == Failure("LOADING some words")
     assert asker.ask("DEBUG", "ERROR", "ERR other words") == Failure("ERR other words")
 
@@ -198,7 +198,7 @@ def test_an_error_is_made_of_the_words_that_are_given(asker: Asker) -> None:
         ("nosuch", b"-ERR syntax error\r\n", b"-ERR syntax error\r\n"),
     ],
 )
-def test_every_type_of_reply_can_be_had(
+def test_debug_protocol_returns_every_type_of_reply(
     served: Served, kind: str, resp2: bytes, resp3: bytes
 ) -> None:
     for protocol, wanted in ((2, resp2), (3, resp3)):
@@ -207,7 +207,7 @@ def test_every_type_of_reply_can_be_had(
             assert asker._file.read(len(wanted)) == wanted
 
 
-def test_what_does_harm_or_is_not_here_is_refused(asker: Asker) -> None:
+def test_harmful_and_unsupported_subcommands_are_refused(asker: Asker) -> None:
     for words in ("SEGFAULT", "JMAP", "RELOAD NOSUCH", "OBJECT", "SLEEP", "DIGEST x"):
         assert isinstance(asker.ask("DEBUG " + words), Failure)
     assert asker.ask("DEBUG HELP")[0].startswith(b"DEBUG <subcommand>")
@@ -219,12 +219,12 @@ def test_a_long_pattern_is_matched_in_time(asker: Asker) -> None:
     assert asker.ask("DEBUG", "STRINGMATCH-LEN", "a*a", "200") == 1
 
 
-def test_debug_is_refused_with_the_way_out(serve: Serve) -> None:
+def test_the_refusal_of_debug_names_the_option(serve: Serve) -> None:
     with serve(enable_debug_command="no").asker() as asker:
         assert "enable_debug_command" in asker.ask("DEBUG HELP")
 
 
-def test_numbered_strings_are_made_where_there_are_none(asker: Asker) -> None:
+def test_debug_populate_creates_missing_strings(asker: Asker) -> None:
     asker.ask("SET key:1 mine")
     assert asker.ask("DEBUG POPULATE 1100") == b"OK"
     assert asker.ask("MGET key:0 key:1 key:1099 key:1100") == [

@@ -76,7 +76,7 @@ def test_a_message_that_becomes_due_invalidates_caches(served: Served) -> None:
         assert "invalidate" in repr(cache.ask("PING")) + repr(cache.read())
 
 
-def test_the_limits_of_xadd_hold(served: Served) -> None:
+def test_the_limits_of_xadd_apply(served: Served) -> None:
     client: Any = served.client()
     client.config_set("stream-entry-max-bytes", 1 << 20)
     with pytest.raises(redis.ResponseError, match="larger than the stream-entry-max-bytes"):
@@ -97,7 +97,7 @@ def test_users_need_the_rights_of_streams(served: Served) -> None:
             ask(ann, words)
 
 
-def test_a_transaction_adds_delayed_messages_whole(client: Any) -> None:
+def test_a_transaction_adds_delayed_messages_atomically(client: Any) -> None:
     with client.pipeline() as pipe:
         for n in range(3):
             ask(pipe, f"KVSTREAM.ADD s DELAY 90000 UNIQUE u WINDOW 0 SKIP n {n}")

@@ -1,4 +1,4 @@
-"""Policies of groups on a server, with plain redis-py: no read gets around them."""
+"""Policies of groups on a server, with plain redis-py: no read bypasses them."""
 
 import threading
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Served
 
 LONG = 5000
-"""Entries of which a server delivers all in steps, if nothing is to be kept back."""
+"""A number of entries that a server delivers in steps, if none must be held back."""
 
 
 def ids(reply: Any) -> list[bytes]:
@@ -49,7 +49,7 @@ def test_a_retry_wakes_a_blocked_client(client: Any) -> None:
     assert ids(client.xreadgroup("g", "b", {"s": ">"}, block=0)) == [eid]
 
 
-def test_a_rate_wakes_each_blocked_client_in_its_turn(served: Served, client: Any) -> None:
+def test_a_rate_wakes_the_blocked_clients_in_order(served: Served, client: Any) -> None:
     client.execute_command("KVSTREAM.POLICY SET", "s", "g", "RATE", 1, 40)
     expected = [client.xadd("s", {"f": number}) for number in range(4)]
     given: list[bytes] = []
@@ -124,7 +124,7 @@ WAYS: dict[str, Callable[[Any], Any]] = {
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("entries", [3, LONG])
-def test_no_read_gets_around_a_policy(client: Any, way: str, entries: int) -> None:
+def test_no_read_bypasses_a_policy(client: Any, way: str, entries: int) -> None:
     client.xgroup_create("t", "g", "0", mkstream=True)
     pipe = client.pipeline(transaction=False)
     for _ in range(entries):
@@ -141,7 +141,7 @@ def test_no_read_gets_around_a_policy(client: Any, way: str, entries: int) -> No
 
 @pytest.mark.parametrize("count", [1, 16, 100, None])
 @pytest.mark.parametrize("block", [None, 0.001])
-def test_no_read_of_the_library_gets_around_a_policy(
+def test_no_read_of_the_library_bypasses_a_policy(
     store: Store, count: int | None, block: float | None
 ) -> None:
     stream = store.stream("s")
@@ -155,7 +155,7 @@ def test_no_read_of_the_library_gets_around_a_policy(
     assert consumer.read(count=count, block=block, noack=True) == []
 
 
-def test_a_long_read_is_cut_and_the_next_goes_on(
+def test_a_long_read_is_limited_and_the_next_continues(
     client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.operations.delivery.reads.ROOM_ENTRIES", 7)
@@ -167,9 +167,7 @@ def test_a_long_read_is_cut_and_the_next_goes_on(
     assert ids(client.xreadgroup("g", "a", {"s": ">"})) == expected[7:]
 
 
-def test_entries_that_are_repeated_take_no_more_memory_than_a_reply_may(
-    served: Served, client: Any
-) -> None:
+def test_repeated_entries_respect_the_limit_of_a_reply(served: Served, client: Any) -> None:
     served.engine.catalog.limits.reply_max = 16 << 20
     client.execute_command("KVSTREAM.POLICY SET", "s", "g", "LEASE", 60000)
     expected = [client.xadd("s", {"f": b"x" * 200_000}) for _ in range(40)]

@@ -1,4 +1,4 @@
-"""INCREX: counters with bounds and an expiry, as a limiter of rates needs them."""
+"""INCREX: counters with bounds and an expiry, as rate limiters need them."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -61,13 +61,13 @@ def test_fractions_stay_within_their_bounds(
     asker: Asker, held: str, request_: str, reply: list[float], kept: bytes
 ) -> None:
     asker.ask("SET", "k", held)
-    told = asker.ask(f"INCREX k {request_}")
-    assert all(isinstance(each, bytes) for each in told)
-    assert _numbers(told) == reply
+    found = asker.ask(f"INCREX k {request_}")
+    assert all(isinstance(each, bytes) for each in found)
+    assert _numbers(found) == reply
     assert asker.ask("GET k") == kept
 
 
-def test_the_expiry_is_set_where_something_was_added(asker: Asker) -> None:
+def test_the_expiry_is_set_if_the_counter_changed(asker: Asker) -> None:
     assert asker.ask("INCREX k UBOUND 2 EX 60 ENX") == [1, 1]
     assert 0 < asker.ask("TTL k") <= 60
     asker.ask("INCREX k UBOUND 2 EX 600 ENX")
@@ -102,7 +102,7 @@ def test_the_expiry_is_set_where_something_was_added(asker: Asker) -> None:
         ("BYINT -9223372036854775808 LBOUND 5 SATURATE", "increment or decrement would overflow"),
     ],
 )
-def test_what_makes_no_sense_is_refused(asker: Asker, request_: str, refusal: str) -> None:
+def test_invalid_arguments_are_refused(asker: Asker, request_: str, refusal: str) -> None:
     asker.ask("SET", "k", "-9223372036854775808" if "BYINT -9" in request_ else "1")
     before = asker.ask("GET k")
     assert asker.ask(f"INCREX k {request_}") == f"ERR {refusal}"

@@ -1,4 +1,4 @@
-"""INFO: the fields that clients and exporters parse exist and are true."""
+"""INFO: the fields that clients and exporters parse exist and are correct."""
 
 import threading
 import time
@@ -26,20 +26,20 @@ used_cpu_sys used_cpu_user cluster_enabled eventloop_cycles eventloop_duration_s
 eventloop_duration_cmd_sum instantaneous_eventloop_cycles_per_sec listener0 mem_clients_normal
 instantaneous_eventloop_duration_usec tracking_total_items expired_subkeys module_fork_in_progress
 """
-"""What redis_exporter, redis-py and dashboards read."""
+"""The fields that redis_exporter, redis-py and dashboards read."""
 
 OURS = "# Queues"
-"""The section that Redis does not have; it is shown by default."""
+"""The section that Redis lacks; it is shown by default."""
 
 
-def test_what_exporters_read_is_there(client: redis.Redis) -> None:
-    told = client.info()
-    assert [name for name in EXPORTED.split() if name not in told] == []
-    assert told["redis_version"] == "8.10.0"
-    assert told["role"] == "master"
+def test_the_fields_for_exporters_exist(client: redis.Redis) -> None:
+    reply = client.info()
+    assert [name for name in EXPORTED.split() if name not in reply] == []
+    assert reply["redis_version"] == "8.10.0"
+    assert reply["role"] == "master"
 
 
-def test_sections_are_chosen_as_redis_chooses_them(served: Served, redis_port: int) -> None:
+def test_sections_are_selected_as_in_redis(served: Served, redis_port: int) -> None:
     def sections(asker: Asker, *words: str) -> list[str]:
         lines = asker.ask("INFO", *words).decode().split("\r\n")
         return [line for line in lines if line.startswith("#") and line != OURS]
@@ -54,9 +54,9 @@ def test_sections_are_chosen_as_redis_chooses_them(served: Served, redis_port: i
 
 def test_queues_have_a_section_of_counters(client: redis.Redis, served: Served) -> None:
     served.engine.catalog.queue_events.retries = 3
-    for told in (client.info(), client.info("queues")):
-        assert told["retries"] == 3
-        assert told["dead_max_deliveries"] == 0
+    for found in (client.info(), client.info("queues")):
+        assert found["retries"] == 3
+        assert found["dead_max_deliveries"] == 0
 
 
 def test_commands_and_errors_are_counted(client: redis.Redis, served: Served) -> None:
@@ -68,13 +68,13 @@ def test_commands_and_errors_are_counted(client: redis.Redis, served: Served) ->
         asker.ask("XADD k * f v")
         asker.ask("NOSUCH")
         asker.ask("GET")
-    told = client.info("all")
-    assert told["cmdstat_get"]["calls"] == 2
-    assert (told["cmdstat_get"]["failed_calls"], told["cmdstat_get"]["rejected_calls"]) == (0, 1)
-    assert told["cmdstat_xadd"]["failed_calls"] == 1
-    assert told["errorstat_ERR"] == {"count": 2}
-    assert told["errorstat_WRONGTYPE"] == {"count": 1}
-    assert told["total_error_replies"] == 3
+    reply = client.info("all")
+    assert reply["cmdstat_get"]["calls"] == 2
+    assert (reply["cmdstat_get"]["failed_calls"], reply["cmdstat_get"]["rejected_calls"]) == (0, 1)
+    assert reply["cmdstat_xadd"]["failed_calls"] == 1
+    assert reply["errorstat_ERR"] == {"count": 2}
+    assert reply["errorstat_WRONGTYPE"] == {"count": 1}
+    assert reply["total_error_replies"] == 3
     client.config_resetstat()
     assert client.info("stats")["total_error_replies"] == 0
     assert "cmdstat_get" not in client.info("commandstats")
@@ -85,11 +85,11 @@ def test_turns_of_the_loop_are_counted_and_timed(client: redis.Redis, served: Se
     client.set("k", "v")
     with served.asker() as asker:
         asker.ask("DEBUG SLEEP 0.02")
-    told = client.info("stats")
-    assert told["eventloop_cycles"] >= before["eventloop_cycles"] + 3
+    reply = client.info("stats")
+    assert reply["eventloop_cycles"] >= before["eventloop_cycles"] + 3
     for name in ("eventloop_duration_sum", "eventloop_duration_cmd_sum"):
-        assert told[name] >= before[name] + 20_000
-    assert told["eventloop_duration_sum"] >= told["eventloop_duration_cmd_sum"]
+        assert reply[name] >= before[name] + 20_000
+    assert reply["eventloop_duration_sum"] >= reply["eventloop_duration_cmd_sum"]
 
 
 def test_keys_and_their_expiry_are_counted_by_database(client: redis.Redis) -> None:
@@ -97,11 +97,11 @@ def test_keys_and_their_expiry_are_counted_by_database(client: redis.Redis) -> N
     client.set("l", "v", px=60_000)
     client.select(2)
     client.set("m", "v")
-    told = client.info("keyspace")
-    assert {"keys": 2, "expires": 1}.items() <= told["db0"].items()
-    assert 59_000 < told["db0"]["avg_ttl"] <= 60_000
-    assert {"keys": 1, "expires": 0, "avg_ttl": 0}.items() <= told["db2"].items()
-    assert "db1" not in told
+    reply = client.info("keyspace")
+    assert {"keys": 2, "expires": 1}.items() <= reply["db0"].items()
+    assert 59_000 < reply["db0"]["avg_ttl"] <= 60_000
+    assert {"keys": 1, "expires": 0, "avg_ttl": 0}.items() <= reply["db2"].items()
+    assert "db1" not in reply
 
 
 def test_blocked_clients_are_counted_by_key(client: redis.Redis, served: Served) -> None:
@@ -110,24 +110,24 @@ def test_blocked_clients_are_counted_by_key(client: redis.Redis, served: Served)
         one.send("XREAD", "BLOCK", "0", "STREAMS", "s", "t", "$", "$")
         two.send("XREADGROUP", "GROUP", "g", "c", "BLOCK", "60000", "STREAMS", "s", ">")
         until(lambda: client.info("clients")["blocked_clients"] == 2)
-        told = client.info("clients")
-        assert (told["total_blocking_keys"], told["total_blocking_keys_on_nokey"]) == (2, 1)
-        assert told["clients_in_timeout_table"] == 1
-        assert told["connected_clients"] == 3
+        reply = client.info("clients")
+        assert (reply["total_blocking_keys"], reply["total_blocking_keys_on_nokey"]) == (2, 1)
+        assert reply["clients_in_timeout_table"] == 1
+        assert reply["connected_clients"] == 3
     until(lambda: client.info("clients")["blocked_clients"] == 0)
 
 
-def test_changes_since_the_last_save_begin_anew_with_it(client: redis.Redis) -> None:
+def test_a_save_resets_the_changes_since_the_last_save(client: redis.Redis) -> None:
     client.set("k", "v")
     client.xadd("s", {"f": "v"})
     assert client.info()["rdb_changes_since_last_save"] == 2
     client.get("k")
     client.save()
-    told = client.info()
-    assert (told["rdb_changes_since_last_save"], told["rdb_saves"]) == (0, 1)
+    reply = client.info()
+    assert (reply["rdb_changes_since_last_save"], reply["rdb_saves"]) == (0, 1)
 
 
-def test_the_time_of_the_most_memory_stays_until_there_is_more(client: redis.Redis) -> None:
+def test_the_time_of_the_memory_peak_stays_until_a_higher_peak(client: redis.Redis) -> None:
     first, second = client.info("memory"), client.info("memory")
     assert time.time() - 600 < first["used_memory_peak_time"] <= second["used_memory_peak_time"]
     if second["used_memory_peak"] == first["used_memory_peak"]:
@@ -135,13 +135,13 @@ def test_the_time_of_the_most_memory_stays_until_there_is_more(client: redis.Red
 
 
 def test_rates_are_those_of_the_last_seconds(client: redis.Redis) -> None:
-    def told() -> object:
+    def reply() -> object:
         for _ in range(10):
             client.ping()
         rates = client.info("stats")
         return rates["instantaneous_ops_per_sec"] > 50 and rates["instantaneous_input_kbps"] > 0
 
-    until(told, "the rates of what is asked here")
+    until(reply, "the rates of these requests")
 
 
 def test_info_is_answered_while_others_write(client: redis.Redis, served: Served) -> None:

@@ -69,9 +69,7 @@ def test_a_key_is_idle_since_its_last_use(clock: ManualClock, ann: Talker) -> No
         assert idle(ann, key) == b":0\r\n", request
 
 
-def test_what_only_looks_whether_a_key_is_there_does_not_use_it(
-    clock: ManualClock, ann: Talker
-) -> None:
+def test_checking_the_existence_of_a_key_does_not_use_it(clock: ManualClock, ann: Talker) -> None:
     ann.ask("SET", "k", "v")
     clock.advance(PASSED_S * 1000 + 999)
     for request in NO_USES:
@@ -80,7 +78,7 @@ def test_what_only_looks_whether_a_key_is_there_does_not_use_it(
     assert idle(ann, "none") == b"$-1\r\n"
 
 
-def test_a_client_may_use_keys_without_a_note(clock: ManualClock, ann: Talker) -> None:
+def test_no_touch_keeps_the_times_of_use(clock: ManualClock, ann: Talker) -> None:
     ann.ask("SET", "k", "v")
     clock.advance(PASSED_S * 1000)
     ann.ask("CLIENT", "NO-TOUCH", "ON")
@@ -105,7 +103,7 @@ def test_appends_that_run_together_use_their_stream(
     assert idle(ann, "s") == b":0\r\n"
 
 
-def test_a_restored_key_is_as_idle_as_it_is_told(clock: ManualClock, ann: Talker) -> None:
+def test_a_restored_key_has_the_given_idle_time(clock: ManualClock, ann: Talker) -> None:
     ann.ask("SET", "k", "v")
     payload = ann.ask("DUMP", "k").split(b"\r\n", 1)[1][:-2]
     assert ann.ask("RESTORE", "k", "0", payload, "REPLACE", "IDLETIME", "1000") == b"+OK\r\n"
@@ -120,11 +118,11 @@ def test_an_object_is_described_with_its_last_use(clock: ManualClock, ann: Talke
     used = clock.now_ms() // 1000 & 0xFFFFFF
     clock.advance(PASSED_S * 1000)
     ann.client.is_local = True
-    told = ann.ask("DEBUG", "OBJECT", "k").rstrip()
-    assert told.endswith(b" lru:%d lru_seconds_idle:%d" % (used, PASSED_S))
+    reply = ann.ask("DEBUG", "OBJECT", "k").rstrip()
+    assert reply.endswith(b" lru:%d lru_seconds_idle:%d" % (used, PASSED_S))
 
 
-def test_times_go_with_the_keys_of_a_database(clock: ManualClock, ann: Talker) -> None:
+def test_swapdb_keeps_the_times_of_the_keys(clock: ManualClock, ann: Talker) -> None:
     ann.ask("SET", "k", "v")
     clock.advance(PASSED_S * 1000)
     ann.ask("SELECT", "1")
@@ -135,7 +133,7 @@ def test_times_go_with_the_keys_of_a_database(clock: ManualClock, ann: Talker) -
     assert idle(ann, "k") == b":0\r\n"
 
 
-def test_what_was_not_used_since_the_start_is_idle_since_then(
+def test_keys_unused_since_the_start_are_idle_since_then(
     tmp_path: Path, server: Server, clock: ManualClock, ann: Talker
 ) -> None:
     ann.ask("SET", "k", "v")
@@ -146,7 +144,7 @@ def test_what_was_not_used_since_the_start_is_idle_since_then(
     assert idle(server.client(), "k") == b":%d\r\n" % PASSED_S
 
 
-def test_only_the_last_keys_are_noted_and_others_are_idle_for_no_longer_than_is_known(
+def test_only_the_last_used_keys_have_times_and_the_others_a_lower_bound(
     monkeypatch: pytest.MonkeyPatch, clock: ManualClock, ann: Talker
 ) -> None:
     monkeypatch.setattr(keyspace, "USED_MAX", 3)
@@ -156,7 +154,7 @@ def test_only_the_last_keys_are_noted_and_others_are_idle_for_no_longer_than_is_
     times = [int(idle(ann, f"k{number}")[1:]) for number in range(20)]
     assert times[-3:] == [3, 2, 1]
     assert times == sorted(times, reverse=True)
-    assert all(told <= true for told, true in zip(times, range(20, 0, -1), strict=True))
+    assert all(reply <= true for reply, true in zip(times, range(20, 0, -1), strict=True))
 
 
 COUNTED = (
@@ -179,12 +177,12 @@ COUNTED = (
 )
 
 
-def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_port: int) -> None:
+def test_hits_and_misses_are_counted_as_in_redis(served: Served, redis_port: int) -> None:
     def counted(asker: Asker, line: str) -> list[bytes]:
         asker.ask("CONFIG RESETSTAT")
         asker.ask(line)
-        told = asker.ask("INFO stats").split(b"\r\n")
-        return [field for field in told if field.startswith(b"keyspace_")]
+        reply = asker.ask("INFO stats").split(b"\r\n")
+        return [field for field in reply if field.startswith(b"keyspace_")]
 
     with served.asker() as ours, Asker(redis_port) as theirs:
         for asker in (ours, theirs):
@@ -192,7 +190,7 @@ def test_hits_and_misses_are_counted_as_redis_counts_them(served: Served, redis_
             asker.ask("SET k v")
         for line in COUNTED:
             assert (line, counted(ours, line)) == (line, counted(theirs, line))
-        once = [b"keyspace_hits:1", b"keyspace_misses:1"]  # Redis looks twice
+        once = [b"keyspace_hits:1", b"keyspace_misses:1"]  # Redis looks up the key twice
         assert counted(ours, "XREAD STREAMS s3 none 0 0") == once
 
 
@@ -205,7 +203,7 @@ def test_a_stream_of_the_same_turn_is_found(server: Server, ann: Talker, keys: i
 
 
 @pytest.mark.parametrize("keys", [1, thresholds.LONG_NAMES + 1])
-def test_what_has_expired_is_missed_before_it_is_deleted_too(
+def test_an_expired_key_is_a_miss_before_it_is_deleted(
     server: Server, clock: ManualClock, ann: Talker, keys: int
 ) -> None:
     ann.ask("XADD", "s", "*", "f", "v")

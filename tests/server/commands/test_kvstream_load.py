@@ -34,15 +34,15 @@ def ask(client: Any, *words: Any) -> Any:
 
 
 class Load:
-    """A load as a client makes it: one file of each kind that ``rows`` have."""
+    """A load as a client makes it: one file for each kind of ``rows``."""
 
     def __init__(self, client: Any, folder: Path, *keys: str) -> None:
         self._client = client
         self._folder = folder
         reply: Any = ask(client, "TICKET", *keys)
-        told = dict(zip(reply[::2], reply[1::2], strict=True)) if type(reply) is list else reply
-        self.name: bytes = told[b"load"]
-        self.ticket = unpack_ticket(told[b"ticket"])
+        found = dict(zip(reply[::2], reply[1::2], strict=True)) if type(reply) is list else reply
+        self.name: bytes = found[b"load"]
+        self.ticket = unpack_ticket(found[b"ticket"])
 
     def send(self, rows: dict[bytes, tuple[list[int] | None, list[int]]]) -> list[bytes]:
         """Write files and send them; return the words that commit them."""
@@ -67,7 +67,7 @@ class Load:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Where the client makes its parts."""
+    """The folder in which the client makes its parts."""
     made = tmp_path / "made"
     made.mkdir()
     return made
@@ -79,7 +79,9 @@ def asker(served: Served) -> Iterator[Asker]:
         yield asker
 
 
-def test_parts_come_in_at_once_and_once(client: redis.Redis, served: Served, folder: Path) -> None:
+def test_parts_are_committed_together_and_once(
+    client: redis.Redis, served: Served, folder: Path
+) -> None:
     client.xadd("old", {"n": "0"}, id="1-1")
     load = Load(client, folder, "old", "new")
     words = load.send({b"old": ([20, 10], [2, 1]), b"new": (None, [7, 8]), b"other": ([5], [5])})
@@ -102,7 +104,7 @@ def test_parts_come_in_at_once_and_once(client: redis.Redis, served: Served, fol
     assert list((served.engine.database.directory / "loads").iterdir()) == []
 
 
-def test_a_refused_load_changes_nothing_and_may_be_given_up(
+def test_a_refused_load_changes_nothing_and_can_be_discarded(
     client: redis.Redis, folder: Path
 ) -> None:
     client.xadd("old", {"n": "0"}, id="50-1")
@@ -116,7 +118,7 @@ def test_a_refused_load_changes_nothing_and_may_be_given_up(
         ask(client, "PUT", load.name, "a", 0, "x")
 
 
-def test_a_part_that_is_not_as_it_was_made_is_refused(client: redis.Redis, folder: Path) -> None:
+def test_a_modified_part_is_refused(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
     ask(client, "PUT", load.name, "more", 0, "x")
@@ -133,7 +135,7 @@ NAMES = ("../../x", "/etc/x", "a.b", ".rows", "", "..", "a/../b", "a\0")
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_lies_in_the_folder_of_its_load(
+def test_a_file_is_stored_in_the_folder_of_its_load(
     client: redis.Redis, folder: Path, name: str
 ) -> None:
     load = Load(client, folder)
@@ -144,7 +146,7 @@ def test_a_file_lies_in_the_folder_of_its_load(
             ask(client, "PUT", other, "a", 0, "x")
 
 
-def test_what_is_sent_goes_where_the_file_ends(client: redis.Redis, folder: Path) -> None:
+def test_sent_bytes_are_appended_to_the_file(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     assert ask(client, "PUT", load.name, "a", 0, "abc") == 3
     for offset in (0, 2, 4):
@@ -167,12 +169,12 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_what_is_wrong_is_said(asker: Asker, line: str) -> None:
+def test_errors_name_the_problem(asker: Asker, line: str) -> None:
     asker.ask("SET s text")
     assert asker.ask(f"{LOAD} {line}") == Failure(WRONG[line])
 
 
-def test_parts_and_marks_are_looked_at(client: redis.Redis, folder: Path) -> None:
+def test_parts_and_marks_are_checked(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
     for at, wrong in ((1, b"../a"), (2, b"0" * 31), (3, b"SOME")):
@@ -188,7 +190,7 @@ def test_parts_and_marks_are_looked_at(client: redis.Redis, folder: Path) -> Non
     assert load.commit(*words)[b"entries"] == 1
 
 
-def test_it_is_for_administrators_and_not_for_multi(served: Served, asker: Asker) -> None:
+def test_it_needs_the_admin_category_and_is_refused_in_multi(served: Served, asker: Asker) -> None:
     asker.ask("ACL SETUSER ann on nopass ~* +@all -@admin")
     asker.ask("ACL SETUSER bob on nopass ~a* +@all")
     with served.asker() as other:
@@ -202,7 +204,9 @@ def test_it_is_for_administrators_and_not_for_multi(served: Served, asker: Asker
     assert "EXECABORT" in str(asker.ask("EXEC"))
 
 
-def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, protocol: int) -> None:
+def test_other_clients_are_served_during_a_commit(
+    served: Served, folder: Path, protocol: int
+) -> None:
     client = served.client(protocol)
     load = Load(client, folder)
     words = load.send({b"s": ([1], [1])})
@@ -233,7 +237,7 @@ def test_others_go_on_while_a_load_is_taken_in(served: Served, folder: Path, pro
     assert "1-0" in str(read)
 
 
-def test_a_load_outlives_its_server(serve: Serve, folder: Path, tmp_path: Path) -> None:
+def test_a_load_survives_a_restart(serve: Serve, folder: Path, tmp_path: Path) -> None:
     first = Served(tmp_path / "kept")
     load = Load(first.client(), folder, "s")
     words = load.send({b"s": ([1, 2], [1, 2])})
@@ -249,7 +253,7 @@ def test_a_load_outlives_its_server(serve: Serve, folder: Path, tmp_path: Path) 
         second.stop()
 
 
-def test_loads_that_were_given_up_are_swept(client: redis.Redis, folder: Path) -> None:
+def test_abandoned_loads_are_swept(client: redis.Redis, folder: Path) -> None:
     load = Load(client, folder)
     with patch("kvstream.server.runtime.uploads.LEFT_S", -1):
         Load(client, folder)
@@ -257,7 +261,7 @@ def test_loads_that_were_given_up_are_swept(client: redis.Redis, folder: Path) -
         ask(client, "DISCARD", load.name)
 
 
-def test_a_full_disk_refuses_what_is_sent(served: Served, folder: Path) -> None:
+def test_a_full_disk_refuses_sent_bytes(served: Served, folder: Path) -> None:
     client = served.client()
     load = Load(client, folder)
     full = patch("os.write", side_effect=OSError(28, "No space left on device"))
@@ -267,7 +271,7 @@ def test_a_full_disk_refuses_what_is_sent(served: Served, folder: Path) -> None:
     assert ask(client, "PUT", load.name, "a", 0, "x") == 1
 
 
-def test_a_stream_is_given_the_state_of_another_one(client: redis.Redis) -> None:
+def test_a_stream_can_get_the_state_of_another_one(client: redis.Redis) -> None:
     for key in ("whole", "bare"):
         for number in range(1, 6):
             client.xadd(key, {"n": number}, id=f"{number}-1")
@@ -278,9 +282,9 @@ def test_a_stream_is_given_the_state_of_another_one(client: redis.Redis) -> None
     payload = client.dump("whole")
     assert ask(client, "STATE", "bare", payload) in (b"OK", True)
     assert client.xlen("bare") == 5
-    told = [client.xinfo_stream(key) for key in ("whole", "bare")]
+    found = [client.xinfo_stream(key) for key in ("whole", "bare")]
     for name in ("last-generated-id", "max-deleted-entry-id", "entries-added", "groups"):
-        assert told[0][name] == told[1][name], name
+        assert found[0][name] == found[1][name], name
     assert client.xpending("bare", "g")["pending"] == 3
     client.set("text", "x")
     for key, given, error in (
@@ -301,7 +305,7 @@ ADDRESSES = {
 }
 
 
-def test_a_store_tells_where_it_is_served(tmp_path: Path) -> None:
+def test_a_store_has_the_address_of_its_server(tmp_path: Path) -> None:
     assert {place: server_address.url_of(*place) for place in ADDRESSES} == ADDRESSES
     assert server_address.read(tmp_path) is None
     address = server_address.Address("redis://127.0.0.1:1", run_id())

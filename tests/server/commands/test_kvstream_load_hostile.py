@@ -1,4 +1,4 @@
-"""KVSTREAM.LOAD COMMIT believes nothing of a file: its entries come in sound, or nothing does."""
+"""KVSTREAM.LOAD COMMIT validates every file: all its entries are sound, or none is loaded."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +18,7 @@ from tests.server.conftest import Served
 
 @pytest.fixture
 def load(client: redis.Redis, served: Served, tmp_path: Path) -> Iterator[Load]:
-    """A load into ``mine``, beside a stream that it does not touch."""
+    """A load into ``mine``, beside a stream that it must not touch."""
     client.xadd("victim", {"n": "1"}, id="1-1")
     client.xadd("victim", {"n": "2"}, id="2-1")
     folder = tmp_path / "made"
@@ -70,7 +70,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_what_is_no_file_of_rows_is_refused(
+def test_an_invalid_file_is_refused(
     load: Load, client: redis.Redis, tmp_path: Path, case: str
 ) -> None:
     with pytest.raises(redis.ResponseError):
@@ -78,7 +78,7 @@ def test_what_is_no_file_of_rows_is_refused(
     assert client.keys() == [b"victim"]
 
 
-def test_rows_of_the_same_streams_in_two_orders_are_taken(
+def test_rows_of_the_same_streams_in_two_orders_are_accepted(
     load: Load, client: redis.Redis, tmp_path: Path
 ) -> None:
     writer = RowsWriter(tmp_path / "made", load.ticket)
@@ -93,7 +93,9 @@ def test_rows_of_the_same_streams_in_two_orders_are_taken(
     assert (client.xlen("mine"), client.xlen("unnamed")) == (4, 500)
 
 
-def test_large_entries_come_page_by_page(load: Load, client: redis.Redis, tmp_path: Path) -> None:
+def test_large_entries_are_read_page_by_page(
+    load: Load, client: redis.Redis, tmp_path: Path
+) -> None:
     large = [encode_fields({"f": bytes([n]) * (3 << 20)})[0] for n in range(4)]
     writer = RowsWriter(tmp_path / "made", load.ticket)
     writer.extend(b"mine", ids(1, 2, 3, 4), large)
@@ -115,7 +117,7 @@ def test_files_that_overlap_are_merged(load: Load, client: redis.Redis, tmp_path
     assert client.xlen("mine") == 2999
 
 
-def test_keys_are_those_that_the_user_may_write(served: Served, tmp_path: Path) -> None:
+def test_the_user_needs_write_rights_for_the_keys(served: Served, tmp_path: Path) -> None:
     served.client().acl_setuser("bob", enabled=True, nopass=True, keys=["a*"], commands=["+@all"])
     bob = served.client(username="bob", password="x")
     load = Load(bob, tmp_path, "a")

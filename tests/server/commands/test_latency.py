@@ -1,4 +1,4 @@
-"""LATENCY and INFO latencystats: how long commands took, and when something took long."""
+"""LATENCY and INFO latencystats: times of commands, and slow events."""
 
 import random
 import time
@@ -16,7 +16,7 @@ from tests.server.conftest import Served
 def _stats(asker: Asker) -> dict[str, str]:
     lines = asker.ask("INFO latencystats").decode().split("\r\n")[1:]
     rows = (line.partition(":") for line in lines if line)
-    return {name.removeprefix("latency_percentiles_usec_"): told for name, _, told in rows}
+    return {name.removeprefix("latency_percentiles_usec_"): reply for name, _, reply in rows}
 
 
 # --- how long commands took ---------------------------------------------------------------------
@@ -37,7 +37,7 @@ def test_percentiles_are_right_to_within_a_hundredth() -> None:
     assert durations.calls == 10_000
 
 
-def test_calls_that_ran_together_count_as_many_times() -> None:
+def test_calls_that_ran_together_are_counted_each() -> None:
     chance, alone, together = random.Random(2), Durations(), Durations()
     for number in range(3 * RECENT + 7):
         seconds, calls = chance.lognormvariate(-9, 2), chance.randint(1, 20)
@@ -65,8 +65,8 @@ def test_each_command_has_its_times(served: Served, protocol: int) -> None:
         asker.ask("CLIENT ID")
         for _ in range(3):
             asker.ask("XADD s * f v")
-        told: Any = asker.ask("LATENCY HISTOGRAM xadd client nosuch get SET")
-        rows = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+        reply: Any = asker.ask("LATENCY HISTOGRAM xadd client nosuch get SET")
+        rows = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
         assert sorted(rows) == [b"client|id", b"set", b"xadd"]
         row = rows[b"xadd"]
         row = row if isinstance(row, dict) else dict(zip(row[::2], row[1::2], strict=True))
@@ -82,7 +82,7 @@ def test_each_command_has_its_times(served: Served, protocol: int) -> None:
         assert asker.ask("LATENCY HISTOGRAM nosuch") == ({} if protocol == 3 else [])
 
 
-def test_percentiles_are_chosen_and_hidden(served: Served) -> None:
+def test_percentiles_can_be_selected_and_hidden(served: Served) -> None:
     setting = "latency-tracking-info-percentiles"
     with served.asker() as asker:
         asker.ask("XADD s * f v")
@@ -105,7 +105,7 @@ def test_percentiles_are_chosen_and_hidden(served: Served) -> None:
 # --- when something took long -------------------------------------------------------------------
 
 
-def test_what_takes_long_is_noted(served: Served, protocol: int) -> None:
+def test_slow_events_are_recorded(served: Served, protocol: int) -> None:
     with served.asker(protocol) as asker:
         assert b"latency-monitor-threshold" in asker.ask("LATENCY DOCTOR")
         asker.ask("DEBUG SLEEP 0.005")
@@ -133,20 +133,20 @@ def test_what_takes_long_is_noted(served: Served, protocol: int) -> None:
         assert b"command" not in {event[0] for event in asker.ask("LATENCY LATEST")}
 
 
-def test_the_store_tells_of_its_writes_and_fsyncs(served: Served) -> None:
+def test_the_store_reports_its_writes_and_fsyncs(served: Served) -> None:
     latency, engine = served.executor.latency, served.engine
-    told: list[float] = []
-    engine.on_commit = told.append
+    found: list[float] = []
+    engine.on_commit = found.append
     latency.watch(engine, 3)
     latency.watch(engine, 4)
     assert engine.on_commit is not None
     engine.on_commit(0.0039)
     assert latency.events == {}
     engine.on_commit(0.0041)
-    assert told == [0.0039, 0.0041]
+    assert found == [0.0039, 0.0041]
     assert latency.events["aof-write"].longest_ms == 4
     assert engine.committer.on_fsync is not None
-    engine.committer.on_fsync(1.0)  # in the background: nobody waits
+    engine.committer.on_fsync(1.0)  # in the background: no client waits
     assert "aof-fsync-always" not in latency.events
     with served.asker() as asker:
         asker.ask("CONFIG SET appendfsync always")

@@ -1,4 +1,4 @@
-"""MEMORY of a server: figures of the process and of RocksDB, in Redis's words."""
+"""MEMORY of a server: figures of the process and of RocksDB, with the names of Redis."""
 
 from typing import Any
 from unittest.mock import patch
@@ -12,13 +12,13 @@ from tests.server.conftest import Served
 _MB = 1 << 20
 
 
-def test_stats_tell_what_the_process_takes(served: Served, protocol: int) -> None:
+def test_stats_show_the_memory_of_the_process(served: Served, protocol: int) -> None:
     with served.asker(protocol) as asker:
         asker.ask("XADD s * f v")
         asker.ask("SELECT 3")
         asker.ask("SET k v")
-        told: Any = asker.ask("MEMORY STATS")
-    stats = told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+        reply: Any = asker.ask("MEMORY STATS")
+    stats = reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
     assert stats[b"keys.count"] == 2
     databases = {name for name in stats if name.startswith(b"db.") and name[3:].isdigit()}
     assert databases == {b"db.0", b"db.3"}
@@ -35,11 +35,11 @@ def test_redis_py_reads_them(client: redis.Redis) -> None:
     assert isinstance(stats["db.0"], dict)
     assert stats["startup.allocated"] > 10 * _MB
     assert client.memory_purge() is True
-    told = client.memory_malloc_stats()
-    assert b"memtables" in told.encode() if isinstance(told, str) else b"memtables" in told
+    reply = client.memory_malloc_stats()
+    assert b"memtables" in reply.encode() if isinstance(reply, str) else b"memtables" in reply
 
 
-def test_doctor_says_what_is_out_of_the_common(served: Served) -> None:
+def test_doctor_reports_unusual_figures(served: Served) -> None:
     with served.asker() as asker:
         usual = Memory(100 * _MB, 120 * _MB, 0, 0, _MB, 0, clients=0)
         with patch("kvstream.server.commands.memory.memory_of", return_value=usual):
@@ -54,7 +54,7 @@ def test_doctor_says_what_is_out_of_the_common(served: Served) -> None:
         assert isinstance(asker.ask("MEMORY DOCTOR x"), Failure)
 
 
-def test_memory_that_is_free_can_be_given_back_where_that_is_possible() -> None:
+def test_purge_returns_free_memory_if_possible() -> None:
     with patch("kvstream.server.runtime.limits.CDLL", return_value=object()):
-        give_back()  # no glibc: nothing to be done
+        give_back()  # no glibc: there is nothing to do
     give_back()

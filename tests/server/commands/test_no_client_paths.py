@@ -1,4 +1,4 @@
-"""T18: no client names a file: files are written only where the command line says."""
+"""T18: no client can name a file; the command line decides where files are written."""
 
 import os
 from pathlib import Path
@@ -29,13 +29,13 @@ def test_no_setting_moves_a_file(served: Served, tmp_path: Path, path: str) -> N
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("command", ["SAVE", "BGSAVE", "ACL SAVE", "ACL LOAD", "BGREWRITEAOF"])
-def test_no_command_takes_a_path(served: Served, command: str, path: str) -> None:
+def test_no_command_accepts_a_path(served: Served, command: str, path: str) -> None:
     with served.asker() as asker:
         assert isinstance(asker.ask(*command.split(), path), Failure)
         assert asker.ask("PING") == b"PONG"
 
 
-def test_checkpoints_lie_in_their_directory_alone(serve: Serve, tmp_path: Path) -> None:
+def test_checkpoints_are_only_written_to_their_directory(serve: Serve, tmp_path: Path) -> None:
     kept = tmp_path / "kept"
     served = serve(checkpoint_dir=kept)
     with served.asker() as asker:

@@ -1,4 +1,4 @@
-"""INCRBYFLOAT reads, adds and writes numbers as redis-server does on x86-64: as long doubles."""
+"""INCRBYFLOAT parses, adds and formats numbers as redis-server on x86-64 does: as long doubles."""
 
 import random
 

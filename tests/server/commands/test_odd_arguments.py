@@ -1,4 +1,4 @@
-"""Whatever words a command is given, it answers, and the server goes on."""
+"""Any arguments of a command get a reply, and the server continues."""
 
 import random
 
@@ -27,7 +27,7 @@ COMMANDS = [
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_odd_words_get_an_answer(serve: Serve, seed: int) -> None:
+def test_odd_arguments_get_a_reply(serve: Serve, seed: int) -> None:
     served = serve(maxclients=2**31, slower_than_us=0)
     chance = random.Random(seed)
     asker = served.asker(2 + seed % 2)
@@ -41,7 +41,7 @@ def test_odd_words_get_an_answer(serve: Serve, seed: int) -> None:
             words[-1] = b"1"
         try:
             answer = asker.ask(*words)
-        except EOFError:  # CLIENT KILL may have meant this one
+        except EOFError:  # CLIENT KILL may have killed this one
             assert command.name == "client|kill"
             asker.close()
             asker = served.asker(2 + seed % 2)

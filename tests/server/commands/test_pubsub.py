@@ -1,4 +1,4 @@
-"""SUBSCRIBE, PUBLISH and their kin, as clients see them."""
+"""SUBSCRIBE, PUBLISH and related commands, as clients see them."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from tests.server.talking import Talker
 
 
 def bulk(*words: bytes | int, sign: bytes = b"*") -> bytes:
-    """Return an array of strings and numbers, or with the sign ``>`` a push."""
+    """Return an encoded array of strings and numbers, or with the sign ``>`` a push."""
     parts = [
         b":%d\r\n" % word if isinstance(word, int) else b"$%d\r\n%b\r\n" % (len(word), word)
         for word in words
@@ -97,7 +97,7 @@ def test_in_resp3_messages_are_pushes_and_every_command_is_allowed(
     assert ann.heard().endswith(bulk(b"pong", b"") + bulk(b"message", b"c", b"m"))
 
 
-def test_a_queued_publish_goes_out_with_its_transaction(ann: Talker, bob: Talker) -> None:
+def test_a_queued_publish_is_sent_with_its_transaction(ann: Talker, bob: Talker) -> None:
     ann.ask("SUBSCRIBE", "c")
     for words in (["MULTI"], ["PUBLISH", "c", "1"], ["SET", "k", "v"], ["PUBLISH", "c", "2"]):
         bob.ask(*words)
@@ -118,7 +118,7 @@ def test_subscribing_in_a_transaction(ann: Talker, bob: Talker) -> None:
     )
 
 
-def test_pushes_are_sent_whatever_client_reply_says(ann: Talker, bob: Talker) -> None:
+def test_client_reply_does_not_suppress_pushes(ann: Talker, bob: Talker) -> None:
     ann.ask("HELLO", "3")
     assert ann.ask("CLIENT", "REPLY", "OFF") == b""
     assert ann.ask("SUBSCRIBE", "c") == bulk(b"subscribe", b"c", 1, sign=b">")
@@ -150,7 +150,7 @@ def test_pubsub_shows_channels_patterns_and_numbers(ann: Talker, bob: Talker) ->
 
 
 @pytest.mark.parametrize("words", [["RESET"], ["QUIT"]])
-def test_a_client_that_ends_hears_nothing_more(ann: Talker, bob: Talker, words: list[str]) -> None:
+def test_a_closed_client_gets_no_more_messages(ann: Talker, bob: Talker, words: list[str]) -> None:
     ann.ask("SUBSCRIBE", "c")
     ann.ask("SSUBSCRIBE", "c")
     ann.ask(*words)

@@ -17,7 +17,7 @@ _HELLO = re.compile(
     rb"(?:%7|\*14)\r\n\$6\r\nserver\r\n.*?modules\r\n(?:\*0\r\n|\*1\r\n.*?\$4\r\nargs\r\n\*0\r\n)",
     re.DOTALL,
 )
-"""The reply to HELLO, which shows version and ID."""
+"""The reply to HELLO, which has a version and an ID."""
 
 MESSAGES = """
 a SUBSCRIBE x y x
@@ -186,7 +186,7 @@ class Dialogue:
         return self._sent - int(found[1])
 
     def end(self) -> dict[str, bytes]:
-        """End all clients, and return what each has heard."""
+        """End all clients, and return the output of each."""
         heard = {}
         for name, client in self._clients.items():
             client.sendall(request("QUIT"))

@@ -1,4 +1,4 @@
-"""What commands of queues write into other streams needs permission for these streams."""
+"""Commands of queues that write to other streams need permissions for these streams."""
 
 from typing import Any
 
@@ -10,7 +10,7 @@ from tests.server.conftest import Served
 
 @pytest.fixture
 def clients(served: Served) -> tuple[Any, Any]:
-    """A client that may do everything, and one whose user has the keys ``mine*`` alone."""
+    """A client with all rights, and one of a user with only the keys ``mine*``."""
     free = served.client()
     free.acl_setuser("ann", enabled=True, nopass=True, keys=["mine*"], commands=["+@all"])
     own = served.client(username="ann", password="")
@@ -26,7 +26,7 @@ def clients(served: Served) -> tuple[Any, Any]:
         ["ORDERBY", "DEAD", "PERKEY", 2, "RATE", 1, 2, "dead", "other"],
     ],
 )
-def test_dead_letters_go_to_streams_of_the_user_alone(
+def test_dead_letters_go_only_to_streams_of_the_user(
     clients: tuple[Any, Any], rules: list[Any]
 ) -> None:
     free, own = clients

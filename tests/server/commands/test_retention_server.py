@@ -15,8 +15,8 @@ def ask(client: redis.Redis, *words: object) -> Any:
 
 
 def info(client: redis.Redis, key: str = "s") -> dict[bytes, object]:
-    told = ask(client, "KVSTREAM.INFO", key)
-    return told if isinstance(told, dict) else dict(zip(told[::2], told[1::2], strict=True))
+    reply = ask(client, "KVSTREAM.INFO", key)
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
 def test_acknowledged_entries_leave_a_stream_while_it_is_produced(
@@ -31,12 +31,12 @@ def test_acknowledged_entries_leave_a_stream_while_it_is_produced(
             ids = pipe.execute()
         client.xreadgroup("g", "c", {"s": ">"}, count=100)
         assert client.xack("s", "g", *ids) == 100
-    until(lambda: client.xlen("s") == 0, "all entries to go")
+    until(lambda: client.xlen("s") == 0, "the deletion of all entries")
     assert client.info("queues")["retained_removed"] == 2000
     assert info(client)[b"length"] == 0
 
 
-def test_run_removes_all_and_tells_how_many(client: redis.Redis) -> None:
+def test_run_removes_all_and_returns_their_number(client: redis.Redis) -> None:
     with client.pipeline() as pipe:
         for number in range(1, 1001):
             pipe.xadd("s", {"u": number % 10}, id=f"{number}-0")

@@ -1,4 +1,4 @@
-"""WATCH: what stops EXEC, and what does not."""
+"""WATCH: which changes stop EXEC, and which do not."""
 
 import pytest
 
@@ -47,7 +47,7 @@ def test_swapped_databases_without_a_watched_key_do_not_stop_exec(ann: Talker, b
     assert ann.ask("EXEC") == b"*0\r\n"
 
 
-def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
+def test_commands_without_effect_on_a_watched_key_do_not_stop_exec(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     for request in ("SET t v", "XADD s 1-1 f v", "SET gone v PX 1"):
@@ -65,7 +65,7 @@ def test_what_leaves_a_watched_key_as_it_is_does_not_stop_exec(
 
 
 @pytest.mark.parametrize("said", ["FLUSHDB", "FLUSHALL", "DEL t s"])
-def test_rows_that_leave_behind_their_keys_do_not_stop_exec(
+def test_sweeping_the_rows_of_deleted_keys_does_not_stop_exec(
     server: Server, ann: Talker, bob: Talker, monkeypatch: pytest.MonkeyPatch, said: str
 ) -> None:
     monkeypatch.setattr(thresholds, "LONG_KEYS", 0)
@@ -116,13 +116,15 @@ def test_exec_does_nothing_when_a_guarded_lease_is_lost(
     assert ann.ask("EXEC") == b"*-1\r\n"
     assert ann.ask("EXISTS", "done") == b":0\r\n"
     if said != "SET s v":
-        told = ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1")
+        reply = ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1")
         lost = b"entry 1-1 of stream 's' is not leased to 'ann' with delivery 1 any more"
-        assert told == b"-LEASELOST %b\r\n" % lost
+        assert reply == b"-LEASELOST %b\r\n" % lost
 
 
 @pytest.mark.usefixtures("leased")
-def test_what_leaves_a_guarded_lease_as_it_is_does_not_stop_exec(ann: Talker, bob: Talker) -> None:
+def test_commands_without_effect_on_a_guarded_lease_do_not_stop_exec(
+    ann: Talker, bob: Talker
+) -> None:
     assert ann.ask("KVSTREAM.GUARD", "s", "g", "ann", "1-1", "1") == b"+OK\r\n"
     for request in (
         *("XADD s 3-1 f v", "XREADGROUP GROUP g bob STREAMS s >", "XACK s g 2-1"),

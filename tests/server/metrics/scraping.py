@@ -1,4 +1,4 @@
-"""Scrapes of a server's metrics, as Prometheus takes them."""
+"""Scrapes of a server's metrics, as Prometheus makes them."""
 
 from http.client import HTTPConnection, HTTPResponse
 from urllib.parse import urlsplit
@@ -14,7 +14,7 @@ Labels = dict[str, str]
 def ask(
     served: Served, path: str = "/metrics", method: str = "GET", **headers: str
 ) -> tuple[HTTPResponse, bytes]:
-    """Return the response of a path."""
+    """Return the response for a path."""
     assert served.metrics_url is not None
     connection = HTTPConnection(urlsplit(served.metrics_url).netloc, timeout=PATIENCE_S)
     try:

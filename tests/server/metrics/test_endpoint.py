@@ -50,7 +50,7 @@ def test_head_is_get_without_a_body(measured: Served) -> None:
     assert response.headers["Content-Length"] == "3"
 
 
-def test_the_scraper_chooses_form_and_compression(measured: Served) -> None:
+def test_the_scraper_selects_format_and_compression(measured: Served) -> None:
     response, body = ask(measured, **{"Accept": "application/openmetrics-text; version=1.0.0"})
     assert response.headers["Content-Type"].startswith("application/openmetrics-text")
     assert body.endswith(b"# EOF\n")
@@ -59,18 +59,18 @@ def test_the_scraper_chooses_form_and_compression(measured: Served) -> None:
     assert "kvstream_clients" in Scrape(gzip.decompress(body).decode()).names
 
 
-def test_the_program_and_its_version_are_not_told_to_strangers(measured: Served) -> None:
+def test_the_program_and_its_version_are_not_shown(measured: Served) -> None:
     assert ask(measured, "/healthz")[0].headers["Server"].strip() == "kvstream"
 
 
-def test_a_port_that_is_taken_is_an_error(measured: Served) -> None:
+def test_a_port_in_use_is_an_error(measured: Served) -> None:
     assert measured.metrics_url is not None
     port = int(measured.metrics_url.split(":")[2].partition("/")[0])
     with pytest.raises(OSError, match="in use"):
         Endpoint("127.0.0.1", port, {})
 
 
-def test_without_prometheus_client_it_says_what_to_install(
+def test_without_prometheus_client_the_error_names_the_package_to_install(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delitem(sys.modules, "kvstream.server.metrics.exposition", raising=False)
@@ -87,13 +87,13 @@ def test_incomplete_requests_do_not_block_the_health_page(measured: Served) -> N
     with ExitStack() as stack:
         for _ in range(400):
             half = stack.enter_context(socket.create_connection((host, port)))
-            with suppress(ConnectionError):  # an older one than CONNECTIONS_MAX others is closed
+            with suppress(ConnectionError):  # older ones than the last CONNECTIONS_MAX are closed
                 half.sendall(HALF)
         for path in ("/healthz", "/metrics"):
             assert ask(measured, path)[0].status == 200
 
 
-def test_a_client_that_does_not_read_keeps_no_other_out() -> None:
+def test_a_client_that_does_not_read_does_not_block_others() -> None:
     long = plain(HTTPStatus.OK, "x" * (1 << 23))
     pages = {
         "/long": lambda headers: long,
@@ -105,7 +105,7 @@ def test_a_client_that_does_not_read_keeps_no_other_out() -> None:
             reader.sendall(b"GET /long HTTP/1.0\r\n\r\n")
             assert _get(server, "/health").endswith(b"well\n")
         half = [stack.enter_context(socket.create_connection(server.address)) for _ in range(40)]
-        half[-1].sendall(b"GET /health HTTP/1.0\r\n\r\n")  # its turn is not over for so many
+        half[-1].sendall(b"GET /health HTTP/1.0\r\n\r\n")  # its timeout has not expired yet
         assert half[-1].makefile("rb").read().endswith(b"well\n")
 
 
@@ -124,14 +124,14 @@ def test_hanging_pages_do_not_block_the_health_page() -> None:
             asking[-1].sendall(b"GET /slow HTTP/1.0\r\n\r\n")
         until(lambda: b" 503 " in _get(server, "/slow").splitlines()[0])
         assert _get(server, "/health").endswith(b"well\n")
-        asking.pop(0).close()  # its page is made for nobody
+        asking.pop(0).close()  # its page is made in vain
         hangs.set()
         for each in asking:
             assert each.makefile("rb").read().endswith(b"late\n")
         until(lambda: b" 200 " in _get(server, "/slow").splitlines()[0])
 
 
-def test_silent_connections_are_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_silent_connections_are_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
     with _endpoint({}) as server, ExitStack() as stack:
         silent = [stack.enter_context(socket.create_connection(server.address)) for _ in range(9)]
@@ -160,13 +160,13 @@ def test_a_request_without_end_is_closed() -> None:
             assert asking.recv(10) == b""
 
 
-def test_a_body_takes_nothing_of_the_answer() -> None:
+def test_the_body_of_a_request_does_not_change_the_response() -> None:
     with _endpoint({}) as server, socket.create_connection(server.address) as asking:
         asking.settimeout(PATIENCE_S)
         asking.sendall(b"POST / HTTP/1.0\r\nContent-Length: 200000\r\n\r\n" + b"x" * 200_000)
-        told = asking.makefile("rb").read()
-        assert told.startswith(b"HTTP/1.0 501 ")
-        assert told.endswith(b"</html>\n")
+        found = asking.makefile("rb").read()
+        assert found.startswith(b"HTTP/1.0 501 ")
+        assert found.endswith(b"</html>\n")
 
 
 @contextmanager
@@ -179,7 +179,7 @@ def _endpoint(pages: Mapping[str, Page], quick: Collection[str] = ()) -> Iterato
 
 
 def _get(server: Endpoint, path: str) -> bytes:
-    """Return the whole answer."""
+    """Return the complete response."""
     with socket.create_connection(server.address, timeout=PATIENCE_S) as asking:
         asking.sendall(b"GET %b HTTP/1.0\r\n\r\n" % path.encode())
         return asking.makefile("rb").read()
@@ -193,7 +193,7 @@ def _place(measured: Served) -> tuple[str, int]:
     return found.hostname, found.port
 
 
-def test_one_who_trickles_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_client_that_sends_slowly_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "REQUEST_S", 0.5)
     server = Endpoint("127.0.0.1", 0, {})
     try:
@@ -217,8 +217,8 @@ def test_a_page_that_fails_is_reported_and_the_next_answered(
     reported: list[type[BaseException]] = []
     seen = threading.Event()
 
-    def report(told: threading.ExceptHookArgs) -> None:
-        reported.append(told.exc_type)
+    def report(found: threading.ExceptHookArgs) -> None:
+        reported.append(found.exc_type)
         seen.set()
 
     def fails(headers: Headers) -> Response:

@@ -1,4 +1,4 @@
-"""docs/grafana.json: a board that Grafana can load, of metrics that exist; and so the alerts."""
+"""docs/grafana.json: a board that Grafana can load, with existing metrics; also the alerts."""
 
 import json
 import re
@@ -22,7 +22,7 @@ QUERIES = [target["expr"] for panel in PANELS for target in panel.get("targets",
 METRIC = re.compile(r"\b(?:kvstream|process|python)_[a-z0-9_]+")
 
 
-def test_every_metric_that_it_names_is_in_a_scrape(serve: Serve) -> None:
+def test_every_metric_of_the_board_is_in_a_scrape(serve: Serve) -> None:
     served = serve(metrics_port=0, requirepass="secret")
     client = served.client(password="secret")
     client.xadd("s", {"f": "v"})
@@ -37,7 +37,7 @@ def test_every_metric_that_it_names_is_in_a_scrape(serve: Serve) -> None:
     assert named - scrape(served).names == set()
 
 
-def test_it_shows_every_metric_of_ours_but_a_few() -> None:
+def test_it_shows_almost_every_metric() -> None:
     shown = {name for query in QUERIES for name in METRIC.findall(query)}
     shown |= {re.sub("_(bucket|sum|count)$", "", name) for name in shown}
     assert {metric.name for metric in METRICS} - shown == {
@@ -48,7 +48,7 @@ def test_it_shows_every_metric_of_ours_but_a_few() -> None:
     }
 
 
-def test_the_source_of_the_data_is_chosen_by_whoever_loads_it() -> None:
+def test_the_data_source_is_an_input_of_the_board() -> None:
     variables = {each["name"]: each for each in BOARD["templating"]["list"]}
     assert variables["datasource"]["type"] == "datasource"
     assert variables["datasource"]["query"] == "prometheus"
@@ -63,7 +63,7 @@ def test_the_source_of_the_data_is_chosen_by_whoever_loads_it() -> None:
     assert METRIC.findall(variables["instance"]["definition"]) == ["kvstream_build_info"]
 
 
-def test_every_query_is_of_the_chosen_instances_and_closes_what_it_opens() -> None:
+def test_every_query_filters_by_instance_and_has_balanced_brackets() -> None:
     assert QUERIES
     for query in QUERIES:
         assert len(METRIC.findall(query)) == query.count('{instance=~"$instance"}'), query
@@ -71,8 +71,8 @@ def test_every_query_is_of_the_chosen_instances_and_closes_what_it_opens() -> No
             assert query.count(opening) == query.count(closing), query
 
 
-def test_panels_have_places_and_names_of_their_own() -> None:
-    assert BOARD["id"] is None  # a new one, wherever it is loaded
+def test_panels_have_distinct_places_and_names() -> None:
+    assert BOARD["id"] is None  # new wherever it is loaded
     assert len({panel["id"] for panel in PANELS}) == len(PANELS)
     assert all(panel["title"] for panel in PANELS)
     places = [panel["gridPos"] for panel in PANELS]

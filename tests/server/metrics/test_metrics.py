@@ -1,4 +1,4 @@
-"""/metrics: a scrape shows the true figures."""
+"""/metrics: a scrape has the correct figures."""
 
 import threading
 import time
@@ -24,7 +24,7 @@ ODD = b'caf\xc3\xa9 \xff\\\n"'
 
 @pytest.fixture(autouse=True)
 def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every scrape looks at the store anew, however long that takes."""
+    """Each scrape takes a new sample, however long that takes."""
     monkeypatch.setattr(sample, "SAMPLE_S", 0.0)
     monkeypatch.setattr(sample, "WAIT_S", PATIENCE_S)
 
@@ -36,7 +36,7 @@ def measured(serve: Serve) -> Served:
 
 @pytest.fixture
 def busy(measured: Served) -> redis.Redis:
-    """A client that has done something of everything."""
+    """A client that has used every feature."""
     client = measured.client()
     for number in range(5):
         client.xadd("orders", {"n": number}, id=f"{1_700_000_000_000 + number}-1")
@@ -49,7 +49,7 @@ def busy(measured: Served) -> redis.Redis:
     return client
 
 
-def test_every_metric_of_the_table_is_there_with_its_kind(
+def test_every_metric_of_the_table_exists_with_its_kind(
     measured: Served, busy: redis.Redis
 ) -> None:
     kinds = {family.name: family.type for family in scrape(measured).families}
@@ -80,50 +80,51 @@ def test_the_reference_in_the_docs_is_current() -> None:
 
 
 def test_commands_errors_and_bytes_are_counted(measured: Served, busy: redis.Redis) -> None:
-    told = scrape(measured)
-    assert told.one("kvstream_command_calls_total", command="xadd") == 5
-    assert 0 < told.one("kvstream_command_seconds_total", command="xadd") < 5
-    assert told.one("kvstream_command_failures_total", command="xlen") == 1
-    assert told.one("kvstream_errors_total", code="WRONGTYPE") == 1
+    scraped = scrape(measured)
+    assert scraped.one("kvstream_command_calls_total", command="xadd") == 5
+    assert 0 < scraped.one("kvstream_command_seconds_total", command="xadd") < 5
+    assert scraped.one("kvstream_command_failures_total", command="xlen") == 1
+    assert scraped.one("kvstream_errors_total", code="WRONGTYPE") == 1
     with measured.asker() as asker:
         assert isinstance(asker.ask("XLEN"), Failure)
     again = scrape(measured)
     assert again.one("kvstream_command_rejections_total", command="xlen") == 1
-    grown = again.one("kvstream_received_bytes_total") - told.one("kvstream_received_bytes_total")
+    sent_before = scraped.one("kvstream_received_bytes_total")
+    grown = again.one("kvstream_received_bytes_total") - sent_before
     assert grown == len(b"*1\r\n$4\r\nXLEN\r\n")
-    assert again.one("kvstream_sent_bytes_total") > told.one("kvstream_sent_bytes_total")
+    assert again.one("kvstream_sent_bytes_total") > scraped.one("kvstream_sent_bytes_total")
     assert again.one("kvstream_build_info", durability="everysec") == 1
 
 
-def test_clients_are_counted_and_those_that_wait(measured: Served) -> None:
+def test_clients_and_blocked_clients_are_counted(measured: Served) -> None:
     client, waiting = measured.client(), measured.client()
     client.ping()
     thread = threading.Thread(target=lambda: waiting.xread({"s": "$"}, block=0))
     thread.start()
     until(lambda: client.info("clients")["blocked_clients"] == 1)
-    told = scrape(measured)
-    assert (told.one("kvstream_clients"), told.one("kvstream_blocked_clients")) == (2, 1)
+    scraped = scrape(measured)
+    assert (scraped.one("kvstream_clients"), scraped.one("kvstream_blocked_clients")) == (2, 1)
     client.xadd("s", {"f": "v"})
     thread.join(PATIENCE_S)
     assert scrape(measured).one("kvstream_blocked_clients") == 0
 
 
-def test_streams_and_groups_are_told_as_they_are(measured: Served, busy: redis.Redis) -> None:
+def test_the_figures_of_streams_and_groups_are_correct(measured: Served, busy: redis.Redis) -> None:
     place = {"db": "0", "stream": "orders"}
-    told = scrape(measured)
-    assert told.one("kvstream_stream_length", **place) == 5
-    assert told.one("kvstream_stream_entries_added_total", **place) == 5
-    assert told.one("kvstream_stream_first_id_timestamp_seconds", **place) == 1_700_000_000
-    assert told.one("kvstream_stream_last_id_timestamp_seconds", **place) == 1_700_000_000.004
-    assert told.one("kvstream_stream_last_id_sequence", **place) == 1
+    scraped = scrape(measured)
+    assert scraped.one("kvstream_stream_length", **place) == 5
+    assert scraped.one("kvstream_stream_entries_added_total", **place) == 5
+    assert scraped.one("kvstream_stream_first_id_timestamp_seconds", **place) == 1_700_000_000
+    assert scraped.one("kvstream_stream_last_id_timestamp_seconds", **place) == 1_700_000_000.004
+    assert scraped.one("kvstream_stream_last_id_sequence", **place) == 1
     place["group"] = "billing"
-    assert told.one("kvstream_group_lag", **place) == 2
-    assert told.one("kvstream_group_pending", **place) == 3
-    assert told.one("kvstream_group_consumers", **place) == 1
-    assert told.one("kvstream_group_entries_read_total", **place) == 3
-    assert 0 <= told.one("kvstream_group_oldest_pending_age_seconds", **place) < 60
-    assert told.one("kvstream_keys", db="0") == 2
-    assert (told.one("kvstream_streams"), told.one("kvstream_streams_left_out")) == (1, 0)
+    assert scraped.one("kvstream_group_lag", **place) == 2
+    assert scraped.one("kvstream_group_pending", **place) == 3
+    assert scraped.one("kvstream_group_consumers", **place) == 1
+    assert scraped.one("kvstream_group_entries_read_total", **place) == 3
+    assert 0 <= scraped.one("kvstream_group_oldest_pending_age_seconds", **place) < 60
+    assert scraped.one("kvstream_keys", db="0") == 2
+    assert (scraped.one("kvstream_streams"), scraped.one("kvstream_streams_left_out")) == (1, 0)
 
 
 def test_the_oldest_pending_entry_is_that_of_a_consumer(measured: Served) -> None:
@@ -134,10 +135,10 @@ def test_the_oldest_pending_entry_is_that_of_a_consumer(measured: Served) -> Non
     client.xclaim("s", "g", "c", 0, [ids[1]], idle=90_000)
     with measured.asker() as asker:
         assert asker.ask("XNACK", "s", "g", "FAIL", "IDS", "1", ids[0]) == 1
-    told = scrape(measured)
-    assert told.one("kvstream_group_nacked") == 1
-    assert told.one("kvstream_group_pending") == 3
-    assert 90 <= told.one("kvstream_group_oldest_pending_age_seconds") < 150
+    scraped = scrape(measured)
+    assert scraped.one("kvstream_group_nacked") == 1
+    assert scraped.one("kvstream_group_pending") == 3
+    assert 90 <= scraped.one("kvstream_group_oldest_pending_age_seconds") < 150
     client.xack("s", "g", *ids)
     assert scrape(measured).one("kvstream_group_oldest_pending_age_seconds") == 0
 
@@ -149,9 +150,9 @@ def test_an_unknown_lag_is_left_out(measured: Served) -> None:
     client.xgroup_create("s", "g", "2-0")
     client.xdel("s", "3-0")
     assert client.xinfo_groups("s")[0]["lag"] is None
-    told = scrape(measured)
-    assert told.all("kvstream_group_lag") == []
-    assert told.one("kvstream_group_pending") == 0
+    scraped = scrape(measured)
+    assert scraped.all("kvstream_group_lag") == []
+    assert scraped.one("kvstream_group_pending") == 0
 
 
 def test_names_of_any_bytes_are_labels_of_their_own(measured: Served) -> None:
@@ -172,19 +173,19 @@ def test_streams_beyond_the_limit_are_counted_not_shown(serve: Serve) -> None:
         client.xadd(f"s{number}", {"f": "v"})
         client.set(f"string{number}", "v")
 
-    def shown(told: Scrape) -> set[str]:
-        return {labels["stream"] for labels, _ in told.all("kvstream_stream_length")}
+    def shown(scraped: Scrape) -> set[str]:
+        return {labels["stream"] for labels, _ in scraped.all("kvstream_stream_length")}
 
-    told = scrape(served)
-    assert shown(told) == {"s0", "s1", "s2"}
-    assert (told.one("kvstream_streams"), told.one("kvstream_streams_left_out")) == (120, 117)
+    scraped = scrape(served)
+    assert shown(scraped) == {"s0", "s1", "s2"}
+    assert (scraped.one("kvstream_streams"), scraped.one("kvstream_streams_left_out")) == (120, 117)
     client.delete("s1")
     client.rename("s2", "moved")
     scrape(served)
     assert shown(scrape(served)) == {"s0", "moved", "s3"}
 
 
-def test_a_walk_over_many_keys_goes_on_with_the_next_sample(
+def test_a_scan_over_many_keys_continues_with_the_next_sample(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample, "KEYS_PER_SAMPLE", 100)
@@ -205,13 +206,13 @@ def test_groups_beyond_a_hundred_are_counted_not_shown(measured: Served) -> None
     client.xadd("s", {"f": "v"})
     for number in range(sample.GROUPS_MAX + 4):
         client.xgroup_create("s", f"g{number:03}")
-    told = scrape(measured)
-    assert len(told.all("kvstream_group_lag")) == sample.GROUPS_MAX
-    assert told.one("kvstream_groups_left_out") == 4
-    assert told.one("kvstream_stream_groups") == sample.GROUPS_MAX + 4
+    scraped = scrape(measured)
+    assert len(scraped.all("kvstream_group_lag")) == sample.GROUPS_MAX
+    assert scraped.one("kvstream_groups_left_out") == 4
+    assert scraped.one("kvstream_stream_groups") == sample.GROUPS_MAX + 4
 
 
-def test_looking_deletes_nothing_and_shows_nothing_that_is_gone(measured: Served) -> None:
+def test_a_sample_deletes_nothing_and_has_no_expired_keys(measured: Served) -> None:
     client = measured.client()
     client.xadd("gone", {"f": "v"})
     client.xadd("flushed", {"f": "v"})
@@ -221,11 +222,11 @@ def test_looking_deletes_nothing_and_shows_nothing_that_is_gone(measured: Served
     client.swapdb(0, 3)
     client.flushdb()
     time.sleep(0.05)
-    told = scrape(measured)
-    told = scrape(measured)
-    shown = {(found["db"], found["stream"]) for found, _ in told.all("kvstream_stream_length")}
+    scraped = scrape(measured)
+    scraped = scrape(measured)
+    shown = {(found["db"], found["stream"]) for found, _ in scraped.all("kvstream_stream_length")}
     assert shown == {("3", "flushed"), ("3", "stays")}
-    assert told.one("kvstream_unreadable") == 0
+    assert scraped.one("kvstream_unreadable") == 0
 
 
 def test_turns_commits_and_fsyncs_are_measured(measured: Served) -> None:
@@ -235,14 +236,14 @@ def test_turns_commits_and_fsyncs_are_measured(measured: Served) -> None:
             pipeline.xadd("s", {"n": number})
         pipeline.execute()
     client.waitaof(1, 0, 0)
-    told = scrape(measured)
-    turns = told.one("kvstream_turn_seconds_count")
-    assert turns == told.one("kvstream_turn_requests_count") >= 2
-    assert told.one("kvstream_turn_requests_sum") >= 101
-    assert told.one("kvstream_turn_requests_bucket", le="1.0") < turns  # some ran together
-    assert told.one("kvstream_commit_seconds_count") >= 1
-    assert told.one("kvstream_fsync_seconds_count") >= 1
-    assert told.one("kvstream_fsync_seconds_bucket", le="+Inf") == told.one(
+    scraped = scrape(measured)
+    turns = scraped.one("kvstream_turn_seconds_count")
+    assert turns == scraped.one("kvstream_turn_requests_count") >= 2
+    assert scraped.one("kvstream_turn_requests_sum") >= 101
+    assert scraped.one("kvstream_turn_requests_bucket", le="1.0") < turns  # some ran together
+    assert scraped.one("kvstream_commit_seconds_count") >= 1
+    assert scraped.one("kvstream_fsync_seconds_count") >= 1
+    assert scraped.one("kvstream_fsync_seconds_bucket", le="+Inf") == scraped.one(
         "kvstream_fsync_seconds_count"
     )
     client.config_resetstat()
@@ -250,7 +251,7 @@ def test_turns_commits_and_fsyncs_are_measured(measured: Served) -> None:
     assert scrape(measured).one("kvstream_turn_seconds_count") > turns
 
 
-def test_a_loop_that_hangs_is_told_while_it_hangs(
+def test_a_hanging_loop_is_reported_while_it_hangs(
     measured: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sample, "WAIT_S", 0.1)
@@ -264,27 +265,27 @@ def test_a_loop_that_hangs_is_told_while_it_hangs(
     assert reason.startswith(b"the event loop has not run for ")
     until(lambda: ask(measured, "/healthz")[0].status == 200)
     until(lambda: scrape(measured).one("kvstream_loop_silence_seconds") < 0.5)
-    told = scrape(measured)
+    scraped = scrape(measured)
     assert (
-        told.one("kvstream_loop_gap_seconds_count")
-        - told.one("kvstream_loop_gap_seconds_bucket", le="1.0")
+        scraped.one("kvstream_loop_gap_seconds_count")
+        - scraped.one("kvstream_loop_gap_seconds_bucket", le="1.0")
         >= 1
     )
 
 
-def test_a_store_that_is_held_gets_its_last_sample_shown(
+def test_the_last_sample_of_a_locked_store_is_shown(
     measured: Served, busy: redis.Redis, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     scrape(measured)
     monkeypatch.setattr(sample, "WAIT_S", 0.1)
     with measured.engine.transaction():
-        told = scrape(measured)
+        scraped = scrape(measured)
         assert ask(measured, "/healthz")[0].status == 200
-    assert told.one("kvstream_stream_length") == 5
-    assert told.one("kvstream_sample_age_seconds") >= 0.1
+    assert scraped.one("kvstream_stream_length") == 5
+    assert scraped.one("kvstream_sample_age_seconds") >= 0.1
 
 
-def test_health_is_that_of_the_writes(measured: Served, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_depends_on_the_writes(measured: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     response, body = ask(measured, "/healthz")
     assert (response.status, body) == (200, b"ok\n")
     with monkeypatch.context() as full:
@@ -294,19 +295,19 @@ def test_health_is_that_of_the_writes(measured: Served, monkeypatch: pytest.Monk
         assert body.startswith(b"the disk is full but for a reserve of ")
         assert scrape(measured).one("kvstream_store_state", state="full") == 1
     gate = measured.engine.database.gate
-    gate.failure, gate.recovers = StoreFull("No space left"), True  # and there is some again
+    gate.failure, gate.recovers = StoreFull("No space left"), True  # with free space again
     assert ask(measured, "/healthz")[0].status == 200
     measured.client().set("k", "v")
     assert gate.failure is None
-    told = scrape(measured)
-    assert {labels["state"]: value for labels, value in told.all("kvstream_store_state")} == {
+    scraped = scrape(measured)
+    assert {labels["state"]: value for labels, value in scraped.all("kvstream_store_state")} == {
         "sound": 1,
         "full": 0,
         "failed": 0,
     }
 
 
-def test_a_failed_store_is_told_for_good(measured: Served) -> None:
+def test_a_failed_store_stays_reported(measured: Served) -> None:
     gate = measured.engine.database.gate
     failure, gate.failure = gate.failure, StoreReadOnly("a write failed before")
     response, body = ask(measured, "/healthz")
@@ -315,32 +316,32 @@ def test_a_failed_store_is_told_for_good(measured: Served) -> None:
     gate.failure = failure
 
 
-def test_rocksdb_tells_its_figures(measured: Served, busy: redis.Redis) -> None:
-    told = scrape(measured)
-    families = {labels["family"] for labels, _ in told.all("kvstream_rocksdb_memtable_bytes")}
+def test_the_figures_of_rocksdb_are_shown(measured: Served, busy: redis.Redis) -> None:
+    scraped = scrape(measured)
+    families = {labels["family"] for labels, _ in scraped.all("kvstream_rocksdb_memtable_bytes")}
     assert families == {"messages", "metadata", "trees"}
-    assert told.one("kvstream_rocksdb_estimated_keys", family="messages") == 5
-    assert told.one("kvstream_rocksdb_block_cache_capacity_bytes") > 0
-    assert told.one("kvstream_wal_bytes") > 0
-    assert told.one("kvstream_store_bytes") > told.one("kvstream_wal_bytes")
+    assert scraped.one("kvstream_rocksdb_estimated_keys", family="messages") == 5
+    assert scraped.one("kvstream_rocksdb_block_cache_capacity_bytes") > 0
+    assert scraped.one("kvstream_wal_bytes") > 0
+    assert scraped.one("kvstream_store_bytes") > scraped.one("kvstream_wal_bytes")
     measured.engine.database.flush()
-    told = scrape(measured)
-    assert told.one("kvstream_rocksdb_level0_files", family="messages") == 1
-    assert told.one("kvstream_rocksdb_sst_bytes", family="messages") > 0
+    scraped = scrape(measured)
+    assert scraped.one("kvstream_rocksdb_level0_files", family="messages") == 1
+    assert scraped.one("kvstream_rocksdb_sst_bytes", family="messages") > 0
 
 
-def test_the_last_save_is_told(measured: Served) -> None:
+def test_the_last_save_is_shown(measured: Served) -> None:
     client = measured.client()
     client.set("k", "v")
     assert scrape(measured).one("kvstream_changes_since_save") == 1
     client.save()
-    told = scrape(measured)
-    assert told.one("kvstream_changes_since_save") == 0
-    assert told.one("kvstream_last_save_failed") == 0
-    assert abs(told.one("kvstream_last_save_timestamp_seconds") - time.time()) < 60
+    scraped = scrape(measured)
+    assert scraped.one("kvstream_changes_since_save") == 0
+    assert scraped.one("kvstream_last_save_failed") == 0
+    assert abs(scraped.one("kvstream_last_save_timestamp_seconds") - time.time()) < 60
 
 
-def test_nothing_is_measured_unless_it_is_asked_for(served: Served) -> None:
+def test_nothing_is_measured_by_default(served: Served) -> None:
     assert served.metrics_url is None
     assert served.engine.on_commit is None
     assert served.engine.committer.on_fsync is None

@@ -1,4 +1,4 @@
-"""Samples of a store for its metrics: a little at a time, also of a damaged store."""
+"""Samples of a store for its metrics: taken in slices, also of a damaged store."""
 
 import threading
 from collections.abc import Iterator
@@ -38,7 +38,7 @@ def sampler(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> Iterator[Sampler
     sampler.stop()
 
 
-def test_the_lock_is_let_go_of_between_slices(
+def test_the_lock_is_released_between_slices(
     store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number in range(60):
@@ -51,7 +51,7 @@ def test_the_lock_is_let_go_of_between_slices(
         slices += 1
         return begin_turn()
 
-    monkeypatch.setattr(sample, "SLICE_S", 0.0)  # a step each
+    monkeypatch.setattr(sample, "SLICE_S", 0.0)  # a slice for each step
     monkeypatch.setattr(store.engine, "begin_turn", counted)
     assert len(sampler.latest().streams) == 60
     assert slices > 60
@@ -68,7 +68,7 @@ def test_a_sample_is_kept_for_some_seconds(
     assert [row.name for row in sampler.latest().streams] == [qualified(0, b"s")]
 
 
-def test_writers_go_on_while_it_looks(store: Store, sampler: Sampler) -> None:
+def test_writers_continue_during_a_sample(store: Store, sampler: Sampler) -> None:
     for number in range(50):
         store.stream(f"s{number}").add({"f": "v"})
     over = threading.Event()
@@ -88,7 +88,7 @@ def test_writers_go_on_while_it_looks(store: Store, sampler: Sampler) -> None:
     assert sampler.failures == 0
 
 
-def test_a_damaged_group_leaves_the_others_to_be_shown(
+def test_the_other_groups_are_shown_beside_a_damaged_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(tmp_path / "store") as store:
@@ -109,7 +109,7 @@ def test_a_damaged_group_leaves_the_others_to_be_shown(
     assert seen.unreadable == 1
 
 
-def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
+def test_a_failed_sample_is_counted_and_the_last_one_stays(
     store: Store, sampler: Sampler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store.stream("s").add({"f": "v"})
@@ -124,7 +124,7 @@ def test_a_sample_that_fails_is_counted_and_the_last_one_stays(
 @pytest.mark.parametrize(
     "count", [3, thresholds.RUNS_TOGETHER, 3 * thresholds.RUNS_TOGETHER + 3, 40_000]
 )
-def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count: int) -> None:
+def test_pending_entries_are_counted_in_groups_of_every_size(store: Store, count: int) -> None:
     stream = store.stream("s")
     group = stream.create_group("g", "0")
     stream.add_many([{"n": number} for number in range(count)])
@@ -146,7 +146,7 @@ def test_what_is_pending_is_counted_in_groups_of_every_size(store: Store, count:
     assert isinstance(first, StreamID)
 
 
-def test_figures_of_what_is_not_there_are_none(store: Store) -> None:
+def test_missing_things_have_no_figures(store: Store) -> None:
     store.stream("s").add({"f": "v"})
     run = store.engine.run
     assert run(group_figures, qualified(0, b"s"), b"nobody") is None
@@ -154,9 +154,7 @@ def test_figures_of_what_is_not_there_are_none(store: Store) -> None:
 
 
 @pytest.mark.parametrize("count", [10, 2 * thresholds.RUNS_TOGETHER])
-def test_looking_keeps_in_memory_what_is_small_and_makes_no_index(
-    tmp_path: Path, count: int
-) -> None:
+def test_a_sample_caches_only_small_streams_and_makes_no_index(tmp_path: Path, count: int) -> None:
     with Store.open(tmp_path / "again") as store:
         group = store.stream("s").create_group("g", "0")
         store.stream("s").add_many([{"n": number} for number in range(count)])

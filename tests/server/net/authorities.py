@@ -17,7 +17,7 @@ class Identity(NamedTuple):
 
 
 class Authority:
-    """One that certifies, and the files that it writes."""
+    """A certificate authority, and the files that it writes."""
 
     def __init__(self, directory: Path) -> None:
         directory.mkdir()

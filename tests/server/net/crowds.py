@@ -1,4 +1,4 @@
-"""Very many plain connections to one server, as fast as a test can open and read them."""
+"""Very many plain connections to one server, opened and read as fast as a test can."""
 
 import resource
 import socket
@@ -13,16 +13,16 @@ from tests.serving import ServerProcess
 
 LOOK_S = 0.005
 AT_ONCE = 250
-"""Connections that are opened before one of them is answered."""
+"""The number of connections opened before one of them is answered."""
 SPARE = 600
-"""Descriptors of the server and of the tests beside those of clients."""
+"""Descriptors of the server and of the tests besides those of clients."""
 _RESET = struct.pack("ii", 1, 0)
-"""SO_LINGER: on, for no time: closing a socket resets its connection."""
+"""SO_LINGER: on, with no time: closing a socket resets its connection."""
 
 
 @contextmanager
 def room_for(clients: int) -> Iterator[int]:
-    """Raise the limit of open files as far as it may be; yield how many clients it allows."""
+    """Raise the limit of open files to the maximum; yield how many clients it allows."""
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = clients + SPARE
     granted = wanted if most == resource.RLIM_INFINITY else min(wanted, most)
@@ -41,7 +41,7 @@ class Crowd:
         for number in range(1, count + 1):
             connection = socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S)
             self.sockets.append(connection)
-            if number % AT_ONCE == 0:  # no more than may wait to be accepted
+            if number % AT_ONCE == 0:  # the backlog of the listener is limited
                 connection.sendall(request("PING"))
                 _read(connection, len(b"+PONG\r\n"))
 
@@ -65,7 +65,7 @@ class Crowd:
             connection.close()
 
     def reset(self) -> None:
-        """End each connection as a client does that has crashed."""
+        """Reset each connection, as a crashed client does."""
         for connection in self.sockets:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
         self.close()

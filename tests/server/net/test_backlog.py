@@ -1,4 +1,4 @@
-"""Requests that clients send ahead of the running one, and the end of their input."""
+"""Requests that clients send during the running one, and the end of their input."""
 
 import socket
 from contextlib import suppress
@@ -16,7 +16,7 @@ MEGABYTE = 1 << 20
 
 
 def send_all_that_is_taken(connection: socket.socket) -> int:
-    """Send requests until the other side reads no more; return how many bytes were taken."""
+    """Send requests until the other side stops reading; return the number of bytes sent."""
     connection.settimeout(0.5)
     data = request("ECHO", "x" * 1000) * 100
     sent = 0
@@ -26,7 +26,7 @@ def send_all_that_is_taken(connection: socket.socket) -> int:
     return sent
 
 
-def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> None:
+def test_requests_after_a_wait_are_read_up_to_a_limit(served: Served) -> None:
     with (
         served.asker() as other,
         socket.create_connection(("127.0.0.1", served.port)) as waiting,
@@ -40,7 +40,7 @@ def test_what_is_sent_behind_a_wait_is_read_up_to_a_limit(served: Served) -> Non
         other.ask("XADD s 1-1 f v")
         waiting.settimeout(PATIENCE_S)
         received = 0
-        while received < client.bytes_in // 2:  # it is read again, and goes on
+        while received < client.bytes_in // 2:  # the server reads again, and continues
             received += len(waiting.recv(1 << 20))
 
 
@@ -63,7 +63,7 @@ def test_a_client_that_sends_faster_than_the_server_runs_is_paused_and_loses_not
         assert resident() - before < 64 * MEGABYTE
 
 
-def test_a_client_that_is_dead_while_it_is_held_up_is_forgotten_with_its_wait(
+def test_a_paused_client_that_dies_is_removed_with_its_wait(
     served: Served,
 ) -> None:
     with served.asker() as other:
@@ -79,14 +79,14 @@ def test_a_client_that_is_dead_while_it_is_held_up_is_forgotten_with_its_wait(
 
 
 def answers_to(served: Served, data: bytes) -> bytes:
-    """Send bytes, close that side, and return all that comes back."""
+    """Send bytes, close that side, and return all replies."""
     with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:
         connection.sendall(data)
         connection.shutdown(socket.SHUT_WR)
         return b"".join(iter(lambda: connection.recv(1 << 16), b""))
 
 
-def test_what_was_sent_before_the_end_is_answered(served: Served) -> None:
+def test_requests_sent_before_the_end_are_answered(served: Served) -> None:
     assert answers_to(served, b"PING\r\n") == b"+PONG\r\n"
     assert answers_to(served, request("PING") * 3000) == b"+PONG\r\n" * 3000
     assert answers_to(served, request("XADD", "s", "*", "f", "v") * 10).count(b"$") == 10
@@ -96,14 +96,14 @@ def test_what_was_sent_before_the_end_is_answered(served: Served) -> None:
     until(lambda: not served.executor.clients)
 
 
-def test_a_wait_behind_which_nothing_comes_is_not_begun(served: Served) -> None:
+def test_a_half_closed_client_does_not_block(served: Served) -> None:
     wait = request("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     assert answers_to(served, request("PING") + wait) in (b"+PONG\r\n", b"")
     until(lambda: not served.executor.clients)
     assert len(served.engine.waiters) == 0
 
 
-def test_the_end_in_the_middle_of_a_transaction_undoes_it(served: Served) -> None:
+def test_the_end_inside_a_transaction_discards_it(served: Served) -> None:
     assert answers_to(served, request("MULTI") + request("SET", "k", "v")) == b"+OK\r\n+QUEUED\r\n"
     with served.asker() as asker:
         assert asker.ask("EXISTS k") == 0
@@ -117,7 +117,7 @@ def quiet(tmp_path: Path) -> Server:
     return Server(tmp_path / "store")
 
 
-def test_a_turn_ends_after_its_time_though_one_client_has_more(quiet: Server) -> None:
+def test_a_turn_ends_after_its_time_limit_though_one_client_has_more(quiet: Server) -> None:
     talker, other = quiet.client(), quiet.client()
     steps = iter(range(10_000))
     calls = quiet.executor.calls
@@ -133,11 +133,11 @@ def test_a_turn_ends_after_its_time_though_one_client_has_more(quiet: Server) ->
     quiet.engine.close()
 
 
-def test_no_replies_are_made_for_a_client_after_it_was_cut_off(serve: Serve) -> None:
+def test_no_replies_are_made_for_a_disconnected_client(serve: Serve) -> None:
     served = serve(output_max=MEGABYTE)
     with served.asker() as other, served.asker() as slow:
         other.ask("SET", "k", b"v" * MEGABYTE)
-        slow.ask("PING")  # now it is among the clients of the server
+        slow.ask("PING")  # now the server has registered it
         before = other.ask("INFO stats")
         slow.send_bytes(request("GET", "k") * 500)
         until(lambda: len(served.executor.clients) == 1)

@@ -1,4 +1,4 @@
-"""Limits: how many clients may connect, how much one may send and leave unread, how long."""
+"""Limits of clients: their number, unread bytes, unsent bytes, and idle time."""
 
 import re
 import resource
@@ -22,7 +22,7 @@ from tests.server.talking import Server, request
 CUT_OFF = b"client_output_buffer_limit_disconnections:1\r\n"
 
 
-def test_one_client_too_many_is_told_so(serve: Serve) -> None:
+def test_one_client_too_many_gets_an_error(serve: Serve) -> None:
     served = serve(maxclients=2)
     with served.asker() as one, served.asker() as two, served.asker() as three:
         assert one.ask("PING") == two.ask("PING") == b"PONG"
@@ -41,29 +41,29 @@ def test_an_idle_client_is_closed_but_not_one_that_waits(served: Served) -> None
         idle.ask("CONFIG SET timeout 1")
         assert idle.is_closed()
         assert 0.9 < time.monotonic() - begun < 30
-        served.executor.options.timeout = 0  # who adds may come late, too
+        served.executor.options.timeout = 0  # the client that adds may be late, too
         with served.asker() as other:
             other.ask("XADD s 1-1 f v")
         assert waiting.read() == [[b"s", [[b"1-1", [b"f", b"v"]]]]]
         assert monitor.read().endswith(b'"XREAD" "BLOCK" "0" "STREAMS" "s" "$"')
 
 
-def test_a_reader_that_is_too_slow_is_cut_off_and_its_memory_returned(serve: Serve) -> None:
+def test_a_slow_reader_is_disconnected_and_its_memory_freed(serve: Serve) -> None:
     served = serve(output_max=1 << 20)
     with served.asker() as asker, served.asker() as slow:
         asker.ask("SET", "k", b"v" * (1 << 20))
-        with suppress(ConnectionError):  # it may be cut off by then
+        with suppress(ConnectionError):  # it may be disconnected by then
             for _ in range(40):
                 slow.send("GET", "k")
         until(lambda: CUT_OFF in asker.ask("INFO stats"))
         assert asker.ask("CLIENT LIST").count(b"\n") == 1
 
 
-def test_a_monitor_that_stands_still_is_cut_off_without_a_limit_for_others(
+def test_a_monitor_that_does_not_read_is_disconnected_without_a_limit_for_others(
     serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(limits, "MONITORS", OutputLimit(1 << 20))
-    served = serve(output_max=0)  # as of the owner of a shared directory
+    served = serve(output_max=0)  # like the owner of a shared directory
     with served.asker() as asker, served.asker() as monitor:
         assert monitor.ask("MONITOR") == b"OK"
         for _ in range(40):
@@ -75,11 +75,11 @@ def test_a_monitor_that_stands_still_is_cut_off_without_a_limit_for_others(
 def test_the_soft_limit_gives_a_slow_reader_time(serve: Serve) -> None:
     served = serve()
     with served.asker() as asker, served.asker() as slow:
-        assert slow.ask("PING") == b"PONG"  # else it may not have been let in when we look
+        assert slow.ask("PING") == b"PONG"  # otherwise it may not be registered yet
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 0 1mb 2")
         asker.ask("SET", "k", b"v" * (1 << 20))
         began = time.monotonic()
-        with suppress(ConnectionError):  # it may be cut off by then
+        with suppress(ConnectionError):  # it may be disconnected by then
             for _ in range(40):
                 slow.send("GET", "k")
         until(lambda: asker.ask("CLIENT LIST").count(b"\n") == 1)
@@ -88,12 +88,12 @@ def test_the_soft_limit_gives_a_slow_reader_time(serve: Serve) -> None:
 
 def test_an_unauthenticated_client_may_send_little(serve: Serve) -> None:
     served = serve(requirepass="secret")
-    for words, told in (
+    for words, reply in (
         (("X",) * 11, "ERR Protocol error: unauthenticated multibulk length"),
         (("X", "y" * 16385), "ERR Protocol error: unauthenticated bulk length"),
     ):
         with served.asker() as asker:
-            assert asker.ask(*words) == Failure(told)
+            assert asker.ask(*words) == Failure(reply)
             assert asker.is_closed()
     with served.asker() as asker:
         asker.ask("AUTH secret")
@@ -108,14 +108,14 @@ def test_an_unauthenticated_client_may_leave_little_unread(serve: Serve) -> None
         stranger.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stranger.settimeout(PATIENCE_S)
         stranger.connect(("127.0.0.1", served.port))
-        with suppress(ConnectionError):  # cut off, behind what the sockets take
+        with suppress(ConnectionError):  # disconnected after what the sockets buffer
             for _ in range(5000):
                 stranger.sendall(requests)
         assert friend.ask("PING") == b"PONG"
         until(lambda: served.executor.statistics.output_disconnections == 1)
 
 
-def test_what_follows_the_password_in_one_packet_has_the_limits_of_a_friend(serve: Serve) -> None:
+def test_requests_after_auth_in_one_packet_have_the_limits_of_users(serve: Serve) -> None:
     served = serve(requirepass="secret")
     with socket.create_connection(("127.0.0.1", served.port), timeout=PATIENCE_S) as connection:
         connection.sendall(request("AUTH", "secret") + request("ECHO", "y" * 20000))
@@ -125,7 +125,7 @@ def test_what_follows_the_password_in_one_packet_has_the_limits_of_a_friend(serv
     assert received == b"+OK\r\n$20000\r\n" + b"y" * 20000 + b"\r\n"
 
 
-def test_a_slow_handshake_comes_to_an_end(serve: Serve) -> None:
+def test_a_slow_handshake_times_out(serve: Serve) -> None:
     served = serve(requirepass="secret", authentication_s=1)
     with served.asker() as stranger, served.asker() as friend:
         friend.ask("AUTH secret")
@@ -137,7 +137,7 @@ def test_the_longest_argument_is_a_setting(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG SET proto-max-bulk-len 1mb")
         assert asker.ask("ECHO", b"x" * (1 << 20)) == b"x" * (1 << 20)
-        asker.send_bytes(b"*2\r\n$4\r\nECHO\r\n$1048577\r\n")  # the length alone decides
+        asker.send_bytes(b"*2\r\n$4\r\nECHO\r\n$1048577\r\n")  # the length decides
         assert asker.read() == Failure("ERR Protocol error: invalid bulk length")
         assert asker.is_closed()
 
@@ -145,17 +145,17 @@ def test_the_longest_argument_is_a_setting(served: Served) -> None:
 def test_unfinished_requests_are_limited(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG SET client-query-buffer-limit 1mb")
-        with suppress(OSError):  # the other side closes while we send
+        with suppress(OSError):  # the server closes while the client sends
             asker.send("MGET", *(b"x" * 1000 for _ in range(3000)))
         with suppress(EOFError, OSError):
             assert asker.read() == Failure("ERR Protocol error: query buffer limit reached")
         assert asker.is_closed()
     with served.asker() as asker:
-        told = asker.ask("INFO stats")
-        assert b"client_query_buffer_limit_disconnections:1\r\n" in told
+        reply = asker.ask("INFO stats")
+        assert b"client_query_buffer_limit_disconnections:1\r\n" in reply
 
 
-def test_what_multi_queues_counts_as_an_unfinished_request(served: Served) -> None:
+def test_commands_queued_by_multi_count_as_an_unfinished_request(served: Served) -> None:
     with served.asker() as asker, served.asker() as other:
         asker.ask("CONFIG SET client-query-buffer-limit 1mb")
         asker.ask("MULTI")
@@ -178,7 +178,7 @@ def unfinished(asker: Asker, size: int) -> None:
     asker.send_bytes(b"*2\r\n$4\r\nECHO\r\n$%d\r\n" % (4 * CLIENTS_MAX) + b"x" * size)
 
 
-def test_of_clients_that_take_too_much_together_the_largest_is_closed(serve: Serve) -> None:
+def test_the_largest_client_is_closed_above_the_common_limit(serve: Serve) -> None:
     served = serve(maxmemory_clients=CLIENTS_MAX)
     with served.asker() as small, served.asker() as large, served.asker() as asker:
         unfinished(small, 3 * MEGABYTE)
@@ -191,7 +191,7 @@ def test_of_clients_that_take_too_much_together_the_largest_is_closed(serve: Ser
         assert large.is_closed()
         assert asker.ask("EXEC") == [b"OK"]
         assert b"evicted_clients:1\r\n" in asker.ask("INFO stats")
-        with suppress(OSError):  # the other side closes while we send
+        with suppress(OSError):  # the server closes while the client sends
             small.send_bytes(b"x" * 2 * CLIENTS_MAX)
         assert small.is_closed()
 
@@ -208,7 +208,7 @@ def test_a_client_with_no_evict_is_not_closed(serve: Serve) -> None:
         assert len(asker.ask("CLIENT LIST TYPE normal").splitlines()) == 2
 
 
-def test_replies_that_are_not_read_count(serve: Serve) -> None:
+def test_unread_replies_count(serve: Serve) -> None:
     served = serve(maxmemory_clients=CLIENTS_MAX)
     with served.asker() as asker, served.asker() as slow:
         asker.ask("SET", "k", b"v" * MEGABYTE)
@@ -256,7 +256,7 @@ def test_remote_connections_are_distinguished_from_local_ones() -> None:
     assert is_local("")
 
 
-def test_as_many_clients_may_come_as_there_are_descriptors(serve: Serve) -> None:
+def test_the_number_of_clients_is_limited_by_the_descriptors(serve: Serve) -> None:
     least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     if most == resource.RLIM_INFINITY:
         pytest.skip("there is no limit of descriptors here")
@@ -270,7 +270,7 @@ def test_as_many_clients_may_come_as_there_are_descriptors(serve: Serve) -> None
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[Server]:
-    """A server without sockets, whose clock is set by hand."""
+    """A server without sockets, with a manual clock."""
     server = Server(tmp_path / "store")
     server.executor.options.timeout = 10
     yield server
@@ -291,7 +291,7 @@ def test_idle_time_begins_when_a_wait_ends(quiet: Server) -> None:
     assert waiting.closed
 
 
-def test_a_client_whose_request_is_still_coming_is_not_idle(quiet: Server) -> None:
+def test_a_client_with_a_partial_request_is_not_idle(quiet: Server) -> None:
     talker = quiet.client()
     for part in (b"*2\r\n$4\r\nECHO\r\n", b"$2\r\n", b"h", b"i", b"\r\n"):
         quiet.now += 9

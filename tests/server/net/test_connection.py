@@ -25,7 +25,7 @@ PONG = b"+PONG\r\n"
 
 
 class Transport(asyncio.Transport):
-    """Takes what it is given, or keeps it."""
+    """A transport that accepts bytes, or keeps them."""
 
     def __init__(self) -> None:
         self.written: list[bytes] = []
@@ -46,7 +46,7 @@ class Transport(asyncio.Transport):
 
 
 class Ends:
-    """A channel, and what is around it."""
+    """A channel, and its surroundings."""
 
     def __init__(self, kind: Any) -> None:
         self.statistics = SimpleNamespace(bytes_out=0)
@@ -84,14 +84,14 @@ def pair() -> Iterator[tuple[socket.socket, socket.socket]]:
         yield ours, theirs
 
 
-def test_a_closed_client_sends_and_gets_nothing(ends: Ends) -> None:
+def test_a_closed_client_neither_sends_nor_receives(ends: Ends) -> None:
     ends.channel.client = None
     ends.channel.data_received(PING)
     ends.channel.send(b"+OK\r\n")
     assert (ends.received, ends.turns, ends.transport.written) == ([], 0, [])
 
 
-def test_replies_go_out_and_are_counted(ends: Ends) -> None:
+def test_replies_are_sent_and_counted(ends: Ends) -> None:
     ends.channel.send(b"+OK\r\n")
     assert ends.transport.written == [b"+OK\r\n"]
     assert ends.client.bytes_out == ends.statistics.bytes_out == 5
@@ -102,13 +102,15 @@ def test_replies_go_out_and_are_counted(ends: Ends) -> None:
 
 
 @pytest.mark.parametrize(("kept", "since"), [(101, None), (1, 3.0)])
-def test_a_client_that_does_not_read_is_cut_off(ends: Ends, kept: int, since: float | None) -> None:
+def test_a_client_that_does_not_read_is_disconnected(
+    ends: Ends, kept: int, since: float | None
+) -> None:
     ends.transport.kept, ends.client.output_over_since = kept, since
     ends.channel.send(b"+OK\r\n")
     assert ends.transport.aborted
 
 
-def test_a_socket_gets_what_it_takes_and_the_transport_the_rest_in_order(
+def test_the_transport_sends_what_the_socket_does_not_accept_in_order(
     pair: tuple[socket.socket, socket.socket],
 ) -> None:
     ours, theirs = pair
@@ -118,9 +120,8 @@ def test_a_socket_gets_what_it_takes_and_the_transport_the_rest_in_order(
     long = bytes(8 << 20)
     ends.channel.send(long)
     came = b""
-    while (
-        len(came) < 5 and CHANNELS[-1] is not PythonChannel
-    ):  # there is room, but not for what follows
+    # There is room, but not for the next reply.
+    while len(came) < 5 and CHANNELS[-1] is not PythonChannel:
         came += theirs.recv(1 << 20)
     ends.channel.send(b"+2\r\n")
     written = b"".join(ends.transport.written)
@@ -135,17 +136,17 @@ def test_a_socket_gets_what_it_takes_and_the_transport_the_rest_in_order(
 
 
 class Known:
-    """A client of which something is known."""
+    """A client with the given state."""
 
 
-def _client(**told: Any) -> Any:
+def _client(**state: Any) -> Any:
     client = Known()
-    client.__dict__.update({"lost": False, "closing": False, "paged": False} | told)
+    client.__dict__.update({"lost": False, "closing": False, "paged": False} | state)
     return client
 
 
 @pytest.mark.parametrize("write", WRITERS)
-def test_replies_of_a_client_go_out_together_and_long_ones_at_once(write: Any) -> None:
+def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any) -> None:
     sent: list[tuple[str, bytes]] = []
     a, b = (_client(send=lambda data, name=name: sent.append((name, data))) for name in "ab")
     lost, paged = _client(lost=True), _client(paged=True)
@@ -176,14 +177,14 @@ def test_connections_to_be_closed_are_found(closing: Any) -> None:
     assert closing(slots) == [ends, ends]
 
 
-def test_who_ends_its_side_is_answered_first(served: Served) -> None:
+def test_a_half_closed_client_is_answered_first(served: Served) -> None:
     with socket.create_connection(("127.0.0.1", served.port), timeout=60) as client:
         client.sendall(PING * 3)
         client.shutdown(socket.SHUT_WR)
         assert b"".join(iter(lambda: client.recv(100), b"")) == PONG * 3
 
 
-def test_who_resets_its_connection_is_forgotten(served: Served) -> None:
+def test_a_client_that_resets_its_connection_is_removed(served: Served) -> None:
     client = socket.create_connection(("127.0.0.1", served.port), timeout=60)
     client.sendall(PING)
     assert client.recv(100) == PONG
@@ -193,14 +194,14 @@ def test_who_resets_its_connection_is_forgotten(served: Served) -> None:
         until(lambda: len(other.ask("CLIENT", "LIST").splitlines()) == 1)
 
 
-def test_many_who_come_and_go_are_each_answered(served: Served) -> None:
+def test_many_short_lived_clients_are_each_answered(served: Served) -> None:
     for number in range(30):
         with Asker(served.port, 2) as one, Asker(served.port, 2) as other:
             assert one.ask("ECHO", f"one{number}") == b"one%d" % number
             assert other.ask("ECHO", f"other{number}") == b"other%d" % number
 
 
-def test_a_fault_of_ours_is_logged_and_ends_one_connection_alone(
+def test_an_internal_error_is_logged_and_ends_only_one_connection(
     served: Served, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     def break_down(client: Any, data: bytes) -> None:

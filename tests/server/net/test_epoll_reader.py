@@ -1,4 +1,4 @@
-"""Plain sockets are read together by compiled code."""
+"""Compiled code reads plain sockets together."""
 
 import asyncio
 import select
@@ -18,26 +18,26 @@ pytestmark = pytest.mark.skipif(
 
 
 class Ending(Channel):
-    """A channel that notes how it ended."""
+    """A channel that records how it ended."""
 
     def __init__(self, executor: Any) -> None:
         listener: Any = SimpleNamespace()
         super().__init__(executor, listener)
         self.client: Any = object()
-        self.told: list[object] = []
+        self.events: list[object] = []
 
     def ended(self) -> None:
-        self.told.append("ended")
+        self.events.append("ended")
 
     def failed(self, error: Exception) -> None:
-        self.told.append(error)
+        self.events.append(error)
 
     def abort(self) -> None:
-        self.told.append("aborted")
+        self.events.append("aborted")
 
 
 class Pairs:
-    """Sockets of ours, what they are connected to, and their channels."""
+    """Sockets, their peers, and their channels."""
 
     def __init__(self, count: int) -> None:
         self.received: list[tuple[Any, bytes]] = []
@@ -98,7 +98,7 @@ def test_all_readable_sockets_are_read_together(pairs: Pairs) -> None:
     in_loop(run)
 
 
-def test_each_channel_is_told_of_its_end_or_failure(pairs: Pairs) -> None:
+def test_each_channel_is_notified_of_its_end_or_failure(pairs: Pairs) -> None:
     error = ValueError("no such request")
     third = pairs.channels[2].client
 
@@ -113,6 +113,6 @@ def test_each_channel_is_told_of_its_end_or_failure(pairs: Pairs) -> None:
         pairs.pairs[1][1].close()
         pairs.pairs[2][1].sendall(b"third")
         assert reader.receive() == 3
-        assert [channel.told for channel in pairs.channels] == [[error], ["ended"], []]
+        assert [channel.events for channel in pairs.channels] == [[error], ["ended"], []]
 
     in_loop(run)

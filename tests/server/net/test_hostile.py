@@ -1,4 +1,4 @@
-"""Hostile clients at a live server: it stays up, its memory comes back, and others are served."""
+"""Hostile clients at a live server: it survives, frees its memory, and serves other clients."""
 
 import random
 import socket
@@ -20,16 +20,16 @@ from tests.serving import ServerProcess
 MEGABYTE = 1 << 20
 OUTPUT_MAX = 4 * MEGABYTE
 WAIT_MAX_S = 2.0
-"""How long the server may work before a friend has an answer."""
+"""The maximal processor time of the server before another client gets a reply."""
 PEAK_MAX = 150 * MEGABYTE
 KEPT_MAX = 60 * MEGABYTE
-"""What the allocator may keep of it."""
+"""The memory that the allocator may keep."""
 
 Attack = Callable[["Attacker"], None]
 
 
 class Friend(threading.Thread):
-    """A client that goes on adding entries, and notes how long the server made it wait."""
+    """A client that keeps adding entries, and records the waiting times."""
 
     def __init__(self, server: ServerProcess) -> None:
         super().__init__()
@@ -63,7 +63,7 @@ class Attacker:
         return self._stack.enter_context(Crowd(self.port, count))
 
     def send(self, data: bytes, seconds: float = 5.0) -> socket.socket:
-        """Send over a connection until all is sent, the server ends it, or reads no more."""
+        """Send over a connection until all is sent, the server closes it, or stops reading."""
         (connection,) = self.crowd(1).sockets
         connection.settimeout(seconds)
         with suppress(OSError):
@@ -83,7 +83,7 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def server(_server: ServerProcess) -> ServerProcess:
-    """A serving process that holds a large string; it must outlive all attacks, its store sound."""
+    """A serving process that holds a large string; it must survive all attacks."""
     with _server.asker() as asker:
         asker.ask("FLUSHALL")
         asker.ask("SET", "large", b"x" * MEGABYTE)
@@ -183,15 +183,15 @@ NAMES = [attack.__name__.replace("_", " ").strip() for attack in ATTACKS]
 
 
 @pytest.mark.parametrize("attack", ATTACKS, ids=NAMES)
-def test_others_are_served_during_an_attack(server: ServerProcess, attack: Attack) -> None:
-    for each in tries():  # the friend may stand still while the server works
+def test_other_clients_are_served_during_an_attack(server: ServerProcess, attack: Attack) -> None:
+    for each in tries():  # the client may stop while the server works
         longest_s = wait_during(server, attack)
         with each:
             assert longest_s < WAIT_MAX_S
 
 
 def wait_during(server: ServerProcess, attack: Attack) -> float:
-    """See that an attack costs and loses nothing; return the most work before a friend's answer."""
+    """Check that an attack costs and loses nothing; return the most work before another's reply."""
     with server.asker() as asker:
         asker.ask("DEL friend")
     friend = Friend(server)

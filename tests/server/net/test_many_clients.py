@@ -1,4 +1,4 @@
-"""Ten thousand clients that say nothing, and a thousand that wait: all are served, none is left."""
+"""Ten thousand silent clients and a thousand blocked ones: all are served, and all are released."""
 
 from collections.abc import Callable, Iterator
 
@@ -13,18 +13,18 @@ IDLE = 10_000
 WAITING = 1000
 MEGABYTE = 1 << 20
 IDLE_BYTES_MAX = 20 << 10
-"""Memory of an idle client, its socket's buffers in the system not counted."""
+"""The memory of an idle client, without its socket buffers in the system."""
 GROWTH_MAX = 2 * MEGABYTE
 """Memory that the allocator may keep after a thousand clients."""
 ROUNDS = 3
 ALONE = 100
-"""How many are killed one by one; each time all clients are looked through."""
+"""The number of clients that are killed one by one; each time all clients are checked."""
 FOREVER = ("BLOCK", "0", "STREAMS")
 
 
 @pytest.fixture(scope="module")
 def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    with room_for(2 * IDLE):  # the server takes over the limit of its parent
+    with room_for(2 * IDLE):  # the server inherits the limit of its parent
         started = ServerProcess(tmp_path_factory.mktemp("served") / "store", "--durability", "no")
         yield started
         started.stop()
@@ -34,7 +34,7 @@ def _server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]
 
 @pytest.fixture
 def server(_server: ServerProcess) -> ServerProcess:
-    """A serving process that holds nothing; its store must be sound when all is over."""
+    """A serving process without keys; its store is checked at the end."""
     with _server.asker() as asker:
         asker.ask("FLUSHALL")
     return _server
@@ -45,7 +45,7 @@ def test_ten_thousand_idle_clients_are_all_served(server: ServerProcess) -> None
     before, files = server.resident, server.descriptors
     with room_for(IDLE) as room, Crowd(server.port, min(room, allowed)) as crowd:
         count = len(crowd.sockets)
-        assert count == IDLE - 10 or count > 100  # as many as the system lets us have
+        assert count == IDLE - 10 or count > 100  # as many as the system allows
         await_field(server, "clients", "connected_clients", count + 1)
         crowd.send(lambda number: ["PING"])
         assert crowd.read(7) == [b"+PONG\r\n"] * count
@@ -60,11 +60,11 @@ def _wait_by(crowd: Crowd, server: ServerProcess, words: Callable[[int], list[st
 
 
 def _entry(key: str, eid: str) -> bytes:
-    told = f"*1\r\n*2\r\n${len(key)}\r\n{key}\r\n*1\r\n*2\r\n${len(eid)}\r\n{eid}\r\n"
-    return f"{told}*2\r\n$1\r\nf\r\n$1\r\nv\r\n".encode()
+    header = f"*1\r\n*2\r\n${len(key)}\r\n{key}\r\n*1\r\n*2\r\n${len(eid)}\r\n{eid}\r\n"
+    return f"{header}*2\r\n$1\r\nf\r\n$1\r\nv\r\n".encode()
 
 
-def test_a_thousand_readers_of_one_stream_are_all_told(server: ServerProcess) -> None:
+def test_a_thousand_readers_of_one_stream_are_all_served(server: ServerProcess) -> None:
     with Crowd(server.port, WAITING) as crowd, server.asker() as asker:
         _wait_by(crowd, server, lambda number: ["XREAD", *FOREVER, "s", "$"])
         assert asker.ask("XADD s 1-1 f v") == b"1-1"
@@ -73,13 +73,13 @@ def test_a_thousand_readers_of_one_stream_are_all_told(server: ServerProcess) ->
         assert server.information("clients")["blocked_clients"] == "0"
 
 
-def test_a_thousand_readers_of_as_many_streams_are_told_of_their_own(server: ServerProcess) -> None:
+def test_a_thousand_readers_of_as_many_streams_get_their_own_entries(server: ServerProcess) -> None:
     with Crowd(server.port, WAITING) as crowd, server.asker() as asker:
         _wait_by(crowd, server, lambda number: ["XREAD", *FOREVER, f"s{number:03}", "$"])
         for number in range(WAITING):
             asker.send("XADD", f"s{number:03}", "1-1", "f", "v")
-        told = [_entry(f"s{number:03}", "1-1") for number in range(WAITING)]
-        assert crowd.read(len(told[0])) == told
+        found = [_entry(f"s{number:03}", "1-1") for number in range(WAITING)]
+        assert crowd.read(len(found[0])) == found
         assert [asker.read() for _ in range(WAITING)] == [b"1-1"] * WAITING
 
 
@@ -95,13 +95,13 @@ def test_a_thousand_consumers_get_an_entry_each_first_come_first_served(
         _wait_by(crowd, server, _read_group)
         for number in range(WAITING):
             asker.send("XADD", "s", f"1-{number + 1000}", "f", "v")
-        told = [_entry("s", f"1-{number + 1000}") for number in range(WAITING)]
-        assert crowd.read(len(told[0])) == told
+        found = [_entry("s", f"1-{number + 1000}") for number in range(WAITING)]
+        assert crowd.read(len(found[0])) == found
         assert [asker.read() for _ in range(WAITING)][-1] == b"1-1999"
         assert asker.ask("XPENDING s g")[0] == WAITING
 
 
-def test_a_thousand_waits_come_to_their_end_together(server: ServerProcess) -> None:
+def test_a_thousand_waits_time_out_together(server: ServerProcess) -> None:
     with Crowd(server.port, WAITING) as crowd:
         crowd.send(lambda number: ["XREAD", "BLOCK", "300", "STREAMS", "s", "$"])
         assert crowd.read(5) == [b"*-1\r\n"] * WAITING
@@ -110,7 +110,7 @@ def test_a_thousand_waits_come_to_their_end_together(server: ServerProcess) -> N
 
 def _kill_all(crowd: Crowd, asker: Asker) -> None:
     killed = asker.ask("CLIENT KILL TYPE normal SKIPME yes")
-    assert killed >= len(crowd.sockets)  # who asked for INFO last may be just going
+    assert killed >= len(crowd.sockets)  # the client that called INFO last may be closing
     assert [connection.recv(1) for connection in crowd.sockets] == [b""] * len(crowd.sockets)
 
 
@@ -132,7 +132,7 @@ ENDS: dict[str, Callable[[Crowd, Asker], None]] = {
 
 
 @pytest.mark.parametrize("end", ENDS.values(), ids=ENDS.keys())
-def test_of_clients_killed_while_they_wait_nothing_is_left(
+def test_clients_killed_while_they_wait_leave_nothing(
     server: ServerProcess, end: Callable[[Crowd, Asker], None]
 ) -> None:
     with server.asker() as asker:
@@ -147,7 +147,7 @@ def test_of_clients_killed_while_they_wait_nothing_is_left(
             assert [entry[0] for entry in read[1]] == [b"%d-1" % (number + 1)]
         consumers = asker.ask("XINFO CONSUMERS s g")
         assert {row[row.index(b"pending") + 1] for row in consumers} == {0}
-    assert held[-1] - held[0] < GROWTH_MAX  # the first ones have made the consumers
+    assert held[-1] - held[0] < GROWTH_MAX  # the first ones have created the consumers
 
 
 def _wait_and_die(server: ServerProcess, asker: Asker, end: Callable[[Crowd, Asker], None]) -> None:

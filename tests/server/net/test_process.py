@@ -1,4 +1,4 @@
-"""Tests that need a process: the loop that users have, its timers, the end of connections."""
+"""Tests that need a process: its real loop, its timers, the end of connections."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ def server(tmp_path: Path) -> Iterator[ServerProcess]:
     started.end()
 
 
-def test_a_wait_that_ends_while_the_loop_is_busy_is_told(server: ServerProcess) -> None:
+def test_a_wait_that_ends_while_the_loop_is_busy_is_answered(server: ServerProcess) -> None:
     with server.asker() as waiting, server.asker() as sleeper, server.asker() as other:
         for _ in range(20):
             waiting.send("XREAD", "BLOCK", "1", "STREAMS", "s", "$")
@@ -41,7 +41,7 @@ def test_a_half_closed_client_is_answered(server: ServerProcess, count: int) -> 
         assert asker.ask("XLEN s") == count
 
 
-def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProcess) -> None:
+def test_a_writer_that_is_faster_than_the_server_is_slowed_down(server: ServerProcess) -> None:
     """Bursts of one client wait up to a limit, and all of them run."""
     data = request("XADD", "s", "*", "f", "v" * 100) * 1000
     before = server.resident
@@ -54,7 +54,7 @@ def test_a_writer_that_is_faster_than_the_server_is_held_up(server: ServerProces
         assert not replies.is_alive()
     with server.asker() as asker:
         assert asker.ask("XLEN s") == 200_000
-    assert server.peak - before < 64 << 20  # all that is sent at once would be 92 MB
+    assert server.peak - before < 64 << 20  # all requests together would be 92 MB
 
 
 def _read_all(connection: socket.socket, count: int) -> None:

@@ -24,7 +24,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 class Leaver(Talker):
-    """A client whose connection is lost once it is closed, as a socket's is."""
+    """A client whose connection is lost once it is closed, like that of a socket."""
 
     def _close(self) -> None:
         super()._close()
@@ -32,7 +32,7 @@ class Leaver(Talker):
 
 
 def end(server: Server, seconds: float) -> tuple[Ending, float]:
-    """Drain a server; return what it came to, and how long that took."""
+    """Drain a server; return the result, and how long it took."""
 
     async def run() -> Ending:
         Listener(server.executor)
@@ -48,7 +48,7 @@ def test_an_idle_server_ends_at_once(server: Server) -> None:
     assert took < PATIENCE_S
 
 
-def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
+def test_received_requests_run_and_are_answered_once_they_are_durable(
     server: Server,
 ) -> None:
     talker = Leaver(server, 1)
@@ -61,7 +61,7 @@ def test_requests_that_have_come_are_run_and_answered_once_they_are_durable(
     assert server.engine.committer.durable_sequence == server.engine.seen_sequence
 
 
-def test_a_compaction_is_waited_for_and_then_left_behind(server: Server) -> None:
+def test_a_compaction_is_awaited_for_a_limited_time(server: Server) -> None:
     talker = server.client()
     go_on = threading.Event()
     with patch.object(server.engine, "compact", lambda: go_on.wait(PATIENCE_S)):
@@ -72,7 +72,7 @@ def test_a_compaction_is_waited_for_and_then_left_behind(server: Server) -> None
         go_on.set()
 
 
-def test_a_disk_that_hangs_is_told_of(server: Server) -> None:
+def test_a_hanging_disk_is_reported(server: Server) -> None:
     talker = server.client()
     talker.send("XADD", "s", "1-1", "f", "v")
     go_on = threading.Event()

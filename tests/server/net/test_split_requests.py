@@ -1,4 +1,4 @@
-"""The recorded conversation, each of its requests cut in two at every place, is answered alike."""
+"""The recorded conversation gets the same replies with each request cut in two at any place."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -21,7 +21,7 @@ class Replay:
         clock.advance(BEGINNING_MS - clock.now_ms())
 
     def ask(self, *parts: bytes) -> bytes:
-        """Send a request in parts; nothing may be said before the last one has come."""
+        """Send a request in parts; no reply may arrive before the last one."""
         for part in parts:
             assert self.talker.heard() == b""
             self.talker.send_bytes(part)
@@ -31,7 +31,7 @@ class Replay:
         return self.talker.heard()
 
     def run(self, protocol: int, cut: int) -> Iterator[tuple[str, str, str]]:
-        """Yield each command, its answer and the recorded one; 0: nothing is cut, -1: each byte."""
+        """Yield each command, its reply and the recorded one; 0: no cut, -1: every byte alone."""
         if protocol == 3:
             self.ask(request("HELLO", "3"))
         for command, answer in steps(protocol):
@@ -57,10 +57,10 @@ LONGEST = max(len(request(*command.split())) for command, _ in steps(2))
 def test_every_request_may_be_cut_at_every_byte(tmp_path: Path, protocol: int) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", Durability.NO, clock)
-    # The other protocol makes no difference to what is read: there a few cuts do.
+    # The other protocol does not change the parsing: a few cuts suffice there.
     for cut in (-1, *range(0, LONGEST, 1 if protocol == 2 else 10)):
-        told = list(Replay(server, clock).run(protocol, cut))
-        assert len(told) == 86
-        for command, reply, answer in told:
+        found = list(Replay(server, clock).run(protocol, cut))
+        assert len(found) == 86
+        for command, reply, answer in found:
             assert (cut, command, reply) == (cut, command, answer)
     server.engine.close()

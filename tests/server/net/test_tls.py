@@ -34,7 +34,7 @@ def authority(tmp_path: Path) -> Authority:
 
 @pytest.fixture
 def stranger(tmp_path: Path) -> Authority:
-    """An authority that the server does not know."""
+    """An authority unknown to the server."""
     return Authority(tmp_path / "stranger")
 
 
@@ -55,7 +55,7 @@ def files(authority: Authority, host: Identity) -> dict[str, Path]:
 
 @pytest.fixture
 def secured(serve: Serve, files: dict[str, Path]) -> Served:
-    """A server that asks its clients for certificates."""
+    """A server that requires client certificates."""
     return serve(tls=True, **files)
 
 
@@ -81,14 +81,14 @@ def connected(served: Served, context: ssl.SSLContext) -> Iterator[ssl.SSLSocket
 
 
 def answer(served: Served, context: ssl.SSLContext, data: bytes = PING) -> bytes:
-    """Return what comes back first, nothing where the server has closed the connection."""
+    """Return the first bytes received, or nothing if the server has closed the connection."""
     with connected(served, context) as connection:
         connection.sendall(data)
         return connection.recv(1000)
 
 
 def is_refused(served: Served, context: ssl.SSLContext) -> bool:
-    """Tell whether a client gets no data: in TLS 1.3 it has sent some before it is refused."""
+    """Return whether a client gets no data: in TLS 1.3 it can send some before it is refused."""
     try:
         return answer(served, context) == b""
     except (ssl.SSLError, ConnectionResetError):
@@ -103,7 +103,7 @@ def _options(served: Served, authority: Authority, identity: Identity | None) ->
     return options
 
 
-def test_redis_py_talks_over_tls_with_a_certificate(secured: Served, authority: Authority) -> None:
+def test_redis_py_connects_by_tls_with_a_certificate(secured: Served, authority: Authority) -> None:
     identity = authority.certify("ann")
     url = f"rediss://localhost:{secured.tls_port}?ssl_ca_certs={authority.certificate}"
     url += f"&ssl_certfile={identity.certificate}&ssl_keyfile={identity.key}"
@@ -117,7 +117,7 @@ def test_redis_py_talks_over_tls_with_a_certificate(secured: Served, authority: 
     client.close()
 
 
-def test_redis_cli_talks_over_tls(secured: Served, authority: Authority) -> None:
+def test_redis_cli_connects_by_tls(secured: Served, authority: Authority) -> None:
     if shutil.which("redis-cli") is None:
         pytest.skip("redis-cli is not installed: apt-get install redis-tools")
     identity = authority.certify("ann")
@@ -129,7 +129,7 @@ def test_redis_cli_talks_over_tls(secured: Served, authority: Authority) -> None
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
-def test_tls_1_2_and_1_3_are_spoken(
+def test_tls_1_2_and_1_3_are_supported(
     secured: Served, authority: Authority, version: ssl.TLSVersion
 ) -> None:
     context = trusting(authority, authority.certify("ann"))
@@ -140,7 +140,7 @@ def test_tls_1_2_and_1_3_are_spoken(
 @pytest.mark.filterwarnings("ignore:ssl.TLSVersion.TLSv1_1:DeprecationWarning")
 def test_older_versions_are_refused(secured: Served, authority: Authority) -> None:
     context = trusting(authority, authority.certify("ann"))
-    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # or this side would not even offer it
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")  # otherwise this side would not offer it
     context.minimum_version = context.maximum_version = ssl.TLSVersion.TLSv1_1
     assert is_refused(secured, context)
     assert len(secured.executor.clients) == 0
@@ -161,10 +161,10 @@ def test_no_data_for_a_client_without_a_good_certificate(
     assert is_refused(secured, context)
     with secured.asker() as asker:
         assert asker.ask("CLIENT LIST").count(b"\n") == 1
-        assert asker.ask("CLIENT ID") == 1  # nobody else has become a client
+        assert asker.ask("CLIENT ID") == 1  # no other client was registered
 
 
-def test_a_client_may_be_allowed_to_have_no_certificate_but_not_a_bad_one(
+def test_an_optional_certificate_may_be_missing_but_not_bad(
     serve: Serve, files: dict[str, Path], authority: Authority, stranger: Authority
 ) -> None:
     served = serve(tls=True, tls_auth_clients="optional", **files)
@@ -173,7 +173,7 @@ def test_a_client_may_be_allowed_to_have_no_certificate_but_not_a_bad_one(
     assert is_refused(served, trusting(authority, stranger.certify("eve")))
 
 
-def test_a_server_that_asks_for_no_certificates_needs_no_authority(
+def test_a_server_without_client_certificates_needs_no_authority(
     serve: Serve, files: dict[str, Path], authority: Authority
 ) -> None:
     del files["tls_ca_cert_file"]
@@ -191,7 +191,7 @@ def test_a_client_refuses_a_server_of_an_unknown_authority(
     client.close()
 
 
-def test_what_is_no_tls_gets_no_data_on_the_port_of_tls(secured: Served) -> None:
+def test_plaintext_gets_no_data_on_the_tls_port(secured: Served) -> None:
     with socket.create_connection(
         ("localhost", secured.tls_port), timeout=PATIENCE_S
     ) as connection:
@@ -215,7 +215,7 @@ def test_a_slow_handshake_is_ended(
     assert answer(served, trusting(authority, authority.certify("ann"))) == b"+PONG\r\n"
 
 
-def test_handshakes_may_take_ten_seconds() -> None:
+def test_the_timeout_of_handshakes_is_ten_seconds() -> None:
     assert ServerOptions().tls_handshake_s == 10
 
 
@@ -234,7 +234,7 @@ def test_connections_in_their_handshake_count_among_the_clients(
             assert third.recv(100) == b""
 
 
-def test_requests_that_come_with_the_end_of_the_handshake_are_answered(
+def test_requests_sent_with_the_end_of_the_handshake_are_answered(
     secured: Served, authority: Authority
 ) -> None:
     context = trusting(authority, authority.certify("ann"))
@@ -277,7 +277,7 @@ def test_a_renegotiation_is_refused(secured: Served, authority: Authority) -> No
     for line in process.stdout:
         if b"Verify return code" in line:
             break
-    process.stdin.write(b"R\n")  # a line that begins so has s_client ask for one
+    process.stdin.write(b"R\n")  # a line with this start requests one in s_client
     process.stdin.flush()
     process.wait(PATIENCE_S)
     assert b"no renegotiation" in process.stdout.read()
@@ -285,7 +285,7 @@ def test_a_renegotiation_is_refused(secured: Served, authority: Authority) -> No
     process.stdout.close()
 
 
-def test_a_slow_reader_is_cut_off_over_tls_too(
+def test_a_slow_reader_is_disconnected_over_tls_too(
     serve: Serve, files: dict[str, Path], authority: Authority
 ) -> None:
     served = serve(tls=True, output_max=1 << 20, **files)
@@ -302,35 +302,35 @@ def test_a_slow_reader_is_cut_off_over_tls_too(
 
 
 def _refusal(files: dict[str, Path], **changed: Any) -> str:
-    """Return why a server with these options does not start."""
+    """Return the error of a start of a server with these options."""
     with pytest.raises(BadCertificate) as caught:
         load(ServerOptions(tls_port=1, **{**files, **changed}))
     return str(caught.value)
 
 
-def test_missing_files_are_told_by_name(files: dict[str, Path], tmp_path: Path) -> None:
+def test_missing_files_are_named(files: dict[str, Path], tmp_path: Path) -> None:
     gone = tmp_path / "gone.pem"
     for option in ("tls_cert_file", "tls_key_file", "tls_ca_cert_file"):
-        told = _refusal(files, **{option: gone})
-        assert told == f"{option.replace('_', '-')} {gone}: No such file or directory"
+        found = _refusal(files, **{option: gone})
+        assert found == f"{option.replace('_', '-')} {gone}: No such file or directory"
     assert _refusal(files, tls_key_file=None) == "tls-port needs tls-cert-file and tls-key-file"
     assert _refusal(files, tls_ca_cert_file=None).startswith("tls-auth-clients needs tls-ca-cert")
 
 
-def test_files_with_something_else_in_them_are_told(files: dict[str, Path], host: Identity) -> None:
-    told = _refusal(files, tls_cert_file=Path(host.key))
-    assert told == f"tls-cert-file {host.key}: there is no certificate in PEM in it"
-    told = _refusal(files, tls_key_file=Path(host.certificate))
-    assert told == f"tls-key-file {host.certificate}: there is no private key in PEM in it"
+def test_files_with_other_content_are_named(files: dict[str, Path], host: Identity) -> None:
+    found = _refusal(files, tls_cert_file=Path(host.key))
+    assert found == f"tls-cert-file {host.key}: there is no certificate in PEM in it"
+    found = _refusal(files, tls_key_file=Path(host.certificate))
+    assert found == f"tls-key-file {host.certificate}: there is no private key in PEM in it"
 
 
-def test_the_key_of_another_certificate_is_told(
+def test_the_key_of_another_certificate_is_refused(
     files: dict[str, Path], host: Identity, authority: Authority
 ) -> None:
     other = authority.certify("other")
-    told = _refusal(files, tls_key_file=Path(other.key))
+    found = _refusal(files, tls_key_file=Path(other.key))
     reason = f"the key is not that of the certificate in {host.certificate}"
-    assert told == f"tls-key-file {other.key}: {reason}"
+    assert found == f"tls-key-file {other.key}: {reason}"
 
 
 def test_an_encrypted_key_is_refused_without_asking_for_its_password(
@@ -347,15 +347,15 @@ def test_an_encrypted_key_is_refused_without_asking_for_its_password(
             serialization.BestAvailableEncryption(b"secret"),
         )
     )
-    told = _refusal(files, tls_key_file=locked)
-    assert told == f"tls-key-file {locked}: the key is encrypted: give tls-key-file-pass"
-    told = _refusal(files, tls_key_file=locked, tls_key_file_pass="wrong")
-    assert told == f"tls-key-file {locked}: tls-key-file-pass is not the password of the key"
+    found = _refusal(files, tls_key_file=locked)
+    assert found == f"tls-key-file {locked}: the key is encrypted: give tls-key-file-pass"
+    found = _refusal(files, tls_key_file=locked, tls_key_file_pass="wrong")
+    assert found == f"tls-key-file {locked}: tls-key-file-pass is not the password of the key"
     own: dict[str, Any] = {**files, "tls_key_file": locked, "tls_key_file_pass": "secret"}
     load(ServerOptions(tls_port=1, **own))
 
 
-def test_a_damaged_certificate_is_told(files: dict[str, Path], host: Identity) -> None:
+def test_a_damaged_certificate_is_refused(files: dict[str, Path], host: Identity) -> None:
     path = Path(host.certificate)
     lines = path.read_text().splitlines()
     path.write_text("\n".join([lines[0], "AAAA", *lines[3:]]))

@@ -1,4 +1,4 @@
-"""T16: unauthenticated clients: how much they may send, how long, and how often."""
+"""T16: unauthenticated clients: limits of bytes, time and attempts."""
 
 import logging
 import socket
@@ -17,7 +17,7 @@ WRONG = Failure("WRONGPASS invalid username-password pair or user is disabled.")
 SAME = (b"count", b"reason", b"context", b"object", b"username")
 
 
-def test_a_flood_of_wrong_passwords_is_answered_and_locks_no_client_out(serve: Serve) -> None:
+def test_a_flood_of_wrong_passwords_is_answered_and_blocks_no_client(serve: Serve) -> None:
     served = serve(requirepass="secret")
     with served.asker() as attacker, served.asker() as friend:
         for number in range(3000):
@@ -29,7 +29,7 @@ def test_a_flood_of_wrong_passwords_is_answered_and_locks_no_client_out(serve: S
         assert attacker.ask("AUTH secret") == b"OK"
 
 
-def test_a_wrong_password_leaves_one_who_the_client_was(served: Served) -> None:
+def test_a_wrong_password_keeps_the_current_user(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("ACL SETUSER ann on >secret ~* +@all")
         assert asker.ask("AUTH ann secret") == b"OK"
@@ -42,13 +42,13 @@ def test_a_wrong_password_leaves_one_who_the_client_was(served: Served) -> None:
 
 @pytest.fixture
 def quiet(tmp_path: Path) -> Iterator[Server]:
-    """A server without sockets, whose clock is set by hand."""
+    """A server without sockets, with a manual clock."""
     server = Server(tmp_path / "store")
     yield server
     server.engine.close()
 
 
-def test_a_first_request_that_trickles_in_is_not_waited_for(quiet: Server) -> None:
+def test_a_client_that_sends_its_first_request_slowly_is_closed(quiet: Server) -> None:
     slow = quiet.client()
     quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$100\r\n")
     for _ in range(59):
@@ -61,7 +61,7 @@ def test_a_first_request_that_trickles_in_is_not_waited_for(quiet: Server) -> No
     assert slow.closed
 
 
-def test_a_large_first_request_may_take_its_time(quiet: Server) -> None:
+def test_a_large_first_request_may_take_longer(quiet: Server) -> None:
     slow = quiet.client()
     quiet.executor.received(slow.client, b"*2\r\n$4\r\nECHO\r\n$4000000\r\n")
     for _ in range(100):
@@ -71,7 +71,7 @@ def test_a_large_first_request_may_take_its_time(quiet: Server) -> None:
     assert not slow.closed
 
 
-def test_a_connection_that_has_sent_nothing_may_belong_to_a_pool(quiet: Server) -> None:
+def test_a_silent_connection_is_kept_as_it_may_belong_to_a_pool(quiet: Server) -> None:
     waiting, known = quiet.client(), quiet.client()
     known.ask("PING")
     quiet.executor.received(known.client, b"*2\r\n")
@@ -93,7 +93,7 @@ def test_a_connection_that_has_sent_nothing_may_belong_to_a_pool(quiet: Server) 
         request("Host:", "x") + request("SET", "k", "v"),
     ],
 )
-def test_a_browser_that_is_made_to_talk_to_the_port_runs_nothing(
+def test_http_requests_of_a_browser_run_nothing(
     served: Served, caplog: pytest.LogCaptureFixture, sent: bytes
 ) -> None:
     with (
@@ -111,9 +111,7 @@ def test_a_browser_that_is_made_to_talk_to_the_port_runs_nothing(
     ]
 
 
-def test_the_log_is_not_filled_by_who_attacks(
-    served: Served, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_attacker_cannot_fill_the_log(served: Served, caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         for _ in range(20):
             with served.asker() as asker:
@@ -132,7 +130,7 @@ def test_before_auth_http_is_dropped_too(serve: Serve) -> None:
 # --- ACL LOG --------------------------------------------------------------------------------------
 
 
-def test_the_log_of_refusals_tells_who_what_and_how_often(served: Served) -> None:
+def test_the_log_of_refusals_has_the_user_the_object_and_the_count(served: Served) -> None:
     with served.asker() as admin, served.asker(3) as asker:
         admin.ask("ACL SETUSER ann on >secret ~mine:* +@all -flushall")
         assert asker.ask("AUTH ann wrong") == WRONG
@@ -144,11 +142,11 @@ def test_the_log_of_refusals_tells_who_what_and_how_often(served: Served) -> Non
         asker.ask("DISCARD")
         log = admin.ask("ACL LOG")
         entries = [dict(zip(entry[::2], entry[1::2], strict=True)) for entry in log]
-        told = [
+        found = [
             (e[b"reason"], e[b"context"], e[b"object"], e[b"username"], e[b"count"])
             for e in entries
         ]
-        assert told == [
+        assert found == [
             (b"command", b"multi", b"flushall", b"ann", 1),
             (b"key", b"toplevel", b"other", b"ann", 3),
             (b"auth", b"toplevel", b"AUTH", b"ann", 1),
@@ -163,8 +161,8 @@ def test_the_log_of_refusals_tells_who_what_and_how_often(served: Served) -> Non
         assert admin.ask("ACL LOG") == []
 
 
-def test_refusals_are_noted_as_redis_notes_them(served: Served, redis_port: int) -> None:
-    told = []
+def test_refusals_are_recorded_as_by_redis(served: Served, redis_port: int) -> None:
+    found = []
     for port in (served.port, redis_port):
         with Asker(port) as admin, Asker(port) as asker:
             admin.ask("ACL LOG RESET")
@@ -173,10 +171,10 @@ def test_refusals_are_noted_as_redis_notes_them(served: Served, redis_port: int)
             for line in ("GET other", "FLUSHALL", "XADD other * f v", "AUTH ann x", "GET other"):
                 asker.ask(line)
             entries = admin.ask("ACL LOG")
-            told.append([dict(zip(entry[::2], entry[1::2], strict=True)) for entry in entries])
-    ours, theirs = ([{name: each[name] for name in SAME} for each in entries] for entries in told)
+            found.append([dict(zip(entry[::2], entry[1::2], strict=True)) for entry in entries])
+    ours, theirs = ([{name: each[name] for name in SAME} for each in entries] for entries in found)
     assert ours == theirs
-    assert {*told[1][0]} <= {*told[0][0]}  # Redis 7.0 has no times
+    assert {*found[1][0]} <= {*found[0][0]}  # Redis 7.0 has no times
 
 
 # --- passwords in what is shown -------------------------------------------------------------------

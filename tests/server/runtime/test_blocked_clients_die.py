@@ -1,4 +1,4 @@
-"""T15: blocked clients that die in every way leave no waiter, and take no message along."""
+"""T15: blocked clients that die in any way leave no waiter, and lose no message."""
 
 import socket
 import struct
@@ -46,7 +46,7 @@ def wait_in_group(served: Served) -> socket.socket:
 
 
 def assert_nobody_waits(served: Served, asker: Asker) -> None:
-    """Nothing is left of the dead client, and the next entry is delivered to no consumer."""
+    """Check that the dead client left nothing, and that no consumer gets the next entry."""
     until(lambda: not served.executor.blocked and len(served.executor.clients) == 1)
     until(lambda: not len(served.engine.waiters))
     asker.ask("XADD s * f v")
@@ -54,7 +54,7 @@ def assert_nobody_waits(served: Served, asker: Asker) -> None:
 
 
 @pytest.mark.parametrize("die", [reset, half_close, close])
-def test_a_connection_that_ends_waits_no_more(
+def test_a_closed_connection_no_longer_waits(
     served: Served, asker: Asker, die: Callable[[socket.socket], None]
 ) -> None:
     connections = [wait_in_group(served) for _ in range(5)]
@@ -65,9 +65,7 @@ def test_a_connection_that_ends_waits_no_more(
         connection.close()
 
 
-def test_requests_behind_the_wait_of_a_dead_client_are_not_run(
-    served: Served, asker: Asker
-) -> None:
+def test_requests_after_the_wait_of_a_dead_client_are_not_run(served: Served, asker: Asker) -> None:
     connection = wait_in_group(served)
     connection.sendall(request("SET", "k", "v") * 10)
     until(lambda: any(client.has_work for client in served.executor.clients.values()))
@@ -77,7 +75,7 @@ def test_requests_behind_the_wait_of_a_dead_client_are_not_run(
 
 
 @pytest.mark.parametrize("by", ["ID", "USER", "TYPE"])
-def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) -> None:
+def test_a_killed_client_no_longer_waits(served: Served, asker: Asker, by: str) -> None:
     connection = wait_in_group(served)
     (blocked,) = served.executor.blocked
     value = {"ID": str(blocked.id), "USER": "default", "TYPE": "normal"}[by]
@@ -88,7 +86,7 @@ def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) ->
 
 
 @pytest.mark.parametrize(
-    ("news", "told"),
+    ("news", "error"),
     [
         ("DEL s", "NOGROUP"),
         ("XGROUP DESTROY s g", "NOGROUP"),
@@ -98,7 +96,7 @@ def test_a_killed_client_waits_no_more(served: Served, asker: Asker, by: str) ->
     ],
 )
 def test_a_blocked_read_fails_when_its_stream_or_group_is_deleted(
-    served: Served, asker: Asker, news: str, told: str
+    served: Served, asker: Asker, news: str, error: str
 ) -> None:
     with served.asker() as waiting:
         waiting.send(*WAIT)
@@ -106,14 +104,12 @@ def test_a_blocked_read_fails_when_its_stream_or_group_is_deleted(
         asker.ask(news)
         answer = waiting.read()
         assert isinstance(answer, Failure)
-        assert answer.startswith(told)
+        assert answer.startswith(error)
         assert waiting.ask("PING") == b"PONG"
         assert len(served.engine.waiters) == 0
 
 
-def test_what_comes_while_clients_die_is_given_to_one_of_them_or_to_the_next(
-    served: Served, asker: Asker
-) -> None:
+def test_entries_added_while_clients_die_are_delivered_once(served: Served, asker: Asker) -> None:
     taken = 0
     for number in range(1, 201):
         connection = wait_in_group(served)
@@ -135,7 +131,7 @@ def test_what_comes_while_clients_die_is_given_to_one_of_them_or_to_the_next(
 # --- one who is dropped in the very turn that has news for it -------------------------------------
 
 
-def test_a_client_killed_in_the_turn_before_the_news_takes_nothing(server: Server) -> None:
+def test_a_client_killed_in_the_turn_before_an_entry_gets_nothing(server: Server) -> None:
     waiting, other, admin = server.client(), server.client(), server.client()
     admin.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     waiting.ask(*WAIT)
@@ -147,7 +143,7 @@ def test_a_client_killed_in_the_turn_before_the_news_takes_nothing(server: Serve
     assert len(server.engine.waiters) == 0
 
 
-def test_a_client_killed_in_the_turn_after_the_news_has_them_pending(server: Server) -> None:
+def test_a_client_killed_in_the_turn_after_an_entry_has_it_pending(server: Server) -> None:
     waiting, other, admin = server.client(), server.client(), server.client()
     admin.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     waiting.ask(*WAIT)
@@ -157,13 +153,13 @@ def test_a_client_killed_in_the_turn_after_the_news_has_them_pending(server: Ser
     assert admin.heard() == b":1\r\n"
     pending = admin.ask("XPENDING", "s", "g").startswith(b"*4\r\n:1\r\n")
     unread = b"1-1" in admin.ask("XREADGROUP", "GROUP", "g", "x", "STREAMS", "s", ">")
-    assert pending != unread  # it is somebody's, and nobody has it twice
+    assert pending != unread  # some client has it, and no two clients do
     assert len(server.engine.waiters) == 0
     assert not server.executor.blocked
 
 
-def test_a_client_cut_off_while_others_are_told_harms_no_one(server: Server) -> None:
-    """The first reader is too slow; the others are served all the same."""
+def test_disconnecting_one_reader_does_not_affect_the_others(server: Server) -> None:
+    """The first reader is too slow; the others are served nevertheless."""
     talkers = [server.client() for _ in range(3)]
     writer = server.client()
     for talker in talkers:

@@ -1,4 +1,4 @@
-"""Deadlines of blocked clients: met in time, at a cost that does not grow with their number."""
+"""Deadlines of blocked clients: on time, at a cost that does not depend on their number."""
 
 import sys
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def wait_for(server: Server, stream: str, block_ms: int) -> Talker:
 
 
 def lines_run(function: Callable[[], object]) -> int:
-    """Return how many lines of Python a call takes; a stalled machine makes it look twice."""
+    """Return how many lines of Python a call executes: the least of several tries."""
     return min(_lines_run(function) for _ in range(5))
 
 
@@ -43,7 +43,7 @@ def _lines_run(function: Callable[[], object]) -> int:
 
 
 def one_round(server: Server, talker: Talker) -> Callable[[], None]:
-    """Return what the loop does for one request: a turn, and a look at what is due."""
+    """Return what the loop does for one request: a turn, and a check for due work."""
 
     def run() -> None:
         assert talker.ask("PING") == b"+PONG\r\n"
@@ -53,11 +53,11 @@ def one_round(server: Server, talker: Talker) -> Callable[[], None]:
     return run
 
 
-def test_a_turn_does_not_walk_a_thousand_who_wait(server: Server) -> None:
+def test_a_turn_does_not_visit_a_thousand_waiters(server: Server) -> None:
     active = server.client()
     wait_for(server, "s", 100_000)
     run = one_round(server, active)
-    run()  # what is made once is made
+    run()  # one-time initialisation
     alone = lines_run(run)
     for number in range(WAITERS):
         wait_for(server, f"s{number}", 100_000 + number)
@@ -66,7 +66,7 @@ def test_a_turn_does_not_walk_a_thousand_who_wait(server: Server) -> None:
 
 
 def test_each_of_a_thousand_waits_ends_at_its_own_time(server: Server) -> None:
-    order = [number * 7919 % WAITERS for number in range(WAITERS)]  # no order at all
+    order = [number * 7919 % WAITERS for number in range(WAITERS)]  # a mixed order
     talkers = {number: wait_for(server, "s", 1000 + number) for number in order}
     assert server.executor.due() == pytest.approx(server.now + 1)
     server.wait(1.4995)
@@ -78,7 +78,7 @@ def test_each_of_a_thousand_waits_ends_at_its_own_time(server: Server) -> None:
     assert server.executor.due() is None
 
 
-def test_waits_that_have_ended_are_forgotten_before_their_time(server: Server) -> None:
+def test_finished_waits_are_removed_before_their_deadline(server: Server) -> None:
     talker = server.client()
     writer = server.client()
     for number in range(1, WAITERS):
@@ -88,7 +88,7 @@ def test_waits_that_have_ended_are_forgotten_before_their_time(server: Server) -
     assert len(server.executor.waits._deadlines) <= SPARE + 2 * TIMES
 
 
-def test_the_time_of_a_wait_that_has_ended_does_not_end_the_next(server: Server) -> None:
+def test_the_deadline_of_a_finished_wait_does_not_end_the_next(server: Server) -> None:
     talker, writer = server.client(), server.client()
     talker.ask("XREAD", "BLOCK", "1000", "STREAMS", "s", "$")
     writer.ask("XADD", "s", "1-1", "f", "v")
@@ -101,7 +101,7 @@ def test_the_time_of_a_wait_that_has_ended_does_not_end_the_next(server: Server)
     assert talker.heard() == b"*-1\r\n"
 
 
-def test_a_deadline_goes_before_another_try(server: Server) -> None:
+def test_a_deadline_precedes_another_attempt(server: Server) -> None:
     talker, writer = server.client(), server.client()
     writer.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
     claim = ("XREADGROUP", "GROUP", "g", "c", "BLOCK", "2500", "CLAIM", "60000")
@@ -120,8 +120,8 @@ def test_a_deadline_goes_before_another_try(server: Server) -> None:
 CLAIMERS = 50
 
 
-def test_all_who_are_due_are_seen_to_at_once(server: Server) -> None:
-    """After a stop, or with many who claim: ends are told first, and each tries but once."""
+def test_all_due_clients_are_handled_at_once(server: Server) -> None:
+    """After a stop, or with many CLAIM readers: expired waits end first; each reader tries once."""
     writer = server.client()
     writer.ask("XADD", "s", "1-1", "f", "v")
     claimers = [server.client() for _ in range(CLAIMERS)]
@@ -131,7 +131,7 @@ def test_all_who_are_due_are_seen_to_at_once(server: Server) -> None:
         writer.ask("XREADGROUP", "GROUP", group, "old", "STREAMS", "s", ">")
         claim = ("BLOCK", "0", "CLAIM", "100000", "STREAMS", "s", ">")
         assert talker.ask("XREADGROUP", "GROUP", group, "c", *claim) == b""
-        server.now += 0.013  # each came at a time of its own
+        server.now += 0.013  # each has its own time
     plain = wait_for(server, "other", 500)
     tried: list[bool] = []
     for talker in claimers:
@@ -144,7 +144,7 @@ def test_all_who_are_due_are_seen_to_at_once(server: Server) -> None:
     assert plain.heard() == b"*-1\r\n"
     assert tried == [False] * CLAIMERS
     tried.clear()
-    server.wait(0.5)  # those who merely look again do so together
+    server.wait(0.5)  # the others retry together
     server.wait(0.5)
     assert len(tried) == CLAIMERS
 
@@ -154,7 +154,7 @@ def _note(tried: list[bool], plain: Talker) -> None:
 
 
 def counted(attempt: Callable[[Any], Any], note: Callable[[], None]) -> Callable[[Any], Any]:
-    """Return an attempt that is noted."""
+    """Return an attempt that is recorded."""
 
     def run(txn: Any) -> Any:
         note()

@@ -1,4 +1,4 @@
-"""CLIENT PAUSE and UNPAUSE: which clients wait, how long, and in which order they go on."""
+"""CLIENT PAUSE and UNPAUSE: which clients wait, how long, and in which order they continue."""
 
 from pathlib import Path
 from unittest.mock import patch
@@ -48,7 +48,7 @@ def test_unpause_runs_held_clients_in_the_order_of_their_arrival(
     assert not server.executor.blocked
 
 
-def test_plain_appends_wait_as_others_do(server: Server, ann: Talker, bob: Talker) -> None:
+def test_plain_appends_wait_like_other_writes(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("XADD", "s", "*", "f", "v")
     ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
     for _ in range(3):
@@ -59,7 +59,7 @@ def test_plain_appends_wait_as_others_do(server: Server, ann: Talker, bob: Talke
     assert bob.heard().count(b"$") == 3
 
 
-def test_a_pause_of_all_holds_every_command_and_its_own_end(
+def test_a_pause_of_all_holds_every_command_also_unpause(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.ask("CLIENT", "PAUSE", "1000")
@@ -69,7 +69,7 @@ def test_a_pause_of_all_holds_every_command_and_its_own_end(
     assert (ann.heard(), bob.heard()) == (b"+OK\r\n", b"+PONG\r\n")
 
 
-def test_a_shorter_and_a_milder_pause_change_nothing_about_the_one_there_is(
+def test_a_shorter_or_weaker_pause_does_not_change_the_current_one(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.ask("CLIENT", "PAUSE", "5000", "WRITE")
@@ -85,7 +85,7 @@ def test_a_shorter_and_a_milder_pause_change_nothing_about_the_one_there_is(
     assert ann.ask("PING") == b"+PONG\r\n"
 
 
-def test_transactions_wait_where_they_write(server: Server, ann: Talker, bob: Talker) -> None:
+def test_transactions_wait_if_they_write(server: Server, ann: Talker, bob: Talker) -> None:
     carl = server.client()
     for talker, command in ((bob, ("SET", "k", "v")), (carl, ("GET", "k"))):
         talker.ask("MULTI")
@@ -97,7 +97,9 @@ def test_transactions_wait_where_they_write(server: Server, ann: Talker, bob: Ta
     assert bob.heard() == b"*1\r\n+OK\r\n"
 
 
-def test_who_leaves_while_held_runs_nothing(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_client_that_disconnects_while_held_runs_nothing(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
     ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
     bob.ask("SET", "k", "v")
     bob.leave()
@@ -122,7 +124,7 @@ def test_a_client_paused_in_a_failed_turn_runs_after_the_pause(
     assert bob.heard() == b"+OK\r\n"
 
 
-def test_what_expires_in_a_pause_is_deleted_behind_it(tmp_path: Path) -> None:
+def test_keys_that_expire_in_a_pause_are_deleted_after_it(tmp_path: Path) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", clock=clock)
     ann, catalog = server.client(), server.engine.catalog
@@ -144,14 +146,14 @@ def test_what_expires_in_a_pause_is_deleted_behind_it(tmp_path: Path) -> None:
     server.engine.close()
 
 
-def test_wrong_words_are_answered_as_redis_answers_them(served: Served, redis_port: int) -> None:
+def test_wrong_arguments_get_the_errors_of_redis(served: Served, redis_port: int) -> None:
     for words in ("-1", "x", "1 BOTH", "1 WRITE x", "99999999999999999999"):
         with served.asker() as ours, Asker(redis_port) as theirs:
             line = f"CLIENT PAUSE {words}"
             assert ours.ask(line) == theirs.ask(line)
 
 
-def test_a_real_server_goes_on_by_itself(served: Served) -> None:
+def test_a_real_server_ends_the_pause_by_its_timer(served: Served) -> None:
     with served.asker() as ann, served.asker() as bob:
         assert ann.ask("CLIENT PAUSE 200 ALL") == b"OK"
         bob.send("PING")

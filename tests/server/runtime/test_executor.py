@@ -1,4 +1,4 @@
-"""Turns: what clients see of each other, of failures, of waiting; without sockets."""
+"""Turns without sockets: their commits, failures, waits and transactions."""
 
 import time
 from pathlib import Path
@@ -12,7 +12,7 @@ from kvstream.storage.batch import Batch, Family
 from tests.server.talking import Server, Talker, request
 
 
-def test_all_that_has_arrived_is_one_commit(server: Server, ann: Talker, bob: Talker) -> None:
+def test_all_received_requests_are_one_commit(server: Server, ann: Talker, bob: Talker) -> None:
     ann.send("XADD", "s", "1-1", "f", "v")
     ann.send("XADD", "s", "2-1", "f", "v")
     bob.send("XADD", "t", "1-1", "f", "v")
@@ -37,7 +37,7 @@ def test_no_reply_is_sent_before_the_commit(server: Server, ann: Talker) -> None
     assert seen == [b""]
 
 
-def test_a_refused_command_harms_no_other(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_refused_command_does_not_affect_others(server: Server, ann: Talker, bob: Talker) -> None:
     ann.send("XADD", "s", "5-1", "f", "v")
     bob.send("XADD", "s", "4-1", "f", "v")
     ann.send("NOSUCH")
@@ -67,7 +67,7 @@ def test_only_the_client_of_a_damaged_stream_gets_an_error(tmp_path: Path) -> No
     server.engine.close()
 
 
-def test_a_full_disk_refuses_what_grows_and_takes_what_frees(server: Server, ann: Talker) -> None:
+def test_a_full_disk_refuses_additions_and_accepts_deletions(server: Server, ann: Talker) -> None:
     ann.ask("XADD", "s", "1-1", "f", "v")
     real = server.engine.database.write
 
@@ -84,7 +84,7 @@ def test_a_full_disk_refuses_what_grows_and_takes_what_frees(server: Server, ann
     assert ann.heard() == b"-MISCONF no room\r\n:1\r\n:0\r\n"
 
 
-def test_entries_that_were_read_in_a_turn_that_failed_are_not_told(
+def test_entries_read_in_a_failed_turn_are_not_sent(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.send("XADD", "s", "1-1", "f", "v")
@@ -96,7 +96,7 @@ def test_entries_that_were_read_in_a_turn_that_failed_are_not_told(
     assert bob.heard() == b"*0\r\n*-1\r\n"
 
 
-def test_commands_after_select_go_to_that_database_also_when_run_again(
+def test_commands_after_select_use_that_database_also_when_run_again(
     server: Server, ann: Talker
 ) -> None:
     fails = [True]
@@ -122,7 +122,9 @@ def test_commands_after_select_go_to_that_database_also_when_run_again(
 # --- blocking -----------------------------------------------------------------------------------
 
 
-def test_a_reader_is_served_right_after_the_news(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_reader_is_served_right_after_the_append(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
     assert ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$") == b""
     bob.send("XADD", "s", "1-1", "f", "v")
     bob.send("XDEL", "s", "1-1")
@@ -133,7 +135,7 @@ def test_a_reader_is_served_right_after_the_news(server: Server, ann: Talker, bo
     assert bob.heard() == b"$3\r\n1-1\r\n:1\r\n"
 
 
-def test_readers_of_a_group_are_served_in_the_order_in_which_they_came(server: Server) -> None:
+def test_readers_of_a_group_are_served_in_the_order_of_their_arrival(server: Server) -> None:
     talkers = [server.client() for _ in range(4)]
     talkers[3].ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     for name, talker in zip("abc", talkers[:3], strict=True):
@@ -150,7 +152,7 @@ def test_readers_of_a_group_are_served_in_the_order_in_which_they_came(server: S
     talkers[2].leave()
 
 
-def test_what_is_sent_while_blocked_runs_afterwards(
+def test_requests_sent_while_blocked_run_afterwards(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
@@ -162,7 +164,7 @@ def test_what_is_sent_while_blocked_runs_afterwards(
     assert ann.heard().endswith(b"$1\r\nv\r\n:1\r\n")
 
 
-def test_a_wait_ends_with_its_time(server: Server, ann: Talker) -> None:
+def test_a_wait_ends_at_its_timeout(server: Server, ann: Talker) -> None:
     assert ann.ask("XREAD", "BLOCK", "1500", "STREAMS", "s", "$") == b""
     server.wait(1.4)
     assert ann.heard() == b""
@@ -173,7 +175,7 @@ def test_a_wait_ends_with_its_time(server: Server, ann: Talker) -> None:
     assert len(server.engine.waiters) == 0
 
 
-def test_a_blocked_claim_takes_what_has_become_idle(
+def test_a_blocked_claim_gets_entries_that_become_idle(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("XADD", "s", "1-1", "f", "v")
@@ -189,7 +191,7 @@ def test_a_blocked_claim_takes_what_has_become_idle(
     assert b"1-1" in ann.heard()
 
 
-def test_a_client_that_has_left_waits_no_more(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_disconnected_client_no_longer_waits(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
     ann.ask("XREADGROUP", "GROUP", "g", "ann", "BLOCK", "0", "STREAMS", "s", ">")
     ann.leave()
@@ -207,7 +209,7 @@ def test_a_destroyed_group_wakes_its_readers_with_an_error(
     assert ann.heard().startswith(b"-NOGROUP")
 
 
-def test_waiters_are_as_before_when_the_turn_that_served_them_fails(
+def test_waiters_keep_waiting_when_the_turn_that_served_them_fails(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
@@ -222,7 +224,7 @@ def test_waiters_are_as_before_when_the_turn_that_served_them_fails(
 # --- transactions -------------------------------------------------------------------------------
 
 
-def test_exec_is_whole_or_absent(server: Server, ann: Talker) -> None:
+def test_exec_is_atomic(server: Server, ann: Talker) -> None:
     assert ann.ask("MULTI") == b"+OK\r\n"
     assert ann.ask("XADD", "s", "1-1", "f", "v") == b"+QUEUED\r\n"
     assert ann.ask("XADD", "s", "1-1", "f", "v") == b"+QUEUED\r\n"
@@ -256,7 +258,7 @@ def test_exec_does_nothing_when_a_watched_key_has_changed(
     assert ann.ask("EXEC") == b"*1\r\n$3\r\n2-1\r\n"
 
 
-def test_exec_or_discard_without_multi_leaves_what_is_watched(
+def test_exec_or_discard_without_multi_keeps_watched_keys(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.ask("WATCH", "s")
@@ -267,7 +269,7 @@ def test_exec_or_discard_without_multi_leaves_what_is_watched(
     assert ann.ask("EXEC") == b"*-1\r\n"
 
 
-def test_a_refused_exec_is_the_end_of_the_transaction(server: Server, ann: Talker) -> None:
+def test_a_refused_exec_ends_the_transaction(server: Server, ann: Talker) -> None:
     ann.ask("MULTI")
     ann.ask("XADD", "s", "1-1", "f", "v")
     assert ann.ask("EXEC", "now") == (
@@ -293,7 +295,7 @@ def test_readers_are_served_after_exec_not_within(server: Server, ann: Talker, b
     assert ann.heard().count(b"-1\r\n*2") == 2
 
 
-def test_a_protocol_error_comes_behind_the_replies_and_closes(server: Server, ann: Talker) -> None:
+def test_a_protocol_error_follows_the_replies_and_closes(server: Server, ann: Talker) -> None:
     ann.send("PING")
     server.executor.received(ann.client, b"*1\r\n!4\r\n")
     server.turn()
@@ -309,7 +311,7 @@ def test_quit_answers_and_closes(server: Server, ann: Talker) -> None:
     assert ann.closed
 
 
-def test_a_reader_that_blocks_in_a_failing_turn_waits_all_the_same(
+def test_a_reader_that_blocks_in_a_failing_turn_keeps_waiting(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
@@ -323,7 +325,7 @@ def test_a_reader_that_blocks_in_a_failing_turn_waits_all_the_same(
     assert b"1-1" in ann.heard()
 
 
-def test_a_reader_served_in_a_failing_turn_is_served_by_the_one_that_succeeds(
+def test_a_reader_served_in_a_failing_turn_is_served_again_by_the_retry(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
@@ -348,7 +350,7 @@ def test_a_reader_served_in_a_failing_turn_is_served_by_the_one_that_succeeds(
 # --- appends that run together ------------------------------------------------------------------
 
 
-def test_appends_in_a_row_get_the_ids_and_replies_that_each_would_get(
+def test_consecutive_appends_get_the_ids_and_replies_of_single_ones(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     for number in range(3):
@@ -365,7 +367,7 @@ def test_appends_in_a_row_get_the_ids_and_replies_that_each_would_get(
     assert all(eid in found for eid in ids[:3] + ids[4:])
 
 
-def test_one_append_that_is_refused_harms_no_other(server: Server, ann: Talker) -> None:
+def test_a_refused_append_does_not_affect_others(server: Server, ann: Talker) -> None:
     ann.ask("SET", "text", "v")
     ann.send("XADD", "s", "*", "f", "v")
     ann.send("XADD", "text", "*", "f", "v")
@@ -384,7 +386,7 @@ def test_appends_that_run_together_are_counted_one_by_one(server: Server, ann: T
     assert b"cmdstat_xadd:calls=5," in ann.ask("INFO", "commandstats")
 
 
-def test_a_reader_that_waits_gets_the_first_of_many_appends_alone(
+def test_a_waiting_reader_gets_only_the_first_of_many_appends(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
@@ -396,8 +398,8 @@ def test_a_reader_that_waits_gets_the_first_of_many_appends_alone(
     assert bob.ask("XLEN", "s") == b":5\r\n"
 
 
-def test_requests_in_multi_are_queued_together_and_checked_alone(server: Server) -> None:
-    """Requests with an error end the queue's stretch, and make EXEC fail."""
+def test_requests_in_multi_are_queued_together_and_checked_one_by_one(server: Server) -> None:
+    """Requests with an error end a group of queued requests, and make EXEC fail."""
     ann, queue = server.client(), b"+OK\r\n"
     requests = [
         request("SET", "a", "1"),

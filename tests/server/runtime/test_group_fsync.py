@@ -1,4 +1,4 @@
-"""When the replies of an ``always`` server ask for their fsync."""
+"""When the replies of an ``always`` server request their fsync."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -12,11 +12,11 @@ from tests.server.asking import Asker
 from tests.server.conftest import Served
 
 SLOW_S = QUICK_S + 0.00001
-"""An fsync of a disk that is not waited for in the loop."""
+"""A simulated fsync, for which the loop does not block."""
 
 
 class Loop:
-    """A loop whose rounds are run by hand, and an outbox that notes when it was asked."""
+    """A loop whose rounds are run manually, and an outbox that records the requests."""
 
     def __init__(self) -> None:
         self.now = 0.0
@@ -33,7 +33,7 @@ class Loop:
         )
 
     def turn(self, replies: int) -> None:
-        """Run a turn that leaves so many replies."""
+        """Run a turn with this many replies."""
         self.waiting += replies
         self.group_fsync.begin()
 
@@ -44,7 +44,7 @@ class Loop:
             function()
 
     def synced(self, seconds: float, answered: int) -> None:
-        """End an fsync that took so long."""
+        """End an fsync of this duration."""
         self.now += seconds
         self.waiting -= answered
         self.group_fsync.done()
@@ -55,7 +55,7 @@ def loop() -> Loop:
     return Loop()
 
 
-def test_a_reply_alone_waits_for_one_round_of_reads_and_no_more(loop: Loop) -> None:
+def test_a_single_reply_waits_for_one_round_of_reads(loop: Loop) -> None:
     loop.turn(1)
     assert loop.asked == []
     loop.round()
@@ -70,7 +70,7 @@ def test_requests_that_arrive_during_an_fsync_wait_for_the_answered_clients(loop
     loop.round()
     loop.turn(2)
     loop.round()
-    assert loop.asked == [3]  # and none for the two while it is under way
+    assert loop.asked == [3]  # and none for the two while it is running
     loop.synced(SLOW_S, answered=3)
     loop.round()
     assert loop.asked == [3]
@@ -93,10 +93,10 @@ def test_a_group_commit_waits_at_most_half_an_fsync_for_absent_clients(loop: Loo
     loop.synced(SLOW_S, answered=2)
     loop.turn(2)
     loop.round()
-    assert loop.asked == [3, 2, 2]  # it is not waited for the three again
+    assert loop.asked == [3, 2, 2]  # the three are no longer awaited
 
 
-def test_a_slow_disk_makes_no_client_wait_long(loop: Loop) -> None:
+def test_no_client_waits_long_for_others_on_a_slow_disk(loop: Loop) -> None:
     loop.turn(3)
     loop.round()
     loop.turn(2)
@@ -106,7 +106,7 @@ def test_a_slow_disk_makes_no_client_wait_long(loop: Loop) -> None:
     assert loop.asked == [3, 2]
 
 
-def test_the_loop_waits_for_a_quick_disk_after_a_single_slow_fsync(loop: Loop) -> None:
+def test_the_loop_waits_for_a_fast_disk_after_a_single_slow_fsync(loop: Loop) -> None:
     for number, seconds in enumerate([QUICK_S / 2, QUICK_S / 2, QUICK_S, QUICK_S / 2]):
         loop.turn(1)
         loop.round()
@@ -114,7 +114,7 @@ def test_the_loop_waits_for_a_quick_disk_after_a_single_slow_fsync(loop: Loop) -
         loop.synced(seconds, answered=1)
 
 
-def test_a_disk_that_has_become_slow_is_waited_for_by_a_thread_until_it_is_quick(
+def test_a_thread_waits_for_a_disk_that_became_slow_until_it_is_fast(
     loop: Loop,
 ) -> None:
     for seconds in (QUICK_S / 2, SLOWEST_S * 100):
@@ -131,7 +131,7 @@ def test_a_disk_that_has_become_slow_is_waited_for_by_a_thread_until_it_is_quick
     assert 10 < fsyncs < 30
 
 
-def test_replies_that_were_written_otherwise_are_asked_for_no_more(loop: Loop) -> None:
+def test_replies_already_written_request_no_fsync(loop: Loop) -> None:
     loop.turn(2)
     loop.waiting = 0
     loop.group_fsync.done()
@@ -141,7 +141,7 @@ def test_replies_that_were_written_otherwise_are_asked_for_no_more(loop: Loop) -
     assert loop.asked == [1]
 
 
-def test_appends_are_durable_when_they_are_answered(served: Served) -> None:
+def test_appends_are_durable_before_their_replies(served: Served) -> None:
     served.engine.set_durability(Durability.ALWAYS)
     committer, fsyncs = served.engine.committer, list[float]()
     committer.on_fsync = fsyncs.append
@@ -170,7 +170,7 @@ def test_a_long_reply_is_written_after_the_fsync_without_further_requests(
             assert len([asker.read() for _ in range(3)][2]) >= 2
 
 
-def test_a_long_reply_that_a_timer_has_found_is_written(
+def test_a_long_reply_made_by_a_timer_is_written(
     served: Served, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(thresholds, "SHORT_ROWS", 1)

@@ -1,4 +1,4 @@
-"""XACK, XCLAIM, XAUTOCLAIM and XNACK of very many IDs: in steps beside others as in one go."""
+"""XACK, XCLAIM, XAUTOCLAIM and XNACK of very many IDs: steps have the effect of one command."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ from kvstream.operations.checks import check
 from kvstream.operations.groups import group_of_key
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
-from tests.server.runtime.test_incremental_commands import fill, told
+from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.runtime.twins import CHANGES, ENTRIES, IDS, Twins, shown
 from tests.server.talking import Other, Server, Worker, parsed, sound
 
@@ -57,7 +57,7 @@ def server(
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Another client, whose commands run in one go meanwhile."""
+    """Another client, whose commands run in one step meanwhile."""
     return Other(server, 1)
 
 
@@ -81,11 +81,13 @@ def answered(reply: Any) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_it_happens_in_its_last_step(server: Server, ann: Other, worker: Worker, seed: int) -> None:
+def test_the_effect_happens_in_the_last_step(
+    server: Server, ann: Other, worker: Worker, seed: int
+) -> None:
     twins = Twins(server, seed)
     for at, command in enumerate(COMMANDS * 2):
         twins.begin()
-        kinds = MOVES if "*" in command else CHANGES  # no others behind what was looked at
+        kinds = MOVES if "*" in command else CHANGES  # no other changes behind the scanned part
         for kind in kinds[:10]:
             twins.both(kind)
         ids = sorted(twins.draw.sample(IDS, 30), key=lambda eid: int(eid.split("-")[0]))
@@ -97,7 +99,7 @@ def test_it_happens_in_its_last_step(server: Server, ann: Other, worker: Worker,
         while server.executor.works.is_busy:
             twins.change(rarely=at >= len(COMMANDS), kinds=kinds)
             worker.step()
-        one = told(ann, *worded(command, "t", ids))
+        one = reply_to(ann, *worded(command, "t", ids))
         server.turn()
         assert answered(parsed(worker.heard())) == answered(one)
         if twins.ask("TYPE", "s") == b"stream":
@@ -107,7 +109,7 @@ def test_it_happens_in_its_last_step(server: Server, ann: Other, worker: Worker,
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_others_see_all_of_it_or_nothing(
+def test_other_clients_see_all_of_it_or_nothing(
     server: Server, ann: Other, worker: Worker, command: str
 ) -> None:
     by = 1 if trees.CACHED_ROWS < ENTRIES else 7
@@ -119,7 +121,7 @@ def test_others_see_all_of_it_or_nothing(
         ann.ask("XDEL", key, "5-1", "21-1")
     seen = shown(server, "s")
     ids = [eid for eid in IDS if int(eid.split("-")[0]) % 2 or by == 7] + ["99-1"]
-    one = told(ann, *worded(command, "t", ids))
+    one = reply_to(ann, *worded(command, "t", ids))
     worker.begin(*worded(command, "s", ids))
     steps = 1
     while server.executor.works.is_busy:
@@ -133,7 +135,7 @@ def test_others_see_all_of_it_or_nothing(
 
 
 @pytest.mark.parametrize("others", [0, 1, 3])
-def test_a_consumer_takes_all_it_has_with_it(
+def test_deleting_a_consumer_during_an_ack_removes_all_its_entries(
     server: Server, ann: Other, worker: Worker, others: int
 ) -> None:
     fill(ann, "s", ENTRIES)
@@ -141,18 +143,18 @@ def test_a_consumer_takes_all_it_has_with_it(
         consumer = "v" if others and not number % (5 - others) else "w"
         ann.ask("XREADGROUP", "GROUP", "g", consumer, "COUNT", "1", "STREAMS", "s", ">")
     ann.ask("XNACK", "s", "g", "FAIL", "IDS", "2", "3-1", "20-1") if others else None
-    owners = dict(told(ann, "XPENDING", "s", "g")[3])
+    owners = dict(reply_to(ann, "XPENDING", "s", "g")[3])
     worker.begin("XACK", "s", "g", *IDS)
-    assert told(ann, "XGROUP", "DELCONSUMER", "s", "g", "w") == int(owners.pop(b"w"))
+    assert reply_to(ann, "XGROUP", "DELCONSUMER", "s", "g", "w") == int(owners.pop(b"w"))
     assert server.engine.run(check) == []
-    left = told(ann, "XPENDING", "s", "g")
+    left = reply_to(ann, "XPENDING", "s", "g")
     assert dict(left[3] or []) == owners
     worker.end()
     server.turn()
-    assert told(ann, "XPENDING", "s", "g")[0] == 0
+    assert reply_to(ann, "XPENDING", "s", "g")[0] == 0
 
 
-def test_no_more_are_taken_over_than_were_asked_for(
+def test_no_more_entries_than_requested_are_claimed(
     server: Server, ann: Other, worker: Worker
 ) -> None:
     fill(ann, "s", ENTRIES)

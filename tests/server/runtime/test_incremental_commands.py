@@ -35,7 +35,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def ann(server: Server) -> Talker:
-    """Somebody whose commands are done in one go."""
+    """A client whose commands run in one step."""
     return Other(server, 1)
 
 
@@ -45,7 +45,7 @@ def fill(ann: Talker, key: str = "s", count: int = ENTRIES) -> None:
     ann.ask("XGROUP", "CREATE", key, "g", "0")
 
 
-def told(ann: Talker, *words: str) -> Any:
+def reply_to(ann: Talker, *words: str) -> Any:
     return parsed(ann.ask(*words))
 
 
@@ -54,11 +54,11 @@ def ids_of(entries: list[Any]) -> list[bytes]:
 
 
 def pending(ann: Talker, *consumer: str) -> list[bytes]:
-    return ids_of(told(ann, "XPENDING", "s", "g", "-", "+", "100000", *consumer))
+    return ids_of(reply_to(ann, "XPENDING", "s", "g", "-", "+", "100000", *consumer))
 
 
 def state(ann: Talker, key: str) -> Any:
-    return told(ann, "XRANGE", key, "-", "+"), told(
+    return reply_to(ann, "XRANGE", key, "-", "+"), reply_to(
         ann, "XINFO", "STREAM", key, "FULL", "COUNT", "0"
     )
 
@@ -75,21 +75,23 @@ READ = ("XREADGROUP", "GROUP", "g", "w")
     ids=" ".join,
 )
 @pytest.mark.parametrize("given", ["0", "7", "299"])
-def test_a_delivery_is_as_in_one_go(
+def test_a_delivery_has_the_effect_of_one_step(
     server: Server, ann: Talker, worker: Worker, options: tuple[str, ...], given: str
 ) -> None:
     for key in "st":
         fill(ann, key)
         ann.ask("XGROUP", "SETID", key, "g", f"{given}-1")
         ann.ask("XDEL", key, "50-1", "51-1", "299-1")
-    one = told(ann, *READ, *options, "STREAMS", "t", ">")
+    one = reply_to(ann, *READ, *options, "STREAMS", "t", ">")
     worker.send(*READ, *options, "STREAMS", "s", ">")
     ((key, entries),) = worker.end()
     assert [key, entries] == [b"s", one[0][1]]
     assert state(ann, "s") == state(ann, "t")
 
 
-def test_what_is_empty_by_then_blocks(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_read_blocks_if_the_entries_are_deleted_meanwhile(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     fill(ann)
     worker.begin(*READ, "BLOCK", "0", "STREAMS", "s", ">")
     ann.ask("XGROUP", "SETID", "s", "g", "$")
@@ -105,7 +107,7 @@ def test_what_is_empty_by_then_blocks(server: Server, ann: Talker, worker: Worke
     "options", [("COUNT", "33"), ("COUNT", "5000"), ("COUNT", "200", "JUSTID")]
 )
 @pytest.mark.parametrize("start", ["0", "40-1"])
-def test_a_claim_is_as_in_one_go(
+def test_a_claim_has_the_effect_of_one_step(
     server: Server, ann: Talker, worker: Worker, options: tuple[str, ...], start: str
 ) -> None:
     for key in "st":
@@ -115,14 +117,14 @@ def test_a_claim_is_as_in_one_go(
         ann.ask("XDEL", key, "50-1", "51-1", "131-1")
         ann.ask("XACK", key, "g", "60-1", "101-1")
         ann.ask("XTRIM", key, "MAXLEN", "290")
-    one = told(ann, "XAUTOCLAIM", "t", "g", "other", "0", start, *options)
+    one = reply_to(ann, "XAUTOCLAIM", "t", "g", "other", "0", start, *options)
     worker.send("XAUTOCLAIM", "s", "g", "other", "0", start, *options)
     assert worker.end() == one
     assert state(ann, "s") == state(ann, "t")
 
 
 @pytest.mark.parametrize("options", [(), ("REPLACE",), ("DB", "3")], ids=str)
-def test_a_copy_is_as_in_one_go(
+def test_a_copy_has_the_effect_of_one_step(
     server: Server, ann: Talker, worker: Worker, options: tuple[str, ...]
 ) -> None:
     fill(ann)
@@ -138,20 +140,20 @@ def test_a_copy_is_as_in_one_go(
     before = state(ann, "s")
     ann.ask("SELECT", "3" if "DB" in options else "0")
     assert state(ann, "c") == before
-    assert told(ann, "TTL", "c") == 1000
+    assert reply_to(ann, "TTL", "c") == 1000
 
 
-def test_a_move_is_as_in_one_go(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_move_has_the_effect_of_one_step(server: Server, ann: Talker, worker: Worker) -> None:
     for key in "st":
         fill(ann, key)
         ann.ask(*READ, "COUNT", "100", "STREAMS", key, ">")
         ann.ask("EXPIRE", key, "1000")
     ann.ask("MOVE", "t", "3")
     worker.begin("MOVE", "s", "3")
-    assert told(ann, "EXISTS", "s") == 1
+    assert reply_to(ann, "EXISTS", "s") == 1
     ann.ask("XADD", "s", "1000-1", "f", "v")
     assert worker.end() == 1
-    assert told(ann, "EXISTS", "s", "t") == 0
+    assert reply_to(ann, "EXISTS", "s", "t") == 0
     ann.ask("SELECT", "3")
     ann.ask("XADD", "t", "1000-1", "f", "v")
     assert state(ann, "s") == state(ann, "t")
@@ -160,7 +162,7 @@ def test_a_move_is_as_in_one_go(server: Server, ann: Talker, worker: Worker) -> 
     assert worker.ask("MOVE", "s", "3") == b":0\r\n"
 
 
-def test_a_move_to_what_was_made_meanwhile_leaves_all(
+def test_a_move_to_a_key_created_meanwhile_changes_nothing(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     fill(ann)
@@ -174,7 +176,7 @@ def test_a_move_to_what_was_made_meanwhile_leaves_all(
     assert state(ann, "s") == before
 
 
-def test_a_copy_over_what_is_there_is_refused_without_a_step(
+def test_a_copy_to_an_existing_key_is_refused_without_a_step(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     fill(ann)
@@ -187,7 +189,7 @@ def test_a_copy_over_what_is_there_is_refused_without_a_step(
 
 
 class Others:
-    """Do anything to the stream as another client."""
+    """Change the stream randomly as another client."""
 
     def __init__(self, ann: Talker, kinds: str) -> None:
         self._ann, self._kinds = ann, kinds
@@ -201,7 +203,7 @@ class Others:
         if kind == "a":
             for _ in range(random.choice([1, 20])):
                 if not self._works.is_busy:
-                    return  # nothing is to come behind the last step
+                    return  # nothing may follow the last step
                 self._last += 1
                 self._ann.ask("XADD", "s", f"{self._last}-1", "f", "later")
         elif kind == "t":
@@ -209,7 +211,7 @@ class Others:
         elif kind == "d":
             self._ann.ask("XDEL", "s", *some)
         elif kind == "r":
-            read = told(self._ann, "XREADGROUP", "GROUP", "g", "ann", "COUNT", "9", *STREAMS)
+            read = reply_to(self._ann, "XREADGROUP", "GROUP", "g", "ann", "COUNT", "9", *STREAMS)
             self.given.update(ids_of(read[0][1]) if read else ())
         elif kind == "k":
             self._ann.ask("XACK", "s", "g", *some)
@@ -221,7 +223,7 @@ STREAMS = ["STREAMS", "s", ">"]
 ROUNDS = 12
 
 
-def test_a_delivery_leaves_no_entry_out_and_gives_none_twice(
+def test_a_delivery_skips_no_entry_and_repeats_none(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     for _ in range(ROUNDS):
@@ -232,11 +234,13 @@ def test_a_delivery_leaves_no_entry_out_and_gives_none_twice(
         reply = worker.end(others)
         mine = ids_of(reply[0][1]) if reply else []
         assert pending(ann, "w") == mine
-        live = ids_of(told(ann, "XRANGE", "s", "-", "+"))
+        live = ids_of(reply_to(ann, "XRANGE", "s", "-", "+"))
         assert [eid for eid in live if eid not in others.given] == mine
 
 
-def test_a_delivery_goes_back_with_its_group(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_delivery_follows_a_group_that_is_set_back(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     fill(ann)
     ann.ask("XGROUP", "SETID", "s", "g", "100-1")
     worker.begin(*READ, *STREAMS)
@@ -253,29 +257,31 @@ def test_a_delivery_goes_back_with_its_group(server: Server, ann: Talker, worker
     ],
     ids=lambda words: words[0],
 )
-def test_entries_of_a_stream_that_was_emptied_and_set_back_are_gone(
+def test_a_stream_emptied_and_set_back_delivers_no_old_entries(
     server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
 ) -> None:
     fill(ann)
     for _ in range(20 if words[0] == "XAUTOCLAIM" else 0):
         ann.ask(*READ, "COUNT", "9", *STREAMS)
     worker.begin(*words)
-    ann.send("XTRIM", "s", "MAXLEN", "0")  # all of it between two steps
+    ann.send("XTRIM", "s", "MAXLEN", "0")  # all entries between two steps
     ann.send("XSETID", "s", "0-1")
     for eid in ("2-0", "3-0", "4-0", "20-1"):
         ann.send("XADD", "s", eid, "f", "anew")
     reply = worker.end()
     ann.heard()
-    live = told(ann, "XRANGE", "s", "-", "+")
+    live = reply_to(ann, "XRANGE", "s", "-", "+")
     if words[0] == "COPY":
-        assert told(ann, "XRANGE", "c", "-", "+") == live
+        assert reply_to(ann, "XRANGE", "c", "-", "+") == live
     elif words[0] == "XAUTOCLAIM":
         assert reply[1] == live[3:]
     else:
         assert reply == [[b"s", live]]
 
 
-def test_a_claim_takes_what_is_still_to_be_had(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_claim_gets_the_entries_that_are_still_available(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     for _ in range(ROUNDS):
         ann.ask("DEL", "s")
         fill(ann)
@@ -289,11 +295,11 @@ def test_a_claim_takes_what_is_still_to_be_had(server: Server, ann: Talker, work
         mine = ids_of(claimed)
         assert pending(ann, "other") == mine
         assert not set(gone) & set(pending(ann))
-        assert set(mine) <= set(ids_of(told(ann, "XRANGE", "s", "-", "+")))
+        assert set(mine) <= set(ids_of(reply_to(ann, "XRANGE", "s", "-", "+")))
         assert set(mine) | set(gone) <= before
 
 
-def test_a_claim_of_what_all_has_changed_begins_anew(
+def test_a_claim_restarts_if_all_entries_changed(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     fill(ann)
@@ -306,9 +312,7 @@ def test_a_claim_of_what_all_has_changed_begins_anew(
     assert not gone
 
 
-def test_a_claim_takes_what_is_left_of_a_run_that_was_split(
-    server: Server, ann: Talker, worker: Worker
-) -> None:
+def test_a_claim_gets_the_rest_of_a_split_run(server: Server, ann: Talker, worker: Worker) -> None:
     fill(ann)
     for number in (100, 100, 100):
         ann.ask(*READ, "COUNT", str(number), *STREAMS)
@@ -321,7 +325,7 @@ def test_a_claim_takes_what_is_left_of_a_run_that_was_split(
     assert ids_of(claimed) == [eid for eid in wanted if eid not in gone]
 
 
-def test_a_copy_is_of_the_stream_as_it_is_in_the_end(
+def test_a_copy_has_the_final_state_of_the_stream(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     for _ in range(ROUNDS):
@@ -329,7 +333,7 @@ def test_a_copy_is_of_the_stream_as_it_is_in_the_end(
         fill(ann)
         ann.ask(*READ, "COUNT", "100", *STREAMS)
         worker.begin("COPY", "s", "c")
-        assert told(ann, "EXISTS", "c") == 0
+        assert reply_to(ann, "EXISTS", "c") == 0
         others = Others(ann, random.choice(["a", "t", "at", "atrkc", "atd", "d"]))
         assert worker.end(others) == 1
         assert state(ann, "c") == state(ann, "s")
@@ -350,7 +354,7 @@ def test_a_copy_is_of_the_stream_as_it_is_in_the_end(
     ],
     ids=str,
 )
-def test_a_copy_whose_keys_have_changed(
+def test_a_copy_with_changed_keys(
     server: Server, ann: Talker, worker: Worker, change: tuple[str, ...], answer: int
 ) -> None:
     fill(ann)
@@ -361,7 +365,7 @@ def test_a_copy_whose_keys_have_changed(
     else:
         ann.ask(*change)
     assert worker.end() == answer
-    assert told(ann, "EXISTS", "c") == (answer or int("taken" in change))
+    assert reply_to(ann, "EXISTS", "c") == (answer or int("taken" in change))
 
 
 @pytest.mark.parametrize(
@@ -372,7 +376,7 @@ def test_a_copy_whose_keys_have_changed(
     ],
     ids=lambda words: words[0],
 )
-def test_a_group_that_has_gone_is_an_error(
+def test_a_deleted_group_is_an_error(
     server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
 ) -> None:
     fill(ann)
@@ -388,7 +392,7 @@ def test_a_group_that_has_gone_is_an_error(
 
 
 @pytest.mark.parametrize("words", [("COPY", "s", "c"), (*READ, *STREAMS)], ids=lambda w: w[0])
-def test_a_client_that_leaves_leaves_nothing(
+def test_a_client_that_disconnects_leaves_nothing(
     server: Server, ann: Talker, worker: Worker, words: tuple[str, ...]
 ) -> None:
     fill(ann)
@@ -399,10 +403,12 @@ def test_a_client_that_leaves_leaves_nothing(
     server.turn()
     assert not server.executor.works.is_busy
     assert state(ann, "s") == before
-    assert told(ann, "EXISTS", "c") == 0
+    assert reply_to(ann, "EXISTS", "c") == 0
 
 
-def test_what_follows_waits_and_others_do_not(server: Server, ann: Talker, worker: Worker) -> None:
+def test_later_requests_of_the_client_wait_and_other_clients_do_not(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     fill(ann)
     worker.begin("COPY", "s", "c")
     worker.send("EXISTS", "c")
@@ -422,12 +428,15 @@ def test_a_client_woken_by_a_step_is_answered(server: Server, ann: Talker, worke
     ann.send("XGROUP", "CREATE", "c", "g", "$", "MKSTREAM")
     ann.send("PEXPIRE", "c", "1")
     reader.send("XREADGROUP", "GROUP", "g", "r", "BLOCK", "0", "STREAMS", "c", ">")
-    server.engine._now_ms = itertools.count(1_700_000_000_000, 10).__next__  # gone by the next step
+    # The key has expired by the next step.
+    server.engine._now_ms = itertools.count(1_700_000_000_000, 10).__next__
     assert worker.end() == 1
     assert parsed(reader.heard()).args[0].startswith("NOGROUP")
 
 
-def test_works_of_several_clients_take_turns(server: Server, ann: Talker, worker: Worker) -> None:
+def test_the_steps_of_several_clients_alternate(
+    server: Server, ann: Talker, worker: Worker
+) -> None:
     fill(ann)
     other = Worker(server, 101)
     worker.begin(*READ, *STREAMS)
@@ -437,7 +446,7 @@ def test_works_of_several_clients_take_turns(server: Server, ann: Talker, worker
     assert sorted(len(reply[0][1]) if reply else 0 for reply in both) == [0, ENTRIES]
 
 
-def test_a_transaction_does_it_in_one_go(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_transaction_runs_it_in_one_step(server: Server, ann: Talker, worker: Worker) -> None:
     fill(ann)
     for words in (("MULTI",), ("COPY", "s", "c"), (*READ, *STREAMS)):
         worker.ask(*words)
@@ -450,7 +459,7 @@ def test_a_transaction_does_it_in_one_go(server: Server, ann: Talker, worker: Wo
     assert len(read[0][1]) == ENTRIES
 
 
-def test_a_command_in_steps_counts_once(server: Server, ann: Talker, worker: Worker) -> None:
+def test_an_incremental_command_counts_once(server: Server, ann: Talker, worker: Worker) -> None:
     fill(ann)
     worker.send("COPY", "s", "c")
     worker.end()
@@ -459,7 +468,7 @@ def test_a_command_in_steps_counts_once(server: Server, ann: Talker, worker: Wor
     assert row.seconds > 0
 
 
-def test_a_disk_that_is_full_ends_a_copy_and_nothing_is_left(
+def test_a_full_disk_ends_a_copy_without_remains(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     fill(ann)
@@ -468,11 +477,11 @@ def test_a_disk_that_is_full_ends_a_copy_and_nothing_is_left(
     with patch.object(server.engine.database, "write", side_effect=StoreFull("no space")):
         worker.step()
     assert worker.end().args[0].startswith("MISCONF")
-    assert told(ann, "EXISTS", "c") == 0
+    assert reply_to(ann, "EXISTS", "c") == 0
     assert worker.ask("PING") == b"+PONG\r\n"
 
 
-def test_with_always_the_answer_waits_for_the_disk(tmp_path: Path) -> None:
+def test_with_always_the_reply_waits_for_the_disk(tmp_path: Path) -> None:
     server = Server(tmp_path / "always", Durability.ALWAYS)
     worker = Worker(server, 100)
     ann = server.client()
@@ -535,7 +544,7 @@ def of_steps() -> list[Any]:
     ids=lambda words: words[0],
 )
 @pytest.mark.parametrize("leaves", [False, True])
-def test_a_long_command_that_has_ended_leaves_nothing_for_the_garbage_collector(
+def test_a_finished_long_command_leaves_no_garbage(
     server: Server,
     ann: Talker,
     worker: Worker,

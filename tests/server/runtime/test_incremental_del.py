@@ -16,7 +16,7 @@ from kvstream.operations.strings import LongPut
 from kvstream.server.runtime import incremental_commands as stepping
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
-from tests.server.runtime.test_incremental_commands import told
+from tests.server.runtime.test_incremental_commands import reply_to
 from tests.server.talking import Other, Server, Worker
 
 KEYS = [f"k{number}" for number in range(40)]
@@ -67,7 +67,7 @@ def ann(server: Server) -> Other:
 
 
 class Others:
-    """Whoever does anything to the keys."""
+    """Any other change of the keys."""
 
     def __init__(self, server: Server, clock: ManualClock, seed: int) -> None:
         self._ask = Dispatcher(server.engine).execute
@@ -97,7 +97,7 @@ class Others:
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_it_takes_what_there_is_in_its_last_step(
+def test_it_deletes_the_keys_of_its_last_step(
     server: Server, clock: ManualClock, seed: int
 ) -> None:
     others = Others(server, clock, seed)
@@ -122,7 +122,7 @@ def test_it_takes_what_there_is_in_its_last_step(
         server.engine.run(keyspace.sweep, others.draw.choice([0, 1, 100]))
 
 
-def test_a_key_whose_time_has_come_meanwhile_is_not_counted(
+def test_a_key_that_expires_meanwhile_is_not_counted(
     server: Server, ann: Other, worker: Worker, clock: ManualClock
 ) -> None:
     for key in KEYS:
@@ -130,13 +130,13 @@ def test_a_key_whose_time_has_come_meanwhile_is_not_counted(
     worker.begin("DEL", *KEYS)
     clock.advance(100)
     assert worker.end() == 0
-    assert told(ann, "EXISTS", *KEYS[:3]) == 0
+    assert reply_to(ann, "EXISTS", *KEYS[:3]) == 0
     worker.begin("EXISTS", *KEYS)
     ann.ask("SET", KEYS[7], "v")
     assert worker.end() == 1
 
 
-def test_keys_are_there_for_others_until_all_are_gone(
+def test_other_clients_see_all_keys_until_all_are_deleted(
     server: Server, ann: Other, worker: Worker
 ) -> None:
     for key in KEYS:
@@ -147,18 +147,18 @@ def test_keys_are_there_for_others_until_all_are_gone(
     ann.ask("WATCH", KEYS[1])
     worker.begin("UNLINK", *KEYS, "none", KEYS[0])
     while server.executor.works.is_busy:
-        assert told(ann, "DBSIZE") == len(KEYS)
+        assert reply_to(ann, "DBSIZE") == len(KEYS)
         assert blocked.heard() == b""
         worker.step()
     assert worker.end() == len(KEYS)
-    assert told(ann, "DBSIZE") == 0
+    assert reply_to(ann, "DBSIZE") == 0
     assert blocked.heard().startswith(b"-NOGROUP")
     ann.ask("MULTI")
     ann.ask("PING")
     assert ann.ask("EXEC") == b"*-1\r\n"
 
 
-def test_whoever_leaves_before_the_last_step_has_deleted_nothing(
+def test_a_client_that_disconnects_before_the_last_step_deletes_nothing(
     server: Server, ann: Other, worker: Worker
 ) -> None:
     for key in KEYS:
@@ -166,21 +166,21 @@ def test_whoever_leaves_before_the_last_step_has_deleted_nothing(
     worker.begin("DEL", *KEYS)
     worker.leave()
     server.turn()
-    assert told(ann, "DBSIZE") == len(KEYS)
+    assert reply_to(ann, "DBSIZE") == len(KEYS)
 
 
-def test_a_transaction_deletes_them_at_its_place(server: Server, ann: Other) -> None:
+def test_a_transaction_deletes_them_in_its_order(server: Server, ann: Other) -> None:
     for key in KEYS:
         ann.ask("SET", key, "v")
     ann.ask("MULTI")
     for words in (("DEL", *KEYS), ("EXISTS", KEYS[3]), ("SET", KEYS[3], "w"), ("DBSIZE",)):
         assert ann.ask(*words) == b"+QUEUED\r\n"
-    assert told(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
+    assert reply_to(ann, "EXEC") == [len(KEYS), 0, b"OK", 1]
 
 
 @pytest.mark.parametrize("gone", ["DEL", "FLUSHDB", "DEL of many"])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
-def test_the_groups_of_a_stream_leave_some_at_a_time(
+def test_the_groups_of_a_stream_are_deleted_in_batches(
     server: Server, ann: Other, gone: str, cached_rows: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
@@ -200,35 +200,35 @@ def test_the_groups_of_a_stream_leave_some_at_a_time(
     )
     ann.ask("MULTI")
     assert ann.ask("EXEC") == b"*-1\r\n"
-    assert told(ann, "EXISTS", "s") == 0
-    assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+    assert reply_to(ann, "EXISTS", "s") == 0
+    assert reply_to(ann, "DBSIZE") == (gone != "FLUSHDB")
     steps = 0
     while server.engine.run(keyspace.sweep, 100) == 100:
         steps += 1
         assert server.engine.run(check) == []
-        assert told(ann, "DBSIZE") == (gone != "FLUSHDB")
+        assert reply_to(ann, "DBSIZE") == (gone != "FLUSHDB")
     assert steps >= 2
     assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
 
 
-def test_a_name_whose_groups_have_not_left_is_free(
+def test_a_name_is_free_before_its_groups_are_deleted(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     for _ in range(2):
         for number in range(5):
             ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
-        assert told(ann, "DEL", "s") == 1
-        assert told(ann, "DEL", "s") == 0
+        assert reply_to(ann, "DEL", "s") == 1
+        assert reply_to(ann, "DEL", "s") == 0
         server.engine.run(keyspace.sweep, 100)
         ann.ask("XADD", "s", "1-1", "f", "v")
         assert server.engine.run(check) == []
-    assert told(ann, "XINFO", "GROUPS", "s") == []
+    assert reply_to(ann, "XINFO", "GROUPS", "s") == []
 
 
 @pytest.mark.parametrize("word", ["SET", "RENAME", "COPY", "RESTORE", "PEXPIREAT", "FLUSHDB"])
 @pytest.mark.parametrize("expiring", [False, True])
-def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
+def test_replacing_a_stream_deletes_its_groups_later(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, word: str, expiring: bool
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
@@ -243,7 +243,7 @@ def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
         "SET": ("SET", "s", "v"),
         "RENAME": ("RENAME", "t", "s"),
         "COPY": ("COPY", "t", "s", "REPLACE"),
-        "RESTORE": ("RESTORE", "s", "0", told(ann, "DUMP", "t"), "REPLACE"),
+        "RESTORE": ("RESTORE", "s", "0", reply_to(ann, "DUMP", "t"), "REPLACE"),
         "PEXPIREAT": ("PEXPIREAT", "s", "1"),
         "FLUSHDB": ("FLUSHDB",),
     }
@@ -258,18 +258,18 @@ def test_what_takes_the_place_of_a_stream_leaves_its_groups_for_later(
     steps = 0
     while server.engine.run(keyspace.sweep, 100) == 100:
         steps += 1
-        assert told(ann, "GET", "s") == b"v"
-        assert told(ann, "TTL", "s") == -1
+        assert reply_to(ann, "GET", "s") == b"v"
+        assert reply_to(ann, "TTL", "s") == -1
         assert server.engine.run(check) == []
     assert steps >= 2
     assert list(server.engine.database.scan(Family.TREES, b"", b"\xff")) == []
     keys = {b"s"} if word in ("RENAME", "FLUSHDB") else {b"s", b"t"}
-    assert set(told(ann, "KEYS", "*")) == keys
-    assert told(ann, "DBSIZE") == len(keys)
+    assert set(reply_to(ann, "KEYS", "*")) == keys
+    assert reply_to(ann, "DBSIZE") == len(keys)
 
 
 def make_many_groups(server: Server, ann: Other) -> bytes:
-    """Make a stream of five groups; return the key under which it would be kept once it is gone."""
+    """Create a stream of five groups; return the key that keeps it once it is deleted."""
     for number in range(5):
         ann.ask("XGROUP", "CREATE", "s", f"g{number}", "0", "MKSTREAM")
     stream = server.engine.run(lambda txn: txn.stream(b"\0\0s"))
@@ -277,18 +277,18 @@ def make_many_groups(server: Server, ann: Other) -> bytes:
     return b"kvstream:gone:" + U64.pack(stream.generation)
 
 
-def test_a_key_of_the_name_that_a_stream_would_be_kept_under_stays(
+def test_an_existing_key_under_the_kept_name_stays(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
     taken = make_many_groups(server, ann)
     ann.ask("SET", taken, "v")
-    assert told(ann, "DEL", "s") == 1
+    assert reply_to(ann, "DEL", "s") == 1
     assert ann.ask("GET", taken) == b"$1\r\nv\r\n"
 
 
 @pytest.mark.parametrize("steps", [False, True])
-def test_a_key_of_that_name_may_be_on_its_way(
+def test_a_key_of_that_name_may_be_about_to_be_set(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, steps: bool
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
@@ -297,17 +297,17 @@ def test_a_key_of_that_name_may_be_on_its_way(
     if steps:
         work = LongPut(0, {b"t": b"v", taken: b"v"})
         assert server.engine.run(work.step) is None
-        assert told(ann, "DEL", "s") == 1
+        assert reply_to(ann, "DEL", "s") == 1
         while server.engine.run(work.step) is None:
             pass
     else:
         assert ann.ask("MSET", "s", "v", taken, "v") == b"+OK\r\n"
-    assert told(ann, "DBSIZE") == 2
+    assert reply_to(ann, "DBSIZE") == 2
     assert server.engine.run(check) == []
 
 
 @pytest.mark.parametrize("gone", [("FLUSHDB",), ("DEL", "s", *KEYS)])
-def test_a_stream_that_is_damaged_stays_gone(
+def test_a_damaged_stream_stays_deleted(
     server: Server, ann: Other, monkeypatch: pytest.MonkeyPatch, gone: tuple[str, ...]
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
@@ -321,5 +321,5 @@ def test_a_stream_that_is_damaged_stays_gone(
     Dispatcher(server.engine).execute([word.encode() for word in gone])
     while server.engine.run(keyspace.sweep, 100) == 100:
         pass
-    assert told(ann, "KEYS", "*") == []
+    assert reply_to(ann, "KEYS", "*") == []
     server.engine.run(check, repair=True)

@@ -1,4 +1,4 @@
-"""DUMP and RESTORE in steps: the same as in one go, with other commands between two steps."""
+"""DUMP and RESTORE in steps: the same result, with other commands between two steps."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -33,7 +33,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def ann(server: Server) -> Talker:
-    """Somebody whose commands are done in one go."""
+    """A client whose commands run in one step."""
     talker = Other(server, 1)
     fill(talker, "s", ENTRIES)
     for count in ("100", "1", "30"):
@@ -49,9 +49,7 @@ def payload_of(reply: bytes) -> bytes:
     return rest[:-2]
 
 
-def test_a_payload_is_of_the_moment_when_it_was_begun(
-    server: Server, ann: Talker, worker: Worker
-) -> None:
+def test_a_payload_has_the_state_at_its_start(server: Server, ann: Talker, worker: Worker) -> None:
     expected = ann.ask("DUMP", "s")
     worker.begin("DUMP", "s")
     worker.step()
@@ -64,7 +62,7 @@ def test_a_payload_is_of_the_moment_when_it_was_begun(
     assert worker.heard() == expected
 
 
-def test_who_keeps_a_payload_hears_of_what_changed_while_it_was_made(
+def test_a_tracking_client_is_notified_of_changes_during_a_dump(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     worker.ask("HELLO", "3")
@@ -76,7 +74,7 @@ def test_who_keeps_a_payload_hears_of_what_changed_while_it_was_made(
     assert worker.heard() == expected + b">2\r\n$10\r\ninvalidate\r\n*1\r\n$1\r\ns\r\n"
 
 
-def test_a_payload_has_what_the_same_turn_has_made(
+def test_a_payload_has_the_changes_of_the_same_turn(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     worker.send_bytes(request("XADD", "s", "*", "f", "v") + request("DUMP", "s"))
@@ -88,7 +86,7 @@ def test_a_payload_has_what_the_same_turn_has_made(
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_a_store_that_is_opened_anew_is_asked_again(
+def test_a_dump_restarts_when_the_store_is_reopened(
     server: Server, ann: Talker, worker: Worker, deleted: bool
 ) -> None:
     expected = ann.ask("DUMP", "s")
@@ -107,7 +105,7 @@ def test_a_payload_may_be_too_long_for_a_reply(server: Server, ann: Talker, work
 
 
 @pytest.mark.parametrize("options", [(), ("REPLACE",)], ids=str)
-def test_a_stream_is_made_in_the_last_step(
+def test_a_stream_is_created_in_the_last_step(
     server: Server, ann: Talker, worker: Worker, options: tuple[str, ...]
 ) -> None:
     payload = payload_of(ann.ask("DUMP", "s"))
@@ -122,7 +120,7 @@ def test_a_stream_is_made_in_the_last_step(
     assert ann.ask("DUMP", "made") == ann.ask("DUMP", "s")
 
 
-def test_a_key_that_came_meanwhile_stays(server: Server, ann: Talker, worker: Worker) -> None:
+def test_a_key_created_meanwhile_stays(server: Server, ann: Talker, worker: Worker) -> None:
     payload = payload_of(ann.ask("DUMP", "s"))
     worker.send("RESTORE", "made", "0", payload)
     worker.step()
@@ -135,7 +133,7 @@ def test_a_key_that_came_meanwhile_stays(server: Server, ann: Talker, worker: Wo
 
 @pytest.mark.parametrize("change", [("FLUSHDB",), ("SWAPDB", "0", "1")], ids=str)
 @pytest.mark.parametrize("times", [1, 9])
-def test_it_begins_anew_where_the_database_has_changed(
+def test_it_restarts_if_the_database_was_flushed_or_swapped(
     server: Server, ann: Talker, worker: Worker, change: tuple[str, ...], times: int
 ) -> None:
     expected = ann.ask("DUMP", "s")
@@ -152,7 +150,7 @@ def test_it_begins_anew_where_the_database_has_changed(
         assert ann.ask("DUMP", "made") == expected
 
 
-def test_what_is_no_stream_leaves_nothing(server: Server, ann: Talker, worker: Worker) -> None:
+def test_an_invalid_payload_leaves_nothing(server: Server, ann: Talker, worker: Worker) -> None:
     payload = bytearray(payload_of(ann.ask("DUMP", "s")))
     at = payload.index(b"v150")
     payload[at : at + 40] = b"\xff" * 40
@@ -165,7 +163,7 @@ def test_what_is_no_stream_leaves_nothing(server: Server, ann: Talker, worker: W
     assert b"checksum" in worker.ask("RESTORE", "made", "0", bytes(payload))
 
 
-def test_a_client_that_leaves_during_restore_leaves_nothing(
+def test_a_client_that_disconnects_during_restore_leaves_nothing(
     server: Server, ann: Talker, worker: Worker
 ) -> None:
     worker.send("RESTORE", "made", "0", payload_of(ann.ask("DUMP", "s")))
@@ -176,9 +174,7 @@ def test_a_client_that_leaves_during_restore_leaves_nothing(
     assert ann.ask("EXISTS", "made") == b":0\r\n"
 
 
-def test_a_long_string_and_a_time_that_has_passed(
-    server: Server, ann: Talker, worker: Worker
-) -> None:
+def test_a_long_string_with_a_time_in_the_past(server: Server, ann: Talker, worker: Worker) -> None:
     ann.ask("SET", "text", "v" * 2000)
     payload = payload_of(ann.ask("DUMP", "text"))
     worker.send("RESTORE", "made", "0", payload)

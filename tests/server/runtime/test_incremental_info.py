@@ -1,4 +1,4 @@
-"""XINFO STREAM FULL and DUMP of very many groups: in steps, of the moment in which they begin."""
+"""XINFO STREAM FULL and DUMP of very many groups: in steps, with the state at their start."""
 
 import random
 from collections.abc import Iterator
@@ -71,7 +71,7 @@ def change(server: Server, talker: Talker, draw: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_groups_are_told_as_they_were_when_the_reply_began(
+def test_the_reply_has_the_groups_at_its_start(
     server: Server, ann: Talker, other: Other, seed: int
 ) -> None:
     draw, reader = random.Random(seed), Reader(server, 100)
@@ -92,7 +92,7 @@ def test_groups_are_told_as_they_were_when_the_reply_began(
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_groups_are_dumped_as_they_were_in_the_first_step(
+def test_a_payload_has_the_groups_of_the_first_step(
     server: Server, ann: Talker, other: Other, seed: int
 ) -> None:
     draw, worker = random.Random(seed), Worker(server, 100)
@@ -102,7 +102,7 @@ def test_groups_are_dumped_as_they_were_in_the_first_step(
         key = draw.choice(KEYS)
         expected = parsed(ann.ask("DUMP", key))
         if draw.random() < 0.3:
-            server.engine.sync()  # which writes when consumers were seen
+            server.engine.sync()  # writes the seen times of consumers
             server.engine.catalog.forget()
         worker.send("DUMP", key)
         worker.step()
@@ -118,7 +118,7 @@ def test_groups_are_dumped_as_they_were_in_the_first_step(
             assert parsed(ann.ask("DUMP", "restored")) == expected
 
 
-def test_what_was_seen_but_not_written_is_told(server: Server, ann: Talker) -> None:
+def test_unwritten_seen_times_are_shown(server: Server, ann: Talker) -> None:
     reader = Reader(server, 100)
     for group in GROUPS:
         ann.ask("XGROUP", "CREATE", "k0", group, "$", "MKSTREAM")

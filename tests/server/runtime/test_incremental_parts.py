@@ -1,6 +1,6 @@
 """KVSTREAM.ACK, EXTEND, NACK and DELAYED CANCEL of very many: in parts, each a commit.
 
-So is the end of an order (KVSTREAM.POLICY SET and DEL).
+The end of an order (KVSTREAM.POLICY SET and DEL) runs in parts, too.
 """
 
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from kvstream.operations.checks import check
 from kvstream.operations.delivery import ordering
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
-from tests.server.runtime.test_incremental_commands import fill, told
+from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.talking import Other, Server, Worker, parsed, sound
 
 ENTRIES, STEP = 40, 4
@@ -52,7 +52,7 @@ def ann(server: Server) -> Other:
 
 
 def leased(ann: Other, clock: ManualClock, *keys: str) -> None:
-    """Let consumer w lease all entries, some of which it then loses or has done."""
+    """Lease all entries to consumer w, some of which it then loses or finishes."""
     for key in keys:
         fill(ann, key, ENTRIES)
         ann.ask("KVSTREAM.POLICY", "SET", key, "g", "LEASE", "1000000", "BACKOFF", "50")
@@ -71,7 +71,7 @@ def worded(command: str, key: str, numbers: list[int]) -> list[str]:
 
 
 def do(server: Server, line: str) -> Any:
-    """Run a command in no turn of the server, so that no step runs."""
+    """Run a command outside the turns of the server, so that no step runs."""
     return flatten(Dispatcher(server.engine).execute(line.encode().split()))
 
 
@@ -85,12 +85,12 @@ def state(server: Server, key: str) -> Any:
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_the_outcomes_are_those_of_one_go(
+def test_the_outcomes_are_those_of_one_step(
     server: Server, ann: Other, worker: Worker, clock: ManualClock, command: str
 ) -> None:
     leased(ann, clock, "s", "t")
     numbers = [*range(ENTRIES, 0, -1), 99]
-    one = told(ann, *worded(command, "t", numbers))
+    one = reply_to(ann, *worded(command, "t", numbers))
     assert sorted(set(one)) == [-1, 0, 1]
     worker.begin(*worded(command, "s", numbers))
     assert worker.end() == one
@@ -101,7 +101,7 @@ def test_the_outcomes_are_those_of_one_go(
 def test_another_client_is_served_between_two_parts(
     server: Server, ann: Other, worker: Worker, clock: ManualClock, command: str
 ) -> None:
-    """It sees the parts, and what it changes first is not done again."""
+    """It sees the parts, and its changes are not overwritten."""
     leased(ann, clock, "s")
     worker.begin(*worded(command, "s", [*range(1, ENTRIES + 1)]))
     seen = []
@@ -119,7 +119,7 @@ def test_another_client_is_served_between_two_parts(
 
 @pytest.mark.parametrize("command", COMMANDS)
 @pytest.mark.parametrize("wrong", ["x 1", "41-1 x", "41-1"])
-def test_a_wrong_word_is_refused_before_anything_is_done(
+def test_a_wrong_argument_is_refused_before_any_change(
     server: Server, ann: Other, worker: Worker, clock: ManualClock, command: str, wrong: str
 ) -> None:
     leased(ann, clock, "s")
@@ -129,7 +129,7 @@ def test_a_wrong_word_is_refused_before_anything_is_done(
     assert state(server, "s") == before
 
 
-def test_a_transaction_settles_all_in_one_go(
+def test_a_transaction_settles_all_in_one_step(
     server: Server, ann: Other, worker: Worker, clock: ManualClock
 ) -> None:
     leased(ann, clock, "s")
@@ -139,7 +139,7 @@ def test_a_transaction_settles_all_in_one_go(
     assert outcomes.count(1) == ENTRIES - 4
 
 
-def test_a_full_disk_ends_it_and_the_parts_before_stay(
+def test_a_full_disk_ends_it_and_earlier_parts_stay(
     server: Server, ann: Other, worker: Worker, clock: ManualClock
 ) -> None:
     leased(ann, clock, "s")
@@ -153,7 +153,7 @@ def test_a_full_disk_ends_it_and_the_parts_before_stay(
     assert len(pending(server)) == ENTRIES - 2 - STEP
 
 
-def test_a_client_that_leaves_leaves_the_rest(
+def test_a_client_that_disconnects_leaves_the_rest(
     server: Server, ann: Other, worker: Worker, clock: ManualClock
 ) -> None:
     leased(ann, clock, "s")
@@ -169,7 +169,7 @@ def test_delayed_messages_are_cancelled_in_parts(
     server: Server, ann: Other, worker: Worker, clock: ManualClock
 ) -> None:
     tickets = [
-        told(ann, "KVSTREAM.ADD", "s", "DELAY", f"{number}", "n", "1").decode()
+        reply_to(ann, "KVSTREAM.ADD", "s", "DELAY", f"{number}", "n", "1").decode()
         for number in range(1, ENTRIES + 1)
     ]
     worker.begin("KVSTREAM.DELAYED", "CANCEL", "s", *tickets, tickets[0], "@5-5")
@@ -181,7 +181,7 @@ def test_delayed_messages_are_cancelled_in_parts(
     server.turn()
     assert parsed(worker.heard()) == ENTRIES - 1
     assert sorted(set(left)) == [0, *range(3, ENTRIES, STEP), ENTRIES]
-    assert told(ann, "KVSTREAM.DELAYED", "LEN", "s") == 0
+    assert reply_to(ann, "KVSTREAM.DELAYED", "LEN", "s") == 0
     worker.send("KVSTREAM.DELAYED", "CANCEL", "s", *tickets, "nonsense")
     assert isinstance(worker.end(), Exception)
 
@@ -212,7 +212,7 @@ def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("few_runs")
 @pytest.mark.parametrize("change", CHANGES)
-def test_another_order_is_as_in_one_go(
+def test_another_order_has_the_effect_of_one_step(
     server: Server, ann: Other, worker: Worker, change: str
 ) -> None:
     ordered(ann, "s", "t")
@@ -227,7 +227,7 @@ def test_another_order_is_as_in_one_go(
 
 @pytest.mark.usefixtures("few_runs")
 @pytest.mark.parametrize("change", CHANGES[::2])
-def test_others_are_served_while_an_order_ends(
+def test_other_clients_are_served_while_an_order_ends(
     server: Server, ann: Other, worker: Worker, change: str
 ) -> None:
     ordered(ann, "s")
@@ -252,7 +252,9 @@ def test_others_are_served_while_an_order_ends(
 
 
 @pytest.mark.usefixtures("few_runs")
-def test_an_order_ends_though_its_client_leaves(server: Server, ann: Other, worker: Worker) -> None:
+def test_an_order_ends_though_its_client_disconnects(
+    server: Server, ann: Other, worker: Worker
+) -> None:
     ordered(ann, "s")
     worker.begin("KVSTREAM.POLICY", "DEL", "s", "g")
     worker.leave()

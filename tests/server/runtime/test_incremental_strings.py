@@ -1,4 +1,4 @@
-"""MGET and MSET of very many keys: in steps beside others as one after the other."""
+"""MGET and MSET of very many keys: steps have the effect of one command."""
 
 import random
 from collections.abc import Iterator
@@ -56,7 +56,7 @@ def values_of(server: Server, keys: list[bytes]) -> list[bytes | None]:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_strings_are_read_as_they_are_in_the_last_step(
+def test_strings_have_the_values_of_the_last_step(
     server: Server, clock: ManualClock, seed: int
 ) -> None:
     others = Others(server, clock, seed)
@@ -128,7 +128,9 @@ def test_strings_are_set_in_the_last_step(
         assert server.engine.run(check) == []
 
 
-def test_very_many_are_set_while_others_go_on(server: Server, ann: Other, worker: Worker) -> None:
+def test_very_many_are_set_while_other_clients_are_served(
+    server: Server, ann: Other, worker: Worker
+) -> None:
     waiting, bob = server.client(), Other(server, 2)
     waiting.send("XREAD", "BLOCK", "0", "STREAMS", "k7", "$")
     bob.ask("SET", "k3", "old")
@@ -151,7 +153,7 @@ def test_very_many_are_set_while_others_go_on(server: Server, ann: Other, worker
     assert worker.ask("MSET", *pairs, "half").startswith(b"-ERR wrong number")
 
 
-def test_clients_that_wait_for_a_key_or_watch_it_learn_of_the_change(
+def test_clients_that_wait_for_a_key_or_watch_it_notice_the_change(
     server: Server, ann: Other
 ) -> None:
     waiting = server.client()
@@ -164,7 +166,7 @@ def test_clients_that_wait_for_a_key_or_watch_it_learn_of_the_change(
     assert waiting.client.block is not None
 
 
-def test_a_client_is_answered_behind_the_last_step(
+def test_a_client_is_answered_after_the_last_step(
     server: Server, ann: Other, worker: Worker
 ) -> None:
     ann.ask("MSET", *[word for key in KEYS for word in (key, "v")])
@@ -173,7 +175,7 @@ def test_a_client_is_answered_behind_the_last_step(
     assert worker.end() == [*[b"v"] * 39, b"new", None]
 
 
-def test_more_than_a_reply_may_have_is_refused(server: Server, worker: Worker, ann: Other) -> None:
+def test_a_reply_above_the_limit_is_refused(server: Server, worker: Worker, ann: Other) -> None:
     ann.ask("MSET", *[word for key in KEYS for word in (key, LARGE)])
     server.engine.catalog.limits.reply_max = 20 * len(LARGE)
     assert worker.ask("MGET", *KEYS).startswith(b"-ERR")
@@ -181,7 +183,7 @@ def test_more_than_a_reply_may_have_is_refused(server: Server, worker: Worker, a
         server.engine.run(strings.get_several, [qualified(0, key.encode()) for key in KEYS])
 
 
-def test_nothing_is_set_where_one_value_is_too_long(
+def test_nothing_is_set_if_one_value_is_too_long(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(strings, "STRING_BYTES_MAX", 3)

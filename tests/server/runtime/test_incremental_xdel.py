@@ -1,4 +1,4 @@
-"""XDEL, XDELEX and XACKDEL of very many IDs: in steps beside others as in one go."""
+"""XDEL, XDELEX and XACKDEL of very many IDs: steps have the effect of one command."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
 from kvstream.types.ids import StreamID
 from kvstream.types.options import RefPolicy
-from tests.server.runtime.test_incremental_commands import fill, told
+from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.runtime.twins import ENTRIES, IDS, Twins, shown
 from tests.server.talking import Other, Server, Worker, parsed, sound
 
@@ -38,7 +38,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def ann(server: Server) -> Other:
-    """Another client, whose commands run in one go meanwhile."""
+    """Another client, whose commands run in one step meanwhile."""
     return Other(server, 1)
 
 
@@ -52,7 +52,7 @@ def read_some(ann: Other, key: str) -> None:
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_it_happens_in_its_last_step(server: Server, seed: int) -> None:
+def test_the_effect_happens_in_the_last_step(server: Server, seed: int) -> None:
     twins = Twins(server, seed)
     for at, command in enumerate(COMMANDS * 3):
         twins.begin()
@@ -83,7 +83,7 @@ def test_it_happens_in_its_last_step(server: Server, seed: int) -> None:
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
-def test_others_see_all_of_it_or_nothing(
+def test_other_clients_see_all_of_it_or_nothing(
     server: Server, ann: Other, worker: Worker, command: tuple[str, ...]
 ) -> None:
     for key in "st":
@@ -93,7 +93,7 @@ def test_others_see_all_of_it_or_nothing(
     seen = shown(server, "s")
     ids = [*IDS, "99-1", "7-1"]
     words = asked(("COMMAND", *command[1:]), ids)[1:]
-    one = told(ann, command[0], *["t" if word == "s" else word for word in words])
+    one = reply_to(ann, command[0], *["t" if word == "s" else word for word in words])
     worker.begin(command[0], *words)
     steps = 1
     while server.executor.works.is_busy:
@@ -106,9 +106,7 @@ def test_others_see_all_of_it_or_nothing(
     assert shown(server, "s") == shown(server, "t") != seen
 
 
-def test_what_keeps_deleting_does_not_have_it_begin_anew(
-    server: Server, ann: Other, worker: Worker
-) -> None:
+def test_constant_deletions_do_not_restart_it(server: Server, ann: Other, worker: Worker) -> None:
     fill(ann, "s", ENTRIES)
     worker.begin("XDEL", "s", *IDS)
     steps = 1
@@ -120,7 +118,7 @@ def test_what_keeps_deleting_does_not_have_it_begin_anew(
     server.turn()
     ann.heard()
     assert parsed(worker.heard()) == ENTRIES - steps + 1
-    assert told(ann, "XLEN", "s") == 0
+    assert reply_to(ann, "XLEN", "s") == 0
 
 
 @pytest.mark.parametrize(
@@ -139,7 +137,7 @@ def test_what_keeps_deleting_does_not_have_it_begin_anew(
     ],
     ids=str,
 )
-def test_a_stream_that_has_changed_altogether(
+def test_a_completely_changed_stream(
     server: Server, ann: Other, worker: Worker, change: tuple[str, ...], command: Any, answer: Any
 ) -> None:
     fill(ann, "s", ENTRIES)
@@ -155,7 +153,9 @@ def test_a_stream_that_has_changed_altogether(
     assert worker.ask("PING") == b"+PONG\r\n"
 
 
-def test_a_client_that_leaves_and_a_transaction(server: Server, ann: Other, worker: Worker) -> None:
+def test_a_client_that_disconnects_and_a_transaction(
+    server: Server, ann: Other, worker: Worker
+) -> None:
     fill(ann, "s", ENTRIES)
     worker.ask("MULTI")
     worker.ask("XDEL", "s", *IDS[:20])
@@ -167,11 +167,11 @@ def test_a_client_that_leaves_and_a_transaction(server: Server, ann: Other, work
     worker.begin("XDEL", "s", *IDS)
     worker.leave()
     server.turn()
-    assert told(ann, "XLEN", "s") == ENTRIES - 20
+    assert reply_to(ann, "XLEN", "s") == ENTRIES - 20
 
 
 @pytest.mark.parametrize("emptied", [("DEL", "s"), ("XTRIM", "s", "MAXLEN", "0")], ids=str)
-def test_a_stream_that_was_begun_anew(
+def test_a_recreated_stream(
     server: Server, ann: Other, worker: Worker, emptied: tuple[str, ...]
 ) -> None:
     fill(ann, "s", ENTRIES)
@@ -184,4 +184,4 @@ def test_a_stream_that_was_begun_anew(
         ann.send("XADD", "s", eid, "f", "v")
     assert worker.end() == 2
     ann.heard()
-    assert told(ann, "XLEN", "s") == 1
+    assert reply_to(ann, "XLEN", "s") == 1

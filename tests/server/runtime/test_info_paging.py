@@ -1,4 +1,4 @@
-"""XINFO GROUPS and CONSUMERS of very many: loaded in steps, and told in pages."""
+"""XINFO GROUPS and CONSUMERS of very many: loaded in steps, and sent in pages."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,7 +24,7 @@ def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
 @pytest.fixture
 def ann(server: Server) -> Talker:
-    """Somebody whose commands are done in one go."""
+    """A client whose commands run in one step."""
     talker = Other(server, 1)
     for number in range(30):
         talker.ask("XADD", "s", f"{number + 1}-1", "f", "v")
@@ -37,7 +37,7 @@ def ann(server: Server) -> Talker:
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
 @pytest.mark.parametrize("asked", [GROUPS, CONSUMERS])
-def test_many_are_told_of_as_few_are(
+def test_many_have_the_same_reply_as_few(
     server: Server, worker: Worker, ann: Talker, protocol: str, asked: tuple[str, ...]
 ) -> None:
     for client in (worker, ann):
@@ -53,7 +53,7 @@ def test_many_are_told_of_as_few_are(
 
 
 @pytest.mark.parametrize("asked", [GROUPS, CONSUMERS])
-def test_what_others_change_meanwhile_is_told_of(
+def test_changes_by_other_clients_are_shown(
     server: Server, worker: Worker, ann: Talker, asked: tuple[str, ...]
 ) -> None:
     server.engine.catalog.forget()
@@ -72,9 +72,7 @@ def test_what_others_change_meanwhile_is_told_of(
     assert worker.ask(*asked) == b"-ERR no such key\r\n"
 
 
-def test_what_the_same_turn_has_made_is_told_of(
-    server: Server, worker: Worker, ann: Talker
-) -> None:
+def test_changes_of_the_same_turn_are_shown(server: Server, worker: Worker, ann: Talker) -> None:
     server.engine.catalog.forget()
     worker.send_bytes(request("XGROUP", "CREATE", "s", "g99", "$") + request(*GROUPS))
     server.turn()

@@ -1,4 +1,4 @@
-"""Large entries: which a server accepts, on every path, and their cost."""
+"""Large entries: which ones a server accepts, on every path, and their cost."""
 
 import re
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ def test_names_count_and_so_do_all_fields(asker: Asker) -> None:
     assert asker.ask("XLEN s") == 1
 
 
-def test_it_is_refused_among_others_that_come_with_it(asker: Asker) -> None:
+def test_only_the_large_entry_of_a_burst_is_refused(asker: Asker) -> None:
     small, large = request("XADD", "s", "*", "f", "v"), request("XADD", "s", "*", "f", LARGER)
     asker.send_bytes(small * 3 + large + small + large + request("XLEN", "s"))
     said = [asker.read() for _ in range(7)]
@@ -89,13 +89,13 @@ def test_it_is_refused_among_others_that_come_with_it(asker: Asker) -> None:
     assert said[-1] == 4
 
 
-def test_in_a_transaction_it_is_refused_alone(asker: Asker) -> None:
+def test_only_the_large_entry_of_a_transaction_is_refused(asker: Asker) -> None:
     for words in (["MULTI"], ["XADD", "s", "1-1", "f", LARGER], ["XADD", "s", "1-2", "f", "v"]):
         asker.ask(*words)
     assert asker.ask("EXEC") == [REFUSED, b"1-2"]
 
 
-def test_what_is_restored_moved_or_reloaded_may_be_larger(asker: Asker) -> None:
+def test_restored_moved_and_reloaded_entries_may_be_larger(asker: Asker) -> None:
     asker.ask("CONFIG SET stream-entry-max-bytes 4mb")
     assert asker.ask("XADD", "s", "1-1", "f", LARGER + LARGER) == b"1-1"
     payload = asker.ask("DUMP s")
@@ -110,7 +110,7 @@ def test_what_is_restored_moved_or_reloaded_may_be_larger(asker: Asker) -> None:
     assert asker.ask("CONFIG GET stream-entry-max-bytes")[1] == b"%d" % MEGABYTE
 
 
-def test_the_library_takes_what_it_took(tmp_path: Path) -> None:
+def test_the_library_has_no_such_limit(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store", durability="no") as store:
         stream = store.stream("s")
         stream.add({"f": b"v" * (STREAM_ENTRY_MAX_BYTES + 1)})
@@ -129,8 +129,8 @@ def test_a_server_is_started_with_it(tmp_path: Path, how: str) -> None:
         flags += ["--config", str(tmp_path / "kvstream.toml")]
     with process(*flags, **environment) as (_, lines), Asker(port_of(lines)) as asker:
         assert asker.ask("XADD", "s", "*", "f", FITS + FITS) != REFUSED
-        told = asker.ask("XADD", "s", "*", "f", LARGER + LARGER)
-        assert told.startswith("ERR an entry of 2097153 bytes")
+        reply = asker.ask("XADD", "s", "*", "f", LARGER + LARGER)
+        assert reply.startswith("ERR an entry of 2097153 bytes")
 
 
 @pytest.mark.parametrize("options", ["*", "MAXLEN 5 *"])
@@ -145,7 +145,7 @@ def test_a_large_entry_of_a_turn_that_fails_is_added_when_it_runs_again(
     assert parsed(ann.ask("XRANGE", "s", "-", "+")) == [[eid, fields]]
 
 
-def test_of_a_large_entry_its_row_alone_is_kept_until_it_is_written(
+def test_only_the_row_of_a_large_entry_is_kept_until_it_is_written(
     server: Server, ann: Talker
 ) -> None:
     value = b"v" * LARGE

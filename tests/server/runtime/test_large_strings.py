@@ -1,4 +1,4 @@
-"""GET of a large string: in pages, of one moment, and in little memory."""
+"""GET of a large string: in pages, of one moment, and with little memory."""
 
 import random
 
@@ -27,7 +27,7 @@ def reader(server: Server) -> Reader:
     return Reader(server, 100)
 
 
-def test_it_is_written_in_pages_as_it_was_when_it_began(
+def test_it_is_sent_in_pages_with_the_value_at_its_start(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     whole = ann.ask("GET", "large")
@@ -43,13 +43,13 @@ def test_it_is_written_in_pages_as_it_was_when_it_began(
     assert held(server) == 0
 
 
-def test_it_has_what_was_written_before_in_the_same_turn(ann: Talker, reader: Reader) -> None:
+def test_it_has_the_earlier_writes_of_the_same_turn(ann: Talker, reader: Reader) -> None:
     reader.send("APPEND", "large", "behind")
     reader.send("GET", "large")
     assert (reader.page() + reader.rest()).endswith(VALUE[-9:] + b"behind\r\n")
 
 
-def test_in_a_transaction_it_is_read_in_one_go(ann: Talker, reader: Reader) -> None:
+def test_in_a_transaction_it_is_read_in_one_step(ann: Talker, reader: Reader) -> None:
     for words in (["MULTI"], ["APPEND", "large", "x"], ["GET", "large"], ["EXEC"]):
         reader.send(*words)
     assert reader.rest().endswith(VALUE[-9:] + b"x\r\n")

@@ -1,4 +1,4 @@
-"""Keyspace notifications: when they go out, and in which order."""
+"""Keyspace notifications: when they are sent, and in which order."""
 
 from pathlib import Path
 
@@ -22,14 +22,14 @@ def subscribed(talker: Talker, *channels: str) -> Talker:
 
 @pytest.fixture
 def cyd(server: Server) -> Talker:
-    """A client that hears of streams that grow."""
+    """A client that subscribes to events of growing streams."""
     return subscribed(server.client(), "__keyevent@0__:xadd")
 
 
 XADD = "XADD", "s", "*", "f", "v"
 
 
-def test_an_event_comes_with_the_replies_of_its_turn(
+def test_an_event_is_sent_with_the_replies_of_its_turn(
     server: Server, ann: Talker, cyd: Talker
 ) -> None:
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "Et")
@@ -39,7 +39,7 @@ def test_an_event_comes_with_the_replies_of_its_turn(
     assert cyd.heard() == message("__keyevent@0__:xadd", "s") + b":1\r\n"
 
 
-def test_a_setting_holds_from_its_command_on(server: Server, ann: Talker, cyd: Talker) -> None:
+def test_a_setting_applies_from_its_command_on(server: Server, ann: Talker, cyd: Talker) -> None:
     on, off = (request("CONFIG", "SET", "notify-keyspace-events", value) for value in ("EA", ""))
     xadd = request(*XADD)
     ann.send_bytes(xadd + on + xadd + xadd + off + xadd + on + xadd)
@@ -47,7 +47,9 @@ def test_a_setting_holds_from_its_command_on(server: Server, ann: Talker, cyd: T
     assert cyd.heard() == message("__keyevent@0__:xadd", "s") * 3
 
 
-def test_batches_give_way_to_events(server: Server, ann: Talker, bob: Talker, cyd: Talker) -> None:
+def test_appends_with_events_are_not_batched(
+    server: Server, ann: Talker, bob: Talker, cyd: Talker
+) -> None:
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "Et")
     for _ in range(2):  # the second time the clients are direct
         for talker in (ann, bob):
@@ -56,7 +58,7 @@ def test_batches_give_way_to_events(server: Server, ann: Talker, bob: Talker, cy
         assert cyd.heard() == message("__keyevent@0__:xadd", "s") * 6
 
 
-def test_expired_events_alone_leave_batches_and_pipelines(
+def test_expired_events_do_not_prevent_batches_and_pipelines(
     server: Server, ann: Talker, cyd: Talker
 ) -> None:
     ann.ask("CONFIG", "SET", "notify-keyspace-events", "KEx")
@@ -84,7 +86,7 @@ def test_a_script_publishes_the_events_of_its_calls(
     assert cyd.heard() == message("__keyevent@0__:xadd", "s") * 3
 
 
-def test_a_blocked_reader_that_is_served_makes_its_consumer(
+def test_serving_a_blocked_reader_publishes_its_new_consumer(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     cyd = subscribed(server.client(), "__keyspace@0__:s")
@@ -128,7 +130,7 @@ def test_other_threads_and_the_clock_cause_events(serve: Serve) -> None:
         assert [each["channel"][15:] for each in heard if each] == [b"set", b"expire", b"expired"]
 
 
-def test_serve_takes_the_flags(tmp_path: Path) -> None:
+def test_serve_accepts_the_flags(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store", "--notify-keyspace-events", "xKE")
     try:
         with server.asker() as asker:

@@ -1,4 +1,4 @@
-"""Turns and threads: news that others make meanwhile, and an interrupt in the middle of a turn."""
+"""Turns and threads: concurrent changes of other threads, and an interrupt inside a turn."""
 
 import threading
 from collections import deque
@@ -28,7 +28,7 @@ def _in_another_thread(work: threading.Thread) -> None:
 
 
 def _add_beside(server: Server, key: bytes) -> None:
-    """Add an entry as a program does that uses the store in the server's process."""
+    """Add an entry like a program that uses the store in the server's process."""
     flats = [encode_flat([b"f", b"beside"])]
     add = threading.Thread(
         target=server.engine.run, args=(add_many, qualified(0, key), flats), daemon=True
@@ -37,7 +37,7 @@ def _add_beside(server: Server, key: bytes) -> None:
 
 
 def test_an_add_of_another_thread_at_the_end_of_a_turn_wakes_readers(server: Server) -> None:
-    """The turn is committed, but its replies are being written: it is not quite over."""
+    """The turn is committed, but its replies are still being written."""
     reader, writer = server.client(), server.client()
     main, posted = threading.get_ident(), deque[Callable[[], None]]()
     server.executor.post = lambda function: (
@@ -59,7 +59,7 @@ def test_an_add_of_another_thread_at_the_end_of_a_turn_wakes_readers(server: Ser
 
 
 class Interrupt:
-    """A command that is interrupted as by Ctrl-C, each time or the first time only."""
+    """A command that is interrupted as by Ctrl-C, each time or only the first time."""
 
     def __init__(self) -> None:
         self.armed = True
@@ -95,7 +95,7 @@ def test_an_interrupted_turn_is_undone_and_nothing_of_it_runs_again(
     assert (ann.heard(), bob.heard()) == (b"", b"")
 
 
-def test_an_interrupt_between_two_operations_lets_go_of_the_store(server: Server) -> None:
+def test_an_interrupt_between_two_operations_releases_the_store(server: Server) -> None:
     ann, bob = server.client(), server.client()
     ann.send("SET", "k", "v")
     bob.send("PING")
@@ -104,7 +104,7 @@ def test_an_interrupt_between_two_operations_lets_go_of_the_store(server: Server
     times = iter([clock(), clock()])
 
     def interrupted() -> float:
-        """Be interrupted when the turn looks at the clock after its first client."""
+        """Raise an interrupt when the turn reads the clock after its first client."""
         now = next(times, None)
         if now is None:
             raise KeyboardInterrupt
@@ -117,7 +117,7 @@ def test_an_interrupt_between_two_operations_lets_go_of_the_store(server: Server
     assert server.client().ask("EXISTS", "k", "t").endswith(b":1\r\n")
 
 
-def test_who_was_served_in_an_interrupted_turn_waits_on(
+def test_clients_served_in_an_interrupted_turn_keep_waiting(
     server: Server, interrupt: Interrupt
 ) -> None:
     reader, writer = server.client(), server.client()
@@ -133,16 +133,16 @@ def test_who_was_served_in_an_interrupted_turn_waits_on(
 def test_readers_beside_the_server_are_woken_only_by_durable_entries(tmp_path: Path) -> None:
     server = Server(tmp_path / "always", Durability.ALWAYS)
     ann, name = server.client(), qualified(0, b"s")
-    told: list[Outcome] = []
+    found: list[Outcome] = []
 
     def attempt(txn: Txn) -> StreamID | None:
         stream = txn.stream(name)
         return None if stream is None else stream.last
 
-    assert server.engine.submit([name], attempt, told.append)[0] is None
+    assert server.engine.submit([name], attempt, found.append)[0] is None
     with server.engine.committer.held():
         ann.ask("XADD", "s", "1-1", "f", "v")
-        assert (told, ann.heard()) == ([], b"")
-    until(lambda: told and ann.heard() == b"$3\r\n1-1\r\n")
-    assert told[0].get() == StreamID(1, 1)
+        assert (found, ann.heard()) == ([], b"")
+    until(lambda: found and ann.heard() == b"$3\r\n1-1\r\n")
+    assert found[0].get() == StreamID(1, 1)
     server.engine.close()

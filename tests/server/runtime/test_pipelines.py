@@ -1,4 +1,4 @@
-"""Pipelines: plain requests get the replies and statistics of the general way, in few calls."""
+"""Pipelines: plain requests get the replies and statistics of the general path, in fewer calls."""
 
 import os
 import sys
@@ -67,10 +67,10 @@ def figures(server: Server) -> dict[str, Any]:
 
 @given(st.lists(st.lists(REQUESTS, max_size=12), max_size=5))
 @settings(max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 40))
-def test_pipelines_reply_and_count_as_the_general_way(
+def test_pipelines_have_the_replies_and_counters_of_the_general_path(
     tmp_path_factory: pytest.TempPathFactory, turns: list[list[Words]]
 ) -> None:
-    """A client that watches by MONITOR makes every request take the general way."""
+    """A client with MONITOR makes every request take the general path."""
     folder = tmp_path_factory.mktemp("servers")
     with (
         sound(folder / "plain", ManualClock()) as plain,
@@ -96,7 +96,7 @@ def test_pipelines_reply_and_count_as_the_general_way(
 
 
 TURN_CALLS_MAX = 44
-"""Calls of Python of a turn itself, with a commit."""
+"""Calls of Python functions for a turn with a commit."""
 
 
 @pytest.fixture
@@ -121,16 +121,16 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
         (("XINFO", "GROUPS", "s"), 22),
         (("XDEL", "s", "{}-1"), 24),
-        # 31 if its millisecond is that of the delivery before, whose run it joins.
+        # 31 if its millisecond is that of the previous delivery, whose run it joins.
         (("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS", "s", ">"), 36),
     ],
 )
-def test_a_request_of_a_pipeline_passes_few_functions(
+def test_a_request_of_a_pipeline_calls_few_functions(
     server: Server, words: Words, most: int
 ) -> None:
-    """A second request of the same kind adds so many calls of Python, and no more.
+    """A second request of the same kind adds at most this many calls of Python functions.
 
-    ``{}`` in its words is a number that was not used before.
+    ``{}`` in its words is an unused number.
     """
     server.executor.calls.noted_s = inf  # a slow machine logs slow requests
     ann, numbers = server.client(), iter(range(1, 100))

@@ -1,4 +1,4 @@
-"""Messages: when they go out, in which order, and what becomes of those that nobody reads."""
+"""Messages: when they are sent, in which order, and what happens to unread ones."""
 
 import socket
 import threading
@@ -32,12 +32,12 @@ def _ready(talkers: list[Talker]) -> int:
 
 @pytest.fixture
 def slow(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Make a slice as short as can be."""
+    """Make a slice as short as possible."""
     monkeypatch.setattr(pubsub, "SLICE_S", -1.0)
 
 
 @pytest.mark.usefixtures("slow")
-def test_others_are_served_while_a_message_goes_to_many(server: Server) -> None:
+def test_other_clients_are_served_while_a_message_is_sent_to_many(server: Server) -> None:
     crowd, ann, bob = _crowd(server, 5 * SENT_TOGETHER), server.client(), server.client()
     ann.send("PUBLISH", "c", "m")
     assert server.executor.run()
@@ -60,7 +60,7 @@ def test_each_subscriber_gets_all_messages_in_order_with_its_replies(server: Ser
         server.executor.run()
     assert not last.has_heard
     last.send("PING")
-    server.executor.run()  # its reply does not wait for the others' messages
+    server.executor.run()  # its reply does not wait for the messages to others
     messages = b"".join(bulk(b"message", b"c", b"%d" % number) for number in range(3))
     assert last.heard() == messages + bulk(b"pong", b"")
     assert _ready(crowd[:-1]) < len(crowd) - 1
@@ -69,7 +69,7 @@ def test_each_subscriber_gets_all_messages_in_order_with_its_replies(server: Ser
 
 
 @pytest.mark.usefixtures("slow")
-def test_unsent_messages_come_before_the_end_of_a_subscription(server: Server) -> None:
+def test_unsent_messages_are_sent_before_the_end_of_a_subscription(server: Server) -> None:
     crowd, ann = _crowd(server, 5 * SENT_TOGETHER), server.client()
     one, two, three = crowd[-3:]
     ann.send("PUBLISH", "c", "m")
@@ -107,7 +107,7 @@ def test_messages_wait_until_a_streamed_reply_is_complete(server: Server) -> Non
     assert said.endswith(b"v" * 50 + b"\r\n" + messages + b"+PONG\r\n")
 
 
-def test_a_blocked_client_hears_messages(server: Server, ann: Talker, bob: Talker) -> None:
+def test_a_blocked_client_gets_messages(server: Server, ann: Talker, bob: Talker) -> None:
     ann.ask("HELLO", "3")
     ann.ask("SUBSCRIBE", "c")
     assert ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$") == b""
@@ -149,7 +149,7 @@ def test_with_always_a_message_waits_for_the_disk(tmp_path: Path, fails: bool) -
     server.engine.close()
 
 
-def test_a_publisher_that_is_subscribed_hears_itself_after_the_reply(ann: Talker) -> None:
+def test_a_subscribed_publisher_gets_its_message_after_the_reply(ann: Talker) -> None:
     ann.ask("HELLO", "3")
     ann.ask("SUBSCRIBE", "c")
     push = bulk(b"message", b"c", b"m", sign=b">")
@@ -173,7 +173,7 @@ def test_a_script_publishes_in_the_protocol_of_each_subscriber(ann: Talker, bob:
     assert bob.heard() == 2 * bulk(b"message", b"c", b"m")
 
 
-def test_lines_of_monitor_come_behind_the_replies_before_them(server: Server, ann: Talker) -> None:
+def test_lines_of_monitor_follow_earlier_replies(server: Server, ann: Talker) -> None:
     bob = server.client()
     ann.send("MONITOR")
     bob.send("PING")
@@ -184,7 +184,7 @@ def test_lines_of_monitor_come_behind_the_replies_before_them(server: Server, an
     assert [line.partition(b"] ")[2] for line in said[3:]] == [b'"ECHO" "e"', b'"PING"', b""]
 
 
-def test_with_always_a_message_comes_before_the_end_of_the_last_subscription(
+def test_with_always_a_message_is_sent_before_the_end_of_the_last_subscription(
     tmp_path: Path,
 ) -> None:
     server = Server(tmp_path / "store", Durability.ALWAYS)
@@ -224,12 +224,12 @@ def _slow_subscriber(served: Served) -> socket.socket:
 
 
 @pytest.mark.parametrize("limit", ["pubsub 1mb 0 0", "pubsub 0 512kb 1"])
-def test_a_subscriber_that_is_too_slow_is_cut_off(serve: Serve, limit: str) -> None:
+def test_a_subscriber_that_is_too_slow_is_disconnected(serve: Serve, limit: str) -> None:
     served = serve()
     with served.asker() as asker, served.asker() as quick, _slow_subscriber(served):
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", limit)
         quick.ask("SUBSCRIBE other")
-        asker.ask("SET", "k", b"v" * (8 << 20))  # that of normal clients is another limit
+        asker.ask("SET", "k", b"v" * (8 << 20))  # the limit of normal clients is separate
         assert len(asker.ask("GET k")) == 8 << 20
         sent = 0
         while asker.ask("PUBSUB NUMSUB c") == [b"c", 1]:
@@ -285,7 +285,7 @@ def test_publishers_wait_while_too_much_is_unsent(
 def test_receivers_are_looked_up_again_after_each_change(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The channels are published to by turns, more of them than are kept ready."""
+    """The messages go to alternating channels, more than are cached."""
     monkeypatch.setattr(pubsub, "ROUTES_MAX", 2)
     ann, bob, eve = server.client(), server.client(), server.client()
     channels = ["a", "b", "c", "x" * 2000]

@@ -1,4 +1,4 @@
-"""XREAD of many streams: by one iterator and in pages, the same as one stream after another."""
+"""XREAD of many streams: by one iterator and in pages, with the result of single reads."""
 
 import random
 from collections.abc import Iterator
@@ -63,7 +63,7 @@ def change(ann: Talker, draw: random.Random) -> None:
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
 @pytest.mark.parametrize("seed", range(6))
-def test_many_streams_are_as_they_were_when_the_reply_began(
+def test_many_streams_have_the_state_at_the_start_of_the_reply(
     server: Server, ann: Talker, reader: Reader, seed: int, protocol: str
 ) -> None:
     draw = random.Random(seed)
@@ -93,7 +93,7 @@ def test_many_streams_are_as_they_were_when_the_reply_began(
         assert said + reader.rest() == expected
 
 
-def test_streams_are_loaded_before_others_wait_for_them(
+def test_streams_are_loaded_before_the_client_blocks(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     for key in STREAMS:
@@ -111,7 +111,7 @@ def test_streams_are_loaded_before_others_wait_for_them(
     assert b"-WRONGTYPE" in reader.ask("XREAD", "STREAMS", *STREAMS, "string", *["0"] * 13)
 
 
-def test_where_very_many_begin_is_looked_up_in_a_turn_of_its_own(
+def test_the_positions_of_very_many_streams_are_looked_up_in_a_separate_turn(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     for key in STREAMS:

@@ -46,7 +46,7 @@ def hits(server: Server) -> int:
     return server.engine.catalog.hot.hits
 
 
-def test_what_was_shown_is_joined_for_whoever_asks_for_a_part(server: Server, ann: Talker) -> None:
+def test_cached_entries_are_joined_for_any_range(server: Server, ann: Talker) -> None:
     add(ann, 1, 20)
     assert ann.ask(*ALL) == entries(*range(1, 21))
     assert hits(server) == 0
@@ -65,25 +65,25 @@ def test_what_was_shown_is_joined_for_whoever_asks_for_a_part(server: Server, an
     assert hits(server) == 5
 
 
-def test_groups_of_a_stream_are_shown_what_one_of_them_was(server: Server, ann: Talker) -> None:
+def test_groups_of_a_stream_share_cached_entries(server: Server, ann: Talker) -> None:
     add(ann, 1, 40)
     for group in "abc":
         ann.ask("XGROUP", "CREATE", "s", group, "0")
-    told = b"*1\r\n*2\r\n$1\r\ns\r\n"
+    reply = b"*1\r\n*2\r\n$1\r\ns\r\n"
     for group, count in zip("abc", (20, 18, 30), strict=True):
         words = ("XREADGROUP", "GROUP", group, "me", "COUNT", str(count), "STREAMS", "s", ">")
-        assert ann.ask(*words) == told + entries(*range(1, count + 1))
+        assert ann.ask(*words) == reply + entries(*range(1, count + 1))
         first, last = b"$3\r\n1-0\r\n", b"$4\r\n%d-0\r\n" % count
         assert ann.ask("XPENDING", "s", group).startswith(b"*4\r\n:%d\r\n" % count + first + last)
-    assert hits(server) == 1  # the last of them went on
+    assert hits(server) == 1  # the last of them continued
     ann.ask("XACK", "s", "a", "3-0")
     assert ann.ask("XPENDING", "s", "a").startswith(b"*4\r\n:19\r\n")
     assert ann.ask("XREADGROUP", "GROUP", "b", "me", "COUNT", "18", "STREAMS", "s", ">") == (
-        told + entries(*range(19, 37))
+        reply + entries(*range(19, 37))
     )
 
 
-def test_the_library_beside_is_given_entries(server: Server, ann: Talker) -> None:
+def test_the_library_gets_entries(server: Server, ann: Talker) -> None:
     names = ("s", "t")
     for name in names:
         add(ann, 1, 20, name)
@@ -97,7 +97,7 @@ def test_the_library_beside_is_given_entries(server: Server, ann: Talker) -> Non
     assert hits(server) == 0
 
 
-def test_what_one_group_alone_reads_is_not_kept(server: Server, ann: Talker) -> None:
+def test_entries_read_by_only_one_group_are_not_cached(server: Server, ann: Talker) -> None:
     add(ann, 1, 40)
     ann.ask("XGROUP", "CREATE", "s", "g", "0")
     ann.ask("XREADGROUP", "GROUP", "g", "me", "COUNT", "30", "STREAMS", "s", ">")
@@ -120,7 +120,7 @@ def test_what_one_group_alone_reads_is_not_kept(server: Server, ann: Talker) -> 
         (("COPY", "t", "s", "REPLACE"), [100, 101]),
     ],
 )
-def test_what_is_gone_is_not_shown_again(
+def test_deleted_entries_are_not_shown_again(
     ann: Talker, change: tuple[str, ...], left: list[int]
 ) -> None:
     add(ann, 100, 101, "t")
@@ -132,7 +132,7 @@ def test_what_is_gone_is_not_shown_again(
         assert ann.ask(*ALL) == entries(*left)
 
 
-def test_an_id_may_come_again_where_all_that_was_above_is_gone(ann: Talker) -> None:
+def test_an_id_may_be_reused_after_the_entries_above_are_deleted(ann: Talker) -> None:
     add(ann, 1, 9)
     assert ann.ask(*ALL) == entries(*range(1, 10))
     ann.ask("XTRIM", "s", "MAXLEN", "0")
@@ -141,7 +141,7 @@ def test_an_id_may_come_again_where_all_that_was_above_is_gone(ann: Talker) -> N
     assert ann.ask(*ALL) == entries(5)
 
 
-def test_a_restored_key_shows_what_it_has(server: Server, ann: Talker) -> None:
+def test_a_restored_key_shows_its_own_entries(server: Server, ann: Talker) -> None:
     add(ann, 1, 9)
     payload = ann.ask("DUMP", "s").split(b"\r\n", 1)[1][:-2]
     ann.ask("XDEL", "s", "3-0")
@@ -150,7 +150,7 @@ def test_a_restored_key_shows_what_it_has(server: Server, ann: Talker) -> None:
     assert ann.ask(*ALL) == entries(*range(1, 10))
 
 
-def test_a_store_that_is_opened_anew_has_nothing_to_show_again(server: Server, ann: Talker) -> None:
+def test_the_cache_is_empty_after_a_reopening(server: Server, ann: Talker) -> None:
     add(ann, 1, 9)
     assert ann.ask(*ALL) == entries(*range(1, 10))
     server.engine.reopen()
@@ -158,7 +158,7 @@ def test_a_store_that_is_opened_anew_has_nothing_to_show_again(server: Server, a
     assert ann.ask(*ALL) == entries(*range(1, 10))
 
 
-def test_what_a_failed_turn_has_shown_is_forgotten(server: Server, ann: Talker) -> None:
+def test_entries_cached_in_a_failed_turn_are_dropped(server: Server, ann: Talker) -> None:
     add(ann, 1, 3)
     assert ann.ask(*ALL) == entries(1, 2, 3)
     kept: list[int] = []
@@ -171,13 +171,13 @@ def test_what_a_failed_turn_has_shown_is_forgotten(server: Server, ann: Talker) 
         ann.send("XADD", "s", "4-0", "n", "4")
         ann.send(*ALL)
         server.turn()
-    assert kept[0] == 2  # with what was never committed
+    assert kept[0] == 2  # including the uncommitted one
     assert ann.heard() == b"-MISCONF no room\r\n" + entries(1, 2, 3)
     add(ann, 5, 5)
     assert ann.ask(*ALL) == entries(1, 2, 3, 5)
 
 
-def test_a_transaction_shows_what_it_has_changed(ann: Talker, bob: Talker) -> None:
+def test_a_transaction_shows_its_changes(ann: Talker, bob: Talker) -> None:
     add(ann, 1, 9)
     assert bob.ask(*ALL) == entries(*range(1, 10))
     for request in (("MULTI",), ("XDEL", "s", "2-0"), ("XADD", "s", "10-0", "n", "10"), ALL):
@@ -186,7 +186,7 @@ def test_a_transaction_shows_what_it_has_changed(ann: Talker, bob: Talker) -> No
     assert bob.ask(*ALL) == entries(1, *range(3, 11))
 
 
-def test_the_memory_is_bounded_told_and_may_be_changed(server: Server, ann: Talker) -> None:
+def test_the_memory_is_limited_shown_and_configurable(server: Server, ann: Talker) -> None:
     hot = server.engine.catalog.hot
     assert hot.memory_max == HOT_MEMORY
     add(ann, 1, 80)
@@ -194,8 +194,8 @@ def test_the_memory_is_bounded_told_and_may_be_changed(server: Server, ann: Talk
     for after in range(0, 80, 8):
         ann.ask("XREAD", "COUNT", "8", "STREAMS", "s", f"{after}-0")
     assert 0 < hot.memory <= 3072
-    told = b"used_memory_hot_entries:%d\r\n" % hot.memory
-    assert told in ann.ask("INFO", "memory")
+    reply = b"used_memory_hot_entries:%d\r\n" % hot.memory
+    assert reply in ann.ask("INFO", "memory")
     assert b"hot_entries_misses:10\r\n" in ann.ask("INFO", "stats")
     ann.ask("CONFIG", "RESETSTAT")
     assert b"hot_entries_hits:0\r\nhot_entries_misses:0\r\n" in ann.ask("INFO", "stats")
@@ -207,9 +207,7 @@ def test_the_memory_is_bounded_told_and_may_be_changed(server: Server, ann: Talk
 
 
 @pytest.mark.parametrize("words", [("DEL", "s"), ("UNLINK", "s"), ("FLUSHDB",), ("FLUSHALL",)])
-def test_what_is_deleted_takes_no_memory(
-    server: Server, ann: Talker, words: tuple[str, ...]
-) -> None:
+def test_deleted_entries_use_no_memory(server: Server, ann: Talker, words: tuple[str, ...]) -> None:
     add(ann, 1, 9)
     ann.ask(*ALL)
     assert server.engine.catalog.hot.memory > 0
@@ -217,7 +215,7 @@ def test_what_is_deleted_takes_no_memory(
     assert server.engine.catalog.hot.memory == 0
 
 
-def test_what_is_long_is_not_kept(server: Server, ann: Talker) -> None:
+def test_long_entries_are_not_cached(server: Server, ann: Talker) -> None:
     ann.ask("XADD", "s", "1-0", "n", "x" * (1 << 18))
     ann.ask("XADD", "s", "2-0", "n", "2")
     for _ in range(2):
@@ -227,7 +225,7 @@ def test_what_is_long_is_not_kept(server: Server, ann: Talker) -> None:
     assert len(stretches(server)) == 1
 
 
-def test_check_tells_of_what_is_not_there(server: Server, ann: Talker) -> None:
+def test_check_reports_cached_entries_that_do_not_exist(server: Server, ann: Talker) -> None:
     add(ann, 1, 9)
     for ids in (b"", b"x"):
         ann.ask(*ALL)

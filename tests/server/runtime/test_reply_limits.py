@@ -1,4 +1,4 @@
-"""T11: a client that asks for more than it reads costs memory up to a limit, and others no time."""
+"""T11: a client that requests more than it reads uses limited memory, and delays no other."""
 
 import os
 import re
@@ -29,7 +29,7 @@ ENTRY = b"v" * 10_000
 ENTRIES = 10_000
 LARGE = ENTRY * 3000
 CUT_OFF = b"client_output_buffer_limit_disconnections:1\r\n"
-"""With ENTRY 100 MB: CI has no time for a gigabyte, and six limits tell as much as sixty."""
+"""With ENTRY 100 MB in total: CI has no time for a gigabyte, and six limits suffice."""
 
 
 @pytest.fixture(scope="module")
@@ -41,7 +41,7 @@ def long_stream(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for _ in range(0, ENTRIES, 500):
             stream.add_many([{"f": ENTRY}] * 500)
         store.engine.run(strings.put, b"\0\0large", LARGE)
-        store.compact()  # now, and not while a server's memory is looked at
+        store.compact()  # not while the memory of a server is measured
     return directory
 
 
@@ -68,7 +68,7 @@ def served(directory: Path, limit: int) -> Iterator[tuple[int, int]]:
 
 
 def resident(pid: int, peak: bool = False) -> int:
-    """Return the bytes of memory that a process holds, or has held at most."""
+    """Return the current or the peak memory of a process in bytes."""
     status = Path(f"/proc/{pid}/status").read_text()
     name = "VmHWM" if peak else "VmRSS"
     return int(re.search(rf"{name}:\s+(\d+) kB", status)[1]) * 1024  # type: ignore[index]
@@ -79,7 +79,7 @@ def forget_peak(pid: int) -> None:
 
 
 def read_by_pages(asker: Asker) -> None:
-    """Fill the store's cache, so that later reads take no more memory for it."""
+    """Fill the store's cache, so that later reads need no more memory for it."""
     for command, start, end in (("XRANGE", "-", "+"), ("XREVRANGE", "+", "-")):
         for _ in range(40):
             page = asker.ask(command, "s", start, end, "COUNT", "100")
@@ -90,7 +90,7 @@ def read_by_pages(asker: Asker) -> None:
     "asked",
     ["XRANGE s - +", "XREVRANGE s + -", "XRANGE s - + COUNT 9000"],
 )
-def test_a_reply_beyond_the_limit_takes_no_more_memory_than_a_few_pages(
+def test_a_reply_beyond_the_limit_uses_the_memory_of_a_few_pages(
     long_stream: Path, asked: str
 ) -> None:
     with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
@@ -104,13 +104,13 @@ def test_a_reply_beyond_the_limit_takes_no_more_memory_than_a_few_pages(
         assert len(asker.ask("XRANGE s - + COUNT 1100")) == 1100
 
 
-def test_a_large_string_takes_no_more_memory_than_a_few_pages(long_stream: Path) -> None:
+def test_a_large_string_uses_the_memory_of_a_few_pages(long_stream: Path) -> None:
     with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
         read_by_pages(asker)
         before = resident(pid)
         forget_peak(pid)
         assert asker.ask("GET large") == LARGE
-        assert resident(pid, peak=True) - before < len(LARGE)  # in one go it would be twice that
+        assert resident(pid, peak=True) - before < len(LARGE)  # at once it would be twice that
 
 
 def test_a_client_that_stops_reading_a_long_reply_costs_a_page(long_stream: Path) -> None:
@@ -127,7 +127,7 @@ def test_a_client_that_stops_reading_a_long_reply_costs_a_page(long_stream: Path
 
 
 @pytest.mark.parametrize("times", [1, 3])
-def test_a_delivery_gets_as_much_as_the_limit_lets(
+def test_a_delivery_is_limited_by_the_reply_limit(
     long_stream: Path, tmp_path: Path, times: int
 ) -> None:
     shutil.copytree(long_stream, tmp_path / "store")
@@ -144,10 +144,12 @@ def test_a_delivery_gets_as_much_as_the_limit_lets(
         assert more[1][0][0] not in seen
         assert len(more[1]) == 10
         assert asker.ask("XPENDING s g")[0] >= len(seen) + 10
-        assert resident(pid, peak=True) - before < 8 * LIMIT  # 100 MB and what is made of it else
+        assert resident(pid, peak=True) - before < 8 * LIMIT  # otherwise 100 MB and their copies
 
 
-def test_a_client_that_never_reads_is_cut_off_and_others_hardly_wait(long_stream: Path) -> None:
+def test_a_client_that_never_reads_is_disconnected_and_others_hardly_wait(
+    long_stream: Path,
+) -> None:
     with served(long_stream, LIMIT) as (pid, port), Asker(port) as asker:
         read_by_pages(asker)
         before = resident(pid)
@@ -159,7 +161,7 @@ def test_a_client_that_never_reads_is_cut_off_and_others_hardly_wait(long_stream
                 began = worked_s(pid)
                 asker.ask("PING")
                 took.append(worked_s(pid) - began)
-        assert resident(pid, peak=True) - before < 3 * LIMIT  # of sixty times as much
+        assert resident(pid, peak=True) - before < 3 * LIMIT  # for sixty times as much
         assert statistics.quantiles(took, n=100)[98] < 0.050
 
 
@@ -172,11 +174,11 @@ def test_a_client_that_never_reads_is_cut_off_and_others_hardly_wait(long_stream
         "XREAD COUNT 100 STREAMS none s 0 0",
     ],
 )
-def test_few_large_entries_take_no_more_memory_than_a_few_pages(tmp_path: Path, asked: str) -> None:
+def test_few_large_entries_use_the_memory_of_a_few_pages(tmp_path: Path, asked: str) -> None:
     with served(tmp_path / "store", LIMIT) as (pid, port), Asker(port) as asker:
         for number in range(1, 61):
             asker.ask("XADD", "s", f"{number}-1", "f", b"v" * MEGABYTE)
-        asker.ask("DEBUG", "RELOAD")  # or compaction may begin while memory is looked at
+        asker.ask("DEBUG", "RELOAD")  # or compaction may start while memory is measured
         asker.ask("XRANGE s - + COUNT 1")
         before = resident(pid)
         forget_peak(pid)
@@ -187,7 +189,7 @@ def test_few_large_entries_take_no_more_memory_than_a_few_pages(tmp_path: Path, 
         assert resident(pid, peak=True) - before < 2 * LIMIT
 
 
-def test_few_large_entries_are_delivered_as_far_as_the_limit_lets(served: Served) -> None:
+def test_few_large_entries_are_delivered_up_to_the_limit(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 16mb 0 0")
         asker.ask("XGROUP", "CREATE", "s", "g", "0", "MKSTREAM")
@@ -211,7 +213,7 @@ def test_several_strings_beyond_the_limit_are_refused(served: Served) -> None:
         assert len(asker.ask("MGET", *["k"] * 300)) == 300
 
 
-def test_a_transaction_takes_no_more_memory_than_a_few_pages(long_stream: Path) -> None:
+def test_a_transaction_uses_the_memory_of_a_few_pages(long_stream: Path) -> None:
     asked = [["GET", "large"], ["XRANGE", "s", "-", "+"], ["MGET", "large", "large"]]
     with served(long_stream, LIMIT) as (pid, port), ExitStack() as opened:
         askers = [opened.enter_context(Asker(port)) for _ in range(4)]
@@ -225,10 +227,10 @@ def test_a_transaction_takes_no_more_memory_than_a_few_pages(long_stream: Path) 
             large, entries, several = asker.read()
             assert [large, *several] == [LARGE] * 3
             assert len(entries) == ENTRIES
-        assert resident(pid, peak=True) - before < 3 * LIMIT  # of fifty times as much
+        assert resident(pid, peak=True) - before < 3 * LIMIT  # for fifty times as much
 
 
-def test_the_replies_of_a_transaction_are_one_with_one_limit(served: Served) -> None:
+def test_the_replies_of_a_transaction_share_one_limit(served: Served) -> None:
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 2mb 0 0")
         for _ in range(10):
@@ -250,7 +252,7 @@ def test_the_replies_of_a_transaction_are_one_with_one_limit(served: Served) -> 
 def test_limited_reads_in_sequence_return_every_entry_once_and_in_order(
     served: Served, fields: tuple[str, ...], count: int
 ) -> None:
-    """Short fields take four times as much on the wire: not even then is the client cut off."""
+    """Short fields take four times as much in the protocol; even so the client stays connected."""
     with served.asker() as asker:
         asker.ask("CONFIG", "SET", "client-output-buffer-limit", "normal 1mb 0 0")
         for stream in ("s", "t"):

@@ -1,4 +1,4 @@
-"""Replies on their way to the disk: in order, each in its protocol, none lost at the end."""
+"""Replies that wait for the disk: in order, each in its protocol, none lost at the end."""
 
 import threading
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.server.talking import Server, Talker, Worker, request
 
 
 class SlowDisk:
-    """Holds every fsync of a server until told."""
+    """Hold every fsync of a server until the test releases it."""
 
     def __init__(self, server: Server) -> None:
         self._go = threading.Event()
@@ -49,7 +49,7 @@ def disk(server: Server) -> Iterator[SlowDisk]:
 
 
 def _heard(talker: Talker, length: int) -> bytes:
-    """Return what comes, once there is so much of it; another thread writes it."""
+    """Return the output once it has this length; another thread writes it."""
     said = b""
     for _ in range(1000):
         said += talker.heard()
@@ -71,7 +71,7 @@ def test_quit_loses_no_reply_that_waits_for_the_disk(server: Server, disk: SlowD
     assert talker.closed
 
 
-def test_a_wait_that_is_over_is_told_behind_what_waits_for_the_disk(
+def test_the_end_of_a_wait_is_sent_after_replies_that_wait_for_the_disk(
     server: Server, disk: SlowDisk
 ) -> None:
     talker = server.client()
@@ -97,7 +97,7 @@ def test_each_reply_is_in_the_protocol_of_its_request(tmp_path: Path) -> None:
     server.engine.close()
 
 
-def test_entries_whose_log_cannot_be_made_durable_are_not_told(server: Server) -> None:
+def test_entries_that_cannot_be_made_durable_are_not_sent(server: Server) -> None:
     ann, bob = server.client(), server.client()
     with patch.object(server.engine.database, "flush_wal", side_effect=StoreReadOnly("gone")):
         ann.send("XADD", "s", "1-1", "f", "v")
@@ -109,7 +109,7 @@ def test_entries_whose_log_cannot_be_made_durable_are_not_told(server: Server) -
 
 
 class Patient(GroupFsync):
-    """A group fsync that asks for nothing."""
+    """A group fsync that requests nothing."""
 
     def __init__(self) -> None:
         super().__init__(lambda: 0, lambda: None, lambda: None, lambda function: None)
@@ -122,7 +122,7 @@ class Patient(GroupFsync):
 
 
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
+def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
     outbox, ann, bob = server.executor.outbox, server.client(), server.client()
     outbox.group_fsync = patient = Patient()
     for talker in (ann, bob):
@@ -144,7 +144,7 @@ def test_the_disk_may_be_waited_for_here(server: Server, fails: bool) -> None:
 
 
 @pytest.mark.parametrize("skipped", [(), ("XRANGE", "s", "-", "+")])
-def test_what_was_sent_behind_a_long_command_stays_behind_it(
+def test_requests_after_a_long_command_are_answered_after_it(
     server: Server, monkeypatch: pytest.MonkeyPatch, skipped: tuple[str, ...]
 ) -> None:
     for name in ("LONG_ROWS", "STEP_NODES", "SHORT_ROWS", "LOOK_ROWS"):
@@ -157,7 +157,7 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
     assert _heard(worker, 40)
     outbox.group_fsync = Patient()
     assert worker.ask("SET", "k", "v") == b""
-    if skipped:  # a long reply that nobody wants holds nobody
+    if skipped:  # a skipped long reply blocks nobody
         worker.send_bytes(request("CLIENT", "REPLY", "SKIP") + request(*skipped))
     worker.send_bytes(request("DUMP", "s") + request("CLIENT", "ID"))
     worker.step()
@@ -172,7 +172,7 @@ def test_what_was_sent_behind_a_long_command_stays_behind_it(
 
 
 @pytest.mark.parametrize("adds", [False, True])
-def test_no_more_is_made_than_may_wait_for_the_disk(
+def test_waiting_replies_have_a_limit(
     server: Server, disk: SlowDisk, adds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(outbox, "HELD_MAX", 1 << 20)
@@ -188,7 +188,7 @@ def test_no_more_is_made_than_may_wait_for_the_disk(
     running.start()
     until(lambda: server.executor.outbox.held > 1 << 20)
     threading.Event().wait(0.1)
-    assert server.executor.outbox.held < 2 << 20  # one turn's more
+    assert server.executor.outbox.held < 2 << 20  # the replies of one turn more
     disk.release()
     running.join(PATIENCE_S)
     said = _heard(talker, 5 + 40 * (22 if adds else len(value)))

@@ -79,7 +79,7 @@ def filled(server: Server, ann: Talker) -> None:
 
 
 def held(server: Server) -> int:
-    """Return how many iterators somebody may still go on with."""
+    """Return how many iterators are still in use."""
     return len(server.engine.database._scans.live())
 
 
@@ -125,7 +125,7 @@ def random_write(number: int) -> list[str]:
 
 
 LONG = 3 << 19
-"""Bytes of a string that is answered in pages."""
+"""The length of a string that is sent in pages."""
 LONG_READS = [
     ["GET", "long"],
     ["MGET", "long", "key:1", "long", "none"],
@@ -134,7 +134,7 @@ LONG_READS = [
 
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
-def test_a_reply_in_pages_is_the_whole_reply(
+def test_a_reply_in_pages_is_the_complete_reply(
     server: Server, ann: Talker, reader: Reader, filled: None, protocol: str
 ) -> None:
     for client in (ann, reader):
@@ -182,7 +182,7 @@ def filled_server(directory: Path, protocol: str, paged: bool) -> tuple[Server, 
 
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
-def test_a_transaction_in_pages_answers_what_one_in_memory_does(
+def test_a_transaction_in_pages_has_the_reply_of_one_in_memory(
     tmp_path: Path, protocol: str
 ) -> None:
     made = [filled_server(tmp_path / str(paged), protocol, paged) for paged in (True, False)]
@@ -196,7 +196,7 @@ def test_a_transaction_in_pages_answers_what_one_in_memory_does(
         replies = []
         for server, talker in made:
             for words in (["SET", "other", "v"], ["MULTI"], *queue, ["EXEC"]):
-                talker.send(*words)  # one turn: what is read was changed in it by others, too
+                talker.send(*words)  # one turn: other requests have changed the stream in it, too
             server.turn()
             replies.append(talker.heard())
         assert replies[0] == replies[1], queue
@@ -210,7 +210,7 @@ STREAMS = ["STREAMS", "s", ">"]
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_reply_shows_the_store_as_it_was_when_it_began(
+def test_the_reply_shows_the_store_at_its_start(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     whole = ann.ask("XRANGE", "s", "-", "+")
@@ -231,7 +231,7 @@ def test_the_reply_shows_the_store_as_it_was_when_it_began(
 
 
 @pytest.mark.usefixtures("filled")
-def test_its_client_is_answered_in_order_and_others_meanwhile(
+def test_its_client_is_answered_in_order_and_others_immediately(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     whole = ann.ask("XRANGE", "s", "-", "+")
@@ -247,7 +247,7 @@ def test_its_client_is_answered_in_order_and_others_meanwhile(
 
 
 @pytest.mark.usefixtures("filled")
-def test_the_reply_has_what_was_written_before_in_the_same_turn(
+def test_the_reply_has_the_earlier_writes_of_the_same_turn(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     reader.send("XADD", "s", f"{ENTRIES + 1}-1", "f", "mine")
@@ -265,7 +265,7 @@ def test_the_reply_has_what_was_written_before_in_the_same_turn(
 
 
 @pytest.mark.usefixtures("filled")
-def test_what_is_found_to_have_expired_does_not_keep_a_stream_from_being_shown(
+def test_expired_idempotent_ids_do_not_prevent_a_reply_in_pages(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     clock = server.engine.clock
@@ -278,7 +278,7 @@ def test_what_is_found_to_have_expired_does_not_keep_a_stream_from_being_shown(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_read_of_a_transaction_shows_what_came_before_it_there(
+def test_a_read_of_a_transaction_shows_its_earlier_commands(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     reader.ask("MULTI")
@@ -299,7 +299,7 @@ def test_a_read_of_a_transaction_shows_what_came_before_it_there(
 
 
 def execute(reader: Reader, *queue: list[str]) -> None:
-    """Send a transaction, and take what comes before the reply of EXEC."""
+    """Send a transaction, and take the output before the reply of EXEC."""
     reader.ask("MULTI")
     for words in queue:
         assert reader.ask(*words) == b"+QUEUED\r\n"
@@ -335,7 +335,7 @@ def test_a_transaction_shows_the_store_of_one_moment_beside_writers(
 
 
 @pytest.mark.usefixtures("filled")
-def test_who_leaves_in_the_middle_of_a_transaction_leaves_nothing(
+def test_a_client_that_disconnects_during_a_transaction_leaves_nothing(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     execute(reader, WRITE, *BOTH_WAYS)
@@ -348,7 +348,7 @@ def test_who_leaves_in_the_middle_of_a_transaction_leaves_nothing(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_client_that_stops_reading_the_reply_of_exec_is_cut_off(
+def test_a_client_that_stops_reading_the_reply_of_exec_is_disconnected(
     server: Server, reader: Reader
 ) -> None:
     execute(reader, WRITE, *BOTH_WAYS)
@@ -360,7 +360,7 @@ def test_a_client_that_stops_reading_the_reply_of_exec_is_cut_off(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_transaction_under_way_ends_with_the_store_that_it_is_made_from(
+def test_a_running_reply_of_exec_ends_with_its_store(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     execute(reader, WRITE, *BOTH_WAYS)
@@ -374,7 +374,7 @@ def test_a_transaction_under_way_ends_with_the_store_that_it_is_made_from(
 
 @pytest.mark.usefixtures("filled")
 @pytest.mark.parametrize("failures", [1, 5])
-def test_a_transaction_that_meets_a_full_disk_is_whole_or_not_at_all(
+def test_a_transaction_on_a_full_disk_is_atomic(
     server: Server, ann: Talker, reader: Reader, failures: int
 ) -> None:
     database, tries = server.engine.database, iter(range(100))
@@ -389,7 +389,7 @@ def test_a_transaction_that_meets_a_full_disk_is_whole_or_not_at_all(
         execute(reader, WRITE, *BOTH_WAYS)
         ann.send("SET", "k", "v")
         said = reader.rest()
-    done = failures == 1  # what is run again has room
+    done = failures == 1  # the retry has space
     assert said.startswith(b"*4\r\n" if done else b"-MISCONF")
     assert said.count(VALUE) == 2 * ENTRIES * done
     assert ann.heard().startswith(b"+OK" if done else b"-MISCONF")
@@ -399,7 +399,7 @@ def test_a_transaction_that_meets_a_full_disk_is_whole_or_not_at_all(
 
 
 @pytest.mark.usefixtures("filled")
-def test_what_a_transaction_holds_in_memory_is_its_client_s(server: Server, reader: Reader) -> None:
+def test_the_memory_of_a_transaction_counts_for_its_client(server: Server, reader: Reader) -> None:
     execute(reader, *[["XRANGE", "s", "-", "+", "COUNT", "100"]] * 60)
     server.executor.run()
     reader.client.pending_output = lambda: 0
@@ -409,7 +409,7 @@ def test_what_a_transaction_holds_in_memory_is_its_client_s(server: Server, read
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_transaction_holds_no_more_iterators_than_it_has_memory_for(
+def test_the_iterators_of_a_transaction_are_limited(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     ann.ask("CONFIG", "SET", "client-output-buffer-limit", f"normal {1 << 18} 0 0")
@@ -440,7 +440,7 @@ def test_damage_in_the_middle_ends_the_connection(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_stream_that_has_other_entries_than_it_counts_is_damaged(
+def test_a_stream_with_a_wrong_count_of_entries_is_damaged(
     server: Server, ann: Talker, reader: Reader
 ) -> None:
     for change in (1, -1):
@@ -454,7 +454,9 @@ def test_a_stream_that_has_other_entries_than_it_counts_is_damaged(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_client_that_leaves_during_a_reply_leaves_nothing(server: Server, reader: Reader) -> None:
+def test_a_client_that_disconnects_during_a_reply_leaves_nothing(
+    server: Server, reader: Reader
+) -> None:
     reader.send("XRANGE", "s", "-", "+")
     assert reader.page()
     assert held(server) == 1
@@ -464,7 +466,9 @@ def test_a_client_that_leaves_during_a_reply_leaves_nothing(server: Server, read
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_client_that_reads_nothing_for_long_is_cut_off(server: Server, reader: Reader) -> None:
+def test_a_client_that_reads_nothing_for_long_is_disconnected(
+    server: Server, reader: Reader
+) -> None:
     reader.send("XRANGE", "s", "-", "+")
     assert reader.page()
     server.executor.options.timeout = 1
@@ -480,7 +484,7 @@ def test_a_client_that_reads_nothing_for_long_is_cut_off(server: Server, reader:
 
 
 @pytest.mark.usefixtures("filled")
-def test_nothing_is_made_for_who_wants_no_reply(server: Server, reader: Reader) -> None:
+def test_no_pages_are_made_for_a_suppressed_reply(server: Server, reader: Reader) -> None:
     reader.send("CLIENT", "REPLY", "SKIP")
     reader.send("XRANGE", "s", "-", "+")
     reader.send("PING")
@@ -506,7 +510,7 @@ def test_a_delivery_is_one_commit_and_its_reply_in_pages(
     assert reader.ask("XAUTOCLAIM", "s", "h", "e", "0", "0", "COUNT", "1500") == whole
 
 
-def test_a_blocked_read_that_finds_much_is_answered_in_pages(
+def test_a_blocked_read_with_a_long_reply_is_answered_in_pages(
     server: Server, ann: Talker, reader: Reader, filled: None
 ) -> None:
     ann.ask("XGROUP", "CREATE", "s", "g", "$")
@@ -525,7 +529,7 @@ def test_a_blocked_read_that_finds_much_is_answered_in_pages(
 
 
 @pytest.mark.parametrize("before", [[], ["XADD", "s", "*", "f", "v"]])
-def test_a_turn_that_cannot_be_committed_is_told_to_its_client_alone(
+def test_only_the_client_of_a_failed_commit_gets_the_error(
     server: Server, ann: Talker, reader: Reader, filled: None, before: list[str]
 ) -> None:
     ann.ask("XGROUP", "CREATE", "s", "g", "0")
@@ -545,7 +549,7 @@ def test_a_turn_that_cannot_be_committed_is_told_to_its_client_alone(
     assert held(server) == 0
 
 
-def test_replies_are_begun_once_they_are_durable(
+def test_replies_are_started_once_they_are_durable(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     server = Server(tmp_path / "durable", Durability.ALWAYS)
@@ -575,9 +579,7 @@ def test_replies_are_begun_once_they_are_durable(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_reply_under_way_ends_with_the_store_that_it_is_made_from(
-    server: Server, reader: Reader
-) -> None:
+def test_a_running_reply_ends_with_its_store(server: Server, reader: Reader) -> None:
     reader.send("XRANGE", "s", "-", "+")
     assert reader.page()
     server.engine.reopen()
@@ -586,7 +588,7 @@ def test_a_reply_under_way_ends_with_the_store_that_it_is_made_from(
 
 
 @pytest.mark.usefixtures("filled")
-def test_a_server_that_ends_writes_what_it_has_begun(server: Server, reader: Reader) -> None:
+def test_a_stopping_server_completes_started_replies(server: Server, reader: Reader) -> None:
     async def end() -> bytes:
         Listener(server.executor)
         reader.send("XRANGE", "s", "-", "+")
@@ -602,9 +604,7 @@ def test_a_server_that_ends_writes_what_it_has_begun(server: Server, reader: Rea
     assert reader.closed
 
 
-def test_scan_looks_at_so_many_keys_and_no_more(
-    server: Server, ann: Talker, reader: Reader
-) -> None:
+def test_scan_reads_a_limited_number_of_keys(server: Server, ann: Talker, reader: Reader) -> None:
     for number in range(1200):
         ann.send("SET", f"key:{number}", "v")
     server.turn()

@@ -1,6 +1,6 @@
 """One attempt and one encoded reply serve all clients that wait for the same entries.
 
-What they get is taken from the batch of the turn, where it is complete.
+The entries are taken from the batch of the turn, if it has all of them.
 """
 
 from collections.abc import Iterator
@@ -61,7 +61,7 @@ def test_each_reader_gets_the_reply_in_its_protocol(server: Server) -> None:
     assert len(made) == 1
 
 
-def test_readers_with_other_limits_or_positions_read_for_themselves(server: Server) -> None:
+def test_readers_with_other_limits_or_positions_read_separately(server: Server) -> None:
     adder = server.client()
     adder.ask("XADD", "s", "1-0", "f", "v")
     one, all_ = waiting(server, "COUNT", "1"), waiting(server)
@@ -78,7 +78,7 @@ def test_readers_with_other_limits_or_positions_read_for_themselves(server: Serv
     assert len(made) == 3
 
 
-def test_a_reader_whose_right_was_taken_is_refused_and_others_are_served(server: Server) -> None:
+def test_a_reader_whose_right_was_revoked_is_refused_and_others_are_served(server: Server) -> None:
     admin = server.client()
     for user in ("ann", "ben"):
         admin.ask("ACL", "SETUSER", user, "on", ">pw", "allkeys", "+@all")
@@ -117,7 +117,7 @@ def test_an_error_reaches_all_readers(server: Server) -> None:
     assert all(reader.heard().startswith(b"-WRONGTYPE") for reader in readers)
 
 
-def test_a_reader_that_unblocks_in_between_gets_nothing_more(server: Server) -> None:
+def test_a_reader_unblocked_meanwhile_gets_no_entry(server: Server) -> None:
     readers = [waiting(server) for _ in range(3)]
     server.client().ask("CLIENT", "UNBLOCK", str(readers[1].client.id))
     assert readers[1].heard() == b"*-1\r\n"
@@ -180,7 +180,7 @@ def test_changes_of_one_transaction_are_seen_together(
     assert [part.decode() for part in heard if part.endswith(b"-0") or b"-1" in part] == expected
 
 
-def test_two_entries_to_an_awaited_stream_come_one_by_one(server: Server) -> None:
+def test_two_entries_to_an_awaited_stream_are_delivered_one_by_one(server: Server) -> None:
     reader, one, two = waiting(server), server.client(), server.client()
     for adder in (one, two):
         adder.send("XADD", "s", "*", "f", "v")
@@ -205,7 +205,7 @@ def test_a_pipeline_serves_each_reader_with_the_entry_that_woke_it(server: Serve
     ]
 
 
-def test_a_pipeline_that_ends_the_ids_of_an_awaited_stream_is_answered_in_part(
+def test_a_pipeline_that_uses_up_the_ids_of_an_awaited_stream_partly_succeeds(
     server: Server,
 ) -> None:
     adder = server.client()

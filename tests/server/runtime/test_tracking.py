@@ -18,10 +18,10 @@ from tests.server.talking import Server, Talker, request
 
 PUSHED = (b"invalidate", b"tracking-redir-broken")
 ANN, BOB = "ann", "bob"
-"""Ann tracks; Bob changes things."""
+"""Ann tracks; Bob changes keys."""
 
 MODES = {
-    "all that was read": [
+    "all keys read": [
         *("ann: CLIENT TRACKING ON", "bob: SET k v", "ann: GET k", "bob: SET k w", "bob: SET k x"),
         *("ann: MGET a b none", "bob: SET a 1", "bob: INCR b", "bob: DEL a", "bob: SET none 1"),
         *("ann: GET a", "ann: EXISTS b", "ann: TTL k", "bob: EXPIRE k 100", "bob: RENAME b c"),
@@ -36,16 +36,16 @@ MODES = {
         *("bob: XADD s 9-1 f v", "bob: XGROUP CREATE s g 0", "ann: XRANGE s - +"),
         *("bob: XREADGROUP GROUP g c STREAMS s >", "bob: XACK s g 9-1", "bob: DEL s"),
     ],
-    "what it changed itself": [
+    "its own changes": [
         *("ann: CLIENT TRACKING ON", "ann: SET k v", "ann: GET k", "ann: SET k w", "ann: GET k"),
         *("ann: MULTI; GET k; SET k v; GET k; EXEC", "bob: SET k x"),
     ],
-    "not what it changed itself": [
+    "not its own changes": [
         *("ann: CLIENT TRACKING ON NOLOOP", "ann: SET k v", "ann: GET k", "ann: SET k w"),
         *("ann: GET k", "bob: SET k x", "ann: GET k", "ann: DEL k", "ann: XLEN s"),
         *("ann: XADD s 1-1 f v", "ann: XLEN s", "bob: XADD s 1-2 f v"),
     ],
-    "only what it asks for": [
+    "only requested keys": [
         *("ann: CLIENT TRACKING ON OPTIN", "ann: GET k", "bob: SET k v", "ann: CLIENT CACHING yes"),
         *("ann: CLIENT TRACKINGINFO", "ann: GET k", "ann: CLIENT TRACKINGINFO", "ann: GET l"),
         *("bob: MSET k 1 l 1", "ann: CLIENT CACHING yes", "ann: MULTI; GET k; GET l; EXEC"),
@@ -56,19 +56,19 @@ MODES = {
             "ann: CLIENT TRACKING ON BCAST",
         ),
     ],
-    "all but what it asks for": [
+    "all but the requested keys": [
         *("ann: CLIENT TRACKING ON OPTOUT", "ann: GET k", "bob: SET k v", "ann: CLIENT CACHING no"),
         *("ann: GET k", "ann: GET l", "bob: MSET k 1 l 1", "ann: CLIENT CACHING yes"),
         *("ann: CLIENT TRACKINGINFO", "ann: CLIENT TRACKING ON OPTIN"),
     ],
-    "all of some prefixes": [
+    "all keys of some prefixes": [
         *("ann: CLIENT TRACKING ON BCAST PREFIX a PREFIX b", "bob: SET a1 v", "bob: MSET b 1 c 1"),
         *("bob: XADD as 1-1 f v", "bob: XADD cs 1-1 f v", "ann: SET a2 v", "bob: DEL a1 b cs"),
         *("ann: CLIENT TRACKING ON BCAST PREFIX ab", "ann: CLIENT TRACKING ON BCAST PREFIX d"),
         *("bob: SET d v", "bob: SET a v", "ann: CLIENT TRACKINGINFO", "ann: CLIENT TRACKING OFF"),
         *("bob: SET d w", "ann: CLIENT TRACKINGINFO"),
     ],
-    "all but its own": [
+    "all but its own changes": [
         *("ann: CLIENT TRACKING ON BCAST NOLOOP", "bob: SET k v", "ann: SET l v", "bob: SET l w"),
         *("ann: XADD s 1-1 f v", "bob: XADD s 1-2 f v", "ann: CLIENT TRACKINGINFO"),
     ],
@@ -76,7 +76,7 @@ MODES = {
         *("ann: CLIENT TRACKING ON", "bob: SET k v", "ann: GET k", "bob: FLUSHALL", "bob: SET k v"),
         *("ann: GET k", "bob: FLUSHDB", "ann: GET k", "ann: FLUSHALL"),
     ],
-    "nothing any more": [
+    "nothing after the end of tracking": [
         *("ann: CLIENT TRACKING ON", "ann: GET k", "ann: CLIENT TRACKING OFF", "bob: SET k v"),
         *("ann: CLIENT GETREDIR", "ann: CLIENT CACHING yes", "ann: CLIENT TRACKING ON"),
         *("ann: CLIENT GETREDIR", "ann: CLIENT CACHING yes", "ann: CLIENT TRACKINGINFO"),
@@ -85,7 +85,7 @@ MODES = {
 
 
 class Pair:
-    """Two clients of one server, with the messages of each."""
+    """Two clients of one server, with the messages to each."""
 
     def __init__(self, port: int) -> None:
         self._askers = {ANN: Asker(port, 3), BOB: Asker(port, 3)}
@@ -106,17 +106,17 @@ class Pair:
         return [step, *sorted(heard, key=repr)]
 
     def _ask(self, name: str, *words: str) -> list[Any]:
-        """Return what comes up to the reply."""
+        """Return the output up to the reply."""
         asker = self._askers[name]
         asker.send(*words)
         heard: list[Any] = []
-        while not heard or (isinstance(told := heard[-1][1], list) and told[0] in PUSHED):
+        while not heard or (isinstance(found := heard[-1][1], list) and found[0] in PUSHED):
             heard.append((name, asker.read()))
         return heard
 
 
 @pytest.mark.parametrize("steps", MODES.values(), ids=MODES)
-def test_clients_hear_what_redis_tells_them(
+def test_clients_get_the_messages_of_redis(
     served: Served, redis_port: int, steps: list[str]
 ) -> None:
     ours, theirs = Pair(served.port), Pair(redis_port)
@@ -129,14 +129,14 @@ def test_clients_hear_what_redis_tells_them(
 
 
 REDIRECTED = {
-    "all that was read": [
+    "all keys read": [
         *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKING ON REDIRECT CYD", "bob: SET k v"),
         *("ann: GET k", "ann: GET l", "bob: MSET k 1 l 2", "bob: SET k w", "ann: GET k"),
         *("bob: FLUSHALL", "ann: GET k", "ann: SET k own", "ann: CLIENT TRACKINGINFO"),
         *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKING OFF", "ann: GET k", "bob: SET k v"),
         *("ann: CLIENT GETREDIR", "ann: CLIENT TRACKINGINFO"),
     ],
-    "all but its own": [
+    "all but its own changes": [
         *("ann: CLIENT TRACKING ON REDIRECT CYD NOLOOP", "ann: GET k", "ann: SET k v"),
         *("ann: GET k", "bob: SET k w"),
     ],
@@ -145,7 +145,7 @@ REDIRECTED = {
         *("bob: MSET a:1 1 a:2 2 b:1 1 c:1 1", "ann: CLIENT TRACKING ON BCAST PREFIX c:"),
         *("bob: SET c:1 2", "bob: XADD a:s 1-1 f v", "bob: FLUSHDB", "ann: CLIENT TRACKINGINFO"),
     ],
-    "what is asked for": [
+    "requested keys": [
         *("ann: CLIENT TRACKING ON OPTIN REDIRECT CYD", "ann: GET k", "bob: SET k v"),
         *("ann: CLIENT CACHING yes", "ann: GET k", "bob: SET k w"),
         *("ann: CLIENT TRACKING OFF", "ann: CLIENT TRACKING ON OPTOUT REDIRECT CYD", "ann: GET k"),
@@ -164,7 +164,7 @@ REDIRECTED = {
         *("ann: CLIENT TRACKING ON REDIRECT CYD", "bob: CLIENT TRACKING ON REDIRECT CYD"),
         *("ann: GET k", "bob: GET k", "ann: SET k v"),
     ],
-    "it is gone": [
+    "the other client is gone": [
         *("ann: CLIENT TRACKING ON REDIRECT CYD", "ann: GET k", "ann: CLIENT KILL ID CYD"),
         *("ann: CLIENT TRACKINGINFO", "bob: SET k v", "ann: CLIENT TRACKINGINFO", "ann: GET k"),
         *("bob: SET k w", "ann: CLIENT GETREDIR", "ann: CLIENT TRACKING ON REDIRECT CYD"),
@@ -178,7 +178,7 @@ REDIRECTED = {
 
 
 class Redirected(Pair):
-    """Two clients, and Cyd, who gets the messages of others in the channel."""
+    """Two clients, and Cyd, whose channel gets the messages of others."""
 
     def __init__(self, port: int, protocol: int) -> None:
         super().__init__(port)
@@ -206,20 +206,20 @@ class Redirected(Pair):
             heard: list[Any] = []
         else:
             heard = super().step(line)[1:]
-        if self._teller.ask("PUBLISH", "over", "") == 0:  # Cyd listens no more, or is gone
+        if self._teller.ask("PUBLISH", "over", "") == 0:  # Cyd is no longer subscribed, or is gone
             return [step, self._shown(heard)]
         while (message := self._cyd.read())[1:] != [b"over", b""]:
             heard.append(("cyd", message))
         return [step, self._shown(heard)]
 
     def _shown(self, heard: list[Any]) -> str:
-        """Return what was heard, without Cyd's number, which differs between servers."""
+        """Return the messages without Cyd's number, which differs between servers."""
         return repr(sorted(heard, key=repr)).replace(str(self._number), "CYD")
 
 
 @pytest.mark.parametrize("protocol", [RESP2, RESP3])
 @pytest.mark.parametrize("steps", REDIRECTED.values(), ids=REDIRECTED)
-def test_another_client_hears_what_redis_tells_it(
+def test_another_client_gets_the_messages_of_redis(
     served: Served, redis_port: int, steps: list[str], protocol: int
 ) -> None:
     ours, theirs = Redirected(served.port, protocol), Redirected(redis_port, protocol)
@@ -244,7 +244,7 @@ def invalid(*keys: bytes) -> bytes:
 ALL_INVALID = b">2\r\n$10\r\ninvalidate\r\n_\r\n"
 
 
-def test_a_message_comes_behind_the_replies_of_its_turn(
+def test_a_message_follows_the_replies_of_its_turn(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("SET", "k", "old")
@@ -259,7 +259,7 @@ def test_a_message_comes_behind_the_replies_of_its_turn(
     assert ann.heard() == b"+OK\r\n" + invalid(b"k")
 
 
-def test_appends_that_run_together_are_heard_of(server: Server, ann: Talker, bob: Talker) -> None:
+def test_appends_that_run_together_invalidate(server: Server, ann: Talker, bob: Talker) -> None:
     tracking(ann).ask("XLEN", "s")
     for stream in ("s", "other", "s"):
         bob.send("XADD", stream, "*", "f", "v")
@@ -271,7 +271,7 @@ def test_appends_that_run_together_are_heard_of(server: Server, ann: Talker, bob
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"other"))
 
 
-def test_a_call_that_changes_nothing_is_not_heard_of_behind_one_that_does(
+def test_a_call_without_changes_does_not_invalidate(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("XADD", "s", "5-1", "f", "v")
@@ -288,7 +288,7 @@ def test_a_call_that_changes_nothing_is_not_heard_of_behind_one_that_does(
         assert ann.heard() == b""
 
 
-def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, bob: Talker) -> None:
+def test_keys_of_a_blocked_read_are_tracked(server: Server, ann: Talker, bob: Talker) -> None:
     tracking(ann).send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     server.turn()
     for said in (1, 1, 0):
@@ -299,10 +299,10 @@ def test_what_a_read_has_waited_for_is_remembered(server: Server, ann: Talker, b
     server.turn()
     bob.send_bytes(request("XADD", "s", "MAXLEN", "5", "*", "f", "v") * 3)
     server.turn()
-    assert ann.heard().count(invalid(b"s")) == 2  # and the third change is of what it has not
+    assert ann.heard().count(invalid(b"s")) == 2  # the third change is of an untracked key
 
 
-def test_a_script_remembers_what_it_has_read(server: Server, ann: Talker, bob: Talker) -> None:
+def test_keys_read_by_a_script_are_tracked(server: Server, ann: Talker, bob: Talker) -> None:
     tracking(ann)
     for script in ("return redis.call('set', 'read', 'x')", "return redis.call('get', 'read')"):
         ann.ask("EVAL", script, "2", "named", "other")
@@ -310,7 +310,7 @@ def test_a_script_remembers_what_it_has_read(server: Server, ann: Talker, bob: T
     assert ann.heard() == invalid(b"read")  # of the second script, as since Redis 7.2
 
 
-def test_what_expires_is_heard_of(tmp_path: Path) -> None:
+def test_expired_keys_invalidate(tmp_path: Path) -> None:
     clock = ManualClock()
     server = Server(tmp_path / "store", clock=clock)
     ann, bob = tracking(server.client(), "NOLOOP"), server.client()
@@ -325,9 +325,7 @@ def test_what_expires_is_heard_of(tmp_path: Path) -> None:
     server.engine.close()
 
 
-def test_what_a_bulk_load_brings_is_heard_of(
-    served: Served, client: redis.Redis, tmp_path: Path
-) -> None:
+def test_a_bulk_load_invalidates(served: Served, client: redis.Redis, tmp_path: Path) -> None:
     client.xadd("s", {"n": "1"}, id="1-0")
     load = Load(client, tmp_path, "s")
     with served.asker(3) as ann:
@@ -339,14 +337,14 @@ def test_what_a_bulk_load_brings_is_heard_of(
         assert ann.ask("XLEN s") == 2
 
 
-def test_swapped_databases_are_all_keys(server: Server, ann: Talker, bob: Talker) -> None:
+def test_swapdb_invalidates_all_keys(server: Server, ann: Talker, bob: Talker) -> None:
     tracking(ann).ask("GET", "k")
     bob.ask("SWAPDB", "0", "1")
     assert ann.heard() == ALL_INVALID
     assert server.executor.trackers.known == {}
 
 
-def test_who_gets_a_long_reply_hears_of_changes_behind_it(served: Served) -> None:
+def test_invalidations_follow_a_long_reply(served: Served) -> None:
     with served.asker(3) as ann, served.asker() as bob:
         bob.ask("SET", "long", b"v" * (8 << 20))
         bob.ask("SET", "k", "v")
@@ -360,7 +358,9 @@ def test_who_gets_a_long_reply_hears_of_changes_behind_it(served: Served) -> Non
         assert ann.read() == [b"invalidate", [b"k"]]
 
 
-def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) -> None:
+def test_redirected_messages_go_to_the_other_client(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
     cyd = server.client()
     asked = ("CLIENT", "TRACKING", "ON", "REDIRECT", str(cyd.client.id))
     cyd.ask("HELLO", "3")
@@ -372,14 +372,16 @@ def test_another_client_hears_instead(server: Server, ann: Talker, bob: Talker) 
     bob.ask("SET", "k", "v")
     assert (ann.heard(), cyd.heard()) == (b"", invalid(b"k"))
     ann.ask("GET", "k")
-    cyd.ask("QUIT")  # what is sent to it from here on, nobody reads
+    cyd.ask("QUIT")  # nobody reads its messages from here on
     bob.ask("SET", "k", "v")
     assert ann.heard() == b">2\r\n$21\r\ntracking-redir-broken\r\n:%d\r\n" % cyd.client.id
     assert b"broken_redirect" in ann.ask("CLIENT", "TRACKINGINFO")
     assert b"flags=tR" in ann.ask("CLIENT", "INFO")
 
 
-def test_a_client_that_redirects_to_itself_hears_in_its_channel(ann: Talker, bob: Talker) -> None:
+def test_a_client_that_redirects_to_itself_gets_messages_in_its_channel(
+    ann: Talker, bob: Talker
+) -> None:
     number = str(ann.client.id)
     assert ann.ask("CLIENT", "TRACKING", "ON", "BCAST", "REDIRECT", number) == b"+OK\r\n"
     bob.ask("SET", "k", "v")
@@ -390,7 +392,7 @@ def test_a_client_that_redirects_to_itself_hears_in_its_channel(ann: Talker, bob
     assert ann.heard() == b"*3\r\n" + channel + request("k")
 
 
-def test_a_client_that_went_or_was_reset_hears_nothing(
+def test_a_closed_or_reset_client_gets_no_messages(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     for end in (lambda: ann.ask("RESET"), lambda: ann.ask("CLIENT", "TRACKING", "OFF"), ann.leave):
@@ -402,32 +404,30 @@ def test_a_client_that_went_or_was_reset_hears_nothing(
     assert b"tracking_clients:0\r\n" in bob.ask("INFO", "clients")
 
 
-def test_no_more_keys_are_remembered_than_the_setting_says(
-    server: Server, ann: Talker, bob: Talker
-) -> None:
+def test_the_number_of_tracked_keys_is_limited(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("CONFIG", "SET", "tracking-table-max-keys", "2")
     tracking(ann)
     for key in "abc":
         ann.send("GET", key)
     server.turn()
     assert ann.heard() == b"_\r\n" * 3 + invalid(b"a")
-    told = bob.ask("INFO", "stats")
-    assert b"tracking_total_keys:2\r\ntracking_total_items:2\r\ntracking_total_prefixes:0" in told
+    reply = bob.ask("INFO", "stats")
+    assert b"tracking_total_keys:2\r\ntracking_total_items:2\r\ntracking_total_prefixes:0" in reply
 
 
-def test_in_resp2_nothing_is_heard(ann: Talker, bob: Talker) -> None:
+def test_in_resp2_no_messages_are_sent(ann: Talker, bob: Talker) -> None:
     assert ann.ask("CLIENT", "TRACKING", "ON") == b"+OK\r\n"
     ann.ask("GET", "k")
     bob.ask("SET", "k", "v")
     assert ann.heard() == b""
 
 
-def test_redis_py_keeps_what_it_has_read_until_it_changes(served: Served) -> None:
+def test_redis_py_caches_values_until_they_change(served: Served) -> None:
     with redis.Redis(port=served.port, protocol=3, cache_config=CacheConfig()) as client:
         client.set("k", "v")
         assert [client.get("k"), client.get("k")] == [b"v", b"v"]
         calls = served.executor.statistics.of("get").calls
         with served.asker() as other:
             other.ask("SET", "k", "w")
-        until(lambda: client.get("k") == b"w")  # what others hear may come before we do
+        until(lambda: client.get("k") == b"w")  # another client may be notified earlier
         assert (calls, served.executor.statistics.of("get").calls) == (1, 2)

@@ -31,10 +31,10 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @given(st.lists(COMMANDS, max_size=12), st.booleans())
-def test_exec_replies_and_counts_as_single_commands_do(
+def test_exec_has_the_replies_and_counters_of_single_commands(
     tmp_path_factory: pytest.TempPathFactory, commands: list[Words], waits: bool
 ) -> None:
-    """A client that watches by MONITOR makes every command run on its own."""
+    """A client with MONITOR makes every command run separately."""
     folder = tmp_path_factory.mktemp("servers")
     seen = []
     for name in ("together", "alone"):

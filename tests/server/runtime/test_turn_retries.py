@@ -1,4 +1,4 @@
-"""Failed turns run again, a request at a time, which clients must not notice."""
+"""Failed turns run again, one request at a time; clients must not notice."""
 
 import itertools
 from collections.abc import Iterator
@@ -18,7 +18,7 @@ from tests.server.talking import Server, Talker, Worker, request
 
 @contextmanager
 def first_commit_fails(server: Server) -> Iterator[None]:
-    """Make the next write meet a full disk, and later ones an empty one."""
+    """Make the next write find a full disk, and later ones an empty one."""
     database = server.engine.database
     written, tries = database.write, []
 
@@ -33,7 +33,7 @@ def first_commit_fails(server: Server) -> Iterator[None]:
     assert len(tries) > 1
 
 
-def test_a_reply_that_was_to_be_left_out_is_left_out(server: Server, ann: Talker) -> None:
+def test_a_suppressed_reply_stays_suppressed(server: Server, ann: Talker) -> None:
     ann.send("CLIENT", "REPLY", "SKIP")
     ann.send("XADD", "s", "1-1", "f", "v")
     ann.send("XADD", "s", "2-1", "f", "v")
@@ -46,9 +46,7 @@ def test_a_reply_that_was_to_be_left_out_is_left_out(server: Server, ann: Talker
     assert ann.ask("XLEN", "s") == b":3\r\n"
 
 
-def test_a_burst_is_answered_though_what_follows_wants_no_answers(
-    server: Server, ann: Talker
-) -> None:
+def test_a_burst_is_answered_before_replies_are_suppressed(server: Server, ann: Talker) -> None:
     ann.send_bytes(request("XADD", "s", "*", "f", "v"))
     ann.send("CLIENT", "REPLY", "OFF")
     with first_commit_fails(server):
@@ -56,7 +54,7 @@ def test_a_burst_is_answered_though_what_follows_wants_no_answers(
     assert ann.heard().count(b"\r\n") == 2
 
 
-def test_an_error_is_left_out_where_a_reply_would_be(server: Server, ann: Talker) -> None:
+def test_an_error_is_suppressed_like_a_reply(server: Server, ann: Talker) -> None:
     ann.send("CLIENT", "REPLY", "SKIP")
     ann.send("XADD", "s", "1-1", "f", "v")
     ann.send("PING")
@@ -65,7 +63,7 @@ def test_an_error_is_left_out_where_a_reply_would_be(server: Server, ann: Talker
     assert ann.heard() == b"+PONG\r\n"
 
 
-def test_keys_are_watched_for_the_transaction_that_follows_and_no_other(
+def test_keys_are_watched_only_for_the_next_transaction(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.send_bytes(request("WATCH", "k") + request("MULTI") + request("SET", "k", "v"))
@@ -83,9 +81,7 @@ def test_keys_are_watched_for_the_transaction_that_follows_and_no_other(
     assert ann.heard() == b"+OK\r\n*0\r\n"
 
 
-def test_a_transaction_that_has_no_room_is_told_so_though_it_watches(
-    server: Server, ann: Talker
-) -> None:
+def test_a_watching_transaction_gets_the_error_of_a_full_disk(server: Server, ann: Talker) -> None:
     ann.ask("WATCH", "k")
     ann.send_bytes(request("MULTI") + request("SET", "k", "v") + request("EXEC"))
     with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
@@ -110,26 +106,26 @@ def damaged(tmp_path: Path) -> Iterator[Server]:
     server.engine.close()
 
 
-def test_what_comes_behind_a_request_that_fails_half_way_is_run(damaged: Server) -> None:
+def test_requests_after_a_failing_one_are_run(damaged: Server) -> None:
     ann = damaged.client()
-    ann.send_bytes(request("XLEN", "bad") + request("ECHO", "told"))
+    ann.send_bytes(request("XLEN", "bad") + request("ECHO", "text"))
     damaged.turn()
     said = ann.heard()
     assert said.startswith(b"-ERR the record of stream b'bad' is damaged")
-    assert said.endswith(b"$4\r\ntold\r\n")
+    assert said.endswith(b"$4\r\ntext\r\n")
 
 
 @pytest.mark.parametrize("entries", [1, 3], ids=str)
-def test_a_request_behind_appends_that_fail_half_way_is_run(damaged: Server, entries: int) -> None:
+def test_a_request_after_failing_appends_is_run(damaged: Server, entries: int) -> None:
     ann, bob = damaged.client(), damaged.client()
     ann.send_bytes(request("XADD", "bad", "*", "f", "v") * entries)
-    bob.send_bytes(request("SET", "k", "v") + request("ECHO", "told"))
+    bob.send_bytes(request("SET", "k", "v") + request("ECHO", "text"))
     damaged.turn()
     assert ann.heard().count(b"-ERR the record of stream b'bad' is damaged") == entries
-    assert bob.heard() == b"+OK\r\n$4\r\ntold\r\n"
+    assert bob.heard() == b"+OK\r\n$4\r\ntext\r\n"
 
 
-def test_long_reads_that_were_put_off_are_answered_though_one_of_them_fails(
+def test_postponed_long_reads_are_answered_though_one_of_them_fails(
     damaged: Server,
 ) -> None:
     talkers = ann, bob = damaged.client(), damaged.client()
@@ -138,7 +134,7 @@ def test_long_reads_that_were_put_off_are_answered_though_one_of_them_fails(
         talker.send_bytes(request("XADD", key, "*", "f", "v") * (thresholds.SHORT_ROWS + 1))
         damaged.turn()
         talker.heard()
-    ann.send("SET", "k", "v")  # behind which nothing long is read in the same turn
+    ann.send("SET", "k", "v")  # after this, no long read runs in the same turn
     ann.send("XRANGE", "s", "-", "+")
     bob.send("XRANGE", "t", "-", "+")
     damaged.executor.run()
@@ -150,7 +146,7 @@ def test_long_reads_that_were_put_off_are_answered_though_one_of_them_fails(
     assert bob.ask("PING") == b"+PONG\r\n"
 
 
-def test_what_follows_a_read_that_waits_only_when_run_again_comes_behind_it(
+def test_requests_after_a_read_that_blocks_only_in_the_retry_stay_after_it(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.send("XADD", "s", "1-1", "f", "v")
@@ -165,7 +161,7 @@ def test_what_follows_a_read_that_waits_only_when_run_again_comes_behind_it(
     assert ann.heard().startswith(b"*1\r\n*2\r\n$1\r\ns\r\n")
 
 
-def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
+def test_a_long_reply_made_only_by_the_retry_is_not_interrupted(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     ann.client.pages = True
@@ -188,7 +184,7 @@ def test_a_long_reply_that_only_a_second_run_has_is_not_interrupted(
 
 @contextmanager
 def write_fails(server: Server, *failing: int) -> Iterator[None]:
-    """Make the writes of these numbers meet a full disk."""
+    """Make the writes of these numbers find a full disk."""
     database = server.engine.database
     written, numbers = database.write, itertools.count()
 
@@ -201,7 +197,7 @@ def write_fails(server: Server, *failing: int) -> Iterator[None]:
         yield
 
 
-def test_what_follows_a_read_that_waits_only_when_run_again_is_answered_behind_it(
+def test_requests_after_a_read_that_blocks_only_in_the_retry_are_answered_after_it(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.send("XADD", "s", "1-1", "f", "v")
@@ -209,7 +205,7 @@ def test_what_follows_a_read_that_waits_only_when_run_again_is_answered_behind_i
     ann.send("XADD", "t", "1-1", "f", "v")
     ann.send("SELECT", "1")
     ann.send("ECHO", "last")
-    with write_fails(server, 0, 1):  # the turn's, and that of bob's XADD alone
+    with write_fails(server, 0, 1):  # the turn's write, and that of bob's XADD alone
         server.turn()
     assert bob.heard().startswith(b"-MISCONF")
     assert ann.heard() == b""
@@ -220,9 +216,7 @@ def test_what_follows_a_read_that_waits_only_when_run_again_is_answered_behind_i
     assert bob.ask("XLEN", "t") == b":1\r\n"
 
 
-def test_a_wait_that_was_ended_in_a_turn_that_fails_is_over(
-    server: Server, ann: Talker, bob: Talker
-) -> None:
+def test_a_wait_ended_in_a_failed_turn_is_over(server: Server, ann: Talker, bob: Talker) -> None:
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     bob.send("CLIENT", "UNBLOCK", str(ann.client.id))
     bob.send("SET", "k", "v")
@@ -234,7 +228,7 @@ def test_a_wait_that_was_ended_in_a_turn_that_fails_is_over(
     assert ann.ask("PING") == b"+PONG\r\n"
 
 
-def test_what_a_pause_holds_since_a_turn_that_fails_is_not_lost(
+def test_requests_held_by_a_pause_in_a_failed_turn_are_not_lost(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.send("XADD", "s", "1-1", "f", "v")
@@ -250,9 +244,7 @@ def test_what_a_pause_holds_since_a_turn_that_fails_is_not_lost(
     assert ann.heard().endswith(b"$3\r\n1-1\r\n")
 
 
-def test_appends_go_to_the_database_that_they_were_for_when_run_again(
-    server: Server, ann: Talker
-) -> None:
+def test_retried_appends_use_their_original_database(server: Server, ann: Talker) -> None:
     ann.send_bytes(request("XADD", "s", "*", "f", "v") * 2)
     ann.send("SELECT", "1")
     with write_fails(server, 0):
@@ -262,7 +254,7 @@ def test_appends_go_to_the_database_that_they_were_for_when_run_again(
     assert ann.ask("XLEN", "s") == b":2\r\n"
 
 
-def test_a_reader_who_was_killed_in_a_turn_that_fails_takes_nothing_afterwards(
+def test_a_reader_killed_in_a_failed_turn_gets_no_entry(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("XGROUP", "CREATE", "s", "g", "$", "MKSTREAM")
@@ -275,7 +267,7 @@ def test_a_reader_who_was_killed_in_a_turn_that_fails_takes_nothing_afterwards(
     assert bob.ask("XPENDING", "s", "g").startswith(b"*4\r\n:0\r\n")
 
 
-def test_who_keeps_what_it_has_read_hears_rather_too_much(
+def test_a_failed_turn_may_send_superfluous_invalidations(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
     bob.ask("SET", "k", "v")
@@ -294,10 +286,10 @@ def test_who_keeps_what_it_has_read_hears_rather_too_much(
 
 
 @pytest.mark.parametrize("failures", [1, 2, 3, 1000])
-def test_a_read_that_is_put_off_is_answered_once_however_often_the_disk_refuses(
+def test_a_postponed_read_is_answered_once_after_any_number_of_failures(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failures: int
 ) -> None:
-    """It is put off since it deletes what has expired: no turn of its own is without a change."""
+    """It is postponed since it deletes expired keys: each turn of its own has a change."""
     for name in ("LOOK_ROWS", "SHORT_ROWS"):
         monkeypatch.setattr(thresholds, name, 1)
     clock = ManualClock()
@@ -326,7 +318,7 @@ def test_a_read_that_is_put_off_is_answered_once_however_often_the_disk_refuses(
 
 @contextmanager
 def refused(server: Server, count: int) -> Iterator[None]:
-    """Make the next writes meet a full disk."""
+    """Make the next writes find a full disk."""
     database = server.engine.database
     written, tries = database.write, itertools.count()
 
@@ -339,7 +331,7 @@ def refused(server: Server, count: int) -> Iterator[None]:
         yield
 
 
-def test_what_a_turn_that_fails_has_published_is_published_once(server: Server) -> None:
+def test_messages_of_a_failed_turn_are_published_once(server: Server) -> None:
     ann, bob = server.client(), server.client()
     ann.ask("SUBSCRIBE", "c")
     with first_commit_fails(server):

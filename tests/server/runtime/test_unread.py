@@ -17,7 +17,7 @@ from tests.server.talking import Server, Talker, parsed, request
 
 MANY = 20_000
 FLOOD = 300_000
-"""Bytes of nothing that each of many clients sends."""
+"""The number of empty lines that each of many clients sends."""
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 
 @pytest.mark.parametrize("sizes", [[1], [PIECE], [PIECE + 1], [5, 3 * PIECE, 7], [PIECE] * 3])
-def test_the_pieces_are_what_came(sizes: list[int]) -> None:
+def test_the_pieces_are_the_received_bytes(sizes: list[int]) -> None:
     unread = Unread()
     data = [bytes([number]) * size for number, size in enumerate(sizes)]
     for each in data:
@@ -45,7 +45,7 @@ def test_the_pieces_are_what_came(sizes: list[int]) -> None:
     assert not unread
 
 
-def test_much_that_comes_at_once_is_answered_in_order(server: Server, ann: Talker) -> None:
+def test_many_requests_at_once_are_answered_in_order(server: Server, ann: Talker) -> None:
     ann.send_bytes(b"".join(request("ECHO", str(number)) for number in range(MANY)))
     server.turn()
     said = ann.heard().split(b"\r\n")[1::2]
@@ -64,14 +64,14 @@ def test_very_many_empty_requests_delay_no_other_client(
     bob.send("PING")
     server.turn()
     assert bob.heard() == b"+PONG\r\n"
-    assert looks() <= 3 * (len(nothing) * MANY // PIECE + 3)  # steps of Python for each piece
+    assert looks() <= 3 * (len(nothing) * MANY // PIECE + 3)  # Python steps for each piece
     ann.send("PING")
     server.turn()
     assert ann.heard() == b"+PONG\r\n"
 
 
 def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
-    """Count the steps that are taken in Python to read requests."""
+    """Count the Python steps that read requests."""
     steps: list[RequestReader] = []
     advance = RequestReader._advance
 
@@ -84,7 +84,7 @@ def _counted(monkeypatch: pytest.MonkeyPatch) -> Callable[[], int]:
 
 
 @pytest.mark.parametrize("password", ["", "secret"])
-def test_a_flood_of_nothing_from_many_sockets_costs_few_steps(
+def test_a_flood_of_empty_lines_from_many_sockets_takes_few_steps(
     serve: Serve, monkeypatch: pytest.MonkeyPatch, password: str
 ) -> None:
     served = serve(requirepass=password)
@@ -100,7 +100,7 @@ def test_a_flood_of_nothing_from_many_sockets_costs_few_steps(
         for asker in crowd:
             assert asker.ask("PING") in (b"PONG", "NOAUTH Authentication required.")
     assert served.executor.statistics.bytes_in >= clients * FLOOD
-    # Each look is at a piece, or at what one read of a socket has brought: never at a line alone.
+    # Each step handles a piece, or the bytes of one read of a socket: never a single line.
     assert steps() <= clients * FLOOD // 100
 
 
@@ -116,7 +116,9 @@ def test_a_client_gets_no_more_than_its_share_while_others_wait(
     assert ann.heard().count(b"\r\n") == bob.heard().count(b"\r\n") == 500
 
 
-def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talker) -> None:
+def test_an_unauthenticated_client_runs_one_request_while_others_wait(
+    server: Server, ann: Talker
+) -> None:
     server.executor.acl.require(b"secret")
     strangers = [server.client() for _ in range(3)]
     for each in strangers:
@@ -128,23 +130,23 @@ def test_a_stranger_has_one_request_while_others_wait(server: Server, ann: Talke
         assert each.heard() == b"-NOAUTH Authentication required.\r\n" * 100
 
 
-def test_of_a_stranger_little_is_read_ahead(server: Server, ann: Talker) -> None:
+def test_little_is_read_ahead_of_an_unauthenticated_client(server: Server, ann: Talker) -> None:
     server.executor.acl.require(b"secret")
     stranger = server.client()
-    told: list[str] = []
+    found: list[str] = []
     for name, talker in (("ann", ann), ("stranger", stranger)):
-        talker.client.pause = partial(told.append, f"{name} held")
-        talker.client.resume = partial(told.append, f"{name} read")
+        talker.client.pause = partial(found.append, f"{name} held")
+        talker.client.resume = partial(found.append, f"{name} read")
         for _ in range(12):
             talker.send_bytes(b"PING\r\n" * (STRANGER_AHEAD // 24))
-    assert told == ["stranger held"]
+    assert found == ["stranger held"]
     server.turn()
-    assert told == ["stranger held", "stranger read"]
+    assert found == ["stranger held", "stranger read"]
     assert stranger.ask("AUTH", "secret").endswith(b"+OK\r\n")
 
 
 @pytest.mark.parametrize("before", [0, 1, TAKEN_MAX - 2, TAKEN_MAX - 1, TAKEN_MAX])
-def test_what_comes_behind_a_wait_in_the_same_piece_is_run_later(
+def test_requests_after_a_wait_in_the_same_piece_run_later(
     server: Server, ann: Talker, before: int
 ) -> None:
     lines = b"PING\r\n" * before + b"XREAD BLOCK 0 STREAMS s $\r\n" + b"PING\r\n" * 200
@@ -159,16 +161,16 @@ def test_what_comes_behind_a_wait_in_the_same_piece_is_run_later(
     assert ann.heard().endswith(b"$1\r\nv\r\n" + b"+PONG\r\n" * 200 + b"$4\r\nlast\r\n")
 
 
-def test_a_fault_comes_behind_all_that_was_sent_before(server: Server, ann: Talker) -> None:
+def test_a_protocol_error_follows_all_earlier_replies(server: Server, ann: Talker) -> None:
     ann.send_bytes(b"PING\r\n" * MANY + b"*1\r\n!")
     ann.send_bytes(b"\r\n" + b"PING\r\n" * MANY)
     server.turn()
-    told = b"-ERR Protocol error: expected '$', got '!'\r\n"
-    assert ann.heard() == b"+PONG\r\n" * MANY + told
+    found = b"-ERR Protocol error: expected '$', got '!'\r\n"
+    assert ann.heard() == b"+PONG\r\n" * MANY + found
     assert ann.closed
 
 
-def test_what_comes_behind_a_wait_is_kept_as_it_came(server: Server, ann: Talker) -> None:
+def test_bytes_after_a_wait_are_kept_unparsed(server: Server, ann: Talker) -> None:
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     for _ in range(100):
         ann.send_bytes(b"PING\r\n" * 1000)
@@ -180,7 +182,7 @@ def test_what_comes_behind_a_wait_is_kept_as_it_came(server: Server, ann: Talker
     assert ann.heard().endswith(b"$1\r\nv\r\n" + b"+PONG\r\n" * 100_000)
 
 
-def test_a_blocked_client_that_sends_too_much_is_cut_off(server: Server, ann: Talker) -> None:
+def test_a_blocked_client_that_sends_too_much_is_disconnected(server: Server, ann: Talker) -> None:
     ann.client.reader.query_max = 10_000
     ann.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     ann.send_bytes(b"x" * 10_000)
@@ -190,7 +192,7 @@ def test_a_blocked_client_that_sends_too_much_is_cut_off(server: Server, ann: Ta
     assert len(server.engine.waiters) == 0
 
 
-def test_a_long_argument_in_pieces_is_whole(server: Server, ann: Talker) -> None:
+def test_a_long_argument_in_pieces_is_complete(server: Server, ann: Talker) -> None:
     value = bytes(range(256)) * 4000
     for part in (request("SET", "k", value), request("GET", "k")):
         ann.send_bytes(part)

@@ -1,4 +1,4 @@
-"""Plain XADDs that arrive together run together, with the same effects as one by one."""
+"""Plain XADDs that arrive together run together, with the effects of single ones."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -100,7 +100,7 @@ def ids(said: bytes) -> list[bytes]:
 @given(st.lists(PLAIN, max_size=6).map(b"".join))
 @example(plain("v" * 2000))
 @example(request("XADD", "s", "*", *[b"%d" % n for n in range(32)]))
-def test_a_burst_is_what_its_requests_are_one_by_one(data: bytes) -> None:
+def test_a_burst_is_parsed_like_its_single_requests(data: bytes) -> None:
     found = burst_of(None, data)  # type: ignore[arg-type]
     reader = RequestReader()
     reader.feed(data)
@@ -125,7 +125,7 @@ def test_a_burst_is_what_its_requests_are_one_by_one(data: bytes) -> None:
     st.integers(0, 1 << 16),
     st.binary(max_size=3),
 )
-def test_damaged_bytes_are_no_burst_or_a_sound_one(data: bytes, at: int, junk: bytes) -> None:
+def test_damaged_bytes_are_no_burst_or_a_valid_one(data: bytes, at: int, junk: bytes) -> None:
     at %= len(data)
     for damaged in (data[:at], data[:at] + junk + data[at + 1 :], data[at:]):
         found = burst_of(None, damaged)  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ def test_damaged_bytes_are_no_burst_or_a_sound_one(data: bytes, at: int, junk: b
 
 
 @compiled
-def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) -> None:
+def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server) -> None:
     ann = server.client()
     ann.ask("XADD", "s", "*", "f", "v")
     assert burst_of(None, plain("1", trim="MAXLEN 5")) is not None  # type: ignore[arg-type]
@@ -144,7 +144,7 @@ def test_a_word_that_has_the_bytes_of_two_options_does_not_trim(server: Server) 
 
 
 @compiled
-def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
+def test_too_large_entries_are_no_burst() -> None:
     assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
     assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
     with patch.object(xadd_requests, "BURST_BYTES_MAX", 100):
@@ -152,7 +152,7 @@ def test_what_is_too_large_to_be_stored_is_no_burst() -> None:
 
 
 def conversation(directory: Path, sent: list[tuple[int, list[bytes]]]) -> list[bytes]:
-    """Return what three clients hear, turn by turn, and what is stored in the end."""
+    """Return the output of three clients, turn by turn, and the final contents of the store."""
     server = Server(directory)
     server.engine._now_ms = lambda: 5_000
     talkers = [server.client() for _ in range(3)]
@@ -193,7 +193,7 @@ def test_a_burst_has_the_same_effects_as_single_requests(
     prove()
 
 
-def test_bursts_of_many_clients_are_one_append_and_each_hears_its_ids(server: Server) -> None:
+def test_bursts_of_many_clients_are_one_append_and_each_gets_its_ids(server: Server) -> None:
     ann, bob = server.client(), server.client()
     send(server, ann, plain("1", "2"))
     send(server, bob, plain("3"))
@@ -202,9 +202,9 @@ def test_bursts_of_many_clients_are_one_append_and_each_hears_its_ids(server: Se
     with patch.object(server.engine.database, "write", wraps=server.engine.database.write) as write:
         server.turn()
     assert write.call_count == 1
-    told, other = ids(ann.heard()), ids(bob.heard())
-    assert sorted([*told, other[0]]) == sorted({*told, other[0]})
-    assert len(told) == 3
+    reply, other = ids(ann.heard()), ids(bob.heard())
+    assert sorted([*reply, other[0]]) == sorted({*reply, other[0]})
+    assert len(reply) == 3
     assert ann.ask("XLEN", "s") == b":4\r\n"
     assert ann.client.commands_run == 4
     assert server.executor.statistics.of("xadd").calls == 5
@@ -218,7 +218,7 @@ def test_each_request_of_a_refused_burst_is_refused(server: Server) -> None:
     assert ann.heard().count(b"-WRONGTYPE") == 2
 
 
-def test_a_reader_that_waits_gets_the_first_entry_of_a_burst(server: Server) -> None:
+def test_a_waiting_reader_gets_the_first_entry_of_a_burst(server: Server) -> None:
     ann, bob = server.client(), server.client()
     ann.send("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     server.turn()
@@ -237,7 +237,7 @@ def test_a_burst_of_a_user_without_write_rights_is_refused(server: Server) -> No
     assert ann.heard().count(b"-NOPERM") == 2
 
 
-def test_rights_that_are_taken_in_the_same_turn_hold_for_a_burst(server: Server) -> None:
+def test_rights_revoked_in_the_same_turn_apply_to_a_burst(server: Server) -> None:
     ann, admin = server.client(), server.client()
     admin.ask("ACL", "SETUSER", "writer", "on", "nopass", "~*", "+@all")
     ann.ask("AUTH", "writer", "x")
@@ -247,7 +247,7 @@ def test_rights_that_are_taken_in_the_same_turn_hold_for_a_burst(server: Server)
     assert ann.heard().startswith(b"-NOPERM")
 
 
-def test_a_burst_is_watched_by_monitors(server: Server) -> None:
+def test_monitors_see_a_burst(server: Server) -> None:
     ann, eve = server.client(), server.client()
     eve.ask("MONITOR")
     send(server, ann, plain("1", "2"))
@@ -256,7 +256,7 @@ def test_a_burst_is_watched_by_monitors(server: Server) -> None:
     assert len(ids(ann.heard())) == 2
 
 
-def test_requests_of_a_client_gone_before_the_turn_write_nothing(server: Server) -> None:
+def test_requests_of_a_client_closed_before_the_turn_write_nothing(server: Server) -> None:
     ann, bob = server.client(), server.client()
     send(server, ann, plain("1"))
     ann.leave()
@@ -265,7 +265,7 @@ def test_requests_of_a_client_gone_before_the_turn_write_nothing(server: Server)
     assert bob.ask("XLEN", "s") == b":0\r\n"
 
 
-def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) -> None:
+def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) -> None:
     ann = server.client()
     send(server, ann, plain("1", "2"))
 
@@ -280,7 +280,7 @@ def test_where_the_commit_fails_each_request_of_a_burst_is_told(server: Server) 
 
 
 @pytest.mark.parametrize("kind", [PythonBurst, xadd_requests.Burst])
-def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[PythonBurst]) -> None:
+def test_each_request_of_a_burst_gets_the_error_of_the_fsync(kind: type[PythonBurst]) -> None:
     burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
     burst.replies = b"$3\r\n1-1\r\n"
     burst.fail(ErrorReply("ERR", "lost"))
@@ -289,7 +289,7 @@ def test_a_burst_that_is_not_durable_tells_so_for_each_request(kind: type[Python
 
 @compiled
 @pytest.mark.parametrize("clients", [1, 3])
-def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None:
+def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> None:
     talkers = [server.client().client for _ in range(clients)]
     talkers[-1].direct = clients == 1
     entry = encode_flat([b"f", b"v"])
@@ -323,11 +323,11 @@ def test_the_twins_gather_and_answer_alike(server: Server, clients: int) -> None
 
 
 def values(server: Server, key: str = "s") -> list[bytes]:
-    """Return what is in a stream, each entry by its one value."""
+    """Return the entries of a stream, each by its one value."""
     return server.client().ask("XRANGE", key, "-", "+").split(b"\r\n")[8::8]
 
 
-def test_what_comes_behind_a_burst_that_has_to_wait_comes_behind_it(server: Server) -> None:
+def test_requests_after_a_waiting_burst_are_answered_after_it(server: Server) -> None:
     ann, bob = server.client(), server.client()
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     send(server, ann, plain("1", "2", "3"))
@@ -338,7 +338,7 @@ def test_what_comes_behind_a_burst_that_has_to_wait_comes_behind_it(server: Serv
     assert values(server) == [b"1", b"2", b"3", b"4"]
 
 
-def test_bursts_that_are_more_than_a_turn_come_in_order(server: Server) -> None:
+def test_bursts_longer_than_a_turn_are_answered_in_order(server: Server) -> None:
     ann = server.client()
     for chunk in (plain("1", "2"), plain("3", "4"), plain("5"), request("XLEN", "s"), plain("6")):
         send(server, ann, chunk)
@@ -348,7 +348,7 @@ def test_bursts_that_are_more_than_a_turn_come_in_order(server: Server) -> None:
     assert ann.heard().split(b"\r\n")[10] == b":5"
 
 
-def test_what_comes_behind_a_burst_that_a_pause_holds_comes_behind_it(server: Server) -> None:
+def test_requests_after_a_paused_burst_are_answered_after_it(server: Server) -> None:
     ann, bob = server.client(), server.client()
     bob.ask("CLIENT", "PAUSE", "1000", "WRITE")
     for value in ("1", "2", "3"):

@@ -1,4 +1,4 @@
-"""XADDs that trim are taken together too, where that comes to the same and takes no longer."""
+"""XADDs that trim run together too, if the result is the same and no slower."""
 
 from unittest.mock import patch
 
@@ -38,7 +38,7 @@ def test_entries_that_trim_their_stream_are_one_append(
     assert server.executor.statistics.of("xadd").calls == 10
 
 
-def test_trims_that_may_be_long_are_run_one_by_one(server: Server) -> None:
+def test_trims_that_may_be_long_run_one_by_one(server: Server) -> None:
     ann = server.client()
     ann.ask("CONFIG", "SET", "stream-node-max-entries", "2")
     send(server, ann, plain(*map(str, range(1000))))
@@ -46,7 +46,7 @@ def test_trims_that_may_be_long_are_run_one_by_one(server: Server) -> None:
     ann.heard()
     with patch("kvstream.server.runtime.xadd_batching.add_each") as together:
         send(server, ann, plain("a", "b", trim="MAXLEN ~ 4"))  # 200 entries each, by default
-        send(server, ann, plain("c", key="t", trim="MAXLEN ~ 4"))  # who knows
+        send(server, ann, plain("c", key="t", trim="MAXLEN ~ 4"))  # the cost is unknown
         server.turn()
     together.assert_not_called()
     assert len(ids(ann.heard())) == 3

@@ -1,4 +1,4 @@
-"""Two streams to which the same is done, one of them in steps."""
+"""Two streams that get the same changes, one of them in steps."""
 
 import random
 from collections.abc import Sequence
@@ -33,14 +33,14 @@ RARE = (
 
 
 def shown(server: Server, key: str) -> Any:
-    """Return all there is of a stream, in no turn of its own."""
+    """Return the complete state of a stream, outside the turns."""
     ask = Dispatcher(server.engine).execute
     full = [b"XINFO", b"STREAM", key.encode(), b"FULL", b"COUNT", b"0"]
     return flatten(ask([b"XRANGE", key.encode(), b"-", b"+"])), flatten(ask(full))
 
 
 class Twins:
-    """Two streams to which the same is done."""
+    """Two streams that get the same changes."""
 
     def __init__(self, server: Server, seed: int) -> None:
         self._server = server

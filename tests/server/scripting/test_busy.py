@@ -1,4 +1,4 @@
-"""Scripts that run for long: others get BUSY, and may end the script or the server."""
+"""Long scripts: other clients get BUSY, and may end the script or the server."""
 
 from pathlib import Path
 
@@ -53,11 +53,11 @@ ENDLESS = {
     ),
 }
 FILLING = ("full memory", "full memory, and calls")
-"""Scripts that may end before the kill, as no memory is left."""
+"""Scripts that may end before the kill, since they run out of memory."""
 
 
 def started(ann: Asker, bob: Asker, script: str) -> None:
-    """Have Ann run a script until Bob gets BUSY."""
+    """Run a script of Ann until Bob gets BUSY."""
     ann.send("EVAL", script, "0")
     while bob.ask("PING") != BUSY:
         pass
@@ -65,7 +65,7 @@ def started(ann: Asker, bob: Asker, script: str) -> None:
 
 @pytest.fixture
 def quick(serve: Serve) -> Served:
-    """A server whose scripts run for long soon."""
+    """A server with a low limit for long scripts."""
     return serve(busy_reply_ms=20, script_memory=8 << 20)
 
 
@@ -82,11 +82,11 @@ def test_any_endless_script_is_ended(quick: Served, script: str) -> None:
         assert ann.ask("EVAL", "return 1", "0") == 1
 
 
-def test_who_comes_in_the_same_turn_is_answered(quick: Served) -> None:
+def test_clients_of_the_same_turn_are_answered(quick: Served) -> None:
     with Asker(quick.port) as ann, Asker(quick.port) as bob:
         assert ann.ask("EVAL", "return 1", "0") == 1  # turns may be suspended from now on
         for name in ("one", "another"):
-            quick.hold()  # the requests of both are there when it is over
+            quick.hold()  # the requests of both arrive before it is over
             bob.send("PING")
             ann.send("EVAL", f"--{name}\nwhile true do end", "0")
             assert bob.read() == b"PONG"
@@ -96,7 +96,7 @@ def test_who_comes_in_the_same_turn_is_answered(quick: Served) -> None:
             assert ann.read().startswith("ERR Script killed by user")
 
 
-def test_others_get_busy_but_for_what_redis_allows(quick: Served) -> None:
+def test_other_clients_get_busy_except_for_the_commands_that_redis_allows(quick: Served) -> None:
     with Asker(quick.port) as ann, Asker(quick.port) as bob:
         started(ann, bob, "while true do end")
         assert bob.ask("GET k") == BUSY
@@ -118,7 +118,7 @@ def test_others_get_busy_but_for_what_redis_allows(quick: Served) -> None:
         assert bob.ask("XLEN s") == 0
 
 
-def test_a_script_that_has_written_is_undone_as_the_server_stops(tmp_path: Path) -> None:
+def test_a_script_that_has_written_is_undone_when_the_server_stops(tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store")
     with server.asker() as ann, server.asker() as bob:
         bob.ask("CONFIG SET busy-reply-threshold 20")
@@ -132,7 +132,7 @@ def test_a_script_that_has_written_is_undone_as_the_server_stops(tmp_path: Path)
         assert "k" not in store
 
 
-def test_what_a_long_script_has_written_is_one_commit(quick: Served) -> None:
+def test_the_writes_of_a_long_script_are_one_commit(quick: Served) -> None:
     with Asker(quick.port) as ann, Asker(quick.port) as bob:
         script = (
             "redis.call('set','a','1') for i=1,20000000 do end redis.call('set','b','2') "
@@ -145,7 +145,7 @@ def test_what_a_long_script_has_written_is_one_commit(quick: Served) -> None:
         assert said == [b"1", b"2"]
 
 
-def test_a_client_that_leaves_does_not_end_its_script(quick: Served) -> None:
+def test_a_client_that_disconnects_does_not_end_its_script(quick: Served) -> None:
     with Asker(quick.port) as bob:
         with Asker(quick.port) as ann:
             started(ann, bob, "for i=1,20000000 do end redis.call('set','k','1')")
@@ -168,7 +168,7 @@ def test_scripts_of_transactions_are_long_too(quick: Served) -> None:
         assert pong == b"PONG"
 
 
-def test_blocked_clients_wait_through_a_long_script(quick: Served) -> None:
+def test_blocked_clients_keep_waiting_during_a_long_script(quick: Served) -> None:
     with Asker(quick.port) as ann, Asker(quick.port) as bob, Asker(quick.port) as eve:
         eve.send("XREAD", "BLOCK", "1", "STREAMS", "s", "$")
         eve.read()

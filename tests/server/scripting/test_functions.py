@@ -1,4 +1,4 @@
-"""FUNCTION and FCALL answer as redis-server does, and libraries outlive the server."""
+"""FUNCTION and FCALL answer as redis-server does, and libraries survive a restart."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -76,7 +76,7 @@ redis.register_function = 1
 local x = ('x'):upper() redis.register_function(x, function() end)
 redis.log(redis.LOG_DEBUG, redis.REDIS_VERSION) redis.register_function('f', function() end)
 """.strip().split("\n")
-"""Libraries, each in place of the one before."""
+"""Libraries; each replaces the one before."""
 
 BODIES = """
 return 1
@@ -184,7 +184,7 @@ def test_functions_answer_as_redis(served: Served, redis_port: int, protocol: in
             assert type(said[1]) is type(said[0]), request
 
 
-def test_two_names_of_a_library_may_differ_in_case_alone(serve: Serve) -> None:
+def test_two_names_of_a_library_may_differ_only_in_case(serve: Serve) -> None:
     code = "".join(
         f"redis.register_function('{name}', function() return '{name}' end) " for name in ("f", "F")
     )
@@ -200,7 +200,7 @@ def test_two_names_of_a_library_may_differ_in_case_alone(serve: Serve) -> None:
         assert ours.ask("FCALL", "g", "0") == 1
 
 
-def test_records_are_redis_s(served: Served, redis_port: int) -> None:
+def test_records_are_those_of_redis(served: Served, redis_port: int) -> None:
     names = ["fcall", "fcall_ro"]
     names += [
         f"function|{word}"
@@ -208,11 +208,11 @@ def test_records_are_redis_s(served: Served, redis_port: int) -> None:
     ]
     with Asker(redis_port) as theirs, Asker(served.port) as ours:
         for name in names:
-            told = theirs.ask("COMMAND", "INFO", name), ours.ask("COMMAND", "INFO", name)
-            for row in (row[0] for row in told):
+            reply = theirs.ask("COMMAND", "INFO", name), ours.ask("COMMAND", "INFO", name)
+            for row in (row[0] for row in reply):
                 row[2].sort()
                 row[6].sort()
-            assert told[0][0][:8] == told[1][0][:8], name
+            assert reply[0][0][:8] == reply[1][0][:8], name
 
 
 def test_a_load_that_takes_too_long_is_refused_and_changes_nothing(served: Served) -> None:
@@ -223,7 +223,7 @@ def test_a_load_that_takes_too_long_is_refused_and_changes_nothing(served: Serve
     assert client.fcall("f", 0) == 1
 
 
-def test_a_name_that_another_library_has_is_refused(served: Served) -> None:
+def test_a_name_of_another_library_is_refused(served: Served) -> None:
     client = served.client()
     client.function_load(function("return 1"))
     taken = library("redis.register_function('F', function() return 2 end)", "other")
@@ -242,7 +242,7 @@ def test_a_replaced_library_loses_its_functions(served: Served) -> None:
         client.fcall("one", 0)
 
 
-def test_local_variables_of_a_library_live_on(served: Served) -> None:
+def test_local_variables_of_a_library_are_kept(served: Served) -> None:
     client = served.client()
     counting = "local n = 0 redis.register_function('f', function() n = n + 1 return n end)"
     client.function_load(library(counting))
@@ -262,7 +262,7 @@ def test_flushall_keeps_functions(served: Served) -> None:
 # --- payloads -------------------------------------------------------------------------------------
 
 
-def test_payloads_go_to_redis_and_back(served: Served, redis_port: int) -> None:
+def test_payloads_survive_the_way_to_redis_and_back(served: Served, redis_port: int) -> None:
     ours = served.client()
     theirs = redis.Redis(port=redis_port)
     theirs.function_flush()
@@ -278,7 +278,7 @@ def test_payloads_go_to_redis_and_back(served: Served, redis_port: int) -> None:
     theirs.close()
 
 
-def test_a_restore_is_whole_or_nothing(served: Served) -> None:
+def test_a_restore_is_atomic(served: Served) -> None:
     client = served.client()
     client.function_load(function("return 1", "one"))
     client.function_load(function("return 2", "two").replace("lib", "other", 1))
@@ -354,7 +354,7 @@ def endless(served: Served) -> Iterator[Asker]:
         yield asker
 
 
-def test_a_function_that_runs_for_long_can_be_killed(served: Served, endless: Asker) -> None:
+def test_a_long_function_can_be_killed(served: Served, endless: Asker) -> None:
     with served.asker() as other:
         until(lambda: other.ask("GET k") == BUSY)
         stats = other.ask("FUNCTION STATS")
@@ -386,7 +386,7 @@ def test_a_script_is_not_a_function(served: Served) -> None:
         assert script.read().startswith("ERR Script killed by user with SCRIPT KILL.")
 
 
-def test_without_memory_only_functions_that_say_so_run(serve: Serve) -> None:
+def test_without_memory_only_functions_with_allow_oom_run(serve: Serve) -> None:
     client = serve().client()
     client.function_load(function("return redis.call('set', 'x', '1')", "plain"))
     allowed = function("return redis.call('set', 'x', '1')", "allowed", "'allow-oom'")
@@ -407,7 +407,7 @@ def test_without_memory_only_functions_that_say_so_run(serve: Serve) -> None:
     assert client.function_delete("lib")
 
 
-def test_a_library_may_not_mix_the_two_worlds(served: Served) -> None:
+def test_loading_code_and_functions_have_separate_apis(served: Served) -> None:
     client = served.client()
     client.function_load(
         library("""
@@ -454,7 +454,7 @@ return names
 """
 
 
-def test_a_function_reaches_what_a_script_reaches(served: Served) -> None:
+def test_functions_and_scripts_reach_the_same_globals(served: Served) -> None:
     client = served.client()
     client.function_load(function(WALK.replace("\n", " ")))
     script = client.eval(WALK, 0)
@@ -468,7 +468,7 @@ def test_a_function_reaches_what_a_script_reaches(served: Served) -> None:
     assert b"_G.cjson.null userdata: (nil)" in reached
 
 
-def test_a_library_that_no_longer_compiles_is_left_out(tmp_path: Path) -> None:
+def test_a_library_that_no_longer_compiles_is_skipped(tmp_path: Path) -> None:
     store = tmp_path / "store"
     with kvstream.connect(store) as client:
         client.function_load(function("return 1", "one"))

@@ -1,8 +1,8 @@
-"""The Lua libraries of scripts give the results and the error texts that Redis's give.
+"""The Lua libraries of scripts return the results and the error texts of Redis's libraries.
 
-Each case is a list of Lua expressions. A VM with our libraries and a redis-server run it, and
-what comes out is compared as text. The cases in ``lua_library_cases.txt`` cover every branch;
-Hypothesis makes the others.
+Each case is a list of Lua expressions. A VM with kvstream's libraries and a redis-server run it,
+and the results are compared as text. The cases in ``lua_library_cases.txt`` cover every branch;
+Hypothesis generates the others.
 """
 
 import json
@@ -50,7 +50,7 @@ end
 
 
 class Comparison:
-    """A VM with our libraries and a redis-server, which run the same scripts."""
+    """A VM with kvstream's libraries and a redis-server, which run the same scripts."""
 
     def __init__(self, port: int) -> None:
         self._client = redis.Redis(port=port)
@@ -62,7 +62,7 @@ class Comparison:
         )
 
     def both(self, expressions: bytes) -> tuple[bytes, bytes]:
-        """Return what our libraries and Redis's make of Lua expressions."""
+        """Return the results of Lua expressions with kvstream's libraries and with Redis's."""
         body = b"return all(pcall(function() return keep(" + expressions + b") end))"
         return self._run(SHOW + body), self._client.eval((SHOW + body).decode("latin-1"), 0)
 
@@ -90,12 +90,12 @@ def comparison82(redis82_process: int) -> Iterator[Comparison]:
     made.close()
 
 
-def test_results_and_errors_are_redis_7s(comparison: Comparison) -> None:
+def test_results_and_errors_are_those_of_redis_7(comparison: Comparison) -> None:
     for case in CASES:
         comparison.check(case.encode())
 
 
-def test_results_and_errors_are_redis_8s(comparison82: Comparison) -> None:
+def test_results_and_errors_are_those_of_redis_8(comparison82: Comparison) -> None:
     for case in CASES:
         comparison82.check(case.encode())
 
@@ -283,7 +283,7 @@ def test_hostile_input_is_refused_as_redis_refuses_it(comparison: Comparison, at
         comparison.check(case)
 
 
-def test_a_library_leads_to_no_global(comparison: Comparison) -> None:
+def test_a_library_gives_no_access_to_globals(comparison: Comparison) -> None:
     lua = lua51.LuaRuntime(encoding=None, register_eval=False, register_builtins=False)
     install_libraries(lua)
     reach = lua.eval(b"""function()

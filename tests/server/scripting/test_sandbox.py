@@ -1,4 +1,4 @@
-"""Scripts do not get out: the escapes that were published for Redis and for lupa, and others."""
+"""Scripts cannot leave the sandbox: published escapes from Redis and lupa, and others."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -147,7 +147,7 @@ def test_harmless_scripts_run(server: Server, script: str) -> None:
 
 
 def _is_sound(server: Server) -> None:
-    """Check that the next script, of anybody, has all that it should have."""
+    """Check that the next script of any client has its complete environment."""
     script = (
         "redis.call('set','k','v') return {redis.call('get','k'), ('a'):upper(), type(tostring), "
         "#redis.sha1hex('x'), redis[1] == nil and math[1] == nil and 'clean', tostring(nil)}"
@@ -199,7 +199,7 @@ def test_no_object_of_python_is_reachable(server: Server) -> None:
     _is_sound(server)
 
 
-def test_an_error_that_is_a_shared_table_leaves_no_trace(server: Server) -> None:
+def test_an_error_that_is_a_shared_table_is_not_modified(server: Server) -> None:
     ann = server.client()
     for name in ("_G", "redis", "string"):
         said = ann.ask("EVAL", f"loadstring('error({name})', '@mine')()", "0")

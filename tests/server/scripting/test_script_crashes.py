@@ -1,4 +1,4 @@
-"""A server dies while scripts run: each script has happened whole, or not at all."""
+"""Kill a server while scripts run: each script is committed completely, or not at all."""
 
 import random
 import threading
@@ -24,17 +24,17 @@ return ARGV[1]
 
 
 @pytest.mark.parametrize("durability", ["everysec", "always"])
-def test_scripts_are_whole_after_a_kill(tmp_path: Path, durability: str) -> None:
-    told = [0] * CLIENTS
+def test_scripts_are_atomic_after_a_kill(tmp_path: Path, durability: str) -> None:
+    acknowledged = [0] * CLIENTS
     for _ in range(ROUNDS):
         server = ServerProcess(tmp_path / "store", "--durability", durability)
         threads = [
-            threading.Thread(target=_work, args=(server.port, number, told))
+            threading.Thread(target=_work, args=(server.port, number, acknowledged))
             for number in range(CLIENTS)
         ]
         for thread in threads:
             thread.start()
-        time.sleep(random.uniform(0.1, 0.5))  # any moment
+        time.sleep(random.uniform(0.1, 0.5))  # at any moment
         server.process.kill()
         server.process.communicate()
         for thread in threads:
@@ -42,17 +42,17 @@ def test_scripts_are_whole_after_a_kill(tmp_path: Path, durability: str) -> None
         with connect(tmp_path / "store") as client:
             for number in range(CLIENTS):
                 last = _last(client, number)
-                assert last in (told[number], told[number] + 1)
-                told[number] = last
+                assert last in (acknowledged[number], acknowledged[number] + 1)
+                acknowledged[number] = last
 
 
-def _work(port: int, number: int, told: list[int]) -> None:
-    """Run scripts that count; note the last one that was acknowledged."""
+def _work(port: int, number: int, acknowledged: list[int]) -> None:
+    """Run scripts that count; record the last acknowledged one."""
     with suppress(OSError, EOFError), Asker(port) as client:
         while True:
-            count = told[number] + 1
+            count = acknowledged[number] + 1
             assert client.ask("EVAL", SCRIPT, "1", f"c{number}", str(count)) == b"%d" % count
-            told[number] = count
+            acknowledged[number] = count
 
 
 def _last(client: Redis, number: int) -> int:

@@ -1,7 +1,7 @@
-"""Made-up scripts have the same reply on kvstream and on redis-server, errors included.
+"""Generated scripts have the same reply on kvstream and on redis-server, errors included.
 
-Left out is what differs for good reasons: addresses, the order of tables, positions of errors in
-functions that are called as the last thing (``return next(nil)``).
+Known differences are left out: addresses, the order of tables, and positions of errors in functions
+that are tail calls (``return next(nil)``).
 """
 
 import pytest
@@ -79,6 +79,6 @@ def test_replies_are_those_of_redis(
 
 
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_the_libraries_take_protected_tables(served: Served, protocol: int) -> None:
+def test_the_libraries_accept_protected_tables(served: Served, protocol: int) -> None:
     with Asker(served.port, protocol) as ours:
         assert ours.ask("EVAL", "return #cjson.encode({KEYS,ARGV})", "0") > 0

@@ -1,4 +1,4 @@
-"""Scripts in their turn: one commit, transactions, statistics, tracking, the cache, the ACL."""
+"""Scripts in a turn: one commit, transactions, statistics, tracking, the cache, the ACL."""
 
 import hashlib
 from collections.abc import Iterator
@@ -26,7 +26,7 @@ def sha(script: str) -> str:
     return hashlib.sha1(script.encode()).hexdigest()
 
 
-def test_a_lock_is_released_by_its_owner_alone(server: Server) -> None:
+def test_a_lock_is_released_only_by_its_owner(server: Server) -> None:
     ann = server.client()
     ann.ask("SET", "lock", "token")
     assert ann.ask("EVAL", UNLOCK, "1", "lock", "other") == b":0\r\n"
@@ -34,7 +34,7 @@ def test_a_lock_is_released_by_its_owner_alone(server: Server) -> None:
     assert ann.ask("GET", "lock") == b"$-1\r\n"
 
 
-def test_what_was_written_before_an_error_stays(server: Server) -> None:
+def test_writes_before_an_error_stay(server: Server) -> None:
     ann = server.client()
     script = "redis.call('set','a','1') redis.call('incr','a','b')"
     assert ann.ask("EVAL", script, "0").startswith(b"-ERR Wrong number of args")
@@ -65,7 +65,7 @@ def test_a_script_serves_a_blocked_reader_after_its_end(server: Server) -> None:
     assert ann.heard().count(b"-1\r\n*2") == 3
 
 
-def test_the_database_of_a_script_is_its_own(server: Server) -> None:
+def test_a_script_does_not_change_the_database_of_its_client(server: Server) -> None:
     ann = server.client()
     ann.ask("SELECT", "2")
     ann.ask("EVAL", "redis.call('select',3) redis.call('set','a','in 3')", "0")
@@ -74,7 +74,7 @@ def test_the_database_of_a_script_is_its_own(server: Server) -> None:
     assert ann.ask("GET", "a") == b"$4\r\nin 3\r\n"
 
 
-def test_time_stands_still_in_a_script(server: Server) -> None:
+def test_time_does_not_advance_in_a_script(server: Server) -> None:
     ann = server.client()
     script = (
         "redis.call('set','a','1','px',1) local n=0 for i=1,2000000 do n=n+i end "
@@ -93,7 +93,7 @@ def test_blocking_commands_do_not_block(server: Server) -> None:
         assert ann.ask("EVAL", f"return redis.call({command})==false", "0") == b":1\r\n"
 
 
-def test_scripts_of_eval_are_forgotten_in_the_order_of_use(server: Server) -> None:
+def test_scripts_of_eval_are_evicted_in_the_order_of_use(server: Server) -> None:
     ann = server.client()
     ann.ask("SCRIPT", "LOAD", "return 'kept'")
     ann.ask("EVAL", "return 'loaded later'", "0")
@@ -139,7 +139,7 @@ def test_a_reply_is_nested_as_deeply_as_in_redis(server: Server) -> None:
     assert said == b"*1\r\n" * 7995 + b"-ERR reached lua stack limit\r\n"
 
 
-def test_no_memory_is_an_error_and_the_next_script_runs(server: Server) -> None:
+def test_running_out_of_memory_is_an_error_and_the_next_script_runs(server: Server) -> None:
     server.executor.options.script_memory = 8 << 20
     ann = server.client()
     for script in (
@@ -156,7 +156,7 @@ def test_no_memory_is_an_error_and_the_next_script_runs(server: Server) -> None:
     assert ann.ask("EVAL", "return 1", "0") == b":1\r\n"
 
 
-def test_without_lupa_one_error_says_what_to_install(
+def test_without_lupa_one_error_names_the_package_to_install(
     server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(__import__("sys").modules, "lupa.lua51", None)
@@ -236,7 +236,7 @@ def test_a_paused_server_holds_scripts(server: Server) -> None:
     assert bob.heard() == b":1\r\n"
 
 
-def test_a_script_publishes_to_its_users_channels_alone(served: Served) -> None:
+def test_a_script_publishes_only_to_the_channels_of_its_user(served: Served) -> None:
     with Asker(served.port) as ann:
         ann.ask("ACL SETUSER u reset on nopass +@all ~* &ours*")
         ann.ask("AUTH u x")

@@ -249,7 +249,7 @@ return 1
 #!lua
 error('x')
 """
-"""One a line; a line that does not stand alone as a script goes on with the next."""
+"""One script a line; a line that is no complete script continues on the next."""
 _OPENERS = ("#!", "local x = 5", "if true then", "local function f()\n", "return redis.call('get',")
 
 
@@ -334,7 +334,7 @@ FORMS = "redis.call('echo',{})", "{{double={}}}", "cjson.encode({{{}+0}})"
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("protocol", [2, 3])
-def test_numbers_are_written_as_redis_8_writes_them(
+def test_numbers_are_formatted_as_by_redis_8(
     served: Served, redis82_port: int, protocol: int, form: str
 ) -> None:
     with Asker(redis82_port, protocol) as redis, Asker(served.port, protocol) as ours:
@@ -359,6 +359,6 @@ def test_without_memory_flags_decide_as_in_redis(served: Served, redis82_port: i
 
 
 def test_line_breaks_in_errors_become_blanks(served: Served) -> None:
-    with Asker(served.port) as ours:  # Redis 8.2 sends them as they are
+    with Asker(served.port) as ours:  # Redis 8.2 sends them unchanged
         said = ours.ask("EVAL", r"error({err='a\nb c'})", "0")
     assert said.startswith("a b c script: ")
