@@ -1,4 +1,4 @@
-"""Dispatchers on stores, and words in place of argument lists."""
+"""Dispatchers on stores, called with words in place of argument lists."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -17,14 +17,14 @@ Say = Callable[..., Any]
 
 
 def words(*parts: str | bytes) -> list[bytes]:
-    """Return the arguments of one line of words, or of several parts as they are."""
+    """Return the arguments of one line of words, or of several parts unchanged."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0].encode().split()
     return [part if isinstance(part, bytes) else part.encode() for part in parts]
 
 
 def speaker(dispatcher: Dispatcher) -> Say:
-    """Return what runs one command; an error comes as the text of its line."""
+    """Return a function that runs one command; an error is returned as the text of its line."""
 
     def say(*parts: str | bytes) -> Any:
         reply = flatten(dispatcher.execute(words(*parts)))
@@ -37,7 +37,7 @@ def speaker(dispatcher: Dispatcher) -> Say:
 
 @pytest.fixture
 def dispatcher(store: Store) -> Dispatcher:
-    """A client's door to an empty store; its clock moves only when told to."""
+    """A dispatcher on an empty store; its clock moves only when the test advances it."""
     return Dispatcher(store.engine)
 
 

@@ -1,4 +1,4 @@
-"""How single arguments are read."""
+"""How single arguments are parsed."""
 
 from contextlib import suppress
 
@@ -43,7 +43,7 @@ NO_INTEGERS = [
 
 
 @pytest.mark.parametrize("raw", NO_INTEGERS)
-def test_what_python_might_take_for_an_integer_is_refused(raw: bytes) -> None:
+def test_integers_in_other_forms_of_python_are_refused(raw: bytes) -> None:
     with pytest.raises(InvalidArgument) as refused:
         integer(raw, "not a number")
     assert str(refused.value) == "not a number"
@@ -61,7 +61,7 @@ def test_what_python_might_take_for_an_integer_is_refused(raw: bytes) -> None:
         (MAX + b"-" + MAX, (U64_MAX, U64_MAX)),
     ],
 )
-def test_an_id_is_read_as_loosely_as_redis_does(raw: bytes, eid: tuple[int, int]) -> None:
+def test_an_id_is_parsed_as_loosely_as_by_redis(raw: bytes, eid: tuple[int, int]) -> None:
     assert stream_id(raw, 7) == StreamID(*eid)
 
 
@@ -72,7 +72,7 @@ NO_IDS = [
 
 
 @pytest.mark.parametrize("raw", NO_IDS)
-def test_what_is_no_id_is_refused(raw: bytes) -> None:
+def test_an_invalid_id_is_refused(raw: bytes) -> None:
     with pytest.raises(InvalidID):
         stream_id(raw)
 
@@ -90,7 +90,7 @@ def test_bounds_complete_and_exclude_ids() -> None:
     assert range_end(b"(5-0") == StreamID(4, U64_MAX)
 
 
-def test_a_cursor_takes_arguments_and_refuses_to_go_beyond_the_last() -> None:
+def test_a_cursor_returns_arguments_and_refuses_to_pass_the_last() -> None:
     args = Args([b"XRANGE", b"count", b"5"], 1)
     assert len(args) == 2
     assert args.peek() == b"count"

@@ -1,4 +1,4 @@
-"""The table: names, numbers of words, keys."""
+"""The table of commands: names, numbers of words, keys."""
 
 import pytest
 
@@ -11,7 +11,7 @@ from tests.operations.implementations import RedisServer
 ALL = every(COMMANDS)
 KNOWN_TO_7 = [row for row in ALL if row.since < "8"]
 LONG = [row for row in ALL if abs(row.arity) > len(row.name.split("|"))]
-"""Commands whose name alone does not have their number of words."""
+"""Commands whose name alone is not a valid number of words."""
 COMPARED_FLAGS = {Flag.WRITE, Flag.READONLY, Flag.DENYOOM, Flag.BLOCKING, Flag.MOVABLEKEYS}
 
 
@@ -20,13 +20,13 @@ def name_of(command: Command) -> str:
 
 
 def request(command: Command, length: int) -> str:
-    """Return a request of the command with so many words in all."""
+    """Return a request of the command with this number of words in total."""
     name = command.name.upper().split("|")
     return " ".join(name + ["x"] * (length - len(name)))
 
 
 @pytest.mark.parametrize("command", LONG, ids=name_of)
-def test_a_word_too_few_is_refused_with_the_name_of_the_command(
+def test_too_few_words_are_refused_with_the_name_of_the_command(
     command: Command, shared_say: Say
 ) -> None:
     refusal = f"ERR wrong number of arguments for '{command.name}' command"
@@ -34,7 +34,7 @@ def test_a_word_too_few_is_refused_with_the_name_of_the_command(
 
 
 @pytest.mark.parametrize("command", [row for row in ALL if row.arity > 0], ids=name_of)
-def test_a_word_too_many_is_refused_where_their_number_is_fixed(
+def test_too_many_words_are_refused_if_the_number_is_fixed(
     command: Command, shared_say: Say
 ) -> None:
     refusal = f"ERR wrong number of arguments for '{command.name}' command"
@@ -93,7 +93,7 @@ def test_an_unknown_subcommand_points_at_help(shared_say: Say) -> None:
         ("PING", ""),
     ],
 )
-def test_the_table_tells_the_keys_of_a_request(line: str, keys: str) -> None:
+def test_the_table_has_the_keys_of_a_request(line: str, keys: str) -> None:
     argv = words(line)
     assert find(argv).keys_of(argv) == keys.encode().split()
 
@@ -107,7 +107,7 @@ def test_every_command_has_a_summary_and_is_read_only_or_writes_or_touches_no_ke
             )
 
 
-def test_find_raises_the_error_that_the_dispatcher_answers() -> None:
+def test_find_raises_the_error_that_the_dispatcher_returns() -> None:
     with pytest.raises(RequestError, match="unknown command"):
         find([b"NOPE"])
     assert set(COMMANDS) == {row.name.split("|")[0].encode() for row in ALL}

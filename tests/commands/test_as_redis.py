@@ -1,6 +1,6 @@
-"""The same faulty requests, and odd but right ones, put to redis-server 7.0.15 as well.
+"""The same faulty requests, and unusual but valid ones, also sent to redis-server 7.0.15.
 
-Left out is what only newer versions know, or word differently.
+Requests that only newer versions know, or answer with another text, are left out.
 """
 
 import hiredis
@@ -29,7 +29,7 @@ NEWER = (
     *("IDMP", "DELREF", "ACKED", "KEEPREF", "MAXCOUNT", "MAXSIZE", "CLAIM ", "XACKDEL", "XDELEX"),
     *("XNACK", "XCFGSET", "XIDMP", "STREAMS s +", "XSETID dead", "XADD s 1-* f v"),
 )
-"""Words of what 7.0 does not know, or refuses in another way."""
+"""Words that 7.0 does not know, or refuses in another way."""
 ODD = [
     "XADD s +4 f v",
     "XADD s 004-007 f v",
@@ -137,7 +137,7 @@ def ours(dispatcher: Dispatcher, line: str) -> Reply:
     return as_told(reader.gets())
 
 
-def test_redis_answers_the_same(dispatcher: Dispatcher, redis_server: RedisServer) -> None:
+def test_redis_returns_the_same_reply(dispatcher: Dispatcher, redis_server: RedisServer) -> None:
     for line in PREPARATION:
         assert ours(dispatcher, line) == redis_server(*line.split()), line
     for line in LINES:

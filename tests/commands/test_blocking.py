@@ -1,6 +1,6 @@
-"""Commands that wait: what they wait for, what they are told, and that nothing is lost.
+"""Blocking commands: what they wait for, what they return, and that nothing is lost.
 
-The store's clock stands still unless moved; the deadlines of BLOCK are of the machine's clock.
+The store's clock moves only when the test advances it; BLOCK uses the machine's clock.
 """
 
 import threading
@@ -41,7 +41,7 @@ def ask(engine: Engine) -> Iterator[Ask]:
     pool.shutdown(wait=False)
 
 
-def told(future: "Future[Any]") -> Any:
+def reply_of(future: "Future[Any]") -> Any:
     return future.result(timeout=PATIENCE_S)
 
 
@@ -54,7 +54,7 @@ def test_a_read_that_finds_something_does_not_wait(say: Say) -> None:
     assert say("XREAD BLOCK 0 STREAMS s 0") == [[b"s", [entry("1-1", "f", "v")]]]
 
 
-def test_a_read_that_may_not_wait_answers_null(say: Say) -> None:
+def test_a_read_that_may_not_wait_returns_null(say: Say) -> None:
     began = time.monotonic()
     assert say("XREAD STREAMS s $") is None
     assert say("XREAD BLOCK 30 STREAMS s $") is None
@@ -64,14 +64,14 @@ def test_a_read_that_may_not_wait_answers_null(say: Say) -> None:
 def test_one_append_serves_every_reader_of_the_key(ask: Ask, say: Say) -> None:
     futures = [ask("XREAD BLOCK 0 STREAMS s $") for _ in range(3)]
     say("XADD s 5-5 f v")
-    assert [told(future) for future in futures] == [[[b"s", [entry("5-5", "f", "v")]]]] * 3
+    assert [reply_of(future) for future in futures] == [[[b"s", [entry("5-5", "f", "v")]]]] * 3
 
 
-def test_what_dollar_means_is_fixed_when_the_command_comes_in(ask: Ask, say: Say) -> None:
+def test_the_dollar_is_resolved_when_the_command_arrives(ask: Ask, say: Say) -> None:
     say("XADD s 5-0 f v")
     future = ask("XREAD BLOCK 0 STREAMS other s $ $")
     say("XADD s 6-0 f v")
-    assert told(future) == [[b"s", [entry("6-0", "f", "v")]]]
+    assert reply_of(future) == [[b"s", [entry("6-0", "f", "v")]]]
 
 
 def test_plus_waits_for_the_first_entry_of_an_empty_stream(ask: Ask, say: Say) -> None:
@@ -79,17 +79,17 @@ def test_plus_waits_for_the_first_entry_of_an_empty_stream(ask: Ask, say: Say) -
     say("XDEL s 5-0")
     future = ask("XREAD BLOCK 0 STREAMS s +")
     say("XADD s 6-0 f v")
-    assert told(future) == [[b"s", [entry("6-0", "f", "v")]]]
+    assert reply_of(future) == [[b"s", [entry("6-0", "f", "v")]]]
     assert say("XREAD BLOCK 0 STREAMS s +") == [[b"s", [entry("6-0", "f", "v")]]]
 
 
-def test_a_read_goes_on_waiting_when_its_key_is_deleted(ask: Ask, say: Say) -> None:
+def test_a_read_keeps_waiting_when_its_key_is_deleted(ask: Ask, say: Say) -> None:
     say("XADD s 100-0 f v")
     future = ask("XREAD BLOCK 0 STREAMS s 100-0")
     say("DEL s")
     assert not future.done()
     say("XADD s 101-0 f v")
-    assert told(future) == [[b"s", [entry("101-0", "f", "v")]]]
+    assert reply_of(future) == [[b"s", [entry("101-0", "f", "v")]]]
 
 
 def test_an_entry_deleted_in_the_same_turn_wakes_no_client(
@@ -103,20 +103,18 @@ def test_an_entry_deleted_in_the_same_turn_wakes_no_client(
     with engine.transaction():
         say("XADD s 668 f v")
         say("XADD s 669 f v")
-    assert told(future) == [[b"s", [entry("668-0", "f", "v"), entry("669-0", "f", "v")]]]
+    assert reply_of(future) == [[b"s", [entry("668-0", "f", "v"), entry("669-0", "f", "v")]]]
 
 
-def test_consumers_of_a_group_are_served_in_the_order_in_which_they_came(
-    ask: Ask, say: Say
-) -> None:
+def test_consumers_of_a_group_are_served_in_the_order_of_their_arrival(ask: Ask, say: Say) -> None:
     say("XGROUP CREATE s g $ MKSTREAM")
     first = ask("XREADGROUP GROUP g c1 COUNT 1 BLOCK 0 STREAMS s >")
     second = ask("XREADGROUP GROUP g c2 COUNT 1 BLOCK 0 STREAMS s >")
     say("XADD s 1-0 f v")
-    assert told(first) == [[b"s", [entry("1-0", "f", "v")]]]
+    assert reply_of(first) == [[b"s", [entry("1-0", "f", "v")]]]
     assert not second.done()
     say("XADD s 2-0 f v")
-    assert told(second) == [[b"s", [entry("2-0", "f", "v")]]]
+    assert reply_of(second) == [[b"s", [entry("2-0", "f", "v")]]]
 
 
 @pytest.mark.parametrize(
@@ -132,7 +130,7 @@ def test_consumers_of_a_group_are_served_in_the_order_in_which_they_came(
         ("RENAME full s", [[b"s", [entry("9-9", "f", "v")]]]),
     ],
 )
-def test_a_consumer_that_waits_hears_that_its_group_is_gone(
+def test_a_waiting_consumer_gets_an_error_when_its_group_is_deleted(
     line: str, answer: object, ask: Ask, say: Say
 ) -> None:
     say("XGROUP CREATE s g $ MKSTREAM")
@@ -141,10 +139,10 @@ def test_a_consumer_that_waits_hears_that_its_group_is_gone(
     say("XGROUP CREATE full g 0")
     future = ask("XREADGROUP GROUP g c BLOCK 0 STREAMS s >")
     say(line)
-    assert told(future) == answer
+    assert reply_of(future) == answer
 
 
-def test_a_missing_group_is_told_at_once(say: Say) -> None:
+def test_a_missing_group_is_an_error_at_once(say: Say) -> None:
     assert say("XREADGROUP GROUP g c BLOCK 0 STREAMS s >") == NO_GROUP
 
 
@@ -154,7 +152,7 @@ def test_history_never_waits(say: Say) -> None:
 
 
 @pytest.mark.filterwarnings("ignore:block does not wait")
-def test_nothing_waits_inside_a_transaction(say: Say, engine: Engine) -> None:
+def test_no_command_waits_inside_a_transaction(say: Say, engine: Engine) -> None:
     say("XGROUP CREATE s g $ MKSTREAM")
     with engine.transaction():
         assert say("XREAD BLOCK 0 STREAMS s $") is None
@@ -165,7 +163,7 @@ def test_nothing_waits_inside_a_transaction(say: Say, engine: Engine) -> None:
     assert say("XPENDING s g")[0] == 1
 
 
-def test_what_a_failed_transaction_did_is_undone(say: Say, engine: Engine) -> None:
+def test_the_changes_of_a_failed_transaction_are_undone(say: Say, engine: Engine) -> None:
     def append_and_fail() -> None:
         with engine.transaction():
             assert say("XADD s 1-1 f v") == b"1-1"
@@ -187,7 +185,7 @@ def test_a_claiming_reader_is_woken_when_an_entry_has_been_pending_long_enough(
     time.sleep(0.05)
     assert not future.done()
     clock.advance(1)
-    assert told(future) == [[b"s", [[*entry("1-1", "f", "v"), 1000, 1]]]]
+    assert reply_of(future) == [[b"s", [[*entry("1-1", "f", "v"), 1000, 1]]]]
 
 
 def test_a_claiming_reader_is_woken_by_an_entry_given_back(ask: Ask, say: Say) -> None:
@@ -196,10 +194,10 @@ def test_a_claiming_reader_is_woken_by_an_entry_given_back(ask: Ask, say: Say) -
     say("XREADGROUP GROUP g dead STREAMS s >")
     future = ask("XREADGROUP GROUP g c BLOCK 0 CLAIM 100000 STREAMS s >")
     assert say("XNACK s g FAIL IDS 1 1-1") == 1
-    assert told(future)[0][1][0][:2] == entry("1-1", "f", "v")
+    assert reply_of(future)[0][1][0][:2] == entry("1-1", "f", "v")
 
 
-def test_a_handler_answers_what_it_waits_for_as_a_value(dispatcher: Dispatcher) -> None:
+def test_a_blocking_handler_returns_its_wait_as_a_value(dispatcher: Dispatcher) -> None:
     say = speaker(dispatcher)
     say("XGROUP CREATE s g $ MKSTREAM")
     argv = words("XREADGROUP GROUP g c BLOCK 250 CLAIM 1000 STREAMS s >")

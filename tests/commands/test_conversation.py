@@ -31,12 +31,12 @@ def steps(protocol: int) -> Iterator[tuple[str, str]]:
 def test_every_reply_of_the_recorded_conversation_is_the_same(
     protocol: int, dispatcher: Dispatcher, clock: ManualClock
 ) -> None:
-    told = 0
+    found = 0
     for command, answer in steps(protocol):
         if command == "~":
             clock.advance(int(answer))
             continue
         reply = wire(dispatcher.execute(command.encode().split()), protocol)
         assert reply.decode().replace("\r\n", " ").strip() == answer, command
-        told += 1
-    assert told == 86
+        found += 1
+    assert found == 86

@@ -1,4 +1,4 @@
-"""Every error text of the commands, and which of two faults is told."""
+"""Every error text of the commands, and which of two errors is returned."""
 
 import pytest
 
@@ -360,9 +360,7 @@ def prepared(shared_say: Say) -> Say:
     ("line", "error"),
     [*APPENDING, *DELETING, *READING, *GROUPS, *CLAIMING, *SETTING],
 )
-def test_a_faulty_request_is_refused_in_the_words_of_redis(
-    line: str, error: str, prepared: Say
-) -> None:
+def test_a_faulty_request_gets_the_error_of_redis(line: str, error: str, prepared: Say) -> None:
     before = prepared("XINFO STREAM s FULL")
     assert prepared(line) == error
     assert prepared("XINFO STREAM s FULL") == before, "a refused request changed something"
@@ -386,7 +384,7 @@ def test_a_record_of_idempotency_needs_names(say: Say) -> None:
     assert say("XIDMPRECORD", "nokey", "p", "", "1") == "ERR idempotent ID must be non-empty"
 
 
-def test_ids_are_not_looked_at_where_there_is_nothing_to_look_them_up_in(prepared: Say) -> None:
+def test_ids_are_not_checked_for_a_missing_key_or_group(prepared: Say) -> None:
     assert prepared("XACK nokey g bad") == 0
     assert prepared("XACK s nog bad") == 0
     assert prepared("XDEL nokey bad") == 0

@@ -31,7 +31,7 @@ SECONDS_MAX = 5.0
         ("h[^e]llo", "hallo", "hello"),
         ("h[a-c]llo", "hbllo hcllo", "hdllo h-llo"),
         ("h[c-a]llo", "hbllo", "hdllo"),
-        ("[a-]", "a ] ^", "b -"),  # a range that ends at ], as Redis reads it
+        ("[a-]", "a ] ^", "b -"),  # a range that ends at ], as Redis parses it
         ("[\\]a]", "] a", "\\"),
         ("a[", "", "a a["),
         ("[ab", "a b", "c"),
@@ -46,7 +46,7 @@ def test_patterns_match_whole_texts(pattern: str, yes: str, no: str) -> None:
     assert not any(matches(text.encode()) for text in no.split())
 
 
-def test_case_is_told_apart_unless_it_is_to_be_ignored() -> None:
+def test_case_matters_unless_it_is_ignored() -> None:
     assert not matcher(b"A[b]c")(b"aBC")
     assert matcher(b"A[b]c", ignore_case=True)(b"aBC")
 
@@ -67,14 +67,14 @@ def test_more_stars_than_redis_follows_match_nothing() -> None:
 @settings(
     max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
-def test_patterns_match_what_redis_says(pattern: str, text: str, redis_server: RedisServer) -> None:
+def test_patterns_match_as_in_redis(pattern: str, text: str, redis_server: RedisServer) -> None:
     redis_server("FLUSHALL")
     redis_server("SET", text, "x")
     found = redis_server("KEYS", pattern or "\\")
     assert matcher((pattern or "\\").encode())(text.encode()) is bool(found), (pattern, text)
 
 
-def test_patterns_that_differ_at_an_end_are_not_stepped_through(
+def test_patterns_that_differ_at_an_end_are_rejected_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     stepped, matches = list[bytes](), glob._matches

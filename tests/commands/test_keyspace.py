@@ -17,7 +17,7 @@ def two(say: Say) -> Say:
     return say
 
 
-def test_del_and_unlink_answer_how_many_keys_there_were(two: Say) -> None:
+def test_del_and_unlink_return_the_number_of_deleted_keys(two: Say) -> None:
     assert two("DEL a a missing") == 1
     assert two("UNLINK b missing") == 1
     assert two("DBSIZE") == 0
@@ -45,7 +45,7 @@ def test_rename_replaces_and_renamenx_does_not(two: Say) -> None:
     assert two("RENAMENX missing b") == "ERR no such key"
 
 
-def test_a_key_is_gone_when_its_time_has_come(two: Say, clock: ManualClock) -> None:
+def test_a_key_disappears_at_its_expiry(two: Say, clock: ManualClock) -> None:
     assert two("EXPIRE a 10") == 1
     assert two("PEXPIRE b 10001") == 1
     assert (two("TTL a"), two("PTTL a")) == (10, 10_000)
@@ -59,7 +59,7 @@ def test_a_key_is_gone_when_its_time_has_come(two: Say, clock: ManualClock) -> N
     assert two("XLEN a") == 0
 
 
-def test_expiry_is_told_as_a_moment_too(two: Say, clock: ManualClock) -> None:
+def test_the_expiry_is_also_returned_as_a_time(two: Say, clock: ManualClock) -> None:
     moment = clock.ms + 1_499
     assert two(f"PEXPIREAT a {moment}") == 1
     assert two("PEXPIRETIME a") == moment
@@ -125,13 +125,13 @@ def test_conditions_let_an_expiry_be_replaced_or_not(two: Say) -> None:
         ("PING a b", "ERR wrong number of arguments for 'ping' command"),
     ],
 )
-def test_faults_are_told_in_the_words_of_redis(line: str, error: str, two: Say) -> None:
+def test_errors_have_the_texts_of_redis(line: str, error: str, two: Say) -> None:
     assert two(line) == error
     assert two("EXISTS a b") == 2
     assert two("TTL a") == -1
 
 
-def test_the_greatest_moment_is_a_moment(two: Say) -> None:
+def test_the_greatest_time_is_valid(two: Say) -> None:
     assert two("PEXPIREAT a 9223372036854775807") == 1
     assert two("PEXPIRETIME a") == 9223372036854775807
     assert two("PEXPIRE b -9223372036854775808") == 1
@@ -149,7 +149,7 @@ def scanned(say: Say, options: str = "") -> list[bytes]:
             return found
 
 
-def test_scan_goes_through_the_keys_in_the_order_of_their_making(say: Say) -> None:
+def test_scan_returns_the_keys_in_the_order_of_their_creation(say: Say) -> None:
     names = [b"key:%d" % number for number in (5, 3, 9, 1, 7, 12, 11, 4, 2, 8, 6, 10)]
     for name in names:
         say("XADD", name, "*", "f", "v")
@@ -181,7 +181,7 @@ def test_keys_are_found_by_pattern_and_expired_ones_are_not(two: Say, clock: Man
     assert two("KEYS [ab]") == [b"b"]
 
 
-def test_databases_are_apart(dispatcher: Dispatcher) -> None:
+def test_databases_are_separate(dispatcher: Dispatcher) -> None:
     say = speaker(dispatcher)
     say("XADD a * f v")
     assert say("SELECT 3") == b"OK"
@@ -211,7 +211,7 @@ def test_a_dispatcher_may_begin_in_another_database(dispatcher: Dispatcher) -> N
     assert say("XLEN a") == 1
 
 
-def test_ping_and_echo_answer_the_message(say: Say) -> None:
+def test_ping_and_echo_return_the_message(say: Say) -> None:
     assert say("PING") == b"PONG"
     assert say("PING", b"\xff") == b"\xff"
     assert say("ECHO", "") == b""

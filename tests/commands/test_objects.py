@@ -10,7 +10,7 @@ from tests.commands.conftest import Say
 
 
 def bytes_of_rows(store: Store) -> int:
-    """Return the bytes of all rows, but for the allocator and the number of keys."""
+    """Return the bytes of all rows, except the allocator and the number of keys."""
     rows = [
         row for family in Family for row in store.engine.database.scan(family, b"", b"\xff" * 9)
     ]
@@ -29,7 +29,7 @@ def busy(say: Say) -> None:
     say("XADD s IDMP pid iid * f v")
 
 
-def test_memory_usage_of_all_rows_is_what_they_take(say: Say, store: Store) -> None:
+def test_memory_usage_is_the_size_of_all_rows(say: Say, store: Store) -> None:
     busy(say)
     say("EXPIRE s 100")
     assert say("MEMORY USAGE s SAMPLES 0") == bytes_of_rows(store)
@@ -56,9 +56,7 @@ def test_a_string_of_more_than_half_a_gigabyte_is_refused(
     assert say("GET k") == b"x" * 10
 
 
-def test_every_key_may_be_the_random_one_and_an_expired_one_never_is(
-    say: Say, clock: ManualClock
-) -> None:
+def test_random_key_returns_any_key_but_never_an_expired_one(say: Say, clock: ManualClock) -> None:
     for number in range(5):
         say(f"SET key:{number} v")
     say("SET gone v PX 1")
@@ -85,7 +83,7 @@ def test_a_copy_may_be_read_before_it_is_committed(dispatcher: Dispatcher, say: 
     ]
 
 
-def test_a_copy_that_is_undone_leaves_nothing(dispatcher: Dispatcher, say: Say) -> None:
+def test_an_undone_copy_leaves_nothing(dispatcher: Dispatcher, say: Say) -> None:
     busy(say)
     try:
         with dispatcher.engine.transaction():
@@ -115,7 +113,7 @@ def test_a_string_is_raw_once_it_was_written_in_part(say: Say) -> None:
     assert [say(f"OBJECT ENCODING {key}") for key in "ac"] == [b"int", b"int"]
 
 
-def test_a_string_is_embedded_where_it_fits_beside_its_key(say: Say) -> None:
+def test_a_string_is_embedded_if_it_fits_beside_its_key(say: Say) -> None:
     say("SET", "key", "v" * 38)
     assert say("OBJECT ENCODING key") == b"embstr"
     say("RENAME key a-longer-key")

@@ -1,4 +1,4 @@
-"""Reply values, and what they are in plain Python and on the wire."""
+"""Reply values, in plain Python and in the protocol."""
 
 import pytest
 

@@ -18,7 +18,7 @@ def test_settings_are_found_by_patterns_each_once(say: Say) -> None:
     assert say("CONFIG GET maxmemory") == []
 
 
-def test_a_setting_holds_for_what_comes_after_it(say: Say) -> None:
+def test_a_setting_applies_to_later_commands(say: Say) -> None:
     assert say(f"CONFIG SET {ENTRIES} 2") == b"OK"
     for number in range(1, 6):
         say(f"XADD s {number} f v")
@@ -66,7 +66,7 @@ def test_bytes_may_be_written_with_a_unit(text: str, number: int, say: Say) -> N
         ),
     ],
 )
-def test_a_fault_changes_nothing(arguments: str, error: str, shared_say: Say) -> None:
+def test_an_error_changes_nothing(arguments: str, error: str, shared_say: Say) -> None:
     before = shared_say("CONFIG GET *")
     assert shared_say(f"CONFIG SET {arguments}") == error
     assert shared_say("CONFIG GET *") == before
@@ -76,10 +76,10 @@ def test_a_fault_changes_nothing(arguments: str, error: str, shared_say: Say) ->
 def test_help_names_every_subcommand(container: str, shared_say: Say) -> None:
     lines = [line.decode() for line in shared_say(f"{container} HELP")]
     assert lines[0].startswith(f"{container} <subcommand> ")
-    told = {line.split()[0] for line in lines[1:] if not line.startswith(" ")}
+    found = {line.split()[0] for line in lines[1:] if not line.startswith(" ")}
     expected = {
         "CONFIG": {"GET", "SET", "HELP"},
         "XGROUP": {"CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID", "HELP"},
         "XINFO": {"CONSUMERS", "GROUPS", "STREAM", "HELP"},
     }
-    assert told == expected[container]
+    assert found == expected[container]

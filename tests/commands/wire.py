@@ -1,4 +1,4 @@
-"""Replies in the bytes of RESP, written for the tests: plainly, with no thought of speed."""
+"""A simple encoder of replies in RESP for the tests."""
 
 from collections.abc import Sequence
 
@@ -49,7 +49,7 @@ def wire(reply: Reply, protocol: int) -> bytes:
 
 
 def _items(step: object, protocol: int) -> list[bytes]:
-    """Return the items that a step of a Gradual gives: those of stream commands are Alike."""
+    """Return the items that a step of a Gradual yields: those of stream commands are Alike."""
     if step is None or isinstance(step, int):
         return []
     assert isinstance(step, Alike)
@@ -81,5 +81,5 @@ def _streams(reply: Streams, protocol: int) -> bytes:
 
 def _entry(entry: AnyEntry, protocol: int) -> bytes:
     fields: Reply = NullArray() if entry.fields is None else list(entry.flat)
-    told = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
-    return wire([bytes(entry.id), fields, *told], protocol)
+    found = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
+    return wire([bytes(entry.id), fields, *found], protocol)
