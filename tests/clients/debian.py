@@ -10,7 +10,7 @@ from tests.patience import PATIENCE_S
 
 
 def require(program: str) -> str:
-    """Return the path of a program; skip where it is not installed, or fail if nothing may."""
+    """Return the path of a program; without it skip the test, or fail it if skips are forbidden."""
     path = shutil.which(program)
     if path is None:
         reason = f"{program} is not installed: apt-get install redis-tools"
@@ -21,7 +21,7 @@ def require(program: str) -> str:
 
 
 def run(program: str, port: int, *arguments: str, input: bytes = b"") -> bytes:
-    """Run a program against a port to its end, and return what it printed."""
+    """Run a program against a port to its end, and return its output."""
     done = subprocess.run(
         [require(program), "-p", str(port), *arguments],
         input=input,

@@ -40,7 +40,7 @@ def as_dict(reply: Any) -> dict[str, Any]:
     return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
 
 
-def test_a_failed_message_dies_and_is_redriven(client: Any) -> None:
+def test_a_failed_message_becomes_a_dead_letter_and_is_redriven(client: Any) -> None:
     client.xgroup_create("s", "g", mkstream=True)
     policy(client, "DELIVERIES", 1)
     first = client.xadd("s", {"n": "1"})
@@ -58,7 +58,7 @@ def test_a_failed_message_dies_and_is_redriven(client: Any) -> None:
     assert read(client) == ["1"]
 
 
-def test_thousands_of_letters_move_while_others_are_served(client: Any) -> None:
+def test_thousands_of_letters_move_while_other_clients_are_served(client: Any) -> None:
     with client.pipeline() as pipe:
         for n in range(3000):
             pipe.xadd("letters", {"n": n})
@@ -116,7 +116,7 @@ def test_thousands_are_acknowledged_in_steps(client: Any) -> None:
     assert read(client, count=10_000) == [str(n) for n in range(3000, 6000)]
 
 
-def test_a_backlog_of_one_key_holds_no_blocked_reader_up(client: Any) -> None:
+def test_a_backlog_of_one_key_does_not_delay_a_blocked_reader(client: Any) -> None:
     client.xgroup_create("s", "g", mkstream=True)
     policy(client, "ORDERBY", "user")
     with client.pipeline(transaction=False) as pipe:

@@ -1,4 +1,4 @@
-"""ioredis and node-redis: their programs find on kvstream what they find on redis-server."""
+"""ioredis and node-redis: their programs have the same results on kvstream and on redis-server."""
 
 import json
 import os
@@ -17,7 +17,7 @@ FOLDER = Path(__file__).with_name("node")
 
 @pytest.fixture(scope="module")
 def node() -> str:
-    """The path of Node.js, where it and the clients of npm are installed."""
+    """The path of Node.js, if it and the clients of npm are installed."""
     path = shutil.which("node", path=f"{os.environ['PATH']}:{sysconfig.get_path('scripts')}")
     if path is not None and (FOLDER / "node_modules").is_dir():
         return path
@@ -29,7 +29,7 @@ def node() -> str:
 
 
 def findings(node: str, script: str, port: int, *arguments: str) -> dict[str, Any]:
-    """Return what a program of ``node/`` found."""
+    """Return the results of a program of ``node/``."""
     done = subprocess.run(
         [node, str(FOLDER / script), str(port), *arguments],
         capture_output=True,
@@ -41,7 +41,7 @@ def findings(node: str, script: str, port: int, *arguments: str) -> dict[str, An
     return found
 
 
-def test_ioredis_finds_what_it_finds_on_redis(node: str, port: int, redis_port: int) -> None:
+def test_ioredis_has_the_same_results_as_on_redis(node: str, port: int, redis_port: int) -> None:
     ours, theirs = (findings(node, "ioredis.js", each) for each in (port, redis_port))
     assert ours == theirs
     assert ours["added"] == ["1-1", [["1-1", ["sku", "a1", "qty", "2"]]], 1]
@@ -50,7 +50,7 @@ def test_ioredis_finds_what_it_finds_on_redis(node: str, port: int, redis_port: 
 
 
 @pytest.mark.parametrize("protocol", ["2", "3"])
-def test_node_redis_finds_what_it_finds_on_redis(
+def test_node_redis_has_the_same_results_as_on_redis(
     node: str, port: int, redis_port: int, protocol: str
 ) -> None:
     ours, theirs = (findings(node, "redis.js", each, protocol) for each in (port, redis_port))

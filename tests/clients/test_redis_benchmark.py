@@ -1,4 +1,4 @@
-"""redis-benchmark runs against kvstream as it stands."""
+"""redis-benchmark runs unchanged against kvstream."""
 
 import csv
 from contextlib import closing
@@ -13,7 +13,7 @@ XADD = ("XADD", "mystream", "*", "field", "value")
 
 
 def rates(told: bytes) -> dict[str, float]:
-    """Return the requests a second of each test that was run."""
+    """Return the requests per second of each test."""
     text = told.decode()
     rows = csv.DictReader(text[text.index('"test"') :].splitlines())
     return {row["test"]: float(row["rps"]) for row in rows}
@@ -32,9 +32,9 @@ def test_its_own_tests_run(port: int, pipeline: str) -> None:
 
 
 @pytest.mark.parametrize("pipeline", ["1", "16"])
-def test_every_append_that_it_counts_is_there(port: int, pipeline: str) -> None:
+def test_every_counted_append_is_stored(port: int, pipeline: str) -> None:
     arguments = ("--csv", "-n", str(REQUESTS), "-c", "50", "-P", pipeline)
     assert rates(run("redis-benchmark", port, *arguments, *XADD))[" ".join(XADD)] > 0
     with closing(redis.Redis(port=port)) as client:
-        # With a pipeline it sends whole ones, and may send more than it was asked for.
+        # It sends complete pipelines, and so maybe more than requested.
         assert REQUESTS <= client.xlen("mystream") <= REQUESTS + 50 * int(pipeline)

@@ -1,4 +1,4 @@
-"""redis-cli on kvstream prints what it prints on redis-server; its modes work."""
+"""redis-cli prints the same on kvstream as on redis-server; its modes work."""
 
 import re
 import subprocess
@@ -48,7 +48,7 @@ MANY = 20_000
 
 @pytest.mark.parametrize("mode", ["-2", "-3"])
 @pytest.mark.parametrize("form", ["--no-raw", "--raw", "--csv", "--json"])
-def test_a_session_is_printed_as_with_redis(
+def test_a_session_prints_the_same_as_with_redis(
     port: int, redis_port: int, mode: str, form: str
 ) -> None:
     ours, theirs = (
@@ -90,9 +90,9 @@ def test_a_value_may_come_from_stdin(port: int) -> None:
 
 @contextmanager
 def running(port: int, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
-    """Run a mode of redis-cli that ends by being killed alone."""
+    """Run a mode of redis-cli that only ends when killed."""
     process = subprocess.Popen(
-        # Its output is buffered where it is no terminal.
+        # Its output is buffered if it is no terminal.
         ["stdbuf", "-oL", require("redis-cli"), "-p", str(port), *arguments],
         stdout=subprocess.PIPE,
         text=True,
@@ -104,7 +104,7 @@ def running(port: int, *arguments: str) -> Iterator["subprocess.Popen[str]"]:
         process.communicate()
 
 
-def test_monitor_shows_what_others_ask(port: int) -> None:
+def test_monitor_shows_the_requests_of_others(port: int) -> None:
     with running(port, "MONITOR") as process, closing(redis.Redis(port=port)) as client:
         assert process.stdout is not None
         assert process.stdout.readline() == "OK\n"
@@ -128,7 +128,7 @@ def test_stat_shows_a_frame(port: int) -> None:
     assert frame[2:4] == ["1", "0"]  # clients, blocked
 
 
-def test_big_keys_are_looked_for(port: int) -> None:
+def test_big_keys_are_found(port: int) -> None:
     with closing(redis.Redis(port=port)) as client:
         for number in range(30):
             client.xadd("large", {"n": number})

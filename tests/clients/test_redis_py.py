@@ -95,7 +95,7 @@ NEWER = {
 
 
 def shown(value: Any) -> Any:
-    """Return a result without times, and without what Redis 7.0 does not know."""
+    """Return a result without times, and without fields unknown to Redis 7.0."""
     if isinstance(value, dict):
         rows = {as_text(name): shown(part) for name, part in value.items()}
         return {name: part for name, part in rows.items() if name not in TIMES | NEWER}
