@@ -1,4 +1,4 @@
-"""Two redis-servers for all tests, emptied before each, and more where one asks for them."""
+"""Two redis-servers for all tests, emptied before each, and more on request."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,7 +14,7 @@ Start = Callable[..., RedisServer]
 def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
     require_redis()
     folder = tmp_path_factory.mktemp("redis")
-    # As it writes DUMPs then, they can be compared byte by byte with those of others.
+    # With the same format of DUMP, the payloads can be compared byte by byte.
     servers = [RedisServer(folder / name, "--rdbcompression", "no") for name in ("one", "other")]
     yield servers
     for server in servers:
@@ -29,7 +29,7 @@ def source(two_servers: list[RedisServer]) -> RedisServer:
 
 @pytest.fixture
 def target(two_servers: list[RedisServer]) -> RedisServer:
-    """Another one."""
+    """Another redis-server without any key."""
     return _emptied(two_servers[1])
 
 
@@ -61,11 +61,11 @@ def start_redis(tmp_path: Path) -> Iterator[Start]:
 
 @pytest.fixture
 def state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of journals, also for whoever names none."""
+    """The default folder of journals for these tests."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     return tmp_path / "state" / "kvstream" / "migrate"
 
 
 @pytest.fixture(autouse=True)
 def _own_state(state: Path) -> None:
-    """No test leaves a journal with the user."""
+    """Write no journal to the user's default folder."""

@@ -1,4 +1,4 @@
-"""Ways to a server that break: proxies on ports of their own."""
+"""Proxies that break connections to a server, on ports of their own."""
 
 import select
 import socket
@@ -8,10 +8,10 @@ from random import Random
 
 
 class Proxy:
-    """Passes bytes on both ways, and cuts each connection after a random number of bytes."""
+    """Forwards bytes both ways, and cuts each connection after a random number of bytes."""
 
     def __init__(self, port: int, random: Random, most: int) -> None:
-        """``most`` is the greatest number of bytes that pass before a cut."""
+        """``most`` is the greatest number of bytes before a cut."""
         self._to = port
         self._random = random
         self._most = most
@@ -19,7 +19,7 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self.cuts = 0
         self.is_steady = False
-        """From now on nothing is cut."""
+        """Cut no more connections."""
         self._threads: list[threading.Thread] = []
         self._start(self._accept)
 
@@ -61,14 +61,14 @@ class Proxy:
 
 
 class LateProxy:
-    """Passes bytes on both ways, and can deliver one request after its connection was lost."""
+    """Forwards bytes both ways, and can deliver one request after its connection was lost."""
 
     def __init__(self, port: int) -> None:
         self._to = port
         self._listener = socket.create_server(("127.0.0.1", 0))
         self.port: int = self._listener.getsockname()[1]
         self.holds = False
-        """Keep back the next request, and close its connection."""
+        """Hold the next request back, and close its connection."""
         self._held: list[tuple[socket.socket, bytes]] = []
         threading.Thread(target=self._accept, daemon=True).start()
 
@@ -94,7 +94,7 @@ class LateProxy:
                     (server if source is client else client).sendall(data)
 
     def deliver(self) -> None:
-        """Send what was kept back to the server, and wait until the server has done it."""
+        """Send the held request to the server, and wait until the server has run it."""
         server, data = self._held.pop()
         with server:
             server.sendall(data + b"PING\r\n")

@@ -1,6 +1,6 @@
-"""Streams of every shape in a redis-server, and what it tells of them.
+"""Streams of every shape in a redis-server, and their description.
 
-Clients are Any: the types of redis-py leave out much of what it takes.
+Clients are Any: the types of redis-py do not cover all commands.
 """
 
 from typing import Any
@@ -14,7 +14,7 @@ LONG_NAME = b"\xff\x00 binary \n" * 30
 
 
 def fill(client: Any) -> None:
-    """Fill one database with streams whose parts are all there is."""
+    """Fill one database with streams that have every part."""
     _orders(client)
     _deleted(client)
     _odd_names(client)
@@ -44,7 +44,7 @@ def _orders(client: Any) -> None:
 
 
 def _deleted(client: Any) -> None:
-    """A stream with tombstones inside its nodes, and pending entries whose message is gone."""
+    """Create a stream with tombstones inside its nodes, and pending entries of deleted messages."""
     pipe = client.pipeline(transaction=False)
     for at in range(450):
         pipe.xadd("deleted", {"n": at}, f"{1 + at}-0")
@@ -69,7 +69,7 @@ def _odd_names(client: Any) -> None:
 
 
 def fill_all_databases(client: Any) -> None:
-    """Fill the first database as ``fill`` does, and leave a stream in each of the others."""
+    """Fill the first database as ``fill`` does, and create a stream in each of the others."""
     fill(client)
     port = client.connection_pool.connection_kwargs["port"]
     for db in range(1, DATABASES):
@@ -79,22 +79,22 @@ def fill_all_databases(client: Any) -> None:
 
 
 def full(client: Any) -> dict[bytes, Any]:
-    """Return what XINFO STREAM FULL tells of every stream, but how the tree is built."""
-    told = {}
+    """Return the reply of XINFO STREAM FULL for every stream, without the fields of the tree."""
+    found = {}
     for key in sorted(client.scan_iter(count=1000)):
         if client.type(key) == b"stream":
             reply = mapped(client.execute_command("XINFO", "STREAM", key, "FULL", "COUNT", 0))
-            told[key] = {name: reply[name] for name in reply if not name.startswith(b"radix-tree")}
-    return told
+            found[key] = {name: reply[name] for name in reply if not name.startswith(b"radix-tree")}
+    return found
 
 
 def mapped(flat: list[Any]) -> dict[bytes, Any]:
-    """Return name, value, name, value ... as a mapping, groups and consumers in it too."""
-    told = dict(zip(flat[::2], flat[1::2], strict=True))
+    """Return name, value, name, value ... as a mapping, also for groups and consumers in it."""
+    found = dict(zip(flat[::2], flat[1::2], strict=True))
     for name in (b"groups", b"consumers"):
-        if name in told:
-            told[name] = [mapped(each) for each in told[name]]
-    return told
+        if name in found:
+            found[name] = [mapped(each) for each in found[name]]
+    return found
 
 
 def dumps(client: Any) -> dict[bytes, bytes]:

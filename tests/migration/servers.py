@@ -1,4 +1,4 @@
-"""redis-servers of a test's own: started, killed, started again."""
+"""redis-servers for one test: started, killed, restarted."""
 
 import os
 import shutil
@@ -16,7 +16,7 @@ from tests.ports import free_port
 
 
 def require_redis() -> None:
-    """Skip the test, or fail it where everything is required, without a redis-server."""
+    """Skip the test without a redis-server, or fail it if skips are forbidden."""
     if shutil.which("redis-server") is None:
         if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
             pytest.fail("redis-server is required here: apt-get install redis-server")
@@ -24,7 +24,7 @@ def require_redis() -> None:
 
 
 class RedisServer:
-    """A redis-server on a port of its own, with its files in a folder of its own."""
+    """A redis-server with its own port and folder."""
 
     def __init__(self, folder: Path, *options: str) -> None:
         self.folder = folder
@@ -36,7 +36,7 @@ class RedisServer:
         self.start()
 
     def start(self) -> None:
-        """Start it, and wait until it has read what it had."""
+        """Start it, and wait until it has loaded its data."""
         words = ["--port", str(self.port), "--dir", str(self.folder), "--save", "", *self._options]
         self._process = subprocess.Popen(["redis-server", *words], stdout=subprocess.DEVNULL)
         deadline = time.monotonic() + PATIENCE_S
@@ -53,7 +53,7 @@ class RedisServer:
                 time.sleep(0.02)
 
     def client(self, **options: Any) -> Any:
-        """Return a client whose replies are bytes; its types leave out much of what it takes."""
+        """Return a client whose replies are bytes; its types do not cover all commands."""
         client = redis.Redis(port=self.port, protocol=2, **options)
         self._clients.append(client)
         return client
@@ -70,6 +70,6 @@ class RedisServer:
         self._process.wait()
 
     def saved(self) -> Path:
-        """Have it write an RDB file, and return that."""
+        """Save an RDB file, and return its path."""
         self.client().save()
         return self.folder / "dump.rdb"

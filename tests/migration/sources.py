@@ -1,4 +1,4 @@
-"""A redis-server of a test's own: on a port, with files that stay when it is killed."""
+"""A redis-server for one test: on a port, with files that survive a kill."""
 
 import os
 import shutil
@@ -21,7 +21,7 @@ needs_redis = pytest.mark.skipif(
 
 
 class Source:
-    """A redis-server; runs from its making until it is stopped."""
+    """A redis-server; it runs from its creation until it is stopped."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         directory.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ class Source:
         self.start()
 
     def start(self) -> None:
-        """Start it, from the files that it has left where it ran before."""
+        """Start it, with the files of its previous run."""
         self.process = subprocess.Popen(
             [
                 *("redis-server", "--port", str(self.port), "--dir", str(self.directory)),
@@ -57,14 +57,14 @@ class Source:
         return f"redis://127.0.0.1:{self.port}"
 
     def connect(self, db: int = 0) -> Any:
-        """Return a client whose replies are as they are."""
+        """Return a client whose replies are not converted."""
         client = redis.Redis(port=self.port, db=db, socket_timeout=PATIENCE_S, protocol=2)
         client.response_callbacks.clear()
         self._clients.append(client)
         return client
 
     def ask(self, *words: str | bytes | int) -> Any:
-        """Return the reply to a request; an error too."""
+        """Return the reply to a request, also an error."""
         try:
             return self.client.execute_command(*words)
         except redis.ResponseError as error:

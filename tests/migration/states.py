@@ -1,4 +1,4 @@
-"""All that can be seen of the keys of a server or a store, to be compared."""
+"""The complete state of the keys of a server or a store, for comparisons."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +16,7 @@ ENTRY_COUNTERS = (
 
 
 def asking(engine: Engine) -> Ask:
-    """Return what asks a store as one asks a server."""
+    """Return a client of a store that is called like that of a server."""
     dispatcher = Dispatcher(engine)
 
     def ask(*words: str | bytes | int) -> Any:
@@ -73,7 +73,7 @@ def _stream(ask: Ask, key: bytes) -> dict[str, Any]:
 
 
 def without(state: dict[tuple[int, bytes], Any], *names: str) -> dict[tuple[int, bytes], Any]:
-    """Return a state without what its groups tell under these names."""
+    """Return a state without these fields of its groups."""
     for shown, _ in state.values():
         if isinstance(shown, dict):
             for group in shown["groups"].values():

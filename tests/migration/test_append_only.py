@@ -1,4 +1,4 @@
-"""Append-only files of a redis-server that was used in every way, beside what it loads itself."""
+"""Append-only files of a redis-server used in every way, compared with what it loads itself."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -65,7 +65,7 @@ ANY = (
 
 
 def use(client: Any, random: Random, rewrite: bool) -> None:
-    """Run random commands over all types; what a server refuses is none of ours."""
+    """Run random commands over all types; refused commands are ignored."""
     families = [STREAMS] * 3 + [STRINGS] * 2 + [COMPUTED, OTHERS, OTHERS, ANY]
     for step in range(STEPS):
         line = random.choice(random.choice(families))
@@ -104,7 +104,7 @@ def kinds_of(server: RedisServer) -> dict[tuple[int, bytes], str]:
 
 @pytest.mark.parametrize("preamble", ["yes", "no"])
 @pytest.mark.parametrize("seed", range(4))
-def test_a_log_of_all_types_gives_what_redis_loads_from_it(
+def test_a_log_of_all_types_gives_the_state_that_redis_loads(
     start_redis: Start, tmp_path: Path, seed: int, preamble: str
 ) -> None:
     options = ("--appendonly", "yes", "--aof-use-rdb-preamble", preamble, "--appendfsync", "no")
@@ -120,20 +120,20 @@ def test_a_log_of_all_types_gives_what_redis_loads_from_it(
         name: each.kind.partition(" ")[0] for name, each in named.items() if not each.carried
     }
     carried = {name: each.kind for name, each in named.items() if each.carried}
-    # What takes elements away is not counted: a key that is named may have become empty.
+    # Commands that remove elements are not counted: a named key may be empty by now.
     assert carried.items() <= theirs.items()
     assert theirs.items() <= (skipped | carried).items()
     assert {name for name in theirs if theirs[name] == "stream"} <= carried.keys()
     verified = verify(server.url, store)
-    told = [each for each in verified.differences if not each.may_move]
-    assert {(each.db, each.key) for each in told} <= skipped.keys(), told
+    found = [each for each in verified.differences if not each.may_move]
+    assert {(each.db, each.key) for each in found} <= skipped.keys(), found
 
 
 # --- single commands ------------------------------------------------------------------------------
 
 
 def log_of(tmp_path: Path, *lines: str) -> Path:
-    """Write a log by hand: for commands that no redis-server here has, or sends."""
+    """Write a log manually, with commands that no available redis-server has, or sends."""
     file = tmp_path / "made.aof"
     with file.open("wb") as out:
         for line in lines:
@@ -181,14 +181,14 @@ def test_strings_that_cannot_be_computed_are_named_and_skipped(tmp_path: Path) -
         *("PSETEX b 900000 v", "XADD b 1-1 f v"),
     ],
 )
-def test_a_string_that_is_overwritten_is_carried_again(tmp_path: Path, line: str) -> None:
+def test_an_overwritten_string_is_migrated_again(tmp_path: Path, line: str) -> None:
     made = ["SET t v", "SETBIT b 7 1"] + (["DEL b"] if line.startswith("XADD") else [])
     log = log_of(tmp_path, *made, line)
     assert skipped_of(log) == {}
     assert b"b" in carried_of(log)
 
 
-def test_skipped_keys_are_followed_where_they_go(tmp_path: Path) -> None:
+def test_skipped_keys_are_tracked_when_renamed_or_copied(tmp_path: Path) -> None:
     log = log_of(
         tmp_path,
         *("RPUSH l a", "SETBIT b 7 1", "XADD s 1-1 f v", "SET plain v"),
@@ -213,7 +213,7 @@ def test_skipped_keys_are_followed_where_they_go(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("line", ["NEWEST 7 s", "EVAL return 1 s", "EVALSHA 0123 1 s"])
-def test_a_command_that_may_have_changed_a_key_refuses_that_key_alone(
+def test_a_command_that_may_have_changed_a_key_refuses_only_that_key(
     tmp_path: Path, line: str
 ) -> None:
     log = log_of(tmp_path, "XADD s 1-1 f v", "XADD t 1-1 f v", line, "XADD s 2-1 f v")
@@ -240,14 +240,14 @@ def test_an_unknown_command_that_names_no_key_refuses_nothing(tmp_path: Path) ->
         source.close()
 
 
-def test_a_command_that_the_store_refuses_refuses_its_key_and_says_so(tmp_path: Path) -> None:
+def test_a_command_refused_by_the_store_refuses_its_key_with_the_reason(tmp_path: Path) -> None:
     log = log_of(tmp_path, "XADD s 5-1 f v", "XSETID s 1-1", "XADD t 1-1 f v")
     with pytest.raises(RequestError, match=r"key b's' .*XSETID of the log was refused"):
         run(log, tmp_path / "store")
     assert run(log, tmp_path / "store", match=["t"]).keys == 1
 
 
-def test_keys_that_a_migration_built_under_a_name_of_its_own_are_followed(tmp_path: Path) -> None:
+def test_keys_that_a_migration_built_under_a_temporary_name_are_tracked(tmp_path: Path) -> None:
     log = log_of(
         tmp_path, "XADD kvstream:migrate:1 1-1 f v", "RENAME kvstream:migrate:1 s", "XADD s 2-1 f v"
     )
@@ -286,7 +286,7 @@ def work(client: Any, random: Random, deletes: bool) -> None:
 @pytest.mark.parametrize("deletes", [False, True])
 @pytest.mark.parametrize("rewrite", [False, True])
 @pytest.mark.parametrize("preamble", ["yes", "no"])
-def test_groups_have_read_what_redis_says_that_loads_the_same_log(
+def test_groups_have_the_entries_read_of_a_redis_that_loads_the_same_log(
     start_redis: Start, tmp_path: Path, preamble: str, rewrite: bool, deletes: bool
 ) -> None:
     options = ("--appendonly", "yes", "--aof-use-rdb-preamble", preamble, "--appendfsync", "no")
@@ -306,5 +306,5 @@ def test_groups_have_read_what_redis_says_that_loads_the_same_log(
             ours = store.stream("s").group(name).info()
             assert ours.entries_read == group["entries-read"]
             assert str(ours.last_delivered_id) == group["last-delivered-id"].decode()
-            if not deletes:  # Redis 7.0 has other rules for the lag behind deleted entries
+            if not deletes:  # Redis 7.0 has other rules for the lag after deleted entries
                 assert ours.lag == group["lag"]

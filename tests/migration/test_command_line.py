@@ -1,4 +1,4 @@
-"""``kvstream migrate``: what people type, see, and get as an exit code."""
+"""``kvstream migrate``: its arguments, its output, and its exit codes."""
 
 import json
 import re
@@ -53,7 +53,7 @@ def test_a_run_is_verified_and_known_to_status(source: RedisServer, tmp_path: Pa
     assert (status["keys"], status["entries"]) == (8, 1107)
 
 
-def test_a_difference_is_named_and_ends_with_1(source: RedisServer, tmp_path: Path) -> None:
+def test_a_difference_is_named_and_exits_with_1(source: RedisServer, tmp_path: Path) -> None:
     fill(source.client())
     there = str(tmp_path / "store")
     run("run", source.url, there)
@@ -63,9 +63,9 @@ def test_a_difference_is_named_and_ends_with_1(source: RedisServer, tmp_path: Pa
     assert found[0]["what"] == "group 'bill', pending 1001-1"
     assert (found[0]["source"], found[0]["target"]) == ("absent", "of 'worker-3'")
     assert "1001-1" in run("verify", source.url, there, code=1).stdout
-    told = run("run", source.url, there, code=1)
-    assert "1 key different" in told.stdout
-    assert "pending 1001-1: absent at the source" in told.stderr
+    errors = run("run", source.url, there, code=1)
+    assert "1 key different" in errors.stdout
+    assert "pending 1001-1: absent at the source" in errors.stderr
     assert "1 key replaced" in run("run", source.url, there, "--replace").stdout
     run("verify", source.url, there)
 
@@ -85,12 +85,12 @@ def test_a_password_comes_from_the_environment_or_a_file(
     file.write_text("secret\n")
     assert run("run", source.url, there, *ann, "--source-password-file", str(file)).stderr == ""
     with_password = source.url.replace("redis://", "redis://ann:secret@")
-    told = run("run", with_password, there)
-    assert "other users of this machine can see the password" in told.stderr
-    assert "secret" not in told.stdout + told.stderr
+    errors = run("run", with_password, there)
+    assert "other users of this machine can see the password" in errors.stderr
+    assert "secret" not in errors.stdout + errors.stderr
 
 
-def test_a_password_is_asked_for_where_somebody_is_there(
+def test_a_password_is_prompted_for_on_a_terminal(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
@@ -104,7 +104,7 @@ def test_a_password_is_asked_for_where_somebody_is_there(
     assert "secret" not in result.output
 
 
-def test_databases_are_named_behind_the_command(source: RedisServer, tmp_path: Path) -> None:
+def test_databases_are_named_after_the_command(source: RedisServer, tmp_path: Path) -> None:
     for db in (0, 3):
         source.client(db=db).xadd("s", {"a": 1})
     assert "1 key copied" in run("run", source.url, str(tmp_path / "store"), "--db", "3").stdout
@@ -122,7 +122,7 @@ def test_databases_are_named_behind_the_command(source: RedisServer, tmp_path: P
         (("redis://127.0.0.1:1/0", "store", "--target-version", "redis:7.0"), ""),
     ],
 )
-def test_what_is_no_place_is_said_on_one_line(
+def test_an_invalid_place_is_reported_in_one_line(
     words: tuple[str, ...], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -145,11 +145,11 @@ def test_the_commands_of_the_readme_run_one_after_another(
         given = [source.url if word == LOCAL else word for word in words]
         result = CliRunner().invoke(main, given, prog_name="kvstream")
         assert result.exit_code == 0, f"{words}\n{result.stdout}{result.stderr}"
-    assert len({words[3] for words in following}) == 1  # --cutover goes on where --follow was
-    assert not Path(following[0][3]).exists()  # which wants an empty place
+    assert len({words[3] for words in following}) == 1  # --cutover continues from --follow
+    assert not Path(following[0][3]).exists()  # which needs an empty target
 
 
-def test_every_example_runs_as_it_stands(
+def test_every_example_runs_unchanged(
     source: RedisServer, target: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""RDB files and append-only files in, RDB files out, and what is said of those that are damaged."""
+"""RDB files and append-only files in, RDB files out, and the errors of damaged files."""
 
 import os
 import re
@@ -30,7 +30,7 @@ def loaded(start_redis: Start, name: str, file: Path) -> RedisServer:
     return start_redis(str(folder), "--rdbcompression", "no")
 
 
-def test_an_rdb_file_goes_into_a_store_and_out_to_a_fresh_server(
+def test_an_rdb_file_is_migrated_to_a_store_and_to_a_new_server(
     source: RedisServer, start_redis: Start, tmp_path: Path
 ) -> None:
     fill_all_databases(source.client())
@@ -47,7 +47,7 @@ def test_an_rdb_file_goes_into_a_store_and_out_to_a_fresh_server(
     assert run(file, store).outcomes == {Outcome.SAME: ALL}
 
 
-def test_a_file_goes_straight_to_a_server_and_to_another_file(
+def test_a_file_is_migrated_directly_to_a_server_and_to_another_file(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -61,9 +61,7 @@ def test_a_file_goes_straight_to_a_server_and_to_another_file(
     assert verify(source.url, tmp_path / "live.rdb").differences == []
 
 
-def test_a_file_that_is_there_is_replaced_only_where_that_is_allowed(
-    source: RedisServer, tmp_path: Path
-) -> None:
+def test_an_existing_file_is_replaced_only_if_allowed(source: RedisServer, tmp_path: Path) -> None:
     source.client().xadd("s", {"a": 1})
     file = tmp_path / "dump.rdb"
     file.write_bytes(b"of somebody else")
@@ -75,7 +73,7 @@ def test_a_file_that_is_there_is_replaced_only_where_that_is_allowed(
     assert [path.name for path in tmp_path.glob("dump*")] == ["dump.rdb"]
 
 
-def test_what_an_older_server_cannot_hold_is_refused_until_it_is_allowed(
+def test_losses_on_an_older_server_are_refused_unless_allowed(
     source: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -93,13 +91,13 @@ def test_what_an_older_server_cannot_hold_is_refused_until_it_is_allowed(
     assert {each.what for each in verify(file, out).differences} == set()
 
 
-def test_a_loss_of_no_known_name_cannot_be_allowed(tmp_path: Path) -> None:
+def test_an_unknown_loss_cannot_be_allowed(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match="unknown loss 'activ-time': use active-time"):
         run(tmp_path / "here", tmp_path / "there", allow_loss=["activ-time", "nacked"])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_file_for_an_older_server_is_loaded_with_what_is_left(
+def test_a_file_for_an_older_server_is_loaded_without_the_losses(
     source: RedisServer, start_redis: Start, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -112,7 +110,7 @@ def test_a_file_for_an_older_server_is_loaded_with_what_is_left(
 
 
 @pytest.mark.parametrize("preamble", ["yes", "no"])
-def test_an_append_only_directory_goes_into_a_store(
+def test_an_append_only_directory_is_migrated_to_a_store(
     preamble: str, start_redis: Start, tmp_path: Path
 ) -> None:
     options = ("--appendonly", "yes", "--aof-use-rdb-preamble", preamble)
@@ -130,13 +128,13 @@ def test_an_append_only_directory_goes_into_a_store(
     log = server.folder / "appendonlydir"
     run(log, tmp_path / "store")
     server.kill()
-    server.start()  # what Redis itself makes of such a log, from which some things are missing
+    server.start()  # the state that Redis itself loads from such a log, which lacks some things
     found = verify(server.url, tmp_path / "store").differences
     assert {each.what for each in found if not each.may_move} == set()
     assert verify(log, tmp_path / "store").equal
 
 
-def test_a_single_append_only_file_goes_into_a_store(tmp_path: Path) -> None:
+def test_a_single_append_only_file_is_migrated_to_a_store(tmp_path: Path) -> None:
     log = tmp_path / "appendonly.aof"
     log.write_bytes(
         b"".join(map(_framed, ("SELECT 0", "XADD s 1-1 a 1", "XADD s 2-1 b 2", "SET k v")))
@@ -153,9 +151,7 @@ def _framed(line: str) -> bytes:
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
 
 
-def test_a_damaged_file_is_refused_before_anything_is_written(
-    source: RedisServer, tmp_path: Path
-) -> None:
+def test_a_damaged_file_is_refused_before_any_write(source: RedisServer, tmp_path: Path) -> None:
     fill(source.client())
     whole = source.saved().read_bytes()
     file = tmp_path / "damaged.rdb"
@@ -170,7 +166,7 @@ def test_a_damaged_file_is_refused_before_anything_is_written(
 
 
 @pytest.mark.parametrize("behind", [b"f" * 40, bytes(5000)])
-def test_bytes_behind_the_end_of_a_file_are_passed_over_as_servers_do(
+def test_bytes_after_the_end_of_a_file_are_ignored_as_by_servers(
     source: RedisServer, start_redis: Start, tmp_path: Path, behind: bytes
 ) -> None:
     fill(source.client())
@@ -186,9 +182,7 @@ def test_bytes_behind_the_end_of_a_file_are_passed_over_as_servers_do(
             run(file, tmp_path / name, replace=True)
 
 
-def test_a_file_with_bytes_behind_its_end_says_how_many(
-    source: RedisServer, tmp_path: Path
-) -> None:
+def test_the_number_of_bytes_after_the_end_is_reported(source: RedisServer, tmp_path: Path) -> None:
     source.client().xadd("s", {"a": 1})
     file = tmp_path / "dump.rdb"
     file.write_bytes(source.saved().read_bytes() + b"f" * 40)
@@ -198,7 +192,7 @@ def test_a_file_with_bytes_behind_its_end_says_how_many(
         assert opened.remarks == ["40 bytes behind the end of the RDB data are ignored"]
 
 
-def test_a_file_without_a_checksum_is_walked_through_before_anything_is_written(
+def test_a_file_without_a_checksum_is_read_completely_before_any_write(
     source: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -213,7 +207,7 @@ def test_a_file_without_a_checksum_is_walked_through_before_anything_is_written(
     assert verify(file, file).differences == []
 
 
-def test_a_hostile_file_with_a_right_checksum_leaves_no_key_half(
+def test_a_hostile_file_with_a_right_checksum_leaves_no_partial_key(
     source: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -232,7 +226,7 @@ def test_a_hostile_file_with_a_right_checksum_leaves_no_key_half(
         assert store.check() == []
 
 
-def test_a_wrong_length_is_counted_anew_and_told(
+def test_a_wrong_length_is_counted_again_and_reported(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     client = source.client()
@@ -258,7 +252,7 @@ def programs_of_the_guide() -> list[str]:
     return re.findall(r"^```python\n(.*?)^```$", guide, re.DOTALL | re.MULTILINE)
 
 
-def test_the_programs_in_the_guide_run_as_they_stand(
+def test_the_programs_in_the_guide_run_unchanged(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source.client().xadd("orders:1", {"a": 1})
@@ -278,7 +272,7 @@ def test_the_programs_in_the_guide_run_as_they_stand(
 
 
 @pytest.mark.timeout(3000)
-def test_many_entries_go_round_by_every_route(start_redis: Start, tmp_path: Path) -> None:
+def test_many_entries_survive_every_route(start_redis: Start, tmp_path: Path) -> None:
     server = start_redis("many", "--rdbcompression", "no")
     client = server.client()
     for first in range(1, MANY + 1, SCRIPTED):
@@ -298,7 +292,7 @@ def test_many_entries_go_round_by_every_route(start_redis: Start, tmp_path: Path
 
 
 MANY = int(os.environ.get("KVSTREAM_MIGRATE_ENTRIES") or 30_000)
-"""Entries; a million is the long form."""
+"""The number of entries; a million is the long form."""
 SCRIPTED = 10_000
 FILLING = (
     "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do "

@@ -1,4 +1,4 @@
-"""Libraries of functions go wherever streams go, and a report says which did not."""
+"""Libraries of functions are migrated with the streams, and a report names the others."""
 
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ def put(store: Path, *texts: str) -> None:
 BOTH = {b"one": ONE.encode(), b"two": TWO.encode()}
 
 
-def test_functions_go_from_a_server_to_a_store_and_back(
+def test_functions_are_migrated_from_a_server_to_a_store_and_back(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     source.client().function_load(ONE)
@@ -50,7 +50,7 @@ def test_functions_go_from_a_server_to_a_store_and_back(
     ]
 
 
-def test_functions_go_through_rdb_files(
+def test_functions_are_migrated_through_rdb_files(
     source: RedisServer, start_redis: Start, tmp_path: Path
 ) -> None:
     source.client().function_load(ONE)
@@ -83,7 +83,7 @@ def test_functions_of_an_append_only_file_are_replayed(start_redis: Start, tmp_p
     assert libraries(tmp_path / "store") == {b"one": OTHER.encode()}
 
 
-def test_a_library_that_differs_stays_unless_it_may_be_replaced(
+def test_a_different_library_is_kept_unless_it_may_be_replaced(
     source: RedisServer, tmp_path: Path
 ) -> None:
     source.client().function_load(ONE)
@@ -115,7 +115,7 @@ def test_a_library_that_the_target_refuses_is_reported(target: RedisServer, tmp_
     ]
 
 
-def test_a_choice_of_keys_has_no_functions(source: RedisServer, tmp_path: Path) -> None:
+def test_a_selection_of_keys_has_no_functions(source: RedisServer, tmp_path: Path) -> None:
     source.client().function_load(ONE)
     assert not run(source.url, tmp_path / "store", match=["a*"]).functions.outcomes
     assert libraries(tmp_path / "store") == {}

@@ -1,4 +1,4 @@
-"""Whatever is killed, and whenever: the same command goes on; nothing is lost or there twice."""
+"""Kill any part at any time: the same command resumes, without loss or duplicates."""
 
 import os
 import random
@@ -21,15 +21,15 @@ from tests.migration.filling import full
 from tests.migration.servers import RedisServer
 
 ROUNDS = int(os.environ.get("KVSTREAM_KILLS", "2"))
-"""Kills of each test; KVSTREAM_KILLS=30 takes some minutes."""
+"""The number of kills in each test; KVSTREAM_KILLS=30 takes some minutes."""
 ENTRIES = 5_000
 DURABLE = ("--appendonly", "yes", "--appendfsync", "no")
 SMALL_BULK = 1 << 20
-"""A limit of payloads that sends the longer streams by commands."""
+"""A limit of payloads, so that the longer streams are sent by commands."""
 
 
 def fill(client: Any) -> None:
-    """Make streams that take a while."""
+    """Create streams whose migration takes a while."""
     for key, count in (("long", ENTRIES), ("short", 50), ("longer", 2 * ENTRIES)):
         pipe = client.pipeline(transaction=False)
         for at in range(count):
@@ -79,14 +79,14 @@ def timed(*words: str) -> float:
     return time.monotonic() - begun
 
 
-def test_a_tool_killed_on_the_way_into_a_store(filled: RedisServer, tmp_path: Path) -> None:
+def test_the_tool_is_killed_while_it_writes_to_a_store(filled: RedisServer, tmp_path: Path) -> None:
     file, there = str(filled.saved()), str(tmp_path / "store")
     whole_s = timed(file, str(tmp_path / "first"))
     _kill(whole_s, (file, there))
     assert verify(file, there).differences == []
 
 
-def test_a_tool_killed_on_the_way_out_by_commands(
+def test_the_tool_is_killed_while_it_writes_by_commands(
     filled: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     target.client().config_set("proto-max-bulk-len", SMALL_BULK)
@@ -97,7 +97,7 @@ def test_a_tool_killed_on_the_way_out_by_commands(
     assert sorted(target.client().scan_iter()) == [b"long", b"longer", b"short"]
 
 
-def test_a_tool_killed_while_it_writes_a_file_leaves_none(
+def test_the_tool_killed_while_it_writes_a_file_leaves_none(
     filled: RedisServer, tmp_path: Path
 ) -> None:
     whole_s = timed(filled.url, str(tmp_path / "first.rdb"))
@@ -106,7 +106,7 @@ def test_a_tool_killed_while_it_writes_a_file_leaves_none(
     assert verify(filled.url, file).differences == []
 
 
-def test_a_source_that_is_killed(
+def test_the_source_is_killed(
     start_redis: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.migration.server_source.DUMP_BYTES_MAX", 1)  # page by page
@@ -117,16 +117,14 @@ def test_a_source_that_is_killed(
     assert verify(server.url, there).equal
 
 
-def test_a_target_that_is_killed(filled: RedisServer, start_redis: Start, tmp_path: Path) -> None:
+def test_the_target_is_killed(filled: RedisServer, start_redis: Start, tmp_path: Path) -> None:
     server = start_redis("target", *DURABLE, "--proto-max-bulk-len", str(SMALL_BULK))
     _with_kills_of(server, filled.url, server.url)
     assert verify(filled.url, server.url).equal
     assert sorted(server.client().scan_iter()) == [b"long", b"longer", b"short"]
 
 
-def test_what_was_changed_after_an_interruption_is_not_passed_over(
-    source: RedisServer, tmp_path: Path
-) -> None:
+def test_changes_after_an_interruption_are_not_missed(source: RedisServer, tmp_path: Path) -> None:
     client = source.client()
     for number in range(4):
         client.xadd(f"s{number}", {"a": 1}, "1-0")
@@ -148,7 +146,7 @@ def test_what_was_changed_after_an_interruption_is_not_passed_over(
     assert not report.complete
 
 
-def test_a_file_that_was_exchanged_after_an_interruption_is_read_from_its_beginning(
+def test_a_file_replaced_after_an_interruption_is_read_from_its_start(
     source: RedisServer, tmp_path: Path
 ) -> None:
     client, file = source.client(), tmp_path / "dump.rdb"
@@ -169,7 +167,7 @@ def test_a_file_that_was_exchanged_after_an_interruption_is_read_from_its_beginn
 
 
 def _with_kills_of(server: RedisServer, source: str, target: str | Path) -> None:
-    """Run a migration, in which a server is killed after so and so many nodes, until it is done."""
+    """Run a migration until it is done; a server is killed after this many nodes."""
     chance = random.Random(7)
     for _ in range(ROUNDS):
         left = chance.randrange(20, 100)

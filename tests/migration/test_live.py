@@ -1,4 +1,4 @@
-"""Streams of a live redis-server into a store and back into another redis-server, and verified."""
+"""Migrate streams of a live redis-server to a store and to another server, and verify them."""
 
 import time
 from pathlib import Path
@@ -19,18 +19,18 @@ TIMES = {b"seen-time", b"active-time"}
 
 
 def refuse(server: RedisServer, *commands: str) -> str:
-    """Make a user who may not run some commands, and return a URL to log in as that user."""
+    """Create a user without the right to some commands, and return a URL to log in as that user."""
     server.client().acl_setuser(
         "some", enabled=True, nopass=True, keys=["*"], commands=["+@all", *commands]
     )
     return server.url.replace("redis://", "redis://some:any@")
 
 
-def without_times(told: Any) -> Any:
-    """Return what XINFO STREAM FULL tells, less what no command can set."""
-    if isinstance(told, dict):
-        return {name: without_times(value) for name, value in told.items() if name not in TIMES}
-    return [without_times(each) for each in told] if isinstance(told, list) else told
+def without_times(reply: Any) -> Any:
+    """Return the reply of XINFO STREAM FULL without the fields that no command can set."""
+    if isinstance(reply, dict):
+        return {name: without_times(value) for name, value in reply.items() if name not in TIMES}
+    return [without_times(each) for each in reply] if isinstance(reply, list) else reply
 
 
 def check(directory: Path) -> None:
@@ -38,7 +38,7 @@ def check(directory: Path) -> None:
         assert store.check() == []
 
 
-def test_all_of_16_databases_goes_into_a_store_and_out_again(
+def test_all_16_databases_are_migrated_to_a_store_and_back(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     fill_all_databases(source.client())
@@ -55,7 +55,7 @@ def test_all_of_16_databases_goes_into_a_store_and_out_again(
     assert verify(source.url, target.url).differences == []
 
 
-def test_what_had_nothing_deleted_is_dumped_byte_for_byte_as_redis_does(
+def test_streams_without_deletions_are_dumped_byte_for_byte_as_by_redis(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -65,7 +65,7 @@ def test_what_had_nothing_deleted_is_dumped_byte_for_byte_as_redis_does(
     assert dumps(source.client()) == dumps(target.client())
 
 
-def test_where_dump_is_refused_streams_are_read_by_commands_with_nothing_lost(
+def test_without_dump_streams_are_read_by_commands_without_loss(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -78,12 +78,12 @@ def test_where_dump_is_refused_streams_are_read_by_commands_with_nothing_lost(
     assert full(source.client()) == full(target.client())
 
 
-def test_a_stream_read_by_commands_is_the_one_that_its_dump_tells(source: RedisServer) -> None:
+def test_a_stream_read_by_commands_equals_its_dump(source: RedisServer) -> None:
     fill(source.client())
     assert verify(source.url, refuse(source, "-dump")).differences == []
 
 
-def test_where_restore_is_refused_streams_are_written_by_commands(
+def test_without_restore_streams_are_written_by_commands(
     source: RedisServer, target: RedisServer
 ) -> None:
     fill(source.client())
@@ -101,7 +101,7 @@ def test_where_restore_is_refused_streams_are_written_by_commands(
     assert not [key for key in target.client().scan_iter() if key.startswith(b"kvstream:")]
 
 
-def test_a_payload_over_the_bulk_limit_goes_in_two_with_nothing_lost(
+def test_a_payload_over_the_bulk_limit_is_split_without_loss(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     client = source.client()
@@ -126,7 +126,7 @@ def test_a_second_run_changes_nothing(source: RedisServer, tmp_path: Path) -> No
     assert second.outcomes == {Outcome.SAME: first.outcomes[Outcome.COPIED]}
 
 
-def test_a_key_that_is_there_and_differs_stays_unless_it_may_be_replaced(
+def test_a_different_existing_key_is_kept_unless_it_may_be_replaced(
     source: RedisServer, tmp_path: Path
 ) -> None:
     fill(source.client())
@@ -137,7 +137,7 @@ def test_a_key_that_is_there_and_differs_stays_unless_it_may_be_replaced(
     assert report.outcomes[Outcome.DIFFERENT] == 2
     assert not report.complete
     (orders,) = (each for each in report.noteworthy if each.key == b"orders")
-    assert ("entry 9999-0", "absent") in [(told.what, told.target) for told in orders.reported]
+    assert ("entry 9999-0", "absent") in [(found.what, found.target) for found in orders.reported]
     assert run(source.url, tmp_path / "store", replace=True).outcomes[Outcome.REPLACED] == 2
     assert verify(source.url, tmp_path / "store").differences == []
 
@@ -152,7 +152,7 @@ def test_a_server_is_reached_by_a_socket_of_unix(start_redis: Start, tmp_path: P
         assert len(store.stream("orders")) == 700
 
 
-def test_keys_are_chosen_by_pattern_and_database(source: RedisServer, tmp_path: Path) -> None:
+def test_keys_are_selected_by_pattern_and_database(source: RedisServer, tmp_path: Path) -> None:
     fill_all_databases(source.client())
     run(source.url, tmp_path / "store", match=["of *", "orders"], databases=[0, 3])
     with Store.open(tmp_path / "store", read_only=True) as store:
@@ -161,7 +161,7 @@ def test_keys_are_chosen_by_pattern_and_database(source: RedisServer, tmp_path: 
         assert store.select(4).keys() == []
 
 
-def test_keys_of_other_types_are_named_and_left(source: RedisServer, tmp_path: Path) -> None:
+def test_keys_of_other_types_are_named_and_skipped(source: RedisServer, tmp_path: Path) -> None:
     client = source.client()
     client.rpush("list", 1)
     client.hset("hash", "a", "1")
@@ -172,7 +172,7 @@ def test_keys_of_other_types_are_named_and_left(source: RedisServer, tmp_path: P
     assert verify(source.url, tmp_path / "store").skipped == {"list": 1, "hash": 1}
 
 
-def test_a_key_whose_time_has_come_is_left(tmp_path: Path, target: RedisServer) -> None:
+def test_an_expired_key_is_skipped(tmp_path: Path, target: RedisServer) -> None:
     with Store.open(tmp_path / "store") as store:
         store.stream("s").add({"a": 1})
         store.expire("s", 0.2)
@@ -198,10 +198,10 @@ def test_times_of_delivery_are_exact_over_pages_of_pending_entries(
     assert verify(source.url, url).differences == []
 
 
-def test_times_that_no_entry_tells_are_counted_from_the_clock_and_said_to_be(
+def test_times_missing_from_entries_are_computed_from_the_clock_and_reported(
     source: RedisServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("kvstream.migration.server_source._exact_times", lambda told: ())
+    monkeypatch.setattr("kvstream.migration.server_source._exact_times", lambda reply: ())
     fill(source.client())
     url = refuse(source, "-dump")
     (orders,) = (each for each in run(url, tmp_path / "store").noteworthy if each.key == b"orders")
@@ -210,7 +210,7 @@ def test_times_that_no_entry_tells_are_counted_from_the_clock_and_said_to_be(
     assert verify(source.url, tmp_path / "store", tolerance_ms=20).equal
 
 
-def test_entries_that_come_while_a_stream_is_read_are_read_too(source: RedisServer) -> None:
+def test_entries_added_while_a_stream_is_read_are_read_too(source: RedisServer) -> None:
     client = source.client()
     for at in range(500):
         client.xadd("s", {"a": at}, f"{at + 1}-0")
@@ -245,7 +245,7 @@ def test_a_stream_too_large_for_one_dump_is_read_by_pages(
     assert asked == []
 
 
-def test_two_runs_of_the_same_migration_are_one_too_many(
+def test_a_second_concurrent_run_of_a_migration_is_refused(
     source: RedisServer, tmp_path: Path, state: Path
 ) -> None:
     from kvstream import StoreLocked
@@ -261,7 +261,7 @@ def test_two_runs_of_the_same_migration_are_one_too_many(
         run(source.url, there)
 
 
-def test_nothing_that_is_shown_or_kept_has_the_password_in_it(
+def test_the_password_is_neither_shown_nor_stored(
     start_redis: Any, tmp_path: Path, state: Path
 ) -> None:
     server = start_redis("locked", "--requirepass", "hunter2")

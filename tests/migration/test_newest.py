@@ -1,4 +1,4 @@
-"""What only the newest servers have: kvstream's own stands for them, as no Redis 8.8 is at hand."""
+"""Features of the newest servers: kvstream's own server stands in, as no Redis 8.8 is available."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,7 +26,7 @@ def url_of(served: Served) -> str:
 
 
 def refusing(served: Served, command: str) -> str:
-    """Make a user who may not run a command, and return a URL to log in as that user."""
+    """Create a user without the right to a command, and return a URL to log in as that user."""
     client: Any = served.client()
     words = ("some", "on", "nopass", "~*", "+@all", command)
     client.execute_command("ACL", "SETUSER", *words)
@@ -34,7 +34,7 @@ def refusing(served: Served, command: str) -> str:
 
 
 def use_all(client: Any) -> None:
-    """Give entries back, and remember what producers sent."""
+    """Give entries back, and record idempotent IDs of producers."""
     for number in range(1, 30):
         client.execute_command("XADD", "s", f"{number}-0", "n", number)
     client.execute_command("XGROUP", "CREATE", "s", "g", "0")
@@ -47,7 +47,7 @@ def use_all(client: Any) -> None:
         client.execute_command("XADD", "s", "IDMP", "producer", word, "*", "n", word)
 
 
-def test_everything_of_the_newest_servers_goes_round(newest: Served, tmp_path: Path) -> None:
+def test_all_features_of_the_newest_servers_are_migrated(newest: Served, tmp_path: Path) -> None:
     use_all(newest.client())
     store, file, back = tmp_path / "store", tmp_path / "out.rdb", tmp_path / "back"
     run(url_of(newest), store)
@@ -63,7 +63,7 @@ def test_everything_of_the_newest_servers_goes_round(newest: Served, tmp_path: P
         other.stop()
 
 
-def test_a_server_of_kvstream_takes_what_a_redis_has(source: RedisServer, newest: Served) -> None:
+def test_a_redis_is_migrated_to_a_kvstream_server(source: RedisServer, newest: Served) -> None:
     fill(source.client())
     run(source.url, url_of(newest))
     assert verify(source.url, url_of(newest)).differences == []
@@ -92,7 +92,7 @@ def test_a_server_is_read_and_written_by_tls(tmp_path: Path) -> None:
         served.stop()
 
 
-def test_given_back_entries_and_producers_are_written_by_commands_where_restore_is_refused(
+def test_entries_given_back_and_producers_are_written_by_commands_without_restore(
     newest: Served, tmp_path: Path
 ) -> None:
     other = Served(tmp_path / "other")
@@ -114,7 +114,7 @@ def test_given_back_entries_and_producers_are_written_by_commands_where_restore_
         other.stop()
 
 
-def test_what_commands_cannot_tell_of_the_newest_is_refused(newest: Served, tmp_path: Path) -> None:
+def test_new_features_that_commands_cannot_read_are_refused(newest: Served, tmp_path: Path) -> None:
     use_all(newest.client())
     url = refusing(newest, "-dump")
     with pytest.raises(LossRefused) as refusal:
@@ -128,7 +128,7 @@ def test_what_commands_cannot_tell_of_the_newest_is_refused(newest: Served, tmp_
         assert [each.id.ms for each in pending if not each.consumer] == [3, 5, 7]
 
 
-def test_what_older_servers_cannot_hold_is_named(
+def test_losses_on_older_servers_are_named(
     newest: Served, target: RedisServer, tmp_path: Path
 ) -> None:
     use_all(newest.client())

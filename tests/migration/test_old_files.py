@@ -1,4 +1,4 @@
-"""Files of Redis 5.0 to 6.2, which do not tell what groups have read, and files with a fault."""
+"""Files of Redis 5.0 to 6.2, which lack entries-read of groups, and faulty files."""
 
 from pathlib import Path
 
@@ -25,7 +25,7 @@ def old_file(source: RedisServer, folder: Path) -> Path:
     return folder / "old.rdb"
 
 
-def test_what_groups_have_read_is_counted_on_every_way(
+def test_entries_read_of_groups_are_counted_on_every_route(
     source: RedisServer, target: RedisServer, tmp_path: Path
 ) -> None:
     file = old_file(source, tmp_path)
@@ -49,21 +49,21 @@ def test_what_groups_have_read_is_counted_on_every_way(
 
 
 def twice() -> bytes:
-    """Return a file that has a stream twice, and a string twice."""
+    """Return a file with a repeated stream, and a repeated string."""
     stream = next(iter(GOLDEN.values()))
     streams = record(stream[0], stream[1:-10], b"s")
     strings = record(0, string(b"v"), b"n")
     return built(b"\xfe" + length(0), streams, strings, streams, strings)
 
 
-def test_a_key_that_comes_twice_is_refused_where_a_file_is_written(tmp_path: Path) -> None:
+def test_a_repeated_key_is_refused_when_a_file_is_written(tmp_path: Path) -> None:
     (tmp_path / "twice.rdb").write_bytes(twice())
     with pytest.raises(RequestError, match=r"b's' comes twice in database 0"):
         run(tmp_path / "twice.rdb", tmp_path / "out.rdb")
     assert not (tmp_path / "out.rdb").exists()
 
 
-def test_a_key_that_comes_twice_is_once_in_a_store(tmp_path: Path) -> None:
+def test_a_repeated_key_is_stored_once(tmp_path: Path) -> None:
     (tmp_path / "twice.rdb").write_bytes(twice())
     assert run(tmp_path / "twice.rdb", tmp_path / "store").outcomes == {
         Outcome.COPIED: 2,

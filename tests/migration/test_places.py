@@ -1,4 +1,4 @@
-"""What a text names: a store, a server, an RDB file, an append-only file."""
+"""The places that a text can name: a store, a server, an RDB file, an append-only file."""
 
 import os
 from pathlib import Path
@@ -30,7 +30,7 @@ def test_a_server_is_shown_without_its_password(
     assert "secret" not in repr(place)
 
 
-def test_a_path_is_known_by_what_is_there(tmp_path: Path) -> None:
+def test_a_path_is_recognised_by_its_content(tmp_path: Path) -> None:
     Store.open(tmp_path / "store").close()
     (tmp_path / "dump.rdb").write_bytes(b"REDIS0011")
     (tmp_path / "valkey").write_bytes(b"VALKEY080")
@@ -51,14 +51,14 @@ def test_a_path_is_known_by_what_is_there(tmp_path: Path) -> None:
     assert parse_place(f"aof:{tmp_path / 'valkey'}").kind is PlaceKind.AOF
 
 
-def test_what_is_not_there_yet_is_a_store_or_a_file_by_its_name(tmp_path: Path) -> None:
+def test_a_missing_path_is_a_store_or_a_file_by_its_name(tmp_path: Path) -> None:
     assert parse_place(tmp_path / "new", create=True).kind is PlaceKind.STORE
     assert parse_place(tmp_path / "new.rdb", create=True).kind is PlaceKind.RDB
     with pytest.raises(NoSuchStore, match="nothing at"):
         parse_place(tmp_path / "new")
 
 
-def test_what_is_no_place_is_refused(tmp_path: Path) -> None:
+def test_an_invalid_place_is_refused(tmp_path: Path) -> None:
     (tmp_path / "text").write_text("hello")
     with pytest.raises(InvalidArgument, match="not a store, RDB file or append-only file"):
         parse_place(tmp_path / "text")
@@ -80,7 +80,7 @@ def test_a_server_is_no_store_and_no_folder_of_states(tmp_path: Path) -> None:
     assert not (tmp_path / "new").exists()
 
 
-def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
+def test_invalid_pairs_are_refused(tmp_path: Path) -> None:
     store = tmp_path / "store"
     Store.open(store).close()
     with pytest.raises(InvalidArgument, match="same place"):
@@ -96,7 +96,7 @@ def test_pairs_that_make_no_sense_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["piped.rdb", "piped.aof", "piped"])
-def test_a_pipe_is_refused_and_not_waited_at(tmp_path: Path, name: str) -> None:
+def test_a_pipe_is_refused_without_waiting(tmp_path: Path, name: str) -> None:
     os.mkfifo(tmp_path / name)
     with pytest.raises(InvalidArgument, match=f"{name} is a named pipe, but must be"):
         parse_place(tmp_path / name)

@@ -1,4 +1,4 @@
-"""What a stream has as a queue goes to another kvstream; for other targets it is a loss."""
+"""The queue state of a stream is migrated to another kvstream; for other targets it is a loss."""
 
 import random
 import signal
@@ -27,7 +27,7 @@ StartServer = Callable[[str], str]
 
 
 def make(directory: Path, streams: int = 1) -> Path:
-    """Make a store of streams that have every part of a queue, and nothing due soon."""
+    """Create a store of streams with every part of a queue, and nothing due soon."""
     with Store.open(directory, durability="no") as store:
         for number in range(streams):
             fill(store, f"s{number}", HOUR)
@@ -59,7 +59,7 @@ def client(url: str) -> Any:
     return redis.Redis.from_url(url, protocol=2)
 
 
-def test_a_queue_goes_from_a_directory_to_a_directory(tmp_path: Path) -> None:
+def test_a_queue_is_migrated_from_a_directory_to_a_directory(tmp_path: Path) -> None:
     source = make(tmp_path / "one")
     report = run(source, tmp_path / "other")
     assert report.outcomes == {Outcome.COPIED: 3}
@@ -70,7 +70,7 @@ def test_a_queue_goes_from_a_directory_to_a_directory(tmp_path: Path) -> None:
     assert again.outcomes == {Outcome.SAME: 3}
 
 
-def test_what_is_due_fires_where_the_target_is_used(tmp_path: Path) -> None:
+def test_due_timers_fire_on_the_target(tmp_path: Path) -> None:
     with Store.open(tmp_path / "one") as store:
         store.stream("s").add({"n": 1}, delay=0.2)
     time.sleep(0.3)
@@ -79,7 +79,7 @@ def test_what_is_due_fires_where_the_target_is_used(tmp_path: Path) -> None:
     assert verify(tmp_path / "one", tmp_path / "other").differences == []
 
 
-def test_a_queue_goes_to_a_server_and_on_to_another_and_back(
+def test_a_queue_is_migrated_to_a_server_to_another_and_back(
     tmp_path: Path, start_server: StartServer
 ) -> None:
     source = make(tmp_path / "one")
@@ -95,7 +95,7 @@ def test_a_queue_goes_to_a_server_and_on_to_another_and_back(
 
 
 @pytest.mark.parametrize("refused", [["-dump"], ["-restore"], ["-dump", "-restore"]])
-def test_a_queue_goes_by_commands_and_in_pages(
+def test_a_queue_is_migrated_by_commands_and_in_pages(
     tmp_path: Path,
     start_server: StartServer,
     monkeypatch: pytest.MonkeyPatch,
@@ -113,7 +113,9 @@ def test_a_queue_goes_by_commands_and_in_pages(
     assert [each for each in found if not each.may_move and "order of" not in each.what] == []
 
 
-def test_a_user_who_may_not_export_is_told_so(tmp_path: Path, start_server: StartServer) -> None:
+def test_a_user_without_the_right_to_export_gets_an_error(
+    tmp_path: Path, start_server: StartServer
+) -> None:
     url = start_server("first")
     client(url).xadd("s", {"n": 1})
     user = {
@@ -148,10 +150,10 @@ def test_a_file_is_no_target_unless_each_loss_is_allowed(tmp_path: Path) -> None
     assert not file.exists()
     assert run(source, file, allow_loss=ALL).complete
     found = verify(source, file).differences
-    assert found == []  # a file cannot tell
+    assert found == []  # a file cannot store it
 
 
-def test_verify_names_what_differs(tmp_path: Path) -> None:
+def test_verify_names_the_differences(tmp_path: Path) -> None:
     source = make(tmp_path / "one")
     run(source, tmp_path / "other")
     with Store.open(tmp_path / "other") as store:
@@ -160,8 +162,8 @@ def test_verify_names_what_differs(tmp_path: Path) -> None:
         stream.cancel(first.ticket)
         stream.group("g").set_policy(lease=5)
         stream.delete_schedule("yearly")
-    told = [each.what for each in verify(source, tmp_path / "other").differences]
-    assert told == [
+    found = [each.what for each in verify(source, tmp_path / "other").differences]
+    assert found == [
         "policies 'g'",
         f"delayed {first.ticket}",
         "schedules 'yearly'",
@@ -169,9 +171,7 @@ def test_verify_names_what_differs(tmp_path: Path) -> None:
     ]
 
 
-def test_a_migration_of_queues_killed_at_any_time_goes_on(
-    tmp_path: Path, start_server: StartServer
-) -> None:
+def test_a_killed_migration_of_queues_is_resumed(tmp_path: Path, start_server: StartServer) -> None:
     source, url = make(tmp_path / "one", 60), start_server("first")
     begun = time.monotonic()
     finish(str(source), str(tmp_path / "first-store"))

@@ -1,4 +1,4 @@
-"""What a redis-server sends to its replicas leaves a store in the state of that server."""
+"""Applying the replication stream of a redis-server gives a store the state of that server."""
 
 import os
 import time
@@ -26,7 +26,7 @@ pytestmark = needs_redis
 
 STEPS = 300
 SHORT, LONG = 10, 200
-"""Runs of random commands; long with KVSTREAM_LOAD=1."""
+"""The number of runs of random commands; many with KVSTREAM_LOAD=1."""
 COMMANDS = step(
     [
         *FAMILIES_7,
@@ -45,7 +45,7 @@ COMMANDS = step(
 
 
 class Following:
-    """A store that has followed a server from its beginning, a step at a time."""
+    """A store that has followed a server from its start, one step at a time."""
 
     def __init__(self, source: Source, store: Store, selection: Selection | None = None) -> None:
         self.source = source
@@ -63,7 +63,7 @@ class Following:
         self.target.loaded(self.link.position, 0)
 
     def catch_up(self) -> None:
-        """Apply all that the server has done up to now."""
+        """Apply all commands of the server so far."""
         goal = source_offset(self.source.ask)
         while self.link.position.offset < goal:
             self.link.acknowledge(self.link.position.offset)
@@ -76,7 +76,7 @@ class Following:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Source]:
-    """A server that all tests of the module begin to follow when it is empty."""
+    """A server that all tests of the module begin to follow while it is empty."""
     server = Source(tmp_path_factory.mktemp("redis"), "--save", "", "--repl-diskless-sync", "no")
     yield server
     server.stop()
@@ -101,7 +101,7 @@ class Names(Naming):
 
 
 def reads_history(argv: Argv) -> bool:
-    """Tell whether a command counts deliveries without any replica hearing of it."""
+    """Return whether a command counts deliveries without replicating it."""
     if argv[:1] != ["XREADGROUP"] or "STREAMS" not in argv:
         return False
     named = argv[argv.index("STREAMS") + 1 :]
@@ -109,7 +109,7 @@ def reads_history(argv: Argv) -> bool:
 
 
 def play(source: Source, seed: int) -> list[Argv]:
-    """Run random commands on a server; history reads, which it tells nobody of, are left out."""
+    """Run random commands on a server, except history reads, which it does not replicate."""
     random, names, played = Random(seed), Names(), []
     for argv in [*(command.split() for command in BEGINNING)]:
         source.ask(*argv)
@@ -138,7 +138,7 @@ def test_random_commands_leave_the_same_state(following: Following, seed: int) -
 
 
 def assert_same(following: Following, played: list[Argv]) -> None:
-    """Compare all but what 7.0 tells no replica, and what waits to be copied again."""
+    """Compare everything except unreplicated fields, and keys that wait for another copy."""
     journal = following.target.journal
     ours = without(state_of(following.ask), "read", "seen")
     theirs = without(state_of(following.source.ask), "read", "seen")
@@ -168,7 +168,7 @@ def test_one_key_of_a_pattern_is_followed_and_others_are_not(
         following.link.close()
 
 
-def test_a_database_exchanged_for_one_that_is_not_followed_ends_it_with_an_error(
+def test_swapping_with_a_database_that_is_not_followed_is_an_error(
     source: Source, tmp_path: Path
 ) -> None:
     source.ask("FLUSHALL")
@@ -180,12 +180,12 @@ def test_a_database_exchanged_for_one_that_is_not_followed_ends_it_with_an_error
         following.link.close()
 
 
-def test_what_expires_is_deleted_when_the_source_says_so_and_not_before(
+def test_expired_keys_are_deleted_only_by_commands_of_the_source(
     following: Following,
 ) -> None:
     source = following.source
     kept = 0
-    while not kept:  # where we are late, the stream has expired by then
+    while not kept:  # if this test is late, the stream has expired by then
         source.ask("XADD", "s", "1-1", "f", "v")
         source.ask("PEXPIRE", "s", 150)
         kept = source.ask("PERSIST", "s")
@@ -193,7 +193,7 @@ def test_what_expires_is_deleted_when_the_source_says_so_and_not_before(
     while appended < 2:
         source.ask("SET", "n", 1, "PX", 150)
         appended = source.ask("APPEND", "n", 2)
-    time.sleep(0.3)  # both moments are past when we hear of them
+    time.sleep(0.3)  # both times are past when their commands arrive
     source.ask("EXISTS", "n")
     following.catch_up()
     assert following.ask("XLEN", "s") == 1
@@ -201,7 +201,7 @@ def test_what_expires_is_deleted_when_the_source_says_so_and_not_before(
     assert not following.target.journal.refused
 
 
-def test_deliveries_are_counted_as_read_though_a_server_of_7_0_does_not_tell(
+def test_deliveries_count_as_read_though_7_0_does_not_replicate_the_counter(
     following: Following,
 ) -> None:
     source = following.source
@@ -214,11 +214,11 @@ def test_deliveries_are_counted_as_read_though_a_server_of_7_0_does_not_tell(
     theirs = state_of(source.ask)[0, b"s"][0]["groups"][b"g"]
     assert shown["read"] == theirs["read"] == (3, 2)
     (_, active_ms) = shown["seen"][b"c"]
-    assert active_ms == max(row[2] for row in shown["pending"])  # Redis looks at its clock for each
+    assert active_ms == max(row[2] for row in shown["pending"])  # Redis reads its clock for each
     assert shown["pending"] == theirs["pending"]
 
 
-def test_reads_of_thousands_of_entries_arrive_as_they_were(following: Following) -> None:
+def test_reads_of_thousands_of_entries_are_replicated_exactly(following: Following) -> None:
     source = following.source
     pipeline = source.client.pipeline(transaction=False)
     for at in range(1, 6001):

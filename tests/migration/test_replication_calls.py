@@ -1,4 +1,4 @@
-"""Following and leading over as a program calls it, and what others are told of it meanwhile."""
+"""Following and cutting over as library calls, and the status that others see meanwhile."""
 
 import json
 import os
@@ -39,23 +39,23 @@ def level(pair: Pair) -> bool:
     return lag is not None and lag[0] == 0
 
 
-def test_a_program_follows_goes_on_and_leads_over(
+def test_a_program_follows_resumes_and_cuts_over(
     source: Source, tmp_path: Path, state: Path
 ) -> None:
     there = tmp_path / "store"
     said: list[str] = []
     migration.follow(source.url, there, until=level, said=said.append)
     assert said[0] == "the source sends a snapshot"
-    (told,) = followers(state)
-    assert (told.source, told.target, told.state) == (source.url, str(there), "interrupted")
-    received = told.bytes
+    (reply,) = followers(state)
+    assert (reply.source, reply.target, reply.state) == (source.url, str(there), "interrupted")
+    received = reply.bytes
     assert received > 100
     source.ask("XREADGROUP", "GROUP", "g", "c", "COUNT", 10, "STREAMS", "s", ">")
     migration.follow(source.url, there, until=level, said=said.append)
-    (told,) = followers(state)
-    assert told.offset > 100
-    assert told.commands >= 10
-    assert told.bytes > received + 100
+    (reply,) = followers(state)
+    assert reply.offset > 100
+    assert reply.commands >= 10
+    assert reply.bytes > received + 100
     done = migration.cut_over(source.url, there, pause_s=1, said=said.append)
     assert done.is_done
     assert done.is_paused
@@ -64,11 +64,11 @@ def test_a_program_follows_goes_on_and_leads_over(
         assert len(store.stream("s")) == 50
         assert store.stream("s").group("g").pending().count == 10
         assert store.keys("kvstream:*") == []
-    (told,) = followers(state)
-    assert (told.phase, told.state) == (Phase.DONE, "finished")
+    (reply,) = followers(state)
+    assert (reply.phase, reply.state) == (Phase.DONE, "finished")
 
 
-def test_what_cannot_be_followed_is_refused_before_anything_is_made(
+def test_a_source_that_cannot_be_followed_is_refused_before_any_file_is_created(
     source: Source, tmp_path: Path
 ) -> None:
     with pytest.raises(InvalidArgument, match="live server"):
@@ -88,7 +88,7 @@ def rows(*words: str) -> list[dict[str, object]]:
     return [json.loads(line) for line in result.stdout.splitlines()]
 
 
-def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
+def test_status_shows_a_running_and_a_killed_follower(
     source: Source, tmp_path: Path, state: Path
 ) -> None:
     words = ["migrate", "run", source.url, str(tmp_path / "store"), "--follow"]
@@ -114,7 +114,7 @@ def test_status_tells_of_a_follower_while_it_is_at_work_and_after_a_kill(
     assert "since" in shown
 
 
-def test_a_password_of_a_target_is_asked_for_too(
+def test_the_password_of_a_target_is_prompted_for_too(
     source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("kvstream.cli.migrate._can_prompt", lambda: True)
@@ -131,9 +131,7 @@ def test_a_password_of_a_target_is_asked_for_too(
 
 
 @pytest.mark.parametrize("option", ["--replace", "--allow-loss=nacked", "--target-version=valkey"])
-def test_options_that_say_nothing_of_a_followed_source_are_refused(
-    option: str, tmp_path: Path
-) -> None:
+def test_options_without_meaning_for_following_are_refused(option: str, tmp_path: Path) -> None:
     words = ["migrate", "run", "redis://127.0.0.1:1", str(tmp_path / "store"), "--follow", option]
     result = CliRunner().invoke(main, words)
     assert result.exit_code == 2

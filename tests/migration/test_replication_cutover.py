@@ -1,4 +1,4 @@
-"""A live cut-over, with producers and consumers at work through the whole of it."""
+"""A live cut-over while producers and consumers work."""
 
 import os
 import signal
@@ -52,21 +52,21 @@ def migrate(source: str, target: object, *options: str) -> "subprocess.Completed
 
 
 class Address:
-    """Where the clients of an application find their server, as its configuration says."""
+    """The address of the server in the configuration of an application."""
 
     def __init__(self, port: int) -> None:
         self.port = port
         self.callers: list[Caller] = []
 
     def move(self, port: int) -> None:
-        """Send everybody to another server."""
+        """Send all clients to another server."""
         self.port = port
         for caller in self.callers:
             caller.hang_up()
 
 
 class Caller:
-    """A client that asks again, wherever its server is by then, what was not answered."""
+    """A client that repeats unanswered requests at the current address of its server."""
 
     def __init__(self, address: Address) -> None:
         self._address = address
@@ -95,7 +95,7 @@ class Caller:
 
 
 class Application:
-    """Producers, and consumers of one group, that keep count of all that was confirmed to them."""
+    """Producers, and consumers of one group, that record all acknowledgements."""
 
     def __init__(self, address: Address, producers: int = 2, consumers: int = 3) -> None:
         self.added: list[bytes] = []
@@ -127,11 +127,11 @@ class Application:
         group = ("XREADGROUP", "GROUP", "workers", f"worker-{number}", "COUNT", "4")
         while self._consuming:
             reply = caller.ask(*group, "BLOCK", "50", "STREAMS", "jobs", ">")
-            if isinstance(reply, str):  # where the group has not come to yet
+            if isinstance(reply, str):  # the group does not exist yet
                 time.sleep(0.02)
                 continue
             self._work(caller, reply)
-            if number == 0:  # one that leaves work lying, and finds it later
+            if number == 0:  # one consumer leaves entries pending, and finds them later
                 self._work(caller, caller.ask(*group, "STREAMS", "jobs", "0"))
 
     def _work(self, caller: Caller, reply: Any) -> None:
@@ -143,7 +143,7 @@ class Application:
                 self.acknowledged[eid] += done
 
     def finish(self, port: int) -> None:
-        """Have all that was added worked off, and everybody gone."""
+        """Consume all entries, and stop all clients."""
         self._producing = False
         for thread in self._producers:
             thread.join(PATIENCE_S)
@@ -161,14 +161,14 @@ class Application:
             assert asker.ask("XPENDING jobs workers")[0] == 0
 
     def verify(self, port: int) -> None:
-        """Every message confirmed is there, and acknowledged once; so is each that is there."""
+        """Check that every acknowledged message exists, and that each message was consumed once."""
         with Asker(port) as asker:
             there = {eid for eid, _ in asker.ask("XRANGE jobs - +")}
         assert set(self.added) <= there
         assert self.acknowledged == Counter(there)
 
 
-def test_producers_and_consumers_are_led_over_to_a_store_and_lose_and_double_nothing(
+def test_producers_and_consumers_move_to_a_store_without_loss_or_duplicates(
     source: Source, tmp_path: Path
 ) -> None:
     fill(source, 500)
@@ -187,7 +187,7 @@ def test_producers_and_consumers_are_led_over_to_a_store_and_lose_and_double_not
         server.stop()
 
 
-def test_producers_and_consumers_are_led_over_to_a_server_and_lose_and_double_nothing(
+def test_producers_and_consumers_move_to_a_server_without_loss_or_duplicates(
     source: Source, tmp_path: Path
 ) -> None:
     fill(source, 500)
@@ -211,7 +211,7 @@ def test_producers_and_consumers_are_led_over_to_a_server_and_lose_and_double_no
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_all_of_a_server_is_in_the_store_also_what_its_stream_does_not_tell(
+def test_the_store_also_has_the_state_that_is_not_replicated(
     source: Source, tmp_path: Path, seed: int
 ) -> None:
     fill(source, 100)
@@ -230,7 +230,7 @@ def test_all_of_a_server_is_in_the_store_also_what_its_stream_does_not_tell(
     while "following from" not in following.stderr.readline():
         assert following.poll() is None
     play(source, seed + 50)
-    for _ in range(3):  # reads of what is pending, which are told to nobody
+    for _ in range(3):  # reads of pending entries, which are not replicated
         source.ask("XREADGROUP", "GROUP", "late", "c", "COUNT", 2, "STREAMS", "s", ">")
         source.ask("XREADGROUP", "GROUP", "late", "c", "STREAMS", "s", "0")
     following.kill()
@@ -243,16 +243,14 @@ def test_all_of_a_server_is_in_the_store_also_what_its_stream_does_not_tell(
         for shown, _ in (*ours.values(), *theirs.values()):
             if isinstance(shown, dict):
                 for group in shown["groups"].values():
-                    group["read"] = group["read"][0]  # later versions know a lag where 7.0 gives up
+                    group["read"] = group["read"][0]  # later versions know more lags than 7.0
                     group["seen"] = {name: seen for name, (seen, _) in group["seen"].items()}
         assert ours == theirs
         assert store.keys("kvstream:*") == []
         assert store.check() == []
 
 
-def test_the_source_takes_writes_again_when_its_pause_is_over(
-    source: Source, tmp_path: Path
-) -> None:
+def test_the_source_accepts_writes_again_after_its_pause(source: Source, tmp_path: Path) -> None:
     fill(source, 10)
     for number, each in enumerate(tries()):
         done = migrate(source.url, tmp_path / f"store{number}", "--cutover", "--pause", "1s")
@@ -265,7 +263,7 @@ def test_the_source_takes_writes_again_when_its_pause_is_over(
             assert took > 0.5  # the tool ended soon enough for some of the pause to be left
 
 
-def test_a_source_that_cannot_be_paused_must_be_silent(source: Source, tmp_path: Path) -> None:
+def test_a_source_that_cannot_be_paused_must_be_idle(source: Source, tmp_path: Path) -> None:
     fill(source, 10)
     source.ask("ACL", "SETUSER", "follower", "on", ">secret", "~*", "+@all", "-client|pause")
     url = f"redis://follower:secret@127.0.0.1:{source.port}"
@@ -275,7 +273,7 @@ def test_a_source_that_cannot_be_paused_must_be_silent(source: Source, tmp_path:
     assert "secret" not in done.stderr.replace("password in the", "")
 
 
-def test_a_user_who_may_not_follow_is_told_so(source: Source, tmp_path: Path) -> None:
+def test_a_user_without_the_right_to_follow_gets_an_error(source: Source, tmp_path: Path) -> None:
     source.ask("ACL", "SETUSER", "reader", "on", ">secret", "~*", "+@all", "-psync")
     url = f"redis://reader:secret@127.0.0.1:{source.port}"
     done = migrate(url, tmp_path / "store", "--follow")
@@ -284,7 +282,7 @@ def test_a_user_who_may_not_follow_is_told_so(source: Source, tmp_path: Path) ->
     assert "Traceback" not in done.stderr
 
 
-def test_ctrl_c_ends_following_in_good_order(source: Source, tmp_path: Path) -> None:
+def test_ctrl_c_ends_following_gracefully(source: Source, tmp_path: Path) -> None:
     fill(source, 10)
     following = forking.start(
         [
@@ -299,9 +297,9 @@ def test_ctrl_c_ends_following_in_good_order(source: Source, tmp_path: Path) -> 
     while "following from" not in following.stderr.readline():
         assert following.poll() is None
     following.send_signal(signal.SIGINT)
-    _, told = following.communicate(timeout=PATIENCE_S)
-    assert following.returncode == 0, told
-    assert "the same command continues there" in told
+    _, errors = following.communicate(timeout=PATIENCE_S)
+    assert following.returncode == 0, errors
+    assert "the same command continues there" in errors
     with Store.open(tmp_path / "store") as store:
         assert store.check() == []
 
@@ -328,7 +326,7 @@ def test_a_source_behind_tls_is_followed(tmp_path: Path) -> None:
         source.stop()
 
 
-def test_a_cut_over_that_is_killed_is_done_by_the_next_run(source: Source, tmp_path: Path) -> None:
+def test_the_next_run_completes_a_killed_cut_over(source: Source, tmp_path: Path) -> None:
     fill(source, 2000)
     leading = forking.start(
         [
@@ -344,7 +342,7 @@ def test_a_cut_over_that_is_killed_is_done_by_the_next_run(source: Source, tmp_p
         assert leading.poll() is None
     leading.kill()
     leading.communicate()
-    source.ask("XADD", "s", "*", "f", "v")  # once the pause has ended by itself
+    source.ask("XADD", "s", "*", "f", "v")  # after the pause has ended by its timeout
     done = migrate(source.url, tmp_path / "store", "--cutover", "--pause", "60s")
     assert done.returncode == 0, done.stderr
     with Store.open(tmp_path / "store") as store:

@@ -1,4 +1,4 @@
-"""A source is followed through whatever happens to the link, to us and to the source."""
+"""Following continues after any failure of the link, of the follower and of the source."""
 
 import os
 import subprocess
@@ -54,16 +54,16 @@ class Followed:
             self.error = error
 
     def catch_up(self) -> None:
-        """Wait until all that the source has done is here."""
+        """Wait until all commands of the source have arrived."""
         until(lambda: self.error or self._is_level())
         assert self.error is None
 
     def _is_level(self) -> bool:
-        """Tell whether we are where the source is, in the history that it has by now."""
-        told = self.source.ask("INFO", "replication")
+        """Return whether the follower is at the source's position, in its current history."""
+        reply = self.source.ask("INFO", "replication")
         return (
             self.follower.is_following
-            and self.follower.target.journal.position.replid in told
+            and self.follower.target.journal.position.replid in reply
             and self.follower.offset >= source_offset(self.source.ask)
         )
 
@@ -92,7 +92,7 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     server.stop()
 
 
-def test_links_that_break_at_any_byte_lose_and_double_nothing(
+def test_links_that_break_at_any_byte_neither_lose_nor_repeat_commands(
     source: Source, tmp_path: Path
 ) -> None:
     proxy = Proxy(source.port, Random(7), most=4000)
@@ -131,9 +131,7 @@ def fill(source: Source, entries: int = 2000) -> None:
         client.close()
 
 
-def test_a_server_with_data_is_followed_from_its_snapshot_on(
-    source: Source, tmp_path: Path
-) -> None:
+def test_a_server_with_data_is_followed_from_its_snapshot(source: Source, tmp_path: Path) -> None:
     fill(source)
     followed = Followed(tmp_path / "store", source)
     try:
@@ -147,9 +145,7 @@ def test_a_server_with_data_is_followed_from_its_snapshot_on(
         followed.stop()
 
 
-def test_a_history_that_is_gone_is_followed_from_another_snapshot(
-    source: Source, tmp_path: Path
-) -> None:
+def test_a_lost_history_is_replaced_by_another_snapshot(source: Source, tmp_path: Path) -> None:
     fill(source, 200)
     followed = Followed(tmp_path / "store", source)
     followed.catch_up()
@@ -168,7 +164,7 @@ def test_a_history_that_is_gone_is_followed_from_another_snapshot(
         followed.stop()
 
 
-def test_a_source_that_is_killed_and_started_again_is_followed_on(tmp_path: Path) -> None:
+def test_following_continues_after_a_restart_of_the_source(tmp_path: Path) -> None:
     source = Source(tmp_path / "redis", "--appendonly", "yes", "--appendfsync", "always")
     try:
         fill(source, 100)
@@ -188,7 +184,7 @@ def test_a_source_that_is_killed_and_started_again_is_followed_on(tmp_path: Path
         source.stop()
 
 
-def test_a_follower_that_is_killed_at_any_moment_loses_and_doubles_nothing(
+def test_a_killed_follower_neither_loses_nor_repeats_commands(
     tmp_path: Path,
 ) -> None:
     source = Source(tmp_path / "redis", "--save", "")
@@ -218,7 +214,7 @@ def test_a_follower_that_is_killed_at_any_moment_loses_and_doubles_nothing(
                 stdout=subprocess.PIPE,
             ) as follower:
                 assert follower.stdout is not None
-                assert follower.stdout.readline()  # of a snapshot, or of where it follows on
+                assert follower.stdout.readline()  # reports a snapshot, or its position
                 time.sleep(random.uniform(0, 0.5))
                 follower.kill()
         over.set()
@@ -242,7 +238,7 @@ def test_a_store_with_other_keys_is_not_written(source: Source, tmp_path: Path) 
         FollowingStore(store.engine, source.url, Selection((b"other:*",)))
 
 
-def test_an_unfinished_snapshot_is_begun_anew(source: Source, tmp_path: Path) -> None:
+def test_an_unfinished_snapshot_is_restarted(source: Source, tmp_path: Path) -> None:
     fill(source, 100)
     with Store.open(tmp_path / "store") as store:
         target = FollowingStore(store.engine, source.url, Selection())
@@ -256,7 +252,9 @@ def test_an_unfinished_snapshot_is_begun_anew(source: Source, tmp_path: Path) ->
         followed.stop()
 
 
-def test_a_source_that_waits_for_its_replicas_hears_of_us(source: Source, tmp_path: Path) -> None:
+def test_a_source_that_waits_for_its_replicas_gets_acknowledgements(
+    source: Source, tmp_path: Path
+) -> None:
     followed = Followed(tmp_path / "store", source)
     try:
         followed.catch_up()

@@ -1,4 +1,4 @@
-"""The replica's side of the protocol, on bytes alone."""
+"""The replica's side of the protocol, on plain bytes."""
 
 from collections.abc import Iterable
 
@@ -30,7 +30,7 @@ COMMANDS = [
 
 
 def joined(events: Iterable[Event]) -> list[Event]:
-    """Return the events with the pieces of a snapshot put together."""
+    """Return the events with the pieces of a snapshot joined."""
     whole: list[Event] = []
     for event in events:
         if isinstance(event, SnapshotData) and whole and isinstance(whole[-1], SnapshotData):
@@ -52,9 +52,7 @@ BY_MARK = b"\n$EOF:%b\r\n" % MARK + SNAPSHOT + MARK
 
 @pytest.mark.parametrize("size", [1, 2, 7, 41, 1000, 1 << 20])
 @pytest.mark.parametrize("snapshot", [BY_LENGTH, BY_MARK], ids=["by length", "by mark"])
-def test_a_full_synchronisation_is_read_however_its_bytes_are_cut(
-    snapshot: bytes, size: int
-) -> None:
+def test_a_full_synchronisation_is_read_from_any_pieces(snapshot: bytes, size: int) -> None:
     replica = Replica()
     events = fed(replica, GREETING + FULL + snapshot + STREAM, size)
     began = FullSync(Position(REPLID, 1000))
@@ -62,7 +60,7 @@ def test_a_full_synchronisation_is_read_however_its_bytes_are_cut(
     assert replica.position == Position(REPLID, 1000 + len(STREAM))
 
 
-def test_an_empty_snapshot_ends_where_it_begins() -> None:
+def test_an_empty_snapshot_ends_at_its_start() -> None:
     events = Replica().feed(GREETING + FULL + b"$0\r\n" + STREAM)
     assert events == [FullSync(Position(REPLID, 1000)), SnapshotEnd(), *COMMANDS]
 
@@ -71,14 +69,14 @@ def test_an_empty_snapshot_ends_where_it_begins() -> None:
 @pytest.mark.parametrize(
     ("reply", "replid"), [(b"+CONTINUE\r\n", REPLID), (b"+CONTINUE %b\r\n" % MARK, MARK)]
 )
-def test_a_history_goes_on_where_it_was_left(reply: bytes, replid: bytes, size: int) -> None:
+def test_a_history_continues_at_its_offset(reply: bytes, replid: bytes, size: int) -> None:
     replica = Replica(Position(REPLID, 1000))
     events = fed(replica, GREETING + reply + STREAM, size)
     assert events == [Continued(Position(replid, 1000)), *COMMANDS]
     assert replica.position == Position(replid, 1000 + len(STREAM))
 
 
-def test_what_is_said_comes_a_line_at_a_time_and_asks_for_the_next_byte() -> None:
+def test_the_handshake_proceeds_line_by_line_and_requests_the_next_byte() -> None:
     replica = Replica(Position(REPLID, 1000))
     said = []
     for reply in (b"+PONG\r\n", b"+OK\r\n", b"+OK\r\n", b""):
@@ -93,7 +91,7 @@ def test_what_is_said_comes_a_line_at_a_time_and_asks_for_the_next_byte() -> Non
     assert replica.outgoing() == b""
 
 
-def test_without_a_history_any_is_asked_for() -> None:
+def test_without_a_history_any_is_requested() -> None:
     replica = Replica()
     replica.feed(GREETING)
     assert replica.outgoing().endswith(request(b"PSYNC", b"?", b"-1"))
@@ -110,7 +108,7 @@ def test_without_a_history_any_is_asked_for() -> None:
         (GREETING + FULL + b"-ERR BGSAVE failed\r\n", SourceNotReady),
         (b"HTTP/1.1 400 Bad Request\r\n", ProtocolError),
         (b"x" * 70_000, ProtocolError),
-        (GREETING + b"+CONTINUE\r\n", ProtocolError),  # nothing was asked to be gone on with
+        (GREETING + b"+CONTINUE\r\n", ProtocolError),  # no continuation was requested
         (GREETING + b"+FULLRESYNC short 1\r\n", ProtocolError),
         (GREETING + b"+FULLRESYNC %b -1\r\n" % REPLID, ProtocolError),
         (GREETING + FULL + b"$-5\r\n", ProtocolError),
@@ -121,12 +119,12 @@ def test_without_a_history_any_is_asked_for() -> None:
         (GREETING + FULL + b"$0\r\n*9999999999\r\n", ProtocolError),
     ],
 )
-def test_refusals_and_bytes_of_no_source_are_errors(data: bytes, kind: type[Exception]) -> None:
+def test_refusals_and_invalid_bytes_are_errors(data: bytes, kind: type[Exception]) -> None:
     with pytest.raises(kind):
         Replica().feed(data)
 
 
-def test_a_request_is_as_long_as_it_is_written() -> None:
+def test_a_request_has_its_encoded_length() -> None:
     for argv in (
         [b"ping"],
         [b""],

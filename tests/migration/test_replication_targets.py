@@ -1,4 +1,4 @@
-"""A kvstream server follows a source, and is killed, stopped and locked meanwhile."""
+"""A kvstream server follows a source while it is killed, stopped and locked."""
 
 import signal
 import threading
@@ -30,7 +30,7 @@ pytestmark = needs_redis
 
 
 class Target:
-    """A server on one port, started again and again on the same store."""
+    """A server on one port, restarted repeatedly on the same store."""
 
     def __init__(self, directory: Path, *options: str) -> None:
         self.port = free_port()
@@ -82,8 +82,8 @@ class Following:
 
     @property
     def phase(self) -> Phase:
-        [told] = followers(self.state)
-        return told.phase
+        [found] = followers(self.state)
+        return found.phase
 
     def stop(self) -> None:
         self._over = True
@@ -99,7 +99,7 @@ def source(tmp_path: Path) -> Iterator[Source]:
 
 
 class Producer:
-    """Writes what shows each command that is left out, or done twice."""
+    """Writes commands that reveal each one that is skipped or repeated."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -121,7 +121,7 @@ class Producer:
                 pipeline.execute_command("SELECT", number % 2)
                 words = ("GROUP", "g", "c", "COUNT", 2, "STREAMS", "s", ">")
                 pipeline.execute_command("XREADGROUP", *words)
-                pipeline.execute(raise_on_error=False)  # a group is in one database alone
+                pipeline.execute(raise_on_error=False)  # each group exists in one database only
             self._over.wait(0.002)
 
     def stop(self) -> None:
@@ -143,7 +143,9 @@ def compare(source: Source, target: Target) -> None:
         assert ours[name] == value, name
 
 
-def test_a_target_that_is_killed_or_stopped_is_followed_on(source: Source, tmp_path: Path) -> None:
+def test_following_continues_after_the_target_is_killed_or_stopped(
+    source: Source, tmp_path: Path
+) -> None:
     target = Target(tmp_path / "store")
     producer = Producer(source)
     following = Following(source.url, target.url, tmp_path / "state")
@@ -220,7 +222,7 @@ def test_a_position_is_reached_once_its_commands_are_done(
 
 
 @pytest.mark.parametrize("when", ["before the next commit", "after it"])
-def test_a_transaction_that_arrives_late_is_not_done_twice(
+def test_a_transaction_that_arrives_late_does_not_run_twice(
     late: LateProxy, server: Server, target: FollowingServer, when: str
 ) -> None:
     late.holds = True
@@ -240,7 +242,7 @@ def test_a_transaction_that_arrives_late_is_not_done_twice(
     assert server.connection(0).ask("GET", "n") == b"3"
 
 
-def test_a_new_history_of_a_source_begins_a_new_lag() -> None:
+def test_a_new_history_of_a_source_restarts_the_lag() -> None:
     lag = Lag()
     lag.note(1000, 1.0)
     lag.note(10, 2.0)
@@ -248,7 +250,7 @@ def test_a_new_history_of_a_source_begins_a_new_lag() -> None:
     assert lag.behind(10, 5.0) == (0, 0.0)
 
 
-def test_a_target_killed_while_it_loads_a_snapshot_is_loaded_anew(
+def test_a_target_killed_while_it_loads_a_snapshot_is_loaded_again(
     source: Source, tmp_path: Path
 ) -> None:
     for number in range(1500):
@@ -268,7 +270,7 @@ def test_a_target_killed_while_it_loads_a_snapshot_is_loaded_anew(
     assert following.error is None
 
 
-def test_a_target_that_stays_away_is_told_of_and_waited_for(source: Source, tmp_path: Path) -> None:
+def test_an_absent_target_is_reported_and_awaited(source: Source, tmp_path: Path) -> None:
     source.ask("XADD", "s", "1-1", "n", 1)
     target = Target(tmp_path / "store")
     following = Following(source.url, target.url, tmp_path / "state")
@@ -290,11 +292,11 @@ def test_a_target_that_stays_away_is_told_of_and_waited_for(source: Source, tmp_
         source.ask("XADD", "s", "3-1", "n", 3)
         until(lambda: sum("away" in line for line in following.said) == 2)
     finally:
-        following.stop()  # while it waits
+        following.stop()  # during the wait
     assert following.error is None
 
 
-def test_a_target_that_wants_another_password_ends_it(source: Source, tmp_path: Path) -> None:
+def test_a_changed_password_of_the_target_ends_it(source: Source, tmp_path: Path) -> None:
     target = Target(tmp_path / "store")
     following = Following(source.url, target.url, tmp_path / "state")
     try:
@@ -321,14 +323,14 @@ def certificate(authority: trustme.CA, path: Path) -> list[str]:
 def test_a_certificate_that_is_no_longer_trusted_ends_it(tmp_path: Path, side: str) -> None:
     good, other, port = trustme.CA(), trustme.CA(), free_port()
     good.cert_pem.write_to_path(tmp_path / "ca.pem")
-    told = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.pem'}"
+    reply = f"rediss://localhost:{port}?ssl_ca_certs={tmp_path / 'ca.pem'}"
     secured = ["--tls-port", str(port), "--tls-auth-clients", "no"]
     before, after = certificate(good, tmp_path / "one"), certificate(other, tmp_path / "two")
     auth = ["--tls-ca-cert-file", str(tmp_path / "ca.pem")]
     is_source = side == "source"
     source = Source(tmp_path / "redis", *(secured + auth + before if is_source else []))
     target = Target(tmp_path / "store", *([] if is_source else secured + before))
-    places = (told, target.url) if is_source else (source.url, told)
+    places = (reply, target.url) if is_source else (source.url, reply)
     following = Following(*places, tmp_path / "state")
     try:
         until(following.is_level)

@@ -1,4 +1,4 @@
-"""``verify`` finds what differs, wherever it is, and says where."""
+"""``verify`` finds any difference, and names its place."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -51,7 +51,7 @@ def test_a_digest_does_not_depend_on_pages(numbers: list[int], cuts: list[int]) 
 
 @settings(max_examples=30)
 @given(st.data())
-def test_windows_hold_all_that_differs_and_little_else(data: st.DataObject) -> None:
+def test_windows_cover_all_differences_and_little_else(data: st.DataObject) -> None:
     numbers = range(1, 5000)
     ids, values = packed(*numbers), [b"%d" % number for number in numbers]
     changed = dict(zip(ids, values, strict=True))
@@ -70,7 +70,7 @@ def test_windows_hold_all_that_differs_and_little_else(data: st.DataObject) -> N
     assert all(each.last < after.first for each, after in pairwise(found))
 
 
-def test_nothing_differs_from_nothing_and_all_from_something() -> None:
+def test_empty_equals_empty_and_differs_from_anything_else() -> None:
     nothing, something = digest_of([]), digest_of([(packed(1, 2), [b"a", b"b"])])
     assert list(windows(nothing, nothing)) == []
     for pair in ((nothing, something), (something, nothing)):
@@ -91,25 +91,25 @@ def state() -> StreamState:
 
 
 def changed(**values: Any) -> StreamState:
-    told = state()
+    found = state()
     for name, value in values.items():
-        setattr(told, name, value)
-    return told
+        setattr(found, name, value)
+    return found
 
 
 def regrouped(**values: Any) -> StreamState:
-    told = state()
+    found = state()
     for name, value in values.items():
-        setattr(told.groups[0], name, value)
-    return told
+        setattr(found.groups[0], name, value)
+    return found
 
 
 def with_pending(*entries: tuple[int, bytes | None, int, int]) -> StreamState:
-    told = state()
-    group = told.groups[0] = GroupImage(b"g", StreamID(5, 0), 3, told.groups[0].consumers)
+    found = state()
+    group = found.groups[0] = GroupImage(b"g", StreamID(5, 0), 3, found.groups[0].consumers)
     for number, owner, time_ms, deliveries in entries:
         group.pending.add(StreamID(number, 0).packed, owner, time_ms, deliveries)
-    return told
+    return found
 
 
 REMEMBERED = IdempotencyImage(100, 100, [ProducerImage(b"p", [(b"i", StreamID(1, 0))])])
@@ -151,22 +151,22 @@ def test_states_without_anything_pending_are_compared_too() -> None:
     assert len(list(differences.states(state(), with_pending()))) == 3
 
 
-def test_times_within_the_tolerance_are_the_same() -> None:
+def test_times_within_the_tolerance_are_equal() -> None:
     other = with_pending((1, b"c", 521, 1), *ALIKE[1:])
     assert len(list(differences.states(state(), other, 19))) == 1
     assert list(differences.states(state(), other, 20)) == []
 
 
-def test_times_of_consumers_may_move() -> None:
+def test_times_of_consumers_may_differ() -> None:
     other = regrouped(consumers=[ConsumerImage(b"c", 2000, 1900), ConsumerImage(b"d", 1000, -1)])
     found = list(differences.states(state(), other))
-    assert [(told.what, told.may_move) for told in found] == [
+    assert [(shown.what, shown.may_move) for shown in found] == [
         ("group 'g', consumer 'c', seen time", True),
         ("group 'g', consumer 'c', active time", True),
     ]
 
 
-def test_what_a_format_cannot_tell_is_not_compared() -> None:
+def test_values_missing_from_a_format_are_not_compared() -> None:
     other = changed(first=None, max_deleted=None, entries_added=None)
     other.groups[0].entries_read = None
     assert list(differences.states(state(), other)) == []
@@ -210,7 +210,7 @@ def test_one_missing_entry_is_found_between_any_two_places(tmp_path: Path) -> No
             assert [(each.what, each.source) for each in back] == [("entry 4000-0", "absent")]
 
 
-def test_keys_that_only_one_place_has_are_found(tmp_path: Path) -> None:
+def test_keys_missing_from_one_place_are_found(tmp_path: Path) -> None:
     one, other = tmp_path / "a", tmp_path / "b"
     for directory, key in ((one, "mine"), (other, "theirs")):
         with Store.open(directory) as store:
@@ -254,5 +254,5 @@ def test_an_expiry_and_a_string_are_compared(source: RedisServer, target: RedisS
     assert (found[b"a string"].what, found[b"a string"].target) == ("value", "'changed'")
 
 
-def test_equal_entries_have_equal_bytes_however_they_came(tmp_path: Path) -> None:
+def test_equal_entries_have_equal_bytes_from_any_source(tmp_path: Path) -> None:
     assert encode_fields({"a": 1, "b": "x"})[0] == encode_fields([(b"a", b"1"), ("b", b"x")])[0]
