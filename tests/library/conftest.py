@@ -10,7 +10,7 @@ __all__ = ["clock", "five", "shared", "store", "stream"]
 
 @pytest.fixture
 def stream(store: Store) -> Stream:
-    """The stream "s", not yet made."""
+    """The stream "s", not created yet."""
     return store.stream("s")
 
 

@@ -66,7 +66,7 @@ OPTIONAL: dict[str, Call] = {
         group_of(s) and store_of(s).read_group("g", "c", {"s": ">"}, n)
     ),
 }
-"""Calls whose number may be left out."""
+"""Calls whose number is optional."""
 
 REQUIRED: dict[str, Call] = {
     "scan": lambda s, n: s.scan(page=n),
@@ -85,7 +85,7 @@ REQUIRED: dict[str, Call] = {
 @pytest.mark.parametrize(
     "call", [*OPTIONAL.values(), *REQUIRED.values()], ids=[*OPTIONAL, *REQUIRED]
 )
-def test_what_is_no_whole_number_is_refused(five: Stream, call: Call) -> None:
+def test_a_value_that_is_no_integer_is_refused(five: Stream, call: Call) -> None:
     for wrong in NO_WHOLE_NUMBERS:
         with pytest.raises(InvalidArgument, match=r"^\w+ must be a whole number, not .+"):
             call(five, wrong)
@@ -93,13 +93,13 @@ def test_what_is_no_whole_number_is_refused(five: Stream, call: Call) -> None:
 
 
 @pytest.mark.parametrize("call", REQUIRED.values(), ids=REQUIRED)
-def test_none_is_refused_where_there_must_be_a_number(five: Stream, call: Call) -> None:
+def test_none_is_refused_for_a_required_number(five: Stream, call: Call) -> None:
     with pytest.raises(InvalidArgument, match=r"must be a whole number, not None$"):
         call(five, None)
 
 
 @pytest.mark.parametrize("call", OPTIONAL.values(), ids=OPTIONAL)
-def test_none_is_no_number_at_all(five: Stream, call: Call) -> None:
+def test_none_means_no_number(five: Stream, call: Call) -> None:
     call(five, None)
 
 
@@ -114,7 +114,7 @@ def test_a_trim_needs_a_bound_that_is_one(five: Stream) -> None:
 @pytest.mark.parametrize(
     "call", [*OPTIONAL.values(), *REQUIRED.values()], ids=[*OPTIONAL, *REQUIRED]
 )
-def test_numbers_of_any_size_are_taken_or_refused(five: Stream, call: Call) -> None:
+def test_numbers_of_any_size_are_accepted_or_refused(five: Stream, call: Call) -> None:
     for number in (COUNT_MAX, COUNT_MAX + 1, 1 << 64, HUGE, -1, -HUGE):
         with suppress(InvalidArgument):
             call(five, number)
@@ -122,7 +122,7 @@ def test_numbers_of_any_size_are_taken_or_refused(five: Stream, call: Call) -> N
 
 
 class Number:
-    """Not an int, but a whole number all the same, as those of numpy are."""
+    """Not an int, but an integer like those of numpy."""
 
     def __init__(self, number: int) -> None:
         self.number = number
@@ -131,7 +131,7 @@ class Number:
         return self.number
 
 
-def test_other_kinds_of_whole_numbers_will_do(five: Stream) -> None:
+def test_other_types_of_integers_are_accepted(five: Stream) -> None:
     two: Any = Number(2)
     assert ms_of(five.range(count=two)) == [1, 2]
     assert ms_of(consumer_of(five).read(two)) == [1, 2]
@@ -148,9 +148,7 @@ def test_other_kinds_of_whole_numbers_will_do(five: Stream) -> None:
         (HUGE, "count is out of range"),
     ],
 )
-def test_a_wrong_number_is_named_and_shown_in_few_words(
-    five: Stream, number: Any, text: str
-) -> None:
+def test_a_wrong_number_is_shown_shortened(five: Stream, number: Any, text: str) -> None:
     with pytest.raises(InvalidArgument) as refused:
         five.group("g").pending_range(count=number) if number != HUGE else five.range(count=number)
     assert str(refused.value) == text
@@ -183,7 +181,7 @@ SPANS: dict[str, Call] = {
 
 
 @pytest.mark.parametrize("call", [*WAITS.values(), *SPANS.values()], ids=[*WAITS, *SPANS])
-def test_what_is_no_duration_is_refused(five: Stream, call: Call) -> None:
+def test_an_invalid_duration_is_refused(five: Stream, call: Call) -> None:
     for wrong in NO_DURATIONS:
         with pytest.raises(InvalidArgument, match=r"^\w+ is not a number of seconds: .+"):
             call(five, wrong)
@@ -193,7 +191,7 @@ def test_what_is_no_duration_is_refused(five: Stream, call: Call) -> None:
 
 
 @pytest.mark.parametrize("call", SPANS.values(), ids=SPANS)
-def test_a_span_without_end_is_refused(five: Stream, call: Call) -> None:
+def test_an_infinite_span_is_refused(five: Stream, call: Call) -> None:
     group_of(five).consumer("c").read()
     for wrong in WITHOUT_END:
         with pytest.raises(InvalidArgument, match=r"^\w+ is too long: "):
@@ -202,7 +200,7 @@ def test_a_span_without_end_is_refused(five: Stream, call: Call) -> None:
 
 
 @pytest.mark.parametrize("call", WAITS.values(), ids=WAITS)
-def test_a_wait_may_be_without_end(five: Stream, call: Call) -> None:
+def test_a_wait_may_be_infinite(five: Stream, call: Call) -> None:
     consumer_of(five).listen()
     for block in WITHOUT_END:
         five.add({"f": "v"})
@@ -210,7 +208,9 @@ def test_a_wait_may_be_without_end(five: Stream, call: Call) -> None:
 
 
 @pytest.mark.parametrize("seconds", [0.25, Decimal("0.25"), Fraction(1, 4)], ids=repr)
-def test_other_kinds_of_durations_will_do(five: Stream, clock: ManualClock, seconds: Any) -> None:
+def test_other_types_of_durations_are_accepted(
+    five: Stream, clock: ManualClock, seconds: Any
+) -> None:
     group = group_of(five)
     group.consumer("c").read(1)
     clock.advance(249)
@@ -220,7 +220,7 @@ def test_other_kinds_of_durations_will_do(five: Stream, clock: ManualClock, seco
     assert five.read(block=seconds / 100) == []
 
 
-def test_an_expiry_is_a_number_of_seconds_that_has_an_end(store: Store, five: Stream) -> None:
+def test_an_expiry_is_a_finite_number_of_seconds(store: Store, five: Stream) -> None:
     for wrong in (*NO_DURATIONS, *WITHOUT_END, None, -HUGE, float("-inf")):
         for expire in (store.expire, store.expire_at):
             with pytest.raises(InvalidArgument, match=r"^invalid expire time: "):
@@ -254,7 +254,7 @@ def test_an_expiry_is_a_number_of_seconds_that_has_an_end(store: Store, five: St
         ("stall_seconds_max", None),
     ],
 )
-def test_an_option_of_the_wrong_kind_is_named_before_anything_is_made(
+def test_an_option_of_the_wrong_type_is_refused_before_any_file_is_created(
     tmp_path: Path, option: str, wrong: Any
 ) -> None:
     with pytest.raises(InvalidArgument, match=f"^{option} "):
@@ -262,7 +262,7 @@ def test_an_option_of_the_wrong_kind_is_named_before_anything_is_made(
     assert not (tmp_path / "new").exists()
 
 
-def test_a_stall_may_be_waited_out_for_ever(tmp_path: Path) -> None:
+def test_a_stalled_write_may_wait_for_ever(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store", stall_seconds_max=float("inf")) as store:
         assert store.stream("s").add({"f": "v"})
 
@@ -281,7 +281,7 @@ def test_a_stall_may_be_waited_out_for_ever(tmp_path: Path) -> None:
     ],
     ids=["add", "range", "group read", "group read of a count", "get"],
 )
-def test_plain_calls_are_checked_without_a_call_of_ours(
+def test_plain_calls_are_checked_without_a_function_call(
     five: Stream, call: Callable[[Stream], object]
 ) -> None:
     five.create_group("h", "0")

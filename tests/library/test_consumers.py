@@ -1,4 +1,4 @@
-"""Consumer: every method, what it returns and what it refuses."""
+"""Consumer: each method with its results and errors."""
 
 from itertools import islice
 
@@ -22,11 +22,11 @@ from tests.patience import until
 
 @pytest.fixture
 def consumer(five: Stream) -> Consumer:
-    """Consumer "c" of a group that has been given nothing of five entries."""
+    """Consumer "c" of a group that has received none of five entries."""
     return five.create_group("g", start="0").consumer("c")
 
 
-def test_a_consumer_is_made_by_its_first_read(consumer: Consumer, five: Stream) -> None:
+def test_a_consumer_is_created_by_its_first_read(consumer: Consumer, five: Stream) -> None:
     assert (consumer.name, repr(consumer)) == (b"c", "<Consumer b'c' of b'g' on b's'>")
     assert five.group("g").consumers() == []
     consumer.read(count=1)
@@ -66,7 +66,7 @@ def test_a_read_is_bounded_in_count_and_size(consumer: Consumer) -> None:
         consumer.read(claim_min_idle=-1)
 
 
-def test_a_claiming_read_gives_idle_entries_first_and_tells_how_idle(
+def test_a_claiming_read_returns_idle_entries_first_with_their_idle_times(
     consumer: Consumer, five: Stream, clock: ManualClock
 ) -> None:
     dead = five.group("g").consumer("dead")
@@ -81,11 +81,11 @@ def test_a_claiming_read_gives_idle_entries_first_and_tells_how_idle(
     assert [entry.id.ms for entry in dead.pending()] == [3]
 
 
-def test_a_read_that_does_not_claim_tells_neither(consumer: Consumer) -> None:
+def test_a_read_without_claim_returns_no_idle_times(consumer: Consumer) -> None:
     assert {(entry.idle_ms, entry.deliveries) for entry in consumer.read()} == {(None, None)}
 
 
-def test_a_read_returns_what_was_given_back_within_its_limits(
+def test_a_read_returns_entries_given_back_within_its_limits(
     consumer: Consumer, five: Stream
 ) -> None:
     group = five.group("g")
@@ -96,7 +96,7 @@ def test_a_read_returns_what_was_given_back_within_its_limits(
     assert [e.id.ms for e in consumer.read(2)] == [5]
 
 
-def test_what_was_given_back_and_deleted_is_acknowledged_by_a_read(
+def test_entries_given_back_and_deleted_are_acknowledged_by_a_read(
     consumer: Consumer, five: Stream
 ) -> None:
     group = five.group("g")
@@ -109,7 +109,7 @@ def test_what_was_given_back_and_deleted_is_acknowledged_by_a_read(
     assert [row.id.ms for row in consumer.pending()] == [2, 4, 5]
 
 
-def test_history_shows_again_what_is_pending(consumer: Consumer, five: Stream) -> None:
+def test_history_returns_the_pending_entries_again(consumer: Consumer, five: Stream) -> None:
     consumer.read(count=4)
     five.delete("2-0")
     shown = consumer.history()
@@ -140,7 +140,7 @@ def test_a_listener_gets_its_pending_entries_and_then_new_ones(
     assert call.result() == [6, 7]
 
 
-def test_a_listener_may_claim_what_others_left(
+def test_a_listener_may_claim_entries_of_other_consumers(
     consumer: Consumer, five: Stream, clock: ManualClock
 ) -> None:
     five.group("g").consumer("dead").read(count=3)
@@ -149,7 +149,7 @@ def test_a_listener_may_claim_what_others_left(
     assert ms_of(list(islice(listener, 5))) == [1, 2, 3, 4, 5]
 
 
-def test_a_listener_that_polls_hears_what_comes_later(
+def test_a_polling_listener_gets_later_entries(
     consumer: Consumer, five: Stream, store: Store
 ) -> None:
     listener = consumer.listen(poll=0.005)
@@ -176,7 +176,7 @@ def test_a_consumer_gives_entries_back(consumer: Consumer, five: Stream) -> None
         consumer.nack("3-0", mode="silent")  # type: ignore[arg-type]
 
 
-def test_a_consumer_takes_over_from_others(
+def test_a_consumer_claims_entries_of_others(
     consumer: Consumer, five: Stream, clock: ManualClock
 ) -> None:
     other = five.group("g").consumer("d")
@@ -197,7 +197,7 @@ def test_a_consumer_takes_over_from_others(
     assert other.pending() == []
 
 
-def test_what_is_pending_with_a_consumer_is_listed_by_id(
+def test_the_pending_entries_of_a_consumer_are_listed_by_id(
     consumer: Consumer, clock: ManualClock
 ) -> None:
     consumer.read(count=2)
@@ -208,9 +208,7 @@ def test_what_is_pending_with_a_consumer_is_listed_by_id(
     assert len(consumer.pending()) == 3
 
 
-def test_a_deleted_consumer_takes_its_pending_entries_with_it(
-    consumer: Consumer, five: Stream
-) -> None:
+def test_deleting_a_consumer_deletes_its_pending_entries(consumer: Consumer, five: Stream) -> None:
     consumer.read(count=3)
     assert consumer.delete() == 3
     assert consumer.delete() == 0
@@ -218,7 +216,7 @@ def test_a_deleted_consumer_takes_its_pending_entries_with_it(
     assert ms_of(consumer.read()) == [4, 5]
 
 
-def test_what_was_read_ahead_is_never_given_once_it_is_gone(store: Store) -> None:
+def test_deleted_entries_that_were_read_ahead_are_never_returned(store: Store) -> None:
     stream = store.stream("s")
     ids = [stream.add({"n": number}, id=f"{number + 1}-0") for number in range(30)]
     consumer = stream.create_group("g", "0").consumer("c")

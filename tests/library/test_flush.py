@@ -1,4 +1,4 @@
-"""A flush: one small commit for any number of keys, whose rows leave the disk afterwards."""
+"""A flush: one small commit for any number of keys, whose rows are deleted afterwards."""
 
 import time
 from collections.abc import Callable
@@ -29,19 +29,19 @@ MANY = 1030
 PAGES = 11
 """Of a hundred keys."""
 LEFT = [ALLOCATOR_KEY, NUMBERS_KEY]
-"""The rows after a flush of many keys and its sweep."""
+"""The number of rows after a flush of many keys and its sweep."""
 EVERYTHING = (b"", b"\xff" * 64)
 
 
 @pytest.fixture
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """An empty store in which nothing is swept but by the test."""
+    """An empty store in which only the test sweeps."""
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     return open_store()
 
 
 def fill(store: Store, count: int = MANY) -> None:
-    """Make keys that together leave every kind of row."""
+    """Create keys that together have every kind of row."""
     with store.transaction():
         for number in range(count):
             store.stream(f"s{number}").add({"n": number})
@@ -74,7 +74,7 @@ def put(store: Store, key: bytes, value: bytes | None) -> None:
 
 @pytest.fixture
 def sizes(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Collects how many rows and ranges each batch changes."""
+    """Counts the rows and ranges that each batch changes."""
     found: list[int] = []
     write = store.engine.database.write
 
@@ -104,7 +104,7 @@ def test_an_empty_database_is_flushed_without_a_write(store: Store, sizes: list[
     assert sizes == []
 
 
-def test_flushed_keys_are_gone_for_every_way_to_look(
+def test_flushed_keys_are_missing_for_every_read(
     store: Store, reopen: Callable[..., Store]
 ) -> None:
     fill(store)
@@ -122,14 +122,14 @@ def test_flushed_keys_are_gone_for_every_way_to_look(
     assert len(rows(store)) > MANY // 2
 
 
-def test_few_flushed_keys_go_at_once_and_wholly(store: Store) -> None:
+def test_few_flushed_keys_are_deleted_at_once_and_completely(store: Store) -> None:
     fill(store, 100)
     assert store.flush() == 100
     assert rows(store) == [ALLOCATOR_KEY]
     assert sweep(store) == 0
 
 
-def test_many_flushed_keys_go_page_by_page_and_wholly(store: Store) -> None:
+def test_many_flushed_keys_are_deleted_page_by_page_and_completely(store: Store) -> None:
     fill(store)
     store.flush()
     pages = 0
@@ -168,16 +168,16 @@ def test_a_flushed_database_has_a_new_number_until_all_were_used(store: Store) -
 
 
 @pytest.mark.parametrize(("after", "taken", "number"), [(0, {7}, 32768), (65535, {32768}, 32769)])
-def test_the_next_number_is_one_that_nobody_has(after: int, taken: set[int], number: int) -> None:
+def test_the_next_number_is_a_free_one(after: int, taken: set[int], number: int) -> None:
     assert free_number(after, taken) == number
 
 
-def test_a_flush_without_a_free_number_says_to_try_again() -> None:
+def test_a_flush_without_a_free_number_raises_and_can_be_repeated() -> None:
     with pytest.raises(StoreError, match="too many flushed databases wait for their deletion"):
         free_number(40_000, range(32768, 65536))
 
 
-def test_swapped_and_flushed_databases_keep_to_their_own(
+def test_swapped_and_flushed_databases_stay_separate(
     store: Store, reopen: Callable[..., Store]
 ) -> None:
     for db in (0, 1):
@@ -195,7 +195,7 @@ def test_swapped_and_flushed_databases_keep_to_their_own(
     assert store.check() == []
 
 
-def test_a_key_made_anew_shares_nothing_with_the_flushed_one(
+def test_a_recreated_key_shares_nothing_with_the_flushed_one(
     store: Store, reopen: Callable[..., Store]
 ) -> None:
     fill(store)
@@ -238,7 +238,7 @@ def test_all_databases_are_flushed_in_one_commit(store: Store, sizes: list[int])
     assert rows(store) == LEFT
 
 
-def test_a_second_flush_takes_what_was_made_since_the_first(store: Store) -> None:
+def test_a_second_flush_deletes_the_keys_created_since_the_first(store: Store) -> None:
     fill(store)
     store.flush()
     sweep(store)
@@ -249,7 +249,7 @@ def test_a_second_flush_takes_what_was_made_since_the_first(store: Store) -> Non
     assert rows(store) == LEFT
 
 
-def test_a_flush_that_is_undone_takes_no_key(store: Store) -> None:
+def test_an_undone_flush_deletes_no_key(store: Store) -> None:
     fill(store)
     keys = store.keys()
     with suppress(RuntimeError), store.transaction():
@@ -262,7 +262,7 @@ def test_a_flush_that_is_undone_takes_no_key(store: Store) -> None:
     assert len(store.stream("s5")) == len(store.stream("s7")) == 1
 
 
-def test_a_flush_inside_a_transaction_takes_what_came_before_it_alone(store: Store) -> None:
+def test_a_flush_inside_a_transaction_deletes_only_earlier_keys(store: Store) -> None:
     fill(store)
     with store.transaction():
         group = store.stream(f"s{MANY - 2}").group("g")
@@ -326,7 +326,7 @@ def test_the_timer_of_a_flushed_stream_may_come_before_its_rows_are_swept(
     assert store.check() == []
 
 
-def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores) -> None:
+def test_a_sweep_does_not_delay_other_commands(open_store: Stores) -> None:
     store = open_store("busy")
     for each in tries():
         fill(store, 10_000)
@@ -340,13 +340,13 @@ def test_other_commands_are_not_held_up_while_rows_are_swept(open_store: Stores)
         assert store.keys() == [b"other"]
         with each:
             assert len(waits) > 50
-            assert max(waits) < 0.5  # a second, before the sweep let others in
+            assert max(waits) < 0.5  # a second, if the sweep did not pause
 
 
 # --- damage -------------------------------------------------------------------------------------
 
 
-def test_a_damaged_key_does_not_keep_the_others_from_being_swept(store: Store) -> None:
+def test_a_damaged_key_does_not_stop_the_sweep_of_others(store: Store) -> None:
     fill(store)
     put(store, stream_row(qualified(0, b"s%d" % (MANY - 2))), b"\x01\x01damaged")
     store.engine.catalog.forget()
@@ -358,7 +358,7 @@ def test_a_damaged_key_does_not_keep_the_others_from_being_swept(store: Store) -
     assert rows(store) == LEFT
 
 
-def test_a_damaged_key_among_few_goes_with_them(store: Store) -> None:
+def test_a_damaged_key_among_few_is_deleted_with_them(store: Store) -> None:
     fill(store, 50)
     put(store, stream_row(qualified(0, b"s5")), b"\x01\x01damaged")
     store.engine.catalog.forget()
@@ -367,7 +367,7 @@ def test_a_damaged_key_among_few_goes_with_them(store: Store) -> None:
 
 
 @pytest.mark.parametrize("value", [b"x", U64.pack(1 << 62) + U64.pack(0), None])
-def test_a_damaged_row_of_a_flush_is_told_and_its_keys_stay_gone(
+def test_a_damaged_row_of_a_flush_is_reported_and_its_keys_stay_deleted(
     store: Store, reopen: Callable[..., Store], value: bytes | None
 ) -> None:
     fill(store)

@@ -1,7 +1,7 @@
-"""Flushes, swaps and their sweep against a model: a dictionary for each database.
+"""Compare flushes, swaps and their sweep with a model: a dictionary for each database.
 
-A flush of a single key already gives its database another number, so databases change their numbers
-all the time, and the sweep goes on among keys that are made anew under the old names.
+A flush of a single key already gives its database another number, so the numbers of databases
+change all the time, and the sweep runs while keys are created again under the old names.
 """
 
 import tempfile
@@ -24,11 +24,11 @@ DBS = st.integers(0, 2)
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 START_MS = 1_000_000
 LARGE = b"x" * 20_000
-"""A value that has rows of its own."""
+"""A value with rows of its own."""
 
 
 class FlushMachine(RuleBasedStateMachine):
-    """A store, and what each database should have."""
+    """A store, and the expected state of each database."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ class FlushMachine(RuleBasedStateMachine):
             self.ends.close()
 
     def _flush_everything(self) -> None:
-        """Nothing may stay but the allocator, counts, and the numbers of databases."""
+        """Check that only the allocator, counts, and the numbers of databases remain."""
         for db, keys in self.expected.items():
             assert self.store.select(db).flush() == len(keys)
         while self.store.engine.run(keyspace.sweep, 3):

@@ -1,4 +1,4 @@
-"""Group: every method, what it returns and what it refuses."""
+"""Group: each method with its results and errors."""
 
 from collections.abc import Callable
 from typing import Any
@@ -51,7 +51,7 @@ def deliveries(group: Group) -> dict[int, int]:
 # --- ack and nack -------------------------------------------------------------------------------
 
 
-def test_an_ack_takes_ids_entries_and_lists_of_them(group: Group, five: Stream) -> None:
+def test_an_ack_accepts_ids_entries_and_lists_of_them(group: Group, five: Stream) -> None:
     first, second, third = five.range(count=3)
     assert group.ack() == 0
     assert group.ack(first, first.id, "9-9") == 1
@@ -75,7 +75,7 @@ def test_one_bad_id_refuses_a_whole_ack(group: Group) -> None:
     assert group.pending().count == 3
 
 
-def test_an_ack_where_there_is_no_group_is_nothing(five: Stream, store: Store) -> None:
+def test_an_ack_without_a_group_does_nothing(five: Stream, store: Store) -> None:
     with pytest.warns(UserWarning, match="stream 's' has no group 'x'"):
         assert five.group("x").ack("1-0") == 0
     with pytest.warns(UserWarning, match="there is no stream 'missing'"):
@@ -117,7 +117,7 @@ def test_a_nack_gives_entries_back_with_a_count(
     assert group.pending_range("2", "2") == [PendingEntry(StreamID(2, 0), b"", None, expected)]
 
 
-def test_a_nack_may_take_what_is_not_pending(group: Group) -> None:
+def test_a_nack_may_force_entries_that_are_not_pending(group: Group) -> None:
     assert group.nack("4-0", "9-0") == 0
     assert group.nack(["4-0", "9-0"], force=True) == 1
     assert owners(group) == {1: b"c", 2: b"c", 3: b"c", 4: b""}
@@ -126,7 +126,7 @@ def test_a_nack_may_take_what_is_not_pending(group: Group) -> None:
 @pytest.mark.parametrize(
     "options", [{"mode": "fail"}, {"mode": ""}, {"retrycount": -1}, {"retrycount": COUNT_MAX + 1}]
 )
-def test_a_nack_that_makes_no_sense_is_refused(group: Group, options: dict[str, Any]) -> None:
+def test_an_invalid_nack_is_refused(group: Group, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         group.nack("1-0", **options)
     assert owners(group)[1] == b"c"
@@ -135,7 +135,7 @@ def test_a_nack_that_makes_no_sense_is_refused(group: Group, options: dict[str, 
 # --- claim --------------------------------------------------------------------------------------
 
 
-def test_a_claim_takes_over_what_is_pending(group: Group, clock: ManualClock) -> None:
+def test_a_claim_transfers_pending_entries(group: Group, clock: ManualClock) -> None:
     claimed = group.claim("d", "1-0", ["2-0"], "4-0")
     assert claimed == [Entry(StreamID(1, 0), {b"n": b"1"}), Entry(StreamID(2, 0), {b"n": b"2"})]
     assert owners(group) == {1: b"d", 2: b"d", 3: b"c"}
@@ -147,7 +147,7 @@ def test_pending_entries_can_be_claimed_as_they_are_listed(group: Group) -> None
     assert ms_of(group.claim("d", group.pending_range(consumer="c", min_idle=5))) == [1, 2, 3]
 
 
-def test_a_claim_passes_over_what_is_too_young(group: Group, clock: ManualClock) -> None:
+def test_a_claim_skips_entries_that_are_too_young(group: Group, clock: ManualClock) -> None:
     group.claim("d", "2-0")
     clock.advance(1000)
     assert ms_of(group.claim("e", "1-0", "2-0", "3-0", min_idle=5)) == [1, 3]
@@ -160,7 +160,7 @@ def test_a_claim_of_ids_alone_counts_no_delivery(group: Group) -> None:
     assert deliveries(group)[1] == 1
 
 
-def test_a_claim_may_say_when_and_how_often(group: Group, clock: ManualClock) -> None:
+def test_a_claim_may_set_the_time_and_the_count(group: Group, clock: ManualClock) -> None:
     group.claim("d", "1-0", idle=2.5, retrycount=9)
     group.claim("d", "2-0", time=clock.ms / 1000 - 3)
     group.claim("d", "3-0", time=clock.ms / 1000 + 60)
@@ -168,13 +168,13 @@ def test_a_claim_may_say_when_and_how_often(group: Group, clock: ManualClock) ->
     assert deliveries(group) == {1: 9, 2: 2, 3: 2}
 
 
-def test_a_claim_may_take_what_is_not_pending_and_move_the_group(group: Group) -> None:
+def test_a_claim_may_force_entries_and_move_the_group(group: Group) -> None:
     assert ms_of(group.claim("d", "4-0", "9-0", force=True, last_id="4-0")) == [4]
     assert group.info().last_delivered_id == (4, 0)
     assert ms_of(group.consumer("c").read()) == [5]
 
 
-def test_a_claim_drops_what_has_no_message(group: Group, five: Stream) -> None:
+def test_a_claim_drops_deleted_entries(group: Group, five: Stream) -> None:
     five.delete("2-0")
     assert ms_of(group.claim("d", "1-0", "2-0")) == [1]
     assert owners(group) == {1: b"d", 3: b"c"}
@@ -191,13 +191,13 @@ def test_a_claim_drops_what_has_no_message(group: Group, five: Stream) -> None:
         {"last_id": "x"},
     ],
 )
-def test_a_claim_that_makes_no_sense_is_refused(group: Group, options: dict[str, Any]) -> None:
+def test_an_invalid_claim_is_refused(group: Group, options: dict[str, Any]) -> None:
     with pytest.raises(InvalidArgument):
         group.claim("d", "1-0", **options)
     assert owners(group)[1] == b"c"
 
 
-def test_an_autoclaim_goes_on_at_its_cursor(group: Group, five: Stream) -> None:
+def test_an_autoclaim_continues_at_its_cursor(group: Group, five: Stream) -> None:
     first = group.autoclaim("d", min_idle=5, count=2)
     assert (first.cursor, ms_of(first.entries), first.deleted) == ((3, 0), [1, 2], [])
     rest = group.autoclaim("d", min_idle=5, start=first.cursor)
@@ -205,7 +205,7 @@ def test_an_autoclaim_goes_on_at_its_cursor(group: Group, five: Stream) -> None:
     assert owners(group) == {1: b"d", 2: b"d", 3: b"d"}
 
 
-def test_an_autoclaim_tells_what_has_no_message(group: Group, five: Stream) -> None:
+def test_an_autoclaim_returns_the_deleted_entries(group: Group, five: Stream) -> None:
     five.delete("1-0", "3-0")
     claimed = group.autoclaim("d", justid=True, start="-")
     assert claimed.entries == [BareEntry(StreamID(2, 0))]
@@ -214,7 +214,7 @@ def test_an_autoclaim_tells_what_has_no_message(group: Group, five: Stream) -> N
 
 
 @pytest.mark.parametrize("count", [0, -1, 1 << 63])
-def test_an_autoclaim_of_a_senseless_count_is_refused(store: Store, count: int) -> None:
+def test_an_autoclaim_with_an_invalid_count_is_refused(store: Store, count: int) -> None:
     with pytest.raises(InvalidArgument, match="COUNT must be > 0"):
         store.stream("missing").group("g").autoclaim("d", count=count)
 
@@ -276,11 +276,11 @@ def test_entries_after_an_id_are_counted(five: Stream, after: Any, expected: int
     assert five.count_after(after) == expected
 
 
-def test_no_entries_are_counted_where_there_is_no_stream(store: Store) -> None:
+def test_a_missing_stream_has_no_entries_to_count(store: Store) -> None:
     assert store.stream("missing").count_after("0") == 0
 
 
-def test_the_backlog_is_exact_where_the_lag_is_not_known(group: Group, five: Stream) -> None:
+def test_the_backlog_is_exact_if_the_lag_is_unknown(group: Group, five: Stream) -> None:
     five.delete("4-0")
     assert (group.info().lag, group.backlog()) == (None, 1)
 
@@ -298,18 +298,18 @@ def test_a_group_can_be_moved(group: Group, start: Any, expected: int) -> None:
     assert (group.info().entries_read, group.pending().count) == (None, 3)
 
 
-def test_a_moved_group_may_be_told_how_much_it_has_read(group: Group) -> None:
+def test_a_moved_group_may_be_given_its_entries_read(group: Group) -> None:
     group.set_id("2", entries_read=2)
     assert group.info().entries_read == 2
     group.set_id("2", entries_read=99)
-    assert group.info().entries_read == 5  # no more than were ever added
+    assert group.info().entries_read == 5  # no more than the entries ever added
     with pytest.raises(InvalidArgument, match="ENTRIESREAD must be positive or -1"):
         group.set_id("2", entries_read=-2)
     with pytest.raises(InvalidID):
         group.set_id("x")
 
 
-def test_consumers_come_and_go(group: Group) -> None:
+def test_consumers_are_created_and_deleted(group: Group) -> None:
     assert group.create_consumer("d")
     assert not group.create_consumer(b"d")
     assert group.delete_consumer("d") == 0
@@ -366,7 +366,7 @@ def test_acks_in_order_look_a_run_of_a_large_group_up_once(
     assert store.check() == []
 
 
-def test_a_destroyed_group_is_gone_with_all_it_had(group: Group, five: Stream) -> None:
+def test_destroying_a_group_deletes_all_its_rows(group: Group, five: Stream) -> None:
     assert group.destroy()
     assert not group.destroy()
     assert five.groups() == []
@@ -398,7 +398,7 @@ CALLS: list[Callable[[Group], object]] = [
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_a_call_on_a_missing_group_says_so_and_makes_nothing(
+def test_a_call_on_a_missing_group_raises_and_creates_nothing(
     five: Stream, store: Store, call: Callable[[Group], object]
 ) -> None:
     with pytest.raises(NoGroup, match="No such"):

@@ -1,4 +1,4 @@
-"""Keys: databases, deletion, renaming, expiry and scans; and that none of it costs entries."""
+"""Keys: databases, deletion, renaming, expiry and scans, all without a cost per entry."""
 
 import threading
 from collections.abc import Callable
@@ -36,7 +36,7 @@ def test_a_key_exists_from_its_first_entry_to_its_deletion(store: Store) -> None
     assert (store.exists("s"), store.size()) == (False, 0)
 
 
-def test_keys_are_listed_in_the_order_they_were_made(store: Store) -> None:
+def test_keys_are_listed_in_the_order_of_their_creation(store: Store) -> None:
     fill(store, "b", "a", "c")
     store.rename("a", "z")
     fill(store, "a")
@@ -126,7 +126,7 @@ def test_a_key_renamed_during_a_scan_is_seen_once(store: Store) -> None:
 # --- databases ----------------------------------------------------------------------------------
 
 
-def test_sixteen_databases_have_keys_of_their_own(store: Store) -> None:
+def test_sixteen_databases_have_separate_keys(store: Store) -> None:
     for db in range(16):
         store.select(db).stream("s").add({"db": db})
     for db in range(16):
@@ -157,7 +157,7 @@ def test_a_transaction_spans_databases(store: Store) -> None:
     assert store.size() == store.select(5).size() == 1
 
 
-def test_a_flush_takes_any_number_of_keys(store: Store) -> None:
+def test_a_flush_deletes_any_number_of_keys(store: Store) -> None:
     with store.transaction():
         fill(store, *(str(n) for n in range(2100)))
     with store.transaction() as tx:
@@ -183,13 +183,13 @@ def test_a_renamed_stream_keeps_all_that_it_has(store: Store, clock: ManualClock
     assert moved.info_full(count=0) == before
     assert (store.ttl("new"), store.ttl("old"), store.keys()) == (60, None, [b"new"])
     assert moved.add({"n": "y"}, idmp=("p", "1")) == before.info.last_generated_id
-    fill(store, "old")  # nothing of the old stream shows under its old name
+    fill(store, "old")  # the new stream must not show the old entries
     assert (len(store.stream("old")), store.stream("old").groups()) == (1, [])
     clock.advance(60_000)
     assert store.keys() == [b"old"]
 
 
-def test_a_rename_replaces_unless_told_not_to(store: Store) -> None:
+def test_a_rename_replaces_by_default(store: Store) -> None:
     fill(store, "a", "b")
     add(store, b"a", "2-0")
     assert not store.rename("a", "b", replace=False)
@@ -209,9 +209,9 @@ def test_a_rename_replaces_unless_told_not_to(store: Store) -> None:
 
 @pytest.fixture
 def batches(store: Store, monkeypatch: pytest.MonkeyPatch) -> list[list[int]]:
-    """What each commit changes: rows of messages, of metadata, of trees, and ranges.
+    """The changes of each commit: rows of messages, of metadata, of trees, and ranges.
 
-    Nothing is left to be swept of earlier tests, and what is swept meanwhile does not count.
+    Earlier tests have left nothing to sweep, and concurrent sweeps are not counted.
     """
     changes: list[list[int]] = []
     write = store.engine.database.write
@@ -249,9 +249,9 @@ def test_whole_keys_change_without_touching_an_entry(
     batches.clear()
     change(store)
     (messages, metadata, trees, ranges) = batches[0]
-    assert messages <= 1  # that of the small stream
+    assert messages <= 1  # the row of the small stream
     assert metadata <= 8
-    assert trees <= 90  # rows that stand for a thousand pending entries and thirty nodes
+    assert trees <= 90  # rows for a thousand pending entries and thirty nodes
     assert ranges <= 6
     assert len(batches) <= 2
 
@@ -267,7 +267,7 @@ def test_the_rows_of_a_deleted_stream_leave_the_disk(store: Store) -> None:
 # --- expiry -------------------------------------------------------------------------------------
 
 
-def test_a_key_expires_when_its_time_has_come(store: Store, clock: ManualClock) -> None:
+def test_a_key_expires_at_its_time(store: Store, clock: ManualClock) -> None:
     fill(store, "s")
     assert store.ttl("s") is None
     assert store.expire("s", 1.5)
@@ -280,7 +280,7 @@ def test_a_key_expires_when_its_time_has_come(store: Store, clock: ManualClock) 
     assert (store.ttl("s"), store.type("s")) == (None, "none")
 
 
-def test_an_expired_stream_begins_anew(store: Store, clock: ManualClock) -> None:
+def test_an_expired_stream_is_created_again(store: Store, clock: ManualClock) -> None:
     store.stream("s").add({"f": "v"}, id="9999999999999-0")
     store.stream("s").create_group("g")
     store.expire("s", 1)
@@ -291,17 +291,17 @@ def test_an_expired_stream_begins_anew(store: Store, clock: ManualClock) -> None
 
 def test_an_expired_key_is_deleted_without_being_read(store: Store, clock: ManualClock) -> None:
     database = store.engine.database
-    for n in range(250):  # more than one step of the expiry thread takes
+    for n in range(250):  # more than one step of the expiry thread
         fill(store, str(n))
         store.expire(str(n), 1)
     fill(store, "stays")
     clock.advance(1000)
-    until(lambda: store.size() == 1, "the expired keys to go")
+    until(lambda: store.size() == 1, "the deletion of the expired keys")
     assert len(list(database.scan(Family.MESSAGES, b"", b"\xff" * 9))) == 1
     assert list(database.scan(Family.METADATA, b"X", b"Y")) == []
 
 
-def test_an_expiry_can_be_moved_and_taken_away(store: Store, clock: ManualClock) -> None:
+def test_an_expiry_can_be_changed_and_removed(store: Store, clock: ManualClock) -> None:
     fill(store, "s")
     assert not store.persist("s")
     store.expire("s", 10)
@@ -331,7 +331,7 @@ def test_a_missing_key_has_no_expiry(store: Store) -> None:
 
 
 @pytest.mark.parametrize("seconds", [1e20, float("inf"), float("nan"), float("-inf")])
-def test_a_time_that_is_none_is_refused(store: Store, seconds: float) -> None:
+def test_an_invalid_time_is_refused(store: Store, seconds: float) -> None:
     fill(store, "s")
     for call in (store.expire, store.expire_at):
         with pytest.raises(InvalidArgument, match="expire time"):
@@ -348,7 +348,7 @@ def test_changes_to_a_stream_keep_its_expiry(store: Store) -> None:
     assert store.ttl("s") == 60
 
 
-def test_an_expiry_outlasts_the_process(open_store: Stores, clock: ManualClock) -> None:
+def test_an_expiry_survives_a_restart(open_store: Stores, clock: ManualClock) -> None:
     store = open_store("own")
     fill(store, "s", "t")
     store.expire("s", 60)
@@ -361,7 +361,7 @@ def test_an_expiry_outlasts_the_process(open_store: Stores, clock: ManualClock) 
 def test_the_keys_that_expire_are_counted_once_and_kept_counted(
     store: Store, clock: ManualClock
 ) -> None:
-    def told(limit: int, db: int = 0) -> tuple[int, int]:
+    def reply(limit: int, db: int = 0) -> tuple[int, int]:
         found = store.engine.run(keyspace.expiries, limit)(db)
         return found.keys, found.times
 
@@ -370,31 +370,31 @@ def test_the_keys_that_expire_are_counted_once_and_kept_counted(
     for number, key in enumerate(keys[:5]):
         store.expire_at(key, START_MS / 1000 + 10 + number)
     times = [START_MS + 10_000 + 1000 * number for number in range(5)]
-    assert told(2) == (2, sum(times[:2]))
-    store.expire_at("k0", START_MS / 1000 + 50)  # beyond what was counted
+    assert reply(2) == (2, sum(times[:2]))
+    store.expire_at("k0", START_MS / 1000 + 50)  # later than all counted ones
     store.persist("k1")
     assert store.check() == []
-    assert told(10) == (4, sum(times[2:]) + START_MS + 50_000)
+    assert reply(10) == (4, sum(times[2:]) + START_MS + 50_000)
     store.rename("k2", "k9")
     store.delete("k3")
     fill(store.select(1), "other")
     store.select(1).expire("other", 100)
-    assert told(0) == (3, times[2] + times[4] + START_MS + 50_000)
-    assert told(0, db=1)[0] == 1
+    assert reply(0) == (3, times[2] + times[4] + START_MS + 50_000)
+    assert reply(0, db=1)[0] == 1
     assert store.check() == []
     clock.advance(20_000)
     store.engine.run(keyspace.delete_expired, 10)
-    assert told(0) == (1, START_MS + 50_000)
+    assert reply(0) == (1, START_MS + 50_000)
     store.flush_all()
     clock.advance(100_000)
     store.engine.run(keyspace.delete_expired, 10)
     assert store.check() == []
     while store.engine.run(keyspace.sweep, 10):
         pass
-    assert told(0) == told(0, db=1) == (0, 0)
+    assert reply(0) == reply(0, db=1) == (0, 0)
 
 
-def test_ids_of_another_database_s_stream_are_its_own(store: Store) -> None:
+def test_ids_of_streams_in_other_databases_are_independent(store: Store) -> None:
     add(store, b"s", "5-0")
     store.select(1).stream("s").add({"f": "v"}, id="1-0")
     assert ms_of(store.stream("s").range()) == [5]
@@ -413,7 +413,7 @@ def test_keys_that_have_expired_unnoticed_are_not_listed(store: Store, clock: Ma
     assert (list(store.scan_keys()), store.keys("[bc]")) == ([b"a", b"c"], [b"c"])
 
 
-def test_summaries_of_keys_count_what_no_record_has_yet_and_load_nothing(store: Store) -> None:
+def test_summaries_of_keys_count_unwritten_changes_and_load_nothing(store: Store) -> None:
     for number in range(7):
         stream = store.stream(f"s{number}")
         for _ in range(number):

@@ -1,4 +1,4 @@
-"""Keys deleted by the thousand: gone with one small commit, and their rows later."""
+"""Thousands of keys deleted by one small commit, whose rows are freed later."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -25,13 +25,13 @@ from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores
 
 KEYS = [f"s{number}" for number in range(130)]
-"""More deleted generations than fit into one row."""
+"""More deleted generations than one row can hold."""
 NOTHING = [ALLOCATOR_KEY, key_count_row(0)]
 
 
 @pytest.fixture
 def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
-    """A store with keys, in which nothing is swept but by the test."""
+    """A store with keys, in which only the test sweeps."""
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
     monkeypatch.setattr(thresholds, "LONG_KEYS", 2)
     store = open_store()
@@ -40,7 +40,7 @@ def store(open_store: Stores, monkeypatch: pytest.MonkeyPatch) -> Store:
 
 
 def fill(store: Store) -> None:
-    """Make keys that together leave every kind of row."""
+    """Create keys that together have every kind of row."""
     with store.transaction():
         for key in KEYS[1:]:
             store.stream(key).add({"f": key})
@@ -65,7 +65,7 @@ def value(store: Store, key: str) -> bytes | None:
 
 
 def gone(store: Store) -> list[bytes]:
-    """Return the rows that name keys which are gone."""
+    """Return the rows that name deleted keys."""
     found = store.engine.database.scan(Family.METADATA, UNLINKED_TAG, successor(UNLINKED_TAG))
     return [row for row, _ in found]
 
@@ -75,7 +75,7 @@ def sweep_all(store: Store) -> None:
         assert store.check() == []
 
 
-def test_keys_are_gone_before_their_rows_are(store: Store) -> None:
+def test_keys_are_deleted_before_their_rows(store: Store) -> None:
     before = len(rows(store))
     assert store.delete(*KEYS, "no such key", KEYS[5]) == len(KEYS)
     assert len(gone(store)) == 2
@@ -90,7 +90,7 @@ def test_keys_are_gone_before_their_rows_are(store: Store) -> None:
     assert rows(store) == NOTHING
 
 
-def test_they_stay_gone_however_the_store_ends(
+def test_they_stay_deleted_after_any_end_of_the_store(
     store: Store, reopen: Callable[..., Store], tmp_path: Path, open_store: Stores
 ) -> None:
     store.delete(*KEYS[:100])
@@ -105,7 +105,7 @@ def test_they_stay_gone_however_the_store_ends(
     assert store.size() == 30
 
 
-def test_names_can_be_taken_again_at_once(store: Store, reopen: Callable[..., Store]) -> None:
+def test_names_can_be_reused_at_once(store: Store, reopen: Callable[..., Store]) -> None:
     store.delete(*KEYS)
     put(store, KEYS[1], "new")
     store.stream(KEYS[2]).add({"new": "1"}, id="1-1")
@@ -127,7 +127,7 @@ def test_names_can_be_taken_again_at_once(store: Store, reopen: Callable[..., St
     assert rows(store) == NOTHING
 
 
-def test_a_flush_and_a_swap_find_them_gone(store: Store) -> None:
+def test_a_flush_and_a_swap_see_them_as_deleted(store: Store) -> None:
     store.delete(*KEYS[:120])
     store.engine.run(keyspace.swap, 0, 1)
     other = store.select(1)
@@ -140,7 +140,7 @@ def test_a_flush_and_a_swap_find_them_gone(store: Store) -> None:
     assert (store.keys(), other.keys()) == ([], [KEYS[1].encode()])
 
 
-def test_what_is_undone_is_not_gone(store: Store) -> None:
+def test_an_undone_deletion_deletes_nothing(store: Store) -> None:
     keys = store.keys()
     with suppress(RuntimeError), store.transaction():
         store.stream("made").add({"f": "v"})
@@ -153,7 +153,7 @@ def test_what_is_undone_is_not_gone(store: Store) -> None:
     assert store.stream(KEYS[1]).group("g").pending().count == 150
 
 
-def test_what_a_transaction_has_made_can_be_deleted_in_it(store: Store) -> None:
+def test_a_transaction_can_delete_its_own_keys(store: Store) -> None:
     with store.transaction():
         store.stream("made").add({"f": "v"})
         put(store, "string", "v")
@@ -175,7 +175,7 @@ def test_the_time_of_a_key_may_come_before_or_after(store: Store, clock: ManualC
     assert store.size() == len(KEYS) - 10
 
 
-def test_rows_of_lagging_streams_leave_too(store: Store) -> None:
+def test_rows_of_streams_with_lagging_records_are_freed_too(store: Store) -> None:
     stream = store.stream("lagging")
     for number in range(60):
         stream.add({"n": number})
@@ -184,16 +184,16 @@ def test_rows_of_lagging_streams_leave_too(store: Store) -> None:
     assert rows(store) == NOTHING
 
 
-def test_a_damaged_row_is_told_of_and_its_keys_are_there_again(store: Store) -> None:
+def test_a_damaged_row_is_reported_and_its_keys_reappear(store: Store) -> None:
     store.delete(*KEYS)
     batch = Batch(store.engine.database)
     for row in gone(store):
         batch.put(Family.METADATA, row, b"\0" * 9)
     batch.put(Family.METADATA, unlinked_row(0, 5), (7).to_bytes(8))
     store.engine.database.write(batch)
-    (told,) = [fault.message for fault in store.check() if fault.place == "the store"]
-    assert told.startswith("what was deleted cannot be known: 47")
-    assert told.count(";") == 2
+    (found,) = [fault.message for fault in store.check() if fault.place == "the store"]
+    assert found.startswith("what was deleted cannot be known: 47")
+    assert found.count(";") == 2
     store.check(repair=True)
     assert store.check() == []
     assert store.size() == len(store.keys()) == len(KEYS)
@@ -211,7 +211,7 @@ def test_a_list_of_keys_is_that_of_its_moment(store: Store) -> None:
     assert any(True for _ in store.engine.database.scan(Family.METADATA, *EVERYTHING))
 
 
-def test_they_leave_a_disk_that_is_full(
+def test_they_are_freed_on_a_full_disk(
     store: Store, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
@@ -223,7 +223,7 @@ def test_they_leave_a_disk_that_is_full(
     assert store.delete("buried")
     clock.advance(60_000)
     with pytest.raises(StoreFull):
-        store.stream(KEYS[2]).add({"f": "v"})  # in the place of what has expired
+        store.stream(KEYS[2]).add({"f": "v"})  # replaces the expired key
     assert store.delete(*KEYS) == len(KEYS) - 1
     with pytest.raises(StoreFull):
         put(store, KEYS[1], "new")
@@ -232,22 +232,22 @@ def test_they_leave_a_disk_that_is_full(
     assert rows(store) == NOTHING
 
 
-def test_one_that_the_sweep_cannot_find_is_told_of(store: Store) -> None:
+def test_a_key_that_the_sweep_cannot_find_is_reported(store: Store) -> None:
     key = store.engine.run(lambda txn: txn.key(name(KEYS[110])))
     assert key is not None
     assert store.delete(*KEYS) == len(KEYS)
     batch = Batch(store.engine.database)
     batch.delete(Family.METADATA, scan_row(0, key.generation))
     store.engine.database.write(batch)
-    (told,) = store.check()
-    assert told.message.startswith("the row for SCAN is missing")
+    (reply,) = store.check()
+    assert reply.message.startswith("the row for SCAN is missing")
     store.check(repair=True)
     sweep_all(store)
     assert rows(store) == NOTHING
 
 
 @pytest.mark.parametrize("gone", ["one by one", "together", "flushed"])
-def test_groups_of_many_streams_leave_some_at_a_time(
+def test_groups_of_many_streams_are_freed_in_batches(
     store: Store, monkeypatch: pytest.MonkeyPatch, gone: str
 ) -> None:
     monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)

@@ -1,4 +1,4 @@
-"""Calls with many IDs do what the same calls do with one ID each, only sooner."""
+"""Calls with many IDs have the effect of calls with one ID each, but are faster."""
 
 import random
 from collections.abc import Callable
@@ -29,7 +29,7 @@ def shape(stream: Stream) -> Any:
 
 
 def spans(draw: random.Random) -> list[str]:
-    """Return IDs in pieces side by side, in any order, some of them of no entry."""
+    """Return IDs in adjacent spans, in any order, some of them without an entry."""
     numbers: list[int] = []
     for _ in range(draw.randint(1, 4)):
         first = draw.randint(-20, ENTRIES)
@@ -41,7 +41,7 @@ def spans(draw: random.Random) -> list[str]:
 
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("span", [30, trim.SPAN_ROWS])
-def test_entries_deleted_together_leave_what_others_leave_one_by_one(
+def test_entries_deleted_together_have_the_effect_of_single_deletions(
     store: Store,
     twins: tuple[Stream, Stream],
     monkeypatch: pytest.MonkeyPatch,
@@ -73,7 +73,7 @@ def test_all_entries_deleted_together_leave_an_empty_stream(
     assert store.check() == []
 
 
-def test_entries_of_one_large_node_leave_those_between_them(
+def test_deleting_entries_of_one_large_node_keeps_those_between_them(
     open_store: Callable[..., Store], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trim, "SPAN_ROWS", 30)
@@ -110,7 +110,7 @@ def pending(group: Group) -> Any:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_entries_claimed_together_are_those_claimed_one_by_one(
+def test_entries_claimed_together_equal_those_claimed_one_by_one(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
 ) -> None:
     one, other = delivered(twins, clock, seed)
@@ -132,7 +132,7 @@ def test_entries_claimed_together_are_those_claimed_one_by_one(
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_scan_for_many_claims_what_small_ones_claim(
+def test_a_large_scan_claims_the_same_entries_as_small_ones(
     store: Store, twins: tuple[Stream, Stream], clock: ManualClock, seed: int
 ) -> None:
     one, other = delivered(twins, clock, seed)

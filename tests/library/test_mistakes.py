@@ -165,11 +165,11 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "durability must be one of always, everysec, no, not 'ALWAYS'",
     ),
 }
-"""The errors of the mistakes that are errors."""
+"""The errors of mistakes that raise."""
 
 
 @pytest.mark.parametrize(("call", "message"), ERRORS.values(), ids=ERRORS)
-def test_an_error_says_what_is_wrong_and_what_to_do(
+def test_an_error_has_the_problem_and_the_solution(
     orders: Stream, call: Call, message: str
 ) -> None:
     with pytest.raises((KVStreamError, KeyError)) as refused:
@@ -216,7 +216,7 @@ WARNINGS: dict[str, tuple[Call, object, str]] = {
         "1700000000000, or '1700000000-0' if it is an ID",
     ),
 }
-"""The warnings of the mistakes that Redis's rules allow, with the result."""
+"""The warnings of mistakes that Redis's rules allow, with the result."""
 
 
 @pytest.mark.parametrize(("call", "result", "message"), WARNINGS.values(), ids=WARNINGS)
@@ -233,7 +233,7 @@ def test_a_wait_of_an_hour_and_one_for_ever_are_no_mistake(orders: Stream, block
     assert orders.read("0", block=block)
 
 
-def test_an_ack_of_what_is_acknowledged_warns_of_nothing(orders: Stream) -> None:
+def test_acknowledging_again_does_not_warn(orders: Stream) -> None:
     (entry,) = worker_of(orders).read()
     assert [worker_of(orders).ack(entry), worker_of(orders).ack(entry)] == [1, 0]
 
@@ -251,7 +251,7 @@ def test_an_entry_given_back_has_no_idle_time(orders: Stream) -> None:
 HOLD = "import sys; from kvstream import Store; s = Store.open(sys.argv[1]); print(); input()"
 
 
-def test_a_locked_store_names_its_holder_and_how_to_share_it(tmp_path: Path) -> None:
+def test_the_error_of_a_locked_store_names_its_holder_and_how_to_share_it(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with (
         Store.open(place),
@@ -281,7 +281,7 @@ MINUTE = timedelta(minutes=1)
 
 @pytest.fixture
 def minutes(store: Store, clock: ManualClock) -> Stream:
-    """A stream with an entry at 11:30, 11:50 and 12:00, which is now."""
+    """A stream with an entry at 11:30, 11:50 and 12:00, the current time."""
     stream = store.stream("s")
     for moment in (NOON - 30 * MINUTE, NOON - 10 * MINUTE, NOON):
         clock.ms = int(moment.timestamp() * 1000)

@@ -1,4 +1,4 @@
-"""What the package offers by name, and the examples that are printed for its users."""
+"""The public names of the package, and the printed examples."""
 
 import ast
 import importlib.resources
@@ -16,7 +16,7 @@ from tests.patience import until
 ROOT = Path(kvstream.__file__).resolve().parent.parent
 
 
-def test_a_star_import_gives_all_that_is_listed_and_nothing_else() -> None:
+def test_a_star_import_has_exactly_the_listed_names() -> None:
     namespace: dict[str, object] = {}
     exec("from kvstream import *", namespace)
     del namespace["__builtins__"]
@@ -45,7 +45,7 @@ def test_names_imported_at_their_first_use_are_those_that_type_checkers_see() ->
         kvstream.Strem  # noqa: B018
 
 
-def test_the_package_says_that_it_is_typed_and_which_version_it_is() -> None:
+def test_the_package_is_marked_as_typed_and_has_its_version() -> None:
     assert importlib.resources.files("kvstream").joinpath("py.typed").is_file()
     assert re.fullmatch(r"\d+\.\d+\.\d+", kvstream.__version__)
 
@@ -56,7 +56,7 @@ def errors_of(kind: type[KVStreamError]) -> Iterator[type[KVStreamError]]:
         yield from errors_of(child)
 
 
-def test_every_error_is_offered_and_has_its_redis_code() -> None:
+def test_every_error_is_public_and_has_its_redis_code() -> None:
     errors = {kind for kind in errors_of(KVStreamError) if kind.__module__ == "kvstream.errors"}
     assert {error.__name__ for error in errors} <= set(kvstream.__all__)
     codes = {error.__name__: error.code for error in errors}
@@ -72,7 +72,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
         "MISCONF",
     }
     assert codes["NoGroup"] == "NOGROUP"
-    for error in errors - {kvstream.BadPayload}:  # says where, as its own tests show
+    for error in errors - {kvstream.BadPayload}:  # names a place, as its own tests show
         one = error("what happened")
         assert (str(one), one.reply) == ("what happened", f"{error.code} what happened")
 
@@ -86,7 +86,7 @@ def test_every_error_is_offered_and_has_its_redis_code() -> None:
         (kvstream.WrongType, TypeError),
     ],
 )
-def test_an_error_is_python_s_own_kind_too(
+def test_errors_derive_from_python_s_errors(
     error: type[KVStreamError], builtin: type[Exception]
 ) -> None:
     assert issubclass(error, builtin)

@@ -1,4 +1,4 @@
-"""A store belongs to the process that opened it: errors in a forked child, and of pickle."""
+"""A store belongs to the process that opened it: the errors in a forked child, and of pickle."""
 
 import copy
 import pickle
@@ -104,7 +104,7 @@ print(code, flush=True)
 
 @pytest.mark.parametrize("how", ["fork", "multiprocessing"])
 @pytest.mark.parametrize("before", ["open", "closed", "read"])
-def test_a_child_forked_after_a_store_was_open_is_told_that_it_cannot_open_one(
+def test_a_child_forked_after_a_store_was_open_cannot_open_one(
     tmp_path: Path, how: str, before: str
 ) -> None:
     words = [str(tmp_path / "data"), str(tmp_path / "other"), how, before]
@@ -130,7 +130,7 @@ print(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
     assert (done.returncode, done.stdout, done.stderr) == (0, "42\n", "")
 
 
-def test_what_is_open_cannot_be_pickled_and_the_reason_is_told(store: Store) -> None:
+def test_open_objects_cannot_be_pickled_and_the_error_has_the_reason(store: Store) -> None:
     stream = store.stream("s")
     group = stream.create_group("g")
     for handle in (store, stream, group, group.consumer("c")):
@@ -140,17 +140,17 @@ def test_what_is_open_cannot_be_pickled_and_the_reason_is_told(store: Store) -> 
             copy.deepcopy(handle)
 
 
-def test_what_was_read_can_be_pickled(store: Store) -> None:
+def test_results_can_be_pickled(store: Store) -> None:
     store.stream("s").add({"a": 1})
     (entry,) = store.stream("s").range()
     assert pickle.loads(pickle.dumps(entry)) == entry
 
 
-def test_a_store_that_was_not_opened_is_told_how(tmp_path: Path) -> None:
+def test_the_error_of_a_direct_construction_names_open(tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"Store\.open\(path\) opens a store"):
         Store(tmp_path / "data")  # type: ignore[call-overload]
 
 
-def test_a_store_shows_where_it_is(store: Store) -> None:
+def test_the_repr_of_a_store_has_its_directory(store: Store) -> None:
     directory = str(store.engine.database.directory)
     assert repr(store.select(3)) == f"<Store {directory!r}, db 3>"

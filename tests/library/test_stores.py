@@ -1,4 +1,4 @@
-"""Store: opening, closing, reading several streams, copies, and care."""
+"""Store: opening, closing, reading several streams, copies, and maintenance."""
 
 import os
 import pickle
@@ -30,7 +30,7 @@ from tests.opening import Stores
 
 
 def furnish(store: Store) -> None:
-    """Fill a store with something of each kind."""
+    """Fill a store with keys of each kind."""
     orders = store.stream("orders")
     orders.add_many([{"n": n} for n in range(250)])
     orders.add([("a", "1"), ("a", b"\xff")], idmp=("p", "1"))
@@ -47,7 +47,7 @@ def furnish(store: Store) -> None:
 
 
 def view(store: Store) -> list[object]:
-    """Return all that a user can see of the store."""
+    """Return the complete visible state of the store."""
     seen: list[object] = []
     for db in range(16):
         chosen = store.select(db)
@@ -62,7 +62,7 @@ def view(store: Store) -> list[object]:
 
 
 @pytest.mark.parametrize("durability", ["always", "everysec", "no", *Durability])
-def test_a_store_is_opened_at_a_level_of_durability(tmp_path: Path, durability: Level) -> None:
+def test_a_store_is_opened_with_a_durability(tmp_path: Path, durability: Level) -> None:
     with Store.open(tmp_path / "store", durability=durability) as store:
         assert store.engine.options.durability is Durability(durability)
         eid = store.stream("s").add({"f": "v"})
@@ -70,25 +70,27 @@ def test_a_store_is_opened_at_a_level_of_durability(tmp_path: Path, durability: 
         assert [entry.id for entry in store.stream("s")] == [eid]
 
 
-def test_a_store_is_durable_every_second_unless_told(tmp_path: Path) -> None:
+def test_a_store_is_durable_every_second_by_default(tmp_path: Path) -> None:
     with Store.open(tmp_path / "store") as store:
         assert store.engine.options.durability is Durability.EVERYSEC
 
 
 @pytest.mark.parametrize("durability", ["", "sometimes", "ALWAYS", None, 1])
-def test_another_level_is_refused_before_anything_is_made(tmp_path: Path, durability: Any) -> None:
+def test_an_unknown_durability_is_refused_before_any_file_is_created(
+    tmp_path: Path, durability: Any
+) -> None:
     with pytest.raises(InvalidArgument, match="durability must be one of always, everysec, no"):
         Store.open(tmp_path / "store", durability=durability)
     assert not (tmp_path / "store").exists()
 
 
-def test_an_option_that_is_none_is_named_before_anything_is_made(tmp_path: Path) -> None:
+def test_an_unknown_option_is_refused_before_any_file_is_created(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"^no such option: fsync, sync "):
         Store.open(tmp_path / "new", sync=True, fsync=True)  # type: ignore[call-overload]
     assert not (tmp_path / "new").exists()
 
 
-def test_a_store_that_is_not_there_is_made_unless_told_not_to(tmp_path: Path) -> None:
+def test_a_missing_store_is_created_by_default(tmp_path: Path) -> None:
     with pytest.raises(NoSuchStore):
         Store.open(tmp_path / "store", create=False)
     assert not (tmp_path / "store").exists()
@@ -98,12 +100,12 @@ def test_a_store_that_is_not_there_is_made_unless_told_not_to(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("options", [{"create": False}, {"read_only": True}], ids=repr)
-def test_where_there_is_no_store_its_path_is_told(tmp_path: Path, options: Any) -> None:
+def test_the_error_for_a_missing_store_names_its_path(tmp_path: Path, options: Any) -> None:
     missing, empty, other, made = (tmp_path / name for name in ("a", "b", "c", "d"))
     for folder in (empty, other, made):
         folder.mkdir(mode=0o700)
     (other / "notes.txt").touch()
-    (made / "KVSTREAM").write_text("kvstream store\nlayout 1\n")  # killed while it was made
+    (made / "KVSTREAM").write_text("kvstream store\nlayout 1\n")  # killed during its creation
     for path, more in (
         (missing, ""),
         (empty, ""),
@@ -125,7 +127,7 @@ def test_a_store_is_opened_once_at_a_time(tmp_path: Path) -> None:
     Store.open(tmp_path / "store").close()
 
 
-def test_any_path_will_do(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_any_type_of_path_is_accepted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Somewhere(os.PathLike[str]):
         def __fspath__(self) -> str:
             return "there"
@@ -158,7 +160,7 @@ def test_a_path_may_be_bytes(tmp_path: Path) -> None:
         (b"caf\xe9", r"RocksDB takes no path but UTF-8: b'caf\xe9'"),
     ],
 )
-def test_a_path_where_no_store_can_be_is_refused_before_anything_is_made(
+def test_an_invalid_path_is_refused_before_any_file_is_created(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: Store, path: Any, text: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -235,7 +237,9 @@ CALLS: list[Callable[[Store], object]] = [
 ]
 
 
-def test_a_closed_store_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_store_raises_store_closed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     store = Store.open(tmp_path / "store", durability="no")
     store.close()
@@ -254,7 +258,7 @@ def test_leaving_a_store_closes_it_also_with_an_error(tmp_path: Path) -> None:
         store.keys()
 
 
-def test_all_is_there_after_reopening(open_store: Stores) -> None:
+def test_the_state_survives_reopening(open_store: Stores) -> None:
     store = open_store("own")
     furnish(store)
     before = view(store)
@@ -274,7 +278,7 @@ def read_only(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Store]:
         yield store
 
 
-def test_a_store_opened_for_reading_shows_all(open_store: Stores) -> None:
+def test_a_read_only_store_shows_everything(open_store: Stores) -> None:
     store = open_store("own")
     furnish(store)
     before = view(store)
@@ -308,7 +312,7 @@ WRITES: dict[str, Callable[[Store], object]] = {
 
 
 @pytest.mark.parametrize("write", WRITES.values(), ids=WRITES.keys())
-def test_a_store_opened_for_reading_takes_no_write(
+def test_a_read_only_store_refuses_writes(
     read_only: Store, write: Callable[[Store], object]
 ) -> None:
     before = view(read_only)
@@ -317,7 +321,7 @@ def test_a_store_opened_for_reading_takes_no_write(
     assert view(read_only) == before
 
 
-def test_a_store_opened_for_reading_passes_over_what_has_expired(read_only: Store) -> None:
+def test_a_read_only_store_skips_expired_keys(read_only: Store) -> None:
     clock = read_only.engine.clock
     assert isinstance(clock, ManualClock)
     clock.advance(2_000_000)
@@ -331,7 +335,7 @@ def test_a_store_opened_for_reading_passes_over_what_has_expired(read_only: Stor
 # --- several streams ----------------------------------------------------------------------------
 
 
-def test_several_streams_are_read_in_the_order_asked_for(store: Store) -> None:
+def test_several_streams_are_read_in_the_given_order(store: Store) -> None:
     add(store, b"a", "1-0", "2-0")
     add(store, b"b", "3-0")
     found = store.read({"b": "0", b"missing": "0", "a": "1-0"})
@@ -408,7 +412,7 @@ def test_a_checkpoint_inside_a_transaction_has_nothing_of_it(
     assert len(store.stream("s")) == 2
 
 
-def test_what_is_compacted_is_still_there(open_store: Stores) -> None:
+def test_compaction_keeps_all_entries(open_store: Stores) -> None:
     store = open_store("own")
     furnish(store)
     before = view(store)
@@ -419,7 +423,7 @@ def test_what_is_compacted_is_still_there(open_store: Stores) -> None:
     assert open_store.reopen(store).keys() == []
 
 
-def test_statistics_tell_sizes_and_failures(store: Store) -> None:
+def test_statistics_have_sizes_and_failures(store: Store) -> None:
     furnish(store)
     stats = store.stats()
     assert stats["size_on_disk"] > 0
@@ -434,7 +438,7 @@ def test_a_sound_store_has_no_faults_and_nothing_to_repair(store: Store) -> None
     assert view(store) == before
 
 
-def test_a_wrong_counter_is_told_and_mended(open_store: Stores) -> None:
+def test_a_wrong_counter_is_reported_and_repaired(open_store: Stores) -> None:
     store = open_store("own")
     furnish(store)
     stream = store.engine.catalog.streams[b"\x00\x00orders"]
@@ -453,7 +457,7 @@ def test_a_wrong_counter_is_told_and_mended(open_store: Stores) -> None:
 
 
 class Trap:
-    """Leaves a mark wherever it is unpickled."""
+    """Creates a marker file when it is unpickled."""
 
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -462,9 +466,7 @@ class Trap:
         return Path.touch, (self.mark,)
 
 
-def test_what_looks_like_a_pickle_is_bytes_and_stays_bytes(
-    open_store: Stores, tmp_path: Path
-) -> None:
+def test_values_that_look_like_pickles_stay_bytes(open_store: Stores, tmp_path: Path) -> None:
     mark = tmp_path / "mark"
     poison = pickle.dumps(Trap(mark))
     store = open_store("own")

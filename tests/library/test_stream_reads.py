@@ -55,7 +55,7 @@ def test_a_count_bounds_a_range_from_either_end(five: Stream) -> None:
     assert five.range(count=0) == five.revrange(count=-1) == []
 
 
-def test_one_entry_is_got_by_its_id(five: Stream) -> None:
+def test_one_entry_is_returned_by_its_id(five: Stream) -> None:
     assert five.get("3") == Entry(StreamID(3, 0), {b"n": b"3"})
     assert five.get("3-1") is None
     five.delete("3-0")
@@ -71,7 +71,7 @@ def test_a_scan_yields_all_page_by_page(five: Stream, page: int) -> None:
 
 
 @pytest.mark.parametrize("page", [0, -1])
-def test_a_page_of_nothing_is_refused(five: Stream, page: int) -> None:
+def test_an_empty_page_is_refused(five: Stream, page: int) -> None:
     with pytest.raises(InvalidArgument, match="a page must be at least 1 entry"):
         five.scan(page=page)
 
@@ -104,7 +104,7 @@ def test_a_read_gives_what_lies_after_an_id(five: Stream) -> None:
 
 
 @pytest.mark.parametrize(("after", "first"), [("$", 6), ("3", 4), ("0", 1), ("+", 5)])
-def test_a_tail_goes_on_for_ever_from_where_it_began(
+def test_a_tail_never_ends_and_starts_at_its_position(
     five: Stream, store: Store, after: str, first: int
 ) -> None:
     tail = five.tail(after)
@@ -149,7 +149,7 @@ def test_information_on_a_stream_is_that_of_xinfo(five: Stream, store: Store) ->
             ask()
 
 
-def test_groups_are_made_and_listed_by_name(five: Stream, store: Store) -> None:
+def test_groups_are_created_and_listed_by_name(five: Stream, store: Store) -> None:
     made = five.create_group("b", start="2", entries_read=2)
     five.create_group(b"a")
     five.create_group("c", "0", entries_read=-1)
@@ -187,7 +187,7 @@ OTHERS: list[Callable[[Stream], object]] = [
 
 
 @pytest.mark.parametrize("call", OTHERS)
-def test_what_is_no_id_is_refused_everywhere(
+def test_an_invalid_id_is_refused_everywhere(
     five: Stream, call: Callable[[Stream], object]
 ) -> None:
     with pytest.raises(InvalidID, match="Invalid stream ID specified as stream command argument"):
@@ -215,7 +215,7 @@ LONG = "1" * 1000
     ],
     ids=range(12),
 )
-def test_what_is_no_id_is_shown_but_not_to_clients_of_redis(
+def test_an_invalid_id_is_shown_but_not_to_clients_of_redis(
     five: Stream, value: Any, shown: str
 ) -> None:
     redis = "Invalid stream ID specified as stream command argument"
@@ -226,7 +226,7 @@ def test_what_is_no_id_is_shown_but_not_to_clients_of_redis(
     assert str(pickle.loads(pickle.dumps(refusal.value))) == str(refusal.value)
 
 
-def test_a_group_that_exists_is_given_as_it_is_where_that_is_ok(stream: Stream) -> None:
+def test_an_existing_group_is_returned_unchanged_with_exist_ok(stream: Stream) -> None:
     stream.add({"f": "v"}, id="1-0")
     stream.create_group("g", start="0").consumer("c").read()
     again = stream.create_group("g", start="$", exist_ok=True)
@@ -235,6 +235,6 @@ def test_a_group_that_exists_is_given_as_it_is_where_that_is_ok(stream: Stream) 
 
 
 @pytest.mark.parametrize("idmp", ["x", ("x",), ("p", "i", "more")], ids=repr)
-def test_an_idempotent_id_that_is_no_pair_is_refused(stream: Stream, idmp: object) -> None:
+def test_an_idempotent_id_must_be_a_pair(stream: Stream, idmp: object) -> None:
     with pytest.raises(InvalidArgument, match="idmp is a pair"):
         stream.add({"f": "v"}, idmp=idmp)  # type: ignore[call-overload]

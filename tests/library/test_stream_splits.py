@@ -1,4 +1,4 @@
-"""Cutting a stream for readers that share it, held against the entries themselves."""
+"""Splitting a stream for parallel readers, compared with the entries themselves."""
 
 from itertools import pairwise
 
@@ -59,7 +59,7 @@ def test_a_whole_stream_is_counted_exactly_also_behind_a_trim(store: Store) -> N
     assert found[0].start == stream.range(count=1)[0].id
 
 
-def test_where_there_is_nothing_there_are_no_spans(store: Store) -> None:
+def test_an_empty_range_has_no_spans(store: Store) -> None:
     assert cut(store, MIN_ID, MAX_ID, 10) == []
     filled(store, 10)
     assert cut(store, StreamID(5000, 0), MAX_ID, 10) == []
@@ -80,7 +80,7 @@ def test_the_nth_entry_after_an_id_is_found_by_nodes(store: Store) -> None:
     assert store.engine.run(splitting.nth_after, NAME, ids[-1], 5) == ids[-1]
 
 
-def test_the_ends_of_a_stream_are_told(store: Store) -> None:
+def test_the_ends_of_a_stream_are_returned(store: Store) -> None:
     assert store.engine.run(splitting.ends, NAME) is None
     stream = filled(store, 10)
     stream.trim(maxlen=4)

@@ -29,7 +29,7 @@ def all_ms(stream: Stream) -> list[int]:
 # --- the handle ---------------------------------------------------------------------------------
 
 
-def test_a_handle_makes_nothing(store: Store, stream: Stream) -> None:
+def test_a_handle_creates_nothing(store: Store, stream: Stream) -> None:
     assert stream.key == b"s"
     assert repr(stream) == "<Stream b's'>"
     assert (len(stream), bool(stream), list(stream)) == (0, True, [])
@@ -55,7 +55,7 @@ def test_an_added_entry_has_an_id_of_the_clock(stream: Stream) -> None:
         [("a", "1"), (b"b", 2), ("c", 2.5)],
     ],
 )
-def test_fields_are_given_in_many_ways_and_read_as_bytes(stream: Stream, fields: Any) -> None:
+def test_fields_are_accepted_in_many_forms_and_read_as_bytes(stream: Stream, fields: Any) -> None:
     (entry,) = [stream.get(stream.add(fields))]
     assert entry is not None
     assert entry.fields == {b"a": b"1", b"b": b"2", b"c": b"2.5"}
@@ -86,7 +86,7 @@ def test_a_repeated_field_is_kept_with_its_order(stream: Stream) -> None:
         (b"*", (START_MS, 0)),
     ],
 )
-def test_an_id_may_be_chosen(five: Stream, eid: Any, expected: tuple[int, int]) -> None:
+def test_an_id_may_be_given(five: Stream, eid: Any, expected: tuple[int, int]) -> None:
     assert five.add({"f": "v"}, id=eid) == expected
 
 
@@ -156,7 +156,7 @@ def test_a_repeated_add_of_a_producer_adds_nothing(stream: Stream, clock: Manual
         ({"maxlen": 1, "ref_policy": "NONE"}, "KEEPREF, DELREF or ACKED"),
     ],
 )
-def test_options_that_make_no_sense_are_refused_and_nothing_is_made(
+def test_invalid_options_are_refused_and_nothing_is_created(
     store: Store, stream: Stream, options: Any, message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
@@ -165,7 +165,7 @@ def test_options_that_make_no_sense_are_refused_and_nothing_is_made(
 
 
 @pytest.mark.parametrize("fields", [{}, [], {"a": None}, {"a": True}, {"a": ["1"]}, None, "ab"])
-def test_fields_that_cannot_be_stored_are_refused_and_nothing_is_made(
+def test_invalid_fields_are_refused_and_nothing_is_created(
     store: Store, stream: Stream, fields: Any
 ) -> None:
     with pytest.raises(InvalidArgument):
@@ -176,7 +176,9 @@ def test_fields_that_cannot_be_stored_are_refused_and_nothing_is_made(
 
 
 @pytest.mark.parametrize("fields", [{}, [], iter(())])
-def test_an_entry_without_fields_is_refused_in_plain_words(stream: Stream, fields: Any) -> None:
+def test_an_entry_without_fields_is_refused_with_a_clear_message(
+    stream: Stream, fields: Any
+) -> None:
     with pytest.raises(InvalidArgument, match="fields must not be empty"):
         stream.add(fields)
     with pytest.raises(InvalidArgument, match="fields must not be empty"):
@@ -193,7 +195,7 @@ def test_many_entries_are_one_commit(stream: Stream) -> None:
     assert len(stream) == 4
 
 
-def test_no_entries_make_no_stream(store: Store, stream: Stream) -> None:
+def test_adding_no_entries_creates_no_stream(store: Store, stream: Stream) -> None:
     assert stream.add_many([]) == []
     assert stream.add_many(iter(())) == []
     assert store.keys() == []
@@ -202,7 +204,7 @@ def test_no_entries_make_no_stream(store: Store, stream: Stream) -> None:
 # --- trim and delete ----------------------------------------------------------------------------
 
 
-def test_a_trim_tells_how_many_went(five: Stream, store: Store) -> None:
+def test_a_trim_returns_the_number_of_deleted_entries(five: Stream, store: Store) -> None:
     assert five.trim(maxlen=4) == 1
     assert five.trim(minid="3") == 1
     assert five.trim(maxlen=1, approximate=True) == 0
@@ -213,7 +215,7 @@ def test_a_trim_tells_how_many_went(five: Stream, store: Store) -> None:
         five.trim()
 
 
-def test_ids_to_delete_come_as_ids_entries_or_lists_of_them(five: Stream) -> None:
+def test_a_deletion_accepts_ids_entries_and_lists_of_them(five: Stream) -> None:
     entries = five.range()
     assert five.delete() == 0
     assert five.delete("1-0", "1-0", "9-9") == 1
@@ -231,7 +233,7 @@ def test_one_bad_id_refuses_a_whole_deletion(five: Stream, ids: Any) -> None:
     assert len(five) == 5
 
 
-def test_a_deletion_with_a_policy_tells_what_became_of_each(five: Stream) -> None:
+def test_a_deletion_with_a_policy_returns_the_result_for_each_id(five: Stream) -> None:
     group = five.create_group("g", start="0")
     group.consumer("c").read(count=3)
     group.ack("1-0")
@@ -269,7 +271,7 @@ def test_the_last_id_and_the_counters_can_be_set(five: Stream, store: Store) -> 
         store.stream("missing").set_id("1-0")
 
 
-def test_how_long_producers_are_remembered_can_be_set(five: Stream, store: Store) -> None:
+def test_the_idempotency_of_producers_can_be_configured(five: Stream, store: Store) -> None:
     five.configure(idmp_duration=5, idmp_maxsize=7)
     five.configure(idmp_maxsize=8)
     assert (five.info().idmp_duration, five.info().idmp_maxsize) == (5, 8)

@@ -1,6 +1,6 @@
-"""Stores opened with ``decode=True``, and fields looked up by a name of the wrong type.
+"""Stores opened with ``decode=True``, and lookups of fields by a name of the wrong type.
 
-That every method decodes is tested on every place: tests/remote/test_one_program.py.
+Decoding by every method is tested on every place: tests/remote/test_one_program.py.
 """
 
 import pickle
@@ -19,7 +19,7 @@ def texts(tmp_path: Path) -> Any:
         yield store
 
 
-def test_a_store_of_text_says_that_a_field_is_not_bytes(texts: Store[str]) -> None:
+def test_a_store_of_text_explains_a_lookup_by_bytes(texts: Store[str]) -> None:
     texts.stream("s").add({"a": "1"})
     fields = texts.stream("s").range()[0].fields
     with pytest.raises(KeyError, match=r"no field b'a': the store was opened .*; use 'a'"):
@@ -29,7 +29,7 @@ def test_a_store_of_text_says_that_a_field_is_not_bytes(texts: Store[str]) -> No
     assert pickle.loads(pickle.dumps(fields)) == fields == {"a": "1"}
 
 
-def test_fields_of_bytes_are_a_dict_in_all_else(store: Store) -> None:
+def test_fields_of_bytes_behave_like_a_dict_otherwise(store: Store) -> None:
     stream = store.stream("s")
     stream.add([("a", 1), ("b", 2)])
     stream.add([("a", 1), ("a", 2)])
@@ -49,14 +49,14 @@ def test_fields_of_bytes_are_a_dict_in_all_else(store: Store) -> None:
     assert stream.get(stream.add(plain.fields)) is not None
 
 
-def test_names_that_become_one_stay_two_pairs(store: Store, tmp_path: Path) -> None:
+def test_names_that_decode_alike_stay_two_pairs(store: Store, tmp_path: Path) -> None:
     with Store.open(tmp_path / "s", decode=True, errors="replace") as texts:
         texts.stream("s").add({b"\xff": "1", b"\xfe": "2"})
         (entry,) = texts.stream("s")
     assert (entry.fields, entry.pairs) == ({"�": "2"}, (("�", "1"), ("�", "2")))
 
 
-def test_what_is_delivered_and_is_no_text_stays_pending(texts: Store[str]) -> None:
+def test_delivered_binary_entries_stay_pending(texts: Store[str]) -> None:
     jobs = texts.stream("jobs")
     bad = jobs.add({"a": b"\xff"})
     group = jobs.create_group("g", "0")
@@ -70,7 +70,7 @@ def test_what_is_delivered_and_is_no_text_stays_pending(texts: Store[str]) -> No
     assert group.ack(bad) == 1
 
 
-def test_a_name_that_is_no_text_is_named(texts: Store[str]) -> None:
+def test_the_error_shows_a_binary_name(texts: Store[str]) -> None:
     texts.stream(b"\xff").add({"a": 1})
     with pytest.raises(NotText, match=r"^the key is not UTF-8: b'\\xff'$"):
         texts.keys()

@@ -1,4 +1,4 @@
-"""Many threads on one store: nothing is lost, nothing comes twice, and the store stays sound."""
+"""Many threads on one store: no losses, no duplicates, and a sound store."""
 
 import random
 import threading
@@ -17,7 +17,7 @@ SECONDS = 0.8
 
 
 def in_threads(work: Callable[[int], object], threads: int = THREADS) -> None:
-    """Run ``work`` in threads that begin together; each is told its number."""
+    """Run ``work`` in threads that begin together; each receives its number."""
     together = threading.Barrier(threads)
 
     def begin(number: int) -> None:
@@ -29,7 +29,7 @@ def in_threads(work: Callable[[int], object], threads: int = THREADS) -> None:
         call.result()
 
 
-def test_adds_of_many_threads_all_have_ids_of_their_own(store: Store) -> None:
+def test_adds_of_many_threads_have_distinct_ids(store: Store) -> None:
     ids: list[list[StreamID]] = [[] for _ in range(THREADS)]
 
     def add(number: int) -> None:
@@ -75,7 +75,7 @@ def test_each_entry_goes_to_one_consumer_of_a_group(store: Store) -> None:
     assert group.pending().count == 0
 
 
-def test_everything_at_once_leaves_a_sound_store(open_store: Stores) -> None:
+def test_concurrent_calls_of_all_kinds_leave_a_sound_store(open_store: Stores) -> None:
     store = open_store("own", durability="everysec", stream_node_max_entries=10)
     until = time.monotonic() + SECONDS
     errors: list[BaseException] = []
@@ -131,7 +131,9 @@ def test_everything_at_once_leaves_a_sound_store(open_store: Stores) -> None:
             kind = random.choice(kinds)
             try:
                 kind(random.choice("st"))
-            except RequestError as error:  # the group or the key may be gone; no other error is due
+            except (
+                RequestError
+            ) as error:  # the group or the key may be deleted; no other error is expected
                 if kind is add:
                     errors.append(error)
             counts[kind.__name__] += 1

@@ -1,6 +1,6 @@
 """The library's types: wrong calls are errors to mypy, and fail when they run.
 
-mypy is strict: an error that it no longer finds makes its ``type: ignore`` unused, which is one.
+mypy is strict: if it no longer finds an error, the unused ``type: ignore`` is one.
 """
 
 from collections.abc import Callable
@@ -35,7 +35,7 @@ def orders(store: Store) -> Stream:
 
 @pytest.fixture
 def worker(orders: Stream) -> Consumer:
-    """A consumer that has all three, of which the first has been deleted since."""
+    """A consumer with three pending entries, of which the first was deleted."""
     worker = orders.create_group("billing", "0").consumer("w")
     worker.read()
     orders.delete(orders.range(count=1))
@@ -58,7 +58,7 @@ def test_entries_of_reads_have_fields(store: Store, orders: Stream) -> None:
     assert_type(store.read({"orders": "0"}), dict[bytes, list[Entry]])
 
 
-def test_a_deleted_entry_is_told_apart_by_its_type(worker: Consumer) -> None:
+def test_a_deleted_entry_is_recognised_by_its_type(worker: Consumer) -> None:
     seen = worker.history()
     assert_type(seen, list[Entry | DeletedEntry])
     assert [type(entry) for entry in seen] == [DeletedEntry, Entry, Entry]
@@ -68,7 +68,7 @@ def test_a_deleted_entry_is_told_apart_by_its_type(worker: Consumer) -> None:
     assert worker.ack(gone) == 1
 
 
-def test_a_deleted_entry_is_told_apart_by_its_fields(worker: Consumer, store: Store) -> None:
+def test_a_deleted_entry_is_recognised_by_its_fields(worker: Consumer, store: Store) -> None:
     found = store.read_group("billing", "w", {"orders": "0"})[b"orders"]
     for entry in found:
         if entry.fields is None:
@@ -92,7 +92,7 @@ def test_a_claim_of_ids_has_no_fields(worker: Consumer, orders: Stream) -> None:
     assert worker.ack(claimed.entries) == 2
 
 
-def test_values_are_what_can_be_stored(orders: Stream) -> None:
+def test_values_have_the_types_that_can_be_stored(orders: Stream) -> None:
     number: int = 3
     ratio: float = 0.5
     counts: dict[str, int] = {"n": 1}
@@ -107,7 +107,7 @@ def test_values_are_what_can_be_stored(orders: Stream) -> None:
     assert len(orders) == 11
 
 
-def test_what_cannot_be_stored_is_found(orders: Stream) -> None:
+def test_type_checkers_find_values_that_cannot_be_stored(orders: Stream) -> None:
     flags: dict[str, bool] = {"a": True}
     calls: list[Callable[[], object]] = [
         lambda: orders.add({"a": None}),  # type: ignore[dict-item]
@@ -127,7 +127,7 @@ def test_what_cannot_be_stored_is_found(orders: Stream) -> None:
     assert len(orders) == 3
 
 
-def test_an_argument_of_fixed_words_takes_no_other(
+def test_an_argument_with_fixed_words_accepts_no_other(
     worker: Consumer, orders: Stream, tmp_path: Any
 ) -> None:
     group = orders.group("billing")
