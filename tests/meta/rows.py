@@ -39,22 +39,22 @@ class Metadata:
         self.txn = self._begun()
 
     def reload(self) -> None:
-        """Commit, and drop all that is in memory."""
+        """Commit, and drop everything in memory."""
         self.commit()
         self.catalog.forget()
         self.txn = self._begun()
 
     def stream(self, name: bytes) -> StreamMeta:
-        """Return a stream, made where there is none."""
+        """Return a stream, created if it is missing."""
         return self.txn.stream(name) or self.catalog.create_stream(self.txn, name)
 
     def group(self, name: bytes, group: bytes = b"g") -> GroupMeta:
-        """Return a stream's group, made where there is none."""
+        """Return a stream's group, created if it is missing."""
         stream = self.stream(name)
         found = self.catalog.group(self.txn, stream, group)
         return found or self.catalog.create_group(self.txn, stream, group)
 
     def consumer(self, group: GroupMeta, name: bytes) -> ConsumerMeta:
-        """Return a group's consumer, made where there is none."""
+        """Return a group's consumer, created if it is missing."""
         found = self.catalog.consumer(self.txn, group, name)
         return found or self.catalog.create_consumer(self.txn, group, name)

@@ -1,4 +1,4 @@
-"""XADDs that trim, taken together: what they leave is what they leave one after the other."""
+"""XADDs that trim together have the effect of single ones."""
 
 from dataclasses import replace
 from typing import Any
@@ -57,7 +57,7 @@ def steps(most: int) -> st.SearchStrategy[list[Any]]:
 
 
 def seen(metadata: Metadata, name: bytes) -> list[Any]:
-    """Return what there is of a stream: its counters, its nodes and its live entries."""
+    """Return the state of a stream: its counters, its nodes and its live entries."""
     txn, stream = metadata.txn, metadata.stream(name)
     rows = txn.batch.page(
         Family.MESSAGES, stream.prefix + stream.first.packed, stream.prefix + b"\xff" * 17, 9999
@@ -86,7 +86,7 @@ def run(metadata: Metadata, one: bytes, other: bytes, runs: list[Any]) -> None:
 
 
 def prove(database: Database, options: StoreOptions, done: list[Any]) -> StreamID:
-    """Do all to two streams, in both ways; return where the open node begins in the end."""
+    """Apply all changes to two streams, in both ways; return the final start of the open node."""
     metadata = Metadata(database, options)
     one, other = fresh_name(), fresh_name()
     for step in done:
@@ -106,9 +106,7 @@ def prove(database: Database, options: StoreOptions, done: list[Any]) -> StreamI
 @settings(max_examples=200)
 @given(done=steps(12))
 @example(done=[[(None, [(TINY, 20)])], [(by_id(16, 4), [(TINY, 3)])]])
-def test_what_is_left_is_what_one_after_the_other_leaves(
-    database: Database, done: list[Any]
-) -> None:
+def test_the_result_equals_that_of_single_appends(database: Database, done: list[Any]) -> None:
     prove(database, SMALL, done)
 
 
@@ -129,7 +127,7 @@ def test_nodes_of_many_entries_end_where_they_would(
         last = encode_fields({"a": "x" * size})
         runs = [[(None, [(TINY, 100)])], [(trim, [(TINY, 30), (last, 1)])]]
         ends.add(prove(database, options, runs))
-    assert len(ends) == 2, "no size is the one at which the node ends"
+    assert len(ends) == 2, "no size ends the node"
 
 
 @pytest.mark.parametrize(

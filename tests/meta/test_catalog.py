@@ -1,4 +1,4 @@
-"""Tree IDs and generations: none is ever given out twice."""
+"""Tree IDs and generations: none is ever allocated twice."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def allocated(metadata: Metadata, count: int = 3) -> list[int]:
 
 
 def numbers_of(metadata: Metadata, name: bytes) -> list[int]:
-    """Return every number that a stream, its groups and their consumers have."""
+    """Return every number of a stream, its groups and their consumers."""
     stream = metadata.stream(name)
     found = [stream.generation, stream.nodes_tree, stream.groups_tree]
     for group in metadata.catalog.groups(metadata.txn, stream):
@@ -27,7 +27,7 @@ def numbers_of(metadata: Metadata, name: bytes) -> list[int]:
 
 
 def build(metadata: Metadata) -> list[int]:
-    """Make a stream with two groups of two consumers, and return its numbers."""
+    """Create a stream with two groups of two consumers, and return its numbers."""
     name = fresh_name()
     for group in (b"one", b"two"):
         for consumer in (b"a", b"b"):
@@ -43,19 +43,19 @@ def test_the_first_number_of_a_store_is_one(tmp_path: Path) -> None:
         database.close()
 
 
-def test_all_that_a_stream_has_is_told_apart_by_its_number(metadata: Metadata) -> None:
+def test_all_parts_of_a_stream_have_distinct_numbers(metadata: Metadata) -> None:
     numbers = build(metadata) + build(metadata)
     assert len(set(numbers)) == len(numbers) == 26
     assert 0 not in numbers
 
 
-def test_numbers_go_on_when_the_catalog_is_new(metadata: Metadata) -> None:
+def test_numbers_continue_with_a_new_catalog(metadata: Metadata) -> None:
     before = allocated(metadata)
     metadata.commit()
     assert allocated(Metadata(metadata.database))[0] == before[-1] + 1
 
 
-def test_numbers_of_an_aborted_transaction_are_not_given_out_again(metadata: Metadata) -> None:
+def test_numbers_of_an_aborted_transaction_are_not_reused(metadata: Metadata) -> None:
     kept = build(metadata)
     metadata.commit()
     lost = build(metadata)
@@ -66,7 +66,7 @@ def test_numbers_of_an_aborted_transaction_are_not_given_out_again(metadata: Met
     assert min(build(Metadata(metadata.database))) > max(after)
 
 
-def test_numbers_that_were_written_are_not_given_out_after_reopening(tmp_path: Path) -> None:
+def test_written_numbers_are_not_reused_after_reopening(tmp_path: Path) -> None:
     written: list[int] = []
     for _ in range(4):
         database = Database.open(tmp_path / "store", StoreOptions())

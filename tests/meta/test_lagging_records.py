@@ -1,4 +1,4 @@
-"""A stream's record may lag behind its rows; what is loaded from it never does."""
+"""A stream's record may lag behind its rows; the loaded stream never does."""
 
 from pathlib import Path
 
@@ -13,7 +13,7 @@ NAME = qualified(0, b"s")
 
 
 def recorded(store: Store) -> StreamMeta:
-    """Return the stream as its record alone tells it."""
+    """Return the stream of its record alone."""
     record = store.engine.database.get(Family.METADATA, stream_row(NAME))
     assert record is not None
     return StreamMeta.decode(NAME, record)
@@ -35,7 +35,7 @@ def test_an_entry_that_joins_the_open_node_is_one_row(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("node_max_entries", [100, 0])
-def test_the_loaded_stream_is_as_it_was(tmp_path: Path, node_max_entries: int) -> None:
+def test_the_loaded_stream_is_complete(tmp_path: Path, node_max_entries: int) -> None:
     with Store.open(tmp_path / "store", stream_node_max_entries=node_max_entries) as store:
         for number in range(3 * BEHIND_MAX):
             store.stream("s").add({"f": "v"}, id=(number + 1, 0))

@@ -1,4 +1,4 @@
-"""How many entries lie between two IDs, against a look at each."""
+"""Counts of entries between two IDs, compared with a scan."""
 
 import random
 
@@ -39,7 +39,7 @@ def test_what_lies_between_two_ids_is_counted_by_nodes(database: Database, seed:
             assert found == sum(start <= eid <= end for eid in live), (start, end)
 
 
-def test_a_damaged_node_is_told(database: Database) -> None:
+def test_a_damaged_node_raises(database: Database) -> None:
     metadata, name = Metadata(database, OPTIONS), fresh_name()
     for ms in range(1, 100):
         append.add(metadata.txn, name, *encode_fields({"f": "v"}), StreamID(ms, 0))

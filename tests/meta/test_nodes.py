@@ -1,4 +1,4 @@
-"""Nodes against a plain model of them: where each ends, what it counts, what is left of it."""
+"""Compare nodes with a simple model: their ends, their counts, and their rest after trims."""
 
 from typing import ClassVar, NamedTuple
 
@@ -39,7 +39,7 @@ APPROXIMATE = st.booleans()
 
 
 class Shape(NamedTuple):
-    """What can be seen of a node."""
+    """The visible state of a node."""
 
     first: StreamID
     last: StreamID
@@ -173,7 +173,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule()
     def sweep(self) -> None:
-        """Rows of what was trimmed leave the disk: nobody may miss them."""
+        """Check that the rows of trimmed entries leave the disk."""
         trim.sweep(self.metadata.txn, self.stream, every=1)
         self.metadata.txn.changed(self.stream)
 
@@ -187,7 +187,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule()
     def measure(self) -> None:
-        """The open node's bytes are counted late; now is as good a time as any."""
+        """Measure the open node: its bytes are counted late, at any time."""
         if self.stream.open_live:
             nodes.measure(self.metadata.txn.batch, self.stream)
             self.metadata.txn.changed(self.stream)
@@ -208,7 +208,7 @@ class NodeMachine(RuleBasedStateMachine):
 
     @rule()
     def look(self) -> None:
-        """What is counted by nodes is what counting entries gives."""
+        """Check that counts by nodes equal counts of entries."""
         txn, stream = self.metadata.txn, self.stream
         found = [entry.id for entry in entries.between(txn, stream, MIN_ID, MAX_ID, None)]
         assert found == self.live

@@ -1,4 +1,4 @@
-"""Pending runs against a dict of single entries, with small runs and trees that spill too."""
+"""Compare pending runs with a dict of single entries, with small runs and trees that spill too."""
 
 from typing import Any, ClassVar, NamedTuple
 
@@ -29,7 +29,7 @@ TIMES = st.integers(0, 5)
 
 
 class Entry(NamedTuple):
-    """What the model knows of one pending entry."""
+    """The model of one pending entry."""
 
     owner: bytes
     time_ms: int
@@ -48,7 +48,7 @@ class Pending(NamedTuple):
 
 
 class PendingMachine(RuleBasedStateMachine):
-    """Every operation on pending entries, beside a dict of them."""
+    """Every operation on pending entries, compared with a dict of them."""
 
     database: ClassVar[Database]
 
@@ -79,7 +79,7 @@ class PendingMachine(RuleBasedStateMachine):
         self.model |= dict.fromkeys(fresh, Entry(owner, time, count))
 
     @rule(ids=SETS_OF_IDS, owner=st.sampled_from(CONSUMERS), time=TIMES)
-    def deliver_anew(self, ids: list[bytes], owner: bytes, time: int) -> None:
+    def deliver_again(self, ids: list[bytes], owner: bytes, time: int) -> None:
         pel.deliver(self.metadata.txn, self.group, ids, owner, time)
         self.model |= dict.fromkeys(ids, Entry(owner, time, 1))
 
@@ -87,7 +87,7 @@ class PendingMachine(RuleBasedStateMachine):
     def deliver_the_next(self, owner: bytes, time: int) -> None:
         following = [eid for eid in ALL_IDS if eid > max(self.model, default=b"")]
         if following:
-            self.deliver_anew(following[:1], owner, time)
+            self.deliver_again(following[:1], owner, time)
 
     @rule(eid=IDS)
     def drop(self, eid: bytes) -> None:
@@ -215,10 +215,10 @@ def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
     ]
 
 
-@pytest.mark.parametrize("sparse", [trees.SPARSE, 0], ids=["anew", "in place"])
+@pytest.mark.parametrize("sparse", [trees.SPARSE, 0], ids=["rewritten", "in place"])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
 @pytest.mark.parametrize("run_ids_max", [pel.RUN_IDS_MAX, 3, 1])
-def test_pending_runs_do_what_single_entries_would(
+def test_pending_runs_behave_like_single_entries(
     database: Database,
     run_ids_max: int,
     cached_rows: int,
@@ -280,7 +280,7 @@ def test_entries_delivered_one_by_one_share_runs(metadata: Metadata) -> None:
     metadata.commit()
 
 
-def test_a_run_that_grows_is_told_up_to_its_new_end(metadata: Metadata) -> None:
+def test_a_growing_run_is_listed_up_to_its_new_end(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
     watch = pel_index.watched(group)
@@ -357,7 +357,7 @@ def test_large_groups_share_the_memory_of_a_store(
     assert second.indexed
     assert not deliver(names[2], 0, 8).indexed
     assert pel.drop(metadata.txn, metadata.group(names[0]), ALL_IDS[:16]) == 16
-    for left in range(8, 4, -1):  # with the third group they are more than half
+    for left in range(8, 4, -1):  # with the third group they exceed half
         assert pel.drop_one(metadata.txn, second, ALL_IDS[8 - left]) == 1
         assert second.indexed
     assert pel.drop_one(metadata.txn, second, ALL_IDS[4]) == 1

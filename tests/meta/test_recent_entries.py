@@ -1,4 +1,4 @@
-"""Recent entries are read from memory: the same as their rows, whatever happens to the stream."""
+"""Recent entries are read from memory and equal their rows, after any change of the stream."""
 
 import random
 
@@ -60,7 +60,7 @@ def test_the_next_entry_of_a_queue_is_read_without_rocksdb(
     assert [entry.id for entry in between] == [(2, 0)]
 
 
-def test_entries_behind_the_measured_ones_are_read_without_rocksdb(
+def test_entries_after_the_measured_ones_are_read_without_rocksdb(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     options = StoreOptions(stream_node_max_bytes=1 << 20)

@@ -1,4 +1,4 @@
-"""Records of streams, nodes, groups, consumers and runs: round trips, and what damage does."""
+"""Records of streams, nodes, groups, consumers and runs: round trips, and damage."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -97,7 +97,7 @@ def test_a_queue_s_record_is_read_back_as_it_was(fields: dict[str, Any]) -> None
     assert {field: getattr(found, field) for field in fields} == fields
 
 
-def test_the_cold_part_of_a_record_is_encoded_anew_only_when_told() -> None:
+def test_the_cold_part_of_a_record_is_encoded_again_only_on_request() -> None:
     stream = a_stream()
     before = stream.encode()
     stream.length, stream.expire_at = 1, 5

@@ -1,4 +1,4 @@
-"""Entries that were read lately: what is kept of them is what is there, and no more than may be."""
+"""Recently read entries: the cached ones are current, and within their limit."""
 
 from itertools import pairwise
 
@@ -33,7 +33,7 @@ def text_of(numbers: list[int]) -> Text:
 
 
 def read(hot: Hot, live: list[int], start: int, end: int, count: int) -> bytes:
-    """Read as operations do: what is hot first, then the rows behind it."""
+    """Read as operations do: first the cached entries, then the rows after them."""
     wanted = [number for number in live if start <= number <= end]
     if not wanted:
         return b""
@@ -48,7 +48,7 @@ def read(hot: Hot, live: list[int], start: int, end: int, count: int) -> bytes:
 
 
 def assert_sound(hot: Hot, live: list[int]) -> None:
-    """Assert that stretches are in order, whole, counted, and not more than they may be."""
+    """Assert that stretches are ordered, complete, counted, and within their limit."""
     stretches = hot.of(PREFIX)
     for one, other in pairwise(stretches):
         assert one.lower < one.until <= other.lower
@@ -71,7 +71,7 @@ STEPS = st.lists(
 
 @settings(deadline=None)
 @given(STEPS, st.sampled_from([600, 1500, 4000, 1 << 20]), st.integers(1, 4))
-def test_what_is_read_is_what_is_there(steps: list[tuple], memory: int, least: int) -> None:  # type: ignore[type-arg]
+def test_cached_reads_equal_the_rows(steps: list[tuple], memory: int, least: int) -> None:  # type: ignore[type-arg]
     hot = Hot(memory, write_rows)
     hot.rows_min = least
     live, last = [1], 1
@@ -111,7 +111,7 @@ def test_a_second_reader_needs_no_rows() -> None:
     assert hot.find(PREFIX, packed(201), packed(300), 9).count == 0
 
 
-def test_a_few_rows_are_not_kept() -> None:
+def test_a_few_rows_are_not_cached() -> None:
     hot = Hot(1 << 20, write_rows)
     read(hot, [1, 2, 3], 1, 3, 100)
     assert hot.of(PREFIX) == []

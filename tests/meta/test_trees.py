@@ -1,4 +1,4 @@
-"""Trees against dicts, held in memory and too large for it."""
+"""Trees compared with dicts, held in memory and too large for it."""
 
 from typing import ClassVar
 
@@ -48,7 +48,7 @@ def on_disk(database: Database, tree: Tree[Item]) -> list[Item]:
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """Every operation of a tree, beside a dict."""
+    """Every operation of a tree, compared with a dict."""
 
     database: ClassVar[Database]
 
@@ -132,7 +132,7 @@ class TreeMachine(RuleBasedStateMachine):
 
 @pytest.mark.parametrize("in_place", [False, True])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 3, 0])
-def test_a_tree_does_what_a_dict_would(
+def test_a_tree_behaves_like_a_dict(
     database: Database, cached_rows: int, in_place: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
@@ -169,7 +169,7 @@ def test_rows_that_a_scan_has_passed_may_be_deleted(
     assert [suffix for suffix, _ in ten_rows.scan(metadata.txn.batch)] == LETTERS[:2]
 
 
-def test_a_scan_goes_on_where_it_was_when_the_tree_outgrows_memory(
+def test_a_scan_continues_when_the_tree_outgrows_memory(
     ten_rows: Tree[Item], metadata: Metadata
 ) -> None:
     scan = ten_rows.scan(metadata.txn.batch, b"c")
@@ -179,7 +179,7 @@ def test_a_scan_goes_on_where_it_was_when_the_tree_outgrows_memory(
     assert [suffix for suffix, _ in scan] == [b"d", b"dd", *LETTERS[4:]]
 
 
-def test_a_tree_that_has_become_small_again_comes_back_into_memory(
+def test_a_tree_that_is_small_again_returns_to_memory(
     ten_rows: Tree[Item], metadata: Metadata, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trees, "CACHED_ROWS", 3)
