@@ -1,6 +1,6 @@
 """One session of Spark for all tests of a run, stores to read, and a real redis-server.
 
-Where PySpark is not installed, which `make test` sees to, none of these tests is collected.
+Without PySpark, which `make test` installs, none of these tests is collected.
 """
 
 import os
@@ -33,17 +33,17 @@ LONG = pytest.mark.skipif(
 )
 
 SLOW_START = "failed to connect back"
-"""What Spark says of a worker that was not there within ten seconds: the machine is busy."""
+"""The message of Spark about a worker that did not start within ten seconds: a busy machine."""
 TRIES = 10
 STARTS = 3
-"""How often a test begins anew for that: a query can be tried in it, what plans one cannot."""
+"""The number of attempts of a test after that: Spark can repeat a query, but not its planning."""
 
 Read = Callable[..., "DataFrame"]
 
 
-@pytest.hookimpl(tryfirst=True)  # before tests are dealt out to processes by their groups
+@pytest.hookimpl(tryfirst=True)  # before tests are distributed to processes by their groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Have one session for all, and let warnings of PySpark, pandas and py4j be warnings."""
+    """Group all tests in one session, and do not turn warnings of PySpark and py4j into errors."""
     here = Path(__file__).parent
     for item in items:
         if here not in item.path.parents:
@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool:
-    """Begin a test anew, its fixtures too, where Spark says that a worker started too slowly."""
+    """Repeat a test with its fixtures if Spark says that a worker started too slowly."""
     item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
     for left in reversed(range(STARTS)):
         reports = runtestprotocol(item, log=False, nextitem=nextitem)
@@ -71,7 +71,7 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session", autouse=True)
 def _local_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
-    """Sessions, also those of processes of their own, keep their files where tests have theirs."""
+    """Sessions, also those of other processes, keep their files in the folder of the tests."""
     os.environ["SPARK_LOCAL_DIRS"] = str(tmp_path_factory.mktemp("local"))
 
 
@@ -80,7 +80,7 @@ def spark() -> Iterator["SparkSession"]:
     """A session on two cores of this machine."""
     from kvstream.spark import session
 
-    # Workers import kvstream as the tests do, wherever they were started.
+    # Workers import kvstream as the tests do, wherever they start.
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -106,7 +106,7 @@ def read(spark: "SparkSession") -> Read:
 
 @pytest.fixture(scope="session")
 def orders(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store that nobody holds: 5,000 orders, and a few streams beside."""
+    """A store without an owner: 5,000 orders, and a few other streams."""
     path = tmp_path_factory.mktemp("spark") / "data"
     with Store.open(path, durability="no") as store:
         fill(store)
@@ -157,7 +157,7 @@ def _wait_for(port: int) -> None:
 
 
 def rows_of(frame: "DataFrame") -> list[tuple[Any, ...]]:
-    """Return (ID, fields) of each row, sorted by ID, as the library has them."""
+    """Return (ID, fields) of each row, sorted by ID, as the library returns them."""
     rows = frame.select("id", "fields").collect()
     return sorted(
         ((row.id.ms, row.id.seq), {name.encode(): bytes(v) for name, v in row.fields.items()})

@@ -1,9 +1,9 @@
-"""The data source as it is, in programs that are killed at a given step of a write.
+"""The data source in programs that are killed at a given step of a write.
 
-A variable names a folder in which an empty file is a step that kills, once: ``staged`` (a task has
-its rows ready), ``begun`` (the commit has all messages), ``between`` (the first of two stores has
-its rows), ``done`` (all stores have them, Spark does not know). Killed is the whole group of the
-driver's processes, as where a machine goes down; ``executor`` kills the one that runs the task.
+A variable names a folder in which an empty file names a step that kills, once: ``staged`` (a task
+has its rows ready), ``begun`` (the commit has all messages), ``between`` (the first of two stores
+has its rows), ``done`` (all stores have them, Spark does not know). The kill hits all processes of
+the driver's group, as when a machine fails; ``executor`` kills the one that runs the task.
 """
 
 import os
@@ -25,11 +25,11 @@ from tests.spark import stuck  # noqa: F401 - has each process heed the signal t
 KILL_VARIABLE = "KVSTREAM_TEST_KILL"
 DRIVER_VARIABLE = "KVSTREAM_TEST_DRIVER"
 COMMIT = "commit_to"
-"""What ``writers`` calls for the commit into one store."""
+"""The function that ``writers`` calls for the commit into one store."""
 
 
 def step(name: str) -> None:
-    """Die here, if that was asked for and has not happened yet."""
+    """Exit here, if requested and not done yet."""
     folder = os.environ.get(KILL_VARIABLE)
     if folder is None:
         return
@@ -41,7 +41,7 @@ def step(name: str) -> None:
         os.kill(executor(), signal.SIGKILL)
     else:
         os.killpg(int(os.environ[DRIVER_VARIABLE]), signal.SIGKILL)
-    os._exit(1)  # or this process would go on with the commit
+    os._exit(1)  # otherwise this process would continue the commit
 
 
 def executor() -> int:
@@ -54,7 +54,7 @@ def executor() -> int:
 
 @contextmanager
 def killed_in_commit() -> Iterator[None]:
-    """Take the steps of a commit around a block that commits."""
+    """Insert the steps of a commit around a block that commits."""
     step("begun")
     commit_to = getattr(writers, COMMIT)
 

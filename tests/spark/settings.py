@@ -1,7 +1,7 @@
-"""Sessions of Spark as tests want them: small, quiet, of this machine alone, and soon there."""
+"""Settings of Spark sessions for tests: small, quiet, local, and fast to start."""
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-"""Compiled once and not twice: such short programs take half as much of the processor."""
+"""Compile once and not twice: short programs need half of the processor time."""
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
@@ -13,7 +13,7 @@ SETTINGS = {
     "spark.default.parallelism": "2",
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.streaming.pollingDelay": "10ms",
-    # Errors of Python are long enough without the JVM's view of them.
+    # Errors of Python are long enough without the JVM's stack.
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     "spark.log.level": "OFF",
 }

@@ -1,7 +1,7 @@
-"""What the processes of a program are at, where it comes to no end.
+"""Show the stacks of the processes of a program that hangs.
 
 Python that has imported this module writes the stacks of its threads, and Java those of its own,
-where their output goes. So a program must give both of its outputs the same file.
+to their outputs. So a program must use the same file for both of its outputs.
 """
 
 import faulthandler
@@ -16,7 +16,7 @@ from typing import BinaryIO
 LIMIT_S = 250.0
 """A program of a test takes a tenth of it, and a third of it on a busy machine."""
 SHOWING_S = 10.0
-"""Time in which stacks are written."""
+"""The time for writing the stacks."""
 TOLD_MOST = 30_000
 
 faulthandler.register(signal.SIGUSR1)
@@ -25,7 +25,7 @@ faulthandler.register(signal.SIGUSR1)
 def run(
     words: Sequence[str], mark: str, output: BinaryIO, limit_s: float = LIMIT_S, **options: object
 ) -> int:
-    """Run a program, and return its exit code; AssertionError with all stacks where it hangs.
+    """Run a program, and return its exit code; raise AssertionError with all stacks if it hangs.
 
     ``mark`` is a setting in the environment of all its processes, and of no others: ``NAME=value``.
     """
@@ -38,21 +38,21 @@ def run(
         found = show_stacks(mark)
         with suppress(subprocess.TimeoutExpired):
             process.wait(SHOWING_S)
-        told = f"no end within {limit_s:g} s:\n{found}\n{text_of(output)}"
+        text = f"no end within {limit_s:g} s:\n{found}\n{text_of(output)}"
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
-    raise AssertionError(told)
+    raise AssertionError(text)
 
 
 def text_of(output: BinaryIO) -> str:
-    """Return the end of what was written to a file."""
+    """Return the end of the text of a file."""
     return Path(output.name).read_text(errors="replace")[-TOLD_MOST:]
 
 
 def show_stacks(mark: str) -> str:
-    """Have the processes that bear a mark show their stacks; return which they are."""
+    """Make the processes with a mark show their stacks; return their descriptions."""
     lines = []
     for pid, words in _marked(mark):
         is_java = b"java" in words.split(b"\0", 1)[0]
@@ -67,7 +67,7 @@ def show_stacks(mark: str) -> str:
 
 
 def _marked(mark: str) -> Iterator[tuple[int, bytes]]:
-    """Yield the numbers of the processes that bear a mark, and their words."""
+    """Yield the IDs of the processes with a mark, and their arguments."""
     for place in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
             if mark.encode() in (place / "environ").read_bytes().split(b"\0"):
@@ -75,9 +75,9 @@ def _marked(mark: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _heeds(pid: int, number: int) -> bool:
-    """Tell whether a process has a handler for a signal: it would end the others."""
+    """Return whether a process has a handler for a signal: it would end the others."""
     with suppress(OSError):
-        told = Path(f"/proc/{pid}/status").read_text().splitlines()
-        status: Mapping[str, str] = dict(line.split(":", 1) for line in told if ":" in line)
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        status: Mapping[str, str] = dict(line.split(":", 1) for line in lines if ":" in line)
         return bool(int(status["SigCgt"], 16) >> number - 1 & 1)
     return False

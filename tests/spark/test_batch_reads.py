@@ -1,4 +1,4 @@
-"""Batch reads of a store: what comes is what the library reads, and damage is never passed over."""
+"""Batch reads of a store return what the library reads, and never skip damage."""
 
 import shutil
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 MS = 1_700_000_000_000
 
 
-def test_a_stream_is_read_whole_and_in_parallel(read: Read, orders: Path) -> None:
+def test_a_stream_is_read_completely_and_in_parallel(read: Read, orders: Path) -> None:
     frame = read(path=orders, stream="orders", partitions=4)
     assert frame.rdd.getNumPartitions() == 4
     found = rows_of(frame)
@@ -78,9 +78,7 @@ def test_patterns_and_names_give_the_stream_of_each_row(read: Read, orders: Path
     assert found == {f"sku:{n}": f"item {n}".encode() for n in (0, 1, 2, 3, 4, 8, 9)}
 
 
-def test_a_stream_that_is_not_there_is_told_unless_it_may_be_missing(
-    read: Read, orders: Path
-) -> None:
+def test_a_missing_stream_is_an_error_unless_it_may_be_missing(read: Read, orders: Path) -> None:
     with pytest.raises(Exception, match="there is no stream 'refunds' in"):
         read(path=orders, stream="refunds").count()
     assert read(path=orders, stream="refunds", ignoreMissing=True).count() == 0
@@ -97,7 +95,7 @@ def test_typed_columns_are_decoded(read: Read, orders: Path) -> None:
 
 @pytest.fixture(scope="module")
 def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A store with values that are none of their column's type, and IDs beyond bigint."""
+    """A store with values that do not fit the type of their column, and IDs beyond bigint."""
     path = tmp_path_factory.mktemp("odd") / "data"
     with Store.open(path, durability="no") as store:
         odd = store.stream("odd")
@@ -111,7 +109,7 @@ def odd(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_bad_values_are_null_and_kept_beside(read: Read, odd: Path) -> None:
+def test_bad_values_are_null_and_kept_in_a_column(read: Read, odd: Path) -> None:
     frame = read("id string, qty int, _corrupt_record string", path=odd, stream="odd")
     found = {row.id: (row.qty, row._corrupt_record) for row in frame.collect()}
     assert {eid: qty for eid, (qty, _) in found.items()} == {
@@ -127,12 +125,12 @@ def test_bad_values_are_null_and_kept_beside(read: Read, odd: Path) -> None:
     assert '"qty": "base64:/w=="' in found["5-1"][1]
 
 
-def test_malformed_entries_are_dropped_where_asked(read: Read, odd: Path) -> None:
+def test_malformed_entries_are_dropped_on_request(read: Read, odd: Path) -> None:
     frame = read("id string, qty int", path=odd, stream="odd", mode="dropMalformed")
     assert sorted(row.id for row in frame.collect()) == ["1-1", "4-1"]
 
 
-def test_malformed_entries_fail_the_job_where_asked(read: Read, odd: Path) -> None:
+def test_malformed_entries_fail_the_job_on_request(read: Read, odd: Path) -> None:
     with pytest.raises(
         Exception, match=r"entry 2-1 of stream 'odd': the field qty is not a valid int: 'two'"
     ):
@@ -162,7 +160,7 @@ def test_an_id_beyond_bigint_is_refused_and_never_wrapped(read: Read, odd: Path)
     assert bytes(row.id) == ms.to_bytes(8) + seq.to_bytes(8)
 
 
-def test_fields_that_repeat_or_are_no_text_have_types_that_hold_them(read: Read, odd: Path) -> None:
+def test_repeated_and_binary_fields_have_suitable_types(read: Read, odd: Path) -> None:
     pairs = "fields array<struct<name:string,value:string>>"
     (row,) = read(pairs, path=odd, stream="odd", start="4-1", end="4-1").collect()
     assert [tuple(pair) for pair in row.fields] == [("qty", "4"), ("qty", "5")]
@@ -185,7 +183,7 @@ def test_a_field_may_have_a_reserved_name(
     assert tuple(row) == ("7-7", "mine", "theirs")
 
 
-def test_a_frame_is_whole_also_after_a_filter_on_it(read: Read, orders: Path) -> None:
+def test_a_frame_is_complete_also_after_a_filter_on_it(read: Read, orders: Path) -> None:
     frame = read(path=orders, stream="orders", partitions=1)
     some = frame.filter(f"id.ms >= {MS + 1000} AND id.ms < {MS + 1010}")
     assert sorted((row.id.ms, row.id.seq) for row in some.collect()) == [
@@ -258,7 +256,7 @@ def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"stream": "orders"}, "give either the option path"),
         ({"path": "/nowhere", "url": "redis://x", "stream": "s"}, "give either the option path"),
@@ -273,12 +271,12 @@ def test_a_damaged_block_fails_the_job(read: Read, orders: Path, tmp_path: Path)
         ),
     ],
 )
-def test_wrong_options_are_told(read: Read, options: dict[str, str], told: str) -> None:
-    with pytest.raises(Exception, match=told):
+def test_wrong_options_are_refused(read: Read, options: dict[str, str], message: str) -> None:
+    with pytest.raises(Exception, match=message):
         read(**options).count()
 
 
-def test_a_column_of_no_fitting_type_is_told(read: Read, orders: Path) -> None:
+def test_a_column_of_an_unsupported_type_is_refused(read: Read, orders: Path) -> None:
     with pytest.raises(Exception, match="the column id cannot be bigint; use struct"):
         read("id bigint", path=orders, stream="orders").count()
     with pytest.raises(Exception, match="read structures as string and apply from_json"):

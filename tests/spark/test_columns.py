@@ -1,4 +1,4 @@
-"""Columns of a page, without a session: however names stand in entries, and text becomes values."""
+"""Columns of a page, without a session: fields in any order, and text converted to values."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -33,7 +33,7 @@ def columns_of(entries: list[list[tuple[bytes, bytes]]]) -> Columns:
 
 
 @given(st.lists(fields, min_size=1, max_size=6), names)
-def test_a_field_is_found_wherever_it_stands(
+def test_a_field_is_found_at_any_position(
     entries: list[list[tuple[bytes, bytes]]], name: bytes
 ) -> None:
     found = Page(columns_of(entries), b"key", "store").field(name).to_pylist()
@@ -55,7 +55,7 @@ def test_fields_are_text_of_any_letters(entries: list[list[tuple[str, str]]]) ->
 
 
 @pytest.mark.parametrize("pair", [(b"\xff", b"ascii"), (b"ascii", b"\xff")])
-def test_fields_that_are_no_text_are_told(pair: tuple[bytes, bytes]) -> None:
+def test_binary_fields_are_reported(pair: tuple[bytes, bytes]) -> None:
     columns = columns_of([[(b"a", b"b")], [pair]])
     with pytest.raises(InvalidArgument, match="not UTF-8"):
         TEXTS.batches().batch(columns, b"key", "store")
@@ -96,10 +96,10 @@ NOON = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
         (pa.timestamp("us"), [b"2024-05-17T12:00:00", None], [NOON.replace(tzinfo=None)]),
     ],
 )
-def test_text_becomes_values_and_what_does_not_is_named(
+def test_text_is_converted_to_values_and_invalid_text_is_named(
     kind: Any, texts: list[bytes | None], values: list[Any]
 ) -> None:
-    """The first texts have these values; null is null, and the rest is bad."""
+    """The first texts have these values; null stays null, and the rest is invalid."""
     column, bad = typed(pa.array(texts, pa.binary()), kind)
     assert column.type == kind
     assert column.to_pylist() == values + [None] * (len(texts) - len(values))

@@ -1,4 +1,4 @@
-"""What tasks have staged becomes visible in one commit of the store, in order, and once."""
+"""Rows staged by tasks become visible in one commit of the store, in order, and once."""
 
 import os
 from pathlib import Path
@@ -28,7 +28,7 @@ from tests.spark.staged import QUERY, rows, share
 
 
 def commit(path: Path, *shares: Share, marked: bool = False, skip: bool = False) -> int:
-    """Commit and return the number of rows; -1 where the store had the transaction."""
+    """Commit and return the number of rows; -1 if the store already had the transaction."""
     found = commit_into(str(path), 0, 0, Commit(QUERY, marked, shares, skip))
     return found.rows if found.done else -1
 
@@ -39,14 +39,14 @@ def values(path: Path, key: bytes) -> list[str]:
         return [(entry.fields or {})[b"v"].decode() for entry in store.stream(key)]
 
 
-def test_rows_without_ids_stand_in_the_order_of_partitions_and_of_rows(tmp_path: Path) -> None:
+def test_rows_without_ids_keep_the_order_of_partitions_and_of_rows(tmp_path: Path) -> None:
     first = share(rows(b"a", "1", "2"), rows(b"b", "x"))
     assert commit(tmp_path / "s", first, share(rows(b"a", "3"))) == 4
     assert values(tmp_path / "s", b"a") == ["1", "2", "3"]
     assert values(tmp_path / "s", b"b") == ["x"]
 
 
-def test_rows_with_ids_are_sorted_by_them_and_stand_before_those_without(tmp_path: Path) -> None:
+def test_rows_with_ids_are_sorted_by_them_and_precede_those_without(tmp_path: Path) -> None:
     one = share(rows(b"a", "late", "none", ids=["9-1", "*"]))
     other = share(rows(b"a", "open", "early", ids=["9-*", "3-4"]), rows(b"a", "last"))
     assert commit(tmp_path / "s", one, other) == 5
@@ -64,7 +64,7 @@ def test_an_id_that_does_not_rise_refuses_all_streams_of_the_commit(tmp_path: Pa
         assert store.keys() == [b"a"]
 
 
-def test_what_is_there_already_is_left_out_where_that_was_asked_for(tmp_path: Path) -> None:
+def test_existing_entries_are_skipped_on_request(tmp_path: Path) -> None:
     commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
     again = share(rows(b"a", "again", "low", "new", ids=["5-0", "4-*", "5-1"]))
     assert commit(tmp_path / "s", again, skip=True) == 1
@@ -93,12 +93,12 @@ def test_only_the_last_number_of_a_writer_is_kept(tmp_path: Path) -> None:
         assert sorted(store.keys()) == [b"a", b"kvstream:spark:q"]
 
 
-def test_a_store_that_stays_open_elsewhere_refuses_the_commit(tmp_path: Path) -> None:
+def test_a_store_open_elsewhere_refuses_the_commit(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s"), pytest.raises(StoreLocked, match="option url"):
         commit(tmp_path / "s", share(rows(b"a", "1")))
 
 
-def test_pages_come_back_as_they_were_packed() -> None:
+def test_pages_are_unpacked_as_they_were_packed() -> None:
     given = [
         StagedRows(b"k", [encode_fields({"v": "1"}), encode_fields([("v", "1"), ("v", "2")])]),
         StagedRows(b"", [(b"\x01\x81\xa1v\xa1\xff", (b"v",))], [b"\x00" * 16]),
@@ -117,7 +117,7 @@ def _raw(name: str | bytes) -> bytes:
 
 
 @pytest.mark.parametrize("page", [b"", b"\xc0", b"\x91\x01", pack_page([])[:0] + b"\x92\x90\x90"])
-def test_a_damaged_page_is_told(page: bytes) -> None:
+def test_a_damaged_page_raises(page: bytes) -> None:
     with pytest.raises(Corruption):
         list(unpack_page(page))
 
@@ -139,13 +139,13 @@ def test_a_large_share_is_spilled_into_files_and_read_back(tmp_path: Path) -> No
 
 
 def parts_of(path: Path, ticket: BulkTicket, partition: int, *streams: StagedRows) -> Share:
-    """Return what a task has made into tables."""
+    """Return the tables that a task has made."""
     spill = PartSpill(Staging(str(path), QUERY).make(), ticket, partition)
     spill.write(list(streams))
     return Share(sum(len(each.rows) for each in streams), spill.close(), b"", partition)
 
 
-def test_tables_of_tasks_come_in_with_what_other_tasks_carry(tmp_path: Path) -> None:
+def test_tables_of_tasks_are_committed_with_the_rows_of_other_tasks(tmp_path: Path) -> None:
     path = tmp_path / "s"
     ticket = ticket_of(str(path), 0, b"a")
     assert ticket is not None
@@ -160,7 +160,7 @@ def test_tables_of_tasks_come_in_with_what_other_tasks_carry(tmp_path: Path) -> 
     assert commit_into(str(path), 0, 0, again) == (False, 0, 0)
 
 
-def test_a_large_commit_makes_tables_by_itself_unless_ids_are_to_be_completed(
+def test_a_large_commit_makes_tables_unless_ids_must_be_completed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stores, "BATCH_ROWS", 2)
@@ -177,12 +177,12 @@ def test_a_large_commit_makes_tables_by_itself_unless_ids_are_to_be_completed(
     assert values(path, b"b") == ["x"]
 
 
-def test_a_store_that_is_open_elsewhere_gives_no_ticket(tmp_path: Path) -> None:
+def test_a_store_open_elsewhere_returns_no_ticket(tmp_path: Path) -> None:
     with Store.open(tmp_path / "s"):
         assert prepared(Place("path", str(tmp_path / "s")), b"a")[1] is None
 
 
-def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+def test_a_modified_staged_file_is_refused_without_a_write(tmp_path: Path) -> None:
     file = Staging(str(tmp_path / "s"), QUERY).make().file(0)
     file.write(share(rows(b"a", "1")).page)
     staged = file.close()
@@ -195,7 +195,7 @@ def test_a_staged_file_that_was_changed_is_refused_and_nothing_is_written(tmp_pa
         assert store.keys() == []
 
 
-def test_a_commit_sweeps_what_its_writer_and_dead_jobs_left_and_spares_others(
+def test_a_commit_removes_the_files_of_its_writer_and_of_dead_jobs_only(
     tmp_path: Path,
 ) -> None:
     others = [Transaction(name, 1) for name in ("other", "dead", "slow")]

@@ -1,4 +1,4 @@
-"""Copies of stores that tasks read: every entry is there, whatever was changed before the copy."""
+"""Copies of stores that tasks read have every entry, after any changes before the copy."""
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,7 +12,7 @@ from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 KEY = b"orders"
 MANY = 24_000
-"""More than a load writes as single rows: they are ingested."""
+"""More rows than a load writes as single rows: they are ingested."""
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ def blocks(name: str) -> list[str]:
 
 
 def placed(block: str, folder: Path) -> str:
-    """Return a block with whole paths: Spark's processes were started in another directory."""
+    """Return a block with absolute paths: Spark's processes were started in another directory."""
     return re.sub(
         r'(\.option\(\s*"(?:path|checkpointLocation)", |{"path": )"([\w-]+)"',
         lambda found: f"{found[1]}{str(folder / found[2])!r}",
@@ -32,7 +32,7 @@ def placed(block: str, folder: Path) -> str:
 
 
 def run(spark: "SparkSession", block: CodeType, names: dict[str, Any]) -> None:
-    """Run a block, and the query that it starts until it has read all."""
+    """Run a block, and its query until it has read everything."""
     for left in reversed(range(TRIES)):
         exec(block, names)
         try:
@@ -45,23 +45,23 @@ def run(spark: "SparkSession", block: CodeType, names: dict[str, Any]) -> None:
 
 
 def sums_are_right(spark: "SparkSession") -> None:
-    """See that the recipe of an aggregation tells the sums of an hour, once it is over."""
+    """Check that the recipe of an aggregation writes the sums of an hour after its end."""
     start = 1_700_000_000_000
-    for later_ms in (2, 3):  # hours after the first; Spark tells of one in the batch behind it
+    for later_ms in (2, 3):  # hours after the first; Spark emits a batch later
         with Store.open("data") as store:
             store.stream("orders").add(order(0), id=(start + later_ms * 3_600_000, 0))
         for query in spark.streams.active:
             query.processAllAvailable()
     with Store.open("sums") as store:
-        told = [entry.fields or {} for entry in store.stream("sums").range()]
+        found = [entry.fields or {} for entry in store.stream("sums").range()]
     first = {
-        each[b"sku"]: int(each[b"qty"]) for each in told if each[b"hour"].endswith(b"22:00:00")
+        each[b"sku"]: int(each[b"qty"]) for each in found if each[b"hour"].endswith(b"22:00:00")
     }
     assert first == {b"a%d" % sku: sum(range(sku, 100, 10)) for sku in range(10)}
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/spark.md"])
-def test_what_is_printed_runs(
+def test_the_printed_blocks_run(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.chdir(tmp_path)

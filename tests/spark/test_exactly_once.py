@@ -1,4 +1,4 @@
-"""Rows are there once, whatever is killed, repeated or run twice."""
+"""Each row is written exactly once, after any kill, retry or second run."""
 
 import json
 import os
@@ -27,11 +27,11 @@ ROWS = 200
 """Of one file."""
 STEPS = ("staged", "begun", "between", "done")
 LONG = "KVSTREAM_LOAD" in os.environ
-"""Kill at each step; otherwise in the middle of a commit alone."""
+"""Kill at each step; by default only in the middle of a commit."""
 
 
 def write_file(folder: Path, number: int) -> None:
-    """Add a file of rows at once."""
+    """Add a complete file of rows."""
     rows = [
         json.dumps({"stream": f"s{n % STREAMS}", "n": n})
         for n in range(number * ROWS, (number + 1) * ROWS)
@@ -42,7 +42,7 @@ def write_file(folder: Path, number: int) -> None:
 
 
 def numbers_in(*stores: Path) -> Counter[int]:
-    """Return how often each number is in the streams of some sound stores."""
+    """Return how often each number occurs in the streams of some sound stores."""
     found: Counter[int] = Counter()
     for path in stores:
         with Store.open(path) as store:
@@ -54,17 +54,17 @@ def numbers_in(*stores: Path) -> Counter[int]:
 
 
 def follow(files: Path, stores: str, checkpoint: Path, kill: Path) -> int:
-    """Run the query in a process of its own, until it ends or dies; return its exit code."""
+    """Run the query in a separate process until it ends or dies; return its exit code."""
     return run(kill, "-m", "tests.spark.followed", str(files), stores, str(checkpoint))
 
 
 def run(kill: Path, *words: str) -> int:
     """Run a program that may be killed, and return its exit code."""
     environment = {**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)}
-    with open(kill.parent / "told", "w+b") as told:
+    with open(kill.parent / "output", "w+b") as output:
         mark = f"{KILL_VARIABLE}={kill}"
-        code = stuck.run([sys.executable, *words], mark, told, cwd=ROOT, env=environment)
-        assert code in (0, -signal.SIGKILL), stuck.text_of(told)[-3000:]
+        code = stuck.run([sys.executable, *words], mark, output, cwd=ROOT, env=environment)
+        assert code in (0, -signal.SIGKILL), stuck.text_of(output)[-3000:]
     return code
 
 
@@ -82,22 +82,22 @@ sleeping()
 """
 
 
-def test_a_program_that_comes_to_no_end_shows_where_it_is(
+def test_a_hanging_program_shows_its_stacks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stuck, "SHOWING_S", 0.0)
     mark, ready = f"{KILL_VARIABLE}={tmp_path}", tmp_path / "ready"
     environment = {**os.environ, KILL_VARIABLE: str(tmp_path), "PYTHONPATH": str(ROOT)}
-    with open(tmp_path / "told", "w+b") as told:
+    with open(tmp_path / "output", "w+b") as output:
         words = [sys.executable, "-c", SLEEPER, str(ready)]
-        with subprocess.Popen(words, stderr=told, env=environment) as process:
+        with subprocess.Popen(words, stderr=output, env=environment) as process:
             until(ready.exists)
             assert f"{process.pid} in " in stuck.show_stacks(mark)
-            until(lambda: "in sleeping" in stuck.text_of(told))
+            until(lambda: "in sleeping" in stuck.text_of(output))
             assert process.poll() is None
             process.kill()
         with pytest.raises(AssertionError, match="no end within"):
-            stuck.run(words, mark, told, 0.5, env=environment)
+            stuck.run(words, mark, output, 0.5, env=environment)
 
 
 def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(
@@ -121,7 +121,7 @@ def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(
     assert not list(tmp_path.glob("*.staging"))
 
 
-def test_a_batch_that_comes_again_is_passed_over(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_repeated_batch_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
     files, checkpoint, store = (tmp_path / name for name in ("files", "checkpoint", "store"))
     files.mkdir()
 
@@ -159,12 +159,12 @@ spark.stop()
 
 
 @pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
-def test_a_batch_write_whose_driver_is_killed_at_any_step_is_there_once(tmp_path: Path) -> None:
+def test_a_batch_write_whose_driver_is_killed_at_any_step_happens_once(tmp_path: Path) -> None:
     kill = tmp_path / "kill"
     kill.mkdir()
     stores = [tmp_path / "one", tmp_path / "two"]
     named = ",".join(map(str, stores))
-    for step in STEPS:  # each goes on with what the one before has left
+    for step in STEPS:  # each continues from the state that the previous one left
         (kill / step).touch()
         assert run(kill, "-c", BATCH, named, "1") == -signal.SIGKILL
         assert (kill / f"{step}.done").exists()
@@ -237,5 +237,5 @@ def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
         )
     assert done.returncode == 0, done.stderr[-3000:]
     assert kind == "speculation" or (kill / "executor.done").exists()
-    assert len(list(kill.glob("map-*"))) > TASKS  # some were run again
+    assert len(list(kill.glob("map-*"))) > TASKS  # some ran again
     assert numbers_in(store) == Counter(range(40_000))

@@ -1,4 +1,4 @@
-"""What Spark says of a failure, as one line of ours."""
+"""Failures of Spark are converted to one-line errors of kvstream."""
 
 from typing import TYPE_CHECKING
 
@@ -38,13 +38,13 @@ TEXTS: dict[str, tuple[type[KVStreamError], str]] = {
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_the_last_error_of_ours_is_told_else_the_first_line(text: str) -> None:
+def test_the_last_error_of_kvstream_is_shown_or_the_first_line(text: str) -> None:
     kind, message = TEXTS[text]
     error = error_of(text)
     assert (type(error), str(error)) == (kind, message)
 
 
-def test_no_stack_is_logged_beside_what_is_told(
+def test_no_stack_is_logged_beside_the_message(
     spark: "SparkSession", capfd: pytest.CaptureFixture[str]
 ) -> None:
     with (

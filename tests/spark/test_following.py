@@ -1,6 +1,6 @@
-"""Following streams, by the calls that Spark makes of a reader, in the order it makes them.
+"""Following streams by the calls of a reader in the order in which Spark makes them.
 
-What Spark runs itself is in test_queries.py; a reader alone needs no JVM.
+Tests with Spark itself are in test_queries.py; a reader alone needs no JVM.
 """
 
 import json
@@ -26,7 +26,7 @@ Ids = dict[str, list[str]]
 
 
 class Query:
-    """A query that reads micro-batches, and can be started again from what Spark keeps of it."""
+    """A query of micro-batches, which can be restarted from what Spark stores of it."""
 
     def __init__(self, **options: Any) -> None:
         self.options = {name.lower(): str(value) for name, value in options.items()}
@@ -37,7 +37,7 @@ class Query:
         return FollowingReader(self.options, default_schema(self.options, several=True))
 
     def restart(self) -> None:
-        """Begin anew from the last offset, which Spark asks for once more."""
+        """Restart from the last offset, which Spark requests once more."""
         self.reader = self.started()
         assert self.reader.partitions(self.offset or {}, self.offset or {}) == []
 
@@ -46,7 +46,7 @@ class Query:
         return self
 
     def batch(self) -> Ids:
-        """Read one micro-batch; the IDs that came, by stream."""
+        """Read one micro-batch; return its IDs, by stream."""
         if self.offset is None:
             self.begin()
         assert self.offset is not None
@@ -61,7 +61,7 @@ class Query:
         return self.rows(self.reader.partitions(start, end))
 
     def rows(self, shares: Any) -> Ids:
-        """Return what tasks read that were planned so."""
+        """Return what tasks with this plan read."""
         found: Ids = {}
         reader = pickle.loads(pickle.dumps(self.reader))
         for share in shares:
@@ -76,7 +76,7 @@ class Query:
 def place(
     request: pytest.FixtureRequest, tmp_path: Path, redis_port: int
 ) -> Iterator[tuple[dict[str, Any], Callable[..., Any]]]:
-    """A store, or a real Redis; how a query names it, and how a command is run there."""
+    """A store, or a real Redis: its options for a query, and a function that runs a command."""
     if request.param == "url":
         client = redis.Redis(port=redis_port)
         client.flushall()
@@ -108,7 +108,7 @@ def test_micro_batches_follow_each_other(place: Place) -> None:
     assert query.batch() == {"s": ["3-2", "9-0"]}
 
 
-def test_a_batch_that_was_planned_before_a_restart_is_read_as_it_was(place: Place) -> None:
+def test_a_batch_planned_before_a_restart_is_read_unchanged(place: Place) -> None:
     options, run = place
     add(run, "s", "1-1", "2-1")
     query = Query(**options, stream="s").begin()
@@ -120,7 +120,7 @@ def test_a_batch_that_was_planned_before_a_restart_is_read_as_it_was(place: Plac
     assert query.read(start, end) == {"s": ["1-1", "2-1"]}
 
 
-def test_a_trigger_takes_no_more_than_it_may_and_a_share_of_each_stream(place: Place) -> None:
+def test_a_trigger_reads_at_most_its_limit_and_a_share_of_each_stream(place: Place) -> None:
     options, run = place
     add(run, "long", *(f"{n}-1" for n in range(1, 301)))
     add(run, "short", *(f"{n}-1" for n in range(1, 4)))
@@ -148,7 +148,7 @@ def test_a_trigger_takes_no_more_than_it_may_and_a_share_of_each_stream(place: P
         ("1970-01-01T00:00:00.002Z", ["2-1", "2-2"]),
     ],
 )
-def test_a_query_begins_where_it_is_told_to(place: Place, starting: str, first: list[str]) -> None:
+def test_a_query_begins_at_its_start_option(place: Place, starting: str, first: list[str]) -> None:
     options, run = place
     add(run, "s", "1-1", "2-1", "2-2")
     query = Query(**options, stream="s", startingId=starting).begin()
@@ -156,7 +156,7 @@ def test_a_query_begins_where_it_is_told_to(place: Place, starting: str, first: 
     assert query.batch() == {"s": [*first, "5-5"]}
 
 
-def test_streams_that_a_pattern_fits_join_when_they_appear(place: Place) -> None:
+def test_new_streams_that_match_a_pattern_are_included(place: Place) -> None:
     options, run = place
     run("SET", "s:no", "a string")
     add(run, "s:1", "1-1")
@@ -169,7 +169,7 @@ def test_streams_that_a_pattern_fits_join_when_they_appear(place: Place) -> None
     assert query.batch() == {"s:1": ["8-1"]}
 
 
-def test_a_pattern_means_what_kvstream_notes_only_where_it_says_so(place: Place) -> None:
+def test_a_pattern_matches_internal_streams_only_if_it_names_them(place: Place) -> None:
     options, run = place
     add(run, "s", "1-1")
     add(run, "kvstream:import:1", "2-1")
@@ -221,7 +221,7 @@ def test_entries_trimmed_behind_a_query_that_had_caught_up_fail_it_too(place: Pl
         query.batch()
 
 
-def test_what_was_read_may_be_trimmed_and_deleted(place: Place) -> None:
+def test_read_entries_may_be_trimmed_and_deleted(place: Place) -> None:
     options, run = place
     add(run, "s", *(f"{n}-1" for n in range(1, 6)))
     query = Query(**options, stream="s")
@@ -233,7 +233,7 @@ def test_what_was_read_may_be_trimmed_and_deleted(place: Place) -> None:
     assert query.batch() == {"s": ["6-1", "8-1"]}
 
 
-def test_a_stream_made_anew_fails_the_query_or_is_read_from_its_begin(place: Place) -> None:
+def test_a_recreated_stream_fails_the_query_or_is_read_from_its_start(place: Place) -> None:
     options, run = place
     add(run, "s", "5-1", "6-1")
     query = Query(**options, stream="s")
@@ -247,7 +247,7 @@ def test_a_stream_made_anew_fails_the_query_or_is_read_from_its_begin(place: Pla
     assert careless.batch() == {"s": ["1-1"]}
 
 
-def test_what_comes_after_available_now_was_asked_for_waits(place: Place) -> None:
+def test_entries_added_after_the_start_of_available_now_wait(place: Place) -> None:
     options, run = place
     add(run, "s:1", "1-1", "2-1", "3-1")
     query = Query(**options, match="s:*", maxEntriesPerTrigger=2).begin()
@@ -267,7 +267,7 @@ def test_what_comes_after_available_now_was_asked_for_waits(place: Place) -> Non
     assert latest["source"].startswith("kvstream: s:* in ")
 
 
-def test_a_progress_names_the_source_and_counts_what_is_not_read_yet(place: Place) -> None:
+def test_a_progress_names_the_source_and_counts_unread_entries(place: Place) -> None:
     options, run = place
     names = ["a", "b", "c", "d"]
     for name in names:
@@ -293,7 +293,7 @@ def test_a_trigger_waits_for_enough_entries_or_long_enough(
     waits = {"minEntriesPerTrigger": 3, "maxTriggerDelay": "2min", "maxEntriesPerTrigger": 4}
     query = Query(**options, stream="s", **waits)
     assert query.reader.getDefaultReadLimit() == ReadMinRows(3)
-    assert query.batch() == {"s": ["1-1"]}  # the first one waits for nothing
+    assert query.batch() == {"s": ["1-1"]}  # the first batch does not wait
     add(run, "s", "2-1", "3-1")
     now[0] += 119
     assert query.batch() == {}
@@ -303,13 +303,13 @@ def test_a_trigger_waits_for_enough_entries_or_long_enough(
     assert query.batch() == {}
     now[0] += 120
     assert query.batch() == {"s": ["6-1"]}
-    now[0] += 500  # a long time without entries delays none
+    now[0] += 500  # a long time without entries does not delay
     assert query.batch() == {}
     add(run, "s", "7-1")
     assert query.batch() == {"s": ["7-1"]}
 
 
-def test_a_query_that_is_to_end_waits_for_nothing(place: Place) -> None:
+def test_a_stopping_query_does_not_wait(place: Place) -> None:
     options, run = place
     add(run, "s", "1-1", "2-1", "3-1")
     limits = {"minEntriesPerTrigger": 2, "maxEntriesPerTrigger": 2}
@@ -334,14 +334,14 @@ def test_a_query_that_is_to_end_waits_for_nothing(place: Place) -> None:
         ({"end": "+"}, "the option end is for batch reads: a streaming read has no end"),
     ],
 )
-def test_options_that_mean_nothing_in_a_query_are_refused(
+def test_options_without_meaning_for_a_query_are_refused(
     tmp_path: Path, options: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=message):
         Query(path=tmp_path, stream="s", **options)
 
 
-def test_a_group_shows_how_far_the_query_is(redis_port: int) -> None:
+def test_a_group_shows_the_progress_of_the_query(redis_port: int) -> None:
     client = redis.Redis(port=redis_port)
     client.flushall()
     add(client.execute_command, "s", *(f"{n}-1" for n in range(1, 11)))
@@ -354,14 +354,14 @@ def test_a_group_shows_how_far_the_query_is(redis_port: int) -> None:
     query.batch()
     (group,) = client.xinfo_groups("s")
     assert (group["last-delivered-id"], group["lag"]) == (b"12-1", 0)
-    # Spark says nothing of the last batch while nothing comes: it only asks what there is.
+    # Spark does not report the last batch while there are no entries: it only requests the offset.
     add(client.execute_command, "s", "13-1")
     end = query.reader.latestOffset(query.offset or {}, ReadAllAvailable())
     assert query.reader.latestOffset(end, ReadAllAvailable()) == end
     (group,) = client.xinfo_groups("s")
     assert (group["last-delivered-id"], group["lag"]) == (b"13-1", 0)
     query.restart()
-    client.delete("s")  # no stream, no group to be moved
+    client.delete("s")  # no stream, so no group to move
     assert query.reader.latestOffset(end, ReadAllAvailable()) == {}
 
 
@@ -370,7 +370,7 @@ def test_a_group_needs_a_server(tmp_path: Path) -> None:
         Query(path=tmp_path, stream="s", group="spark")
 
 
-def test_rows_that_do_not_agree_with_their_nodes_are_not_taken(
+def test_rows_that_contradict_their_nodes_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with Store.open(tmp_path / "data") as store:
@@ -386,7 +386,7 @@ def test_rows_that_do_not_agree_with_their_nodes_are_not_taken(
 
         monkeypatch.setattr(watch, "store_pages", missing_a_page)
         short[:] = [False, True]
-        assert len(query.batch()["s"]) == 250  # read again, and whole then
+        assert len(query.batch()["s"]) == 250  # read again, and completely
         monkeypatch.setattr(watch, "TRIES", 2)
         short[:] = [True] * 10
         stream.add({"n": "more"})

@@ -1,4 +1,4 @@
-"""Jobs on whole streams: each does what it says, may be run again, and its counts add up."""
+"""Jobs on complete streams: each does its work, can be repeated, and has consistent counts."""
 
 import json
 import os
@@ -41,7 +41,7 @@ START = 20_000 * DAY
 
 
 def fill(store: Store, first: int, count: int, key: str = "orders") -> None:
-    """Add entries ``n`` an hour apart; a tenth of them has a field that repeats."""
+    """Add entries ``n`` an hour apart; a tenth of them has a repeated field."""
     stream = store.stream(key)
     with store.transaction():
         for n in range(first, first + count):
@@ -67,7 +67,7 @@ def data(tmp_path: Path) -> Path:
     return path
 
 
-def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
+def test_an_archive_resumes_and_trims_entries_that_no_group_needs(
     spark: SparkSession, tmp_path: Path, data: Path
 ) -> None:
     lake = str(tmp_path / "lake")
@@ -76,7 +76,7 @@ def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
         group.consumer("w").read(10)
         group.ack(*store.stream("orders").range(count=4))
     first = archive(spark, place(str(data)), lake)
-    # Of orders the four that are acknowledged go; nobody reads the others.
+    # Of orders the four acknowledged entries are deleted; the others have no readers.
     assert (first.run, first.read, first.written, first.trimmed, first.streams) == (1, 65, 65, 9, 2)
     again = archive(spark, place(str(data)), lake)
     assert (again.run, again.read, again.written, again.trimmed) == (0, 0, 0, 0)
@@ -109,7 +109,7 @@ def test_an_archive_goes_on_where_it_was_and_trims_what_no_group_needs(
         assert numbers(store) == [*range(63)]
 
 
-def test_an_archive_that_was_killed_half_way_is_gone_on_with(
+def test_a_killed_archive_is_resumed(
     spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lake = str(tmp_path / "lake")
@@ -121,7 +121,7 @@ def test_an_archive_that_was_killed_half_way_is_gone_on_with(
         patched.setattr(Archive, "complete", killed)
         with pytest.raises(KeyboardInterrupt):
             archive(spark, place(str(data)), lake, streams=["orders"])
-    assert len(spark.read.parquet(lake).collect()) == 60  # they lie there, and do not count
+    assert len(spark.read.parquet(lake).collect()) == 60  # their files exist, but do not count
     done = archive(spark, place(str(data)), lake, streams=["orders"])
     assert (done.run, done.written, done.trimmed) == (1, 60, 60)
     assert spark.read.parquet(lake).count() == 60
@@ -130,7 +130,7 @@ def test_an_archive_that_was_killed_half_way_is_gone_on_with(
     ]
 
 
-def test_an_archive_whose_files_do_not_hold_what_was_read_is_refused(
+def test_an_archive_with_files_that_lack_entries_is_refused(
     spark: SparkSession, tmp_path: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(archives, "_portions", lambda *_: {})
@@ -140,7 +140,9 @@ def test_an_archive_whose_files_do_not_hold_what_was_read_is_refused(
         assert len(store.stream("orders")) == 60
 
 
-def test_files_go_out_and_come_back_once(spark: SparkSession, tmp_path: Path, data: Path) -> None:
+def test_files_are_exported_and_imported_once(
+    spark: SparkSession, tmp_path: Path, data: Path
+) -> None:
     for kind in ("parquet", "csv"):
         folder = str(tmp_path / f"out.{kind}")
         out = export_files(
@@ -173,11 +175,11 @@ def test_verify_finds_the_range_in_which_something_differs(
 
 
 @pytest.mark.parametrize("kind", ["avro", "json", "csv"])
-def test_entries_of_any_fields_go_out_and_come_back(
+def test_entries_of_any_fields_survive_export_and_import(
     spark: SparkSession, tmp_path: Path, data: Path, kind: str
 ) -> None:
     files, target = str(tmp_path / "out"), place(str(tmp_path / "back"))
-    (tmp_path / "out" / "_temporary").mkdir(parents=True)  # as a job that was killed leaves it
+    (tmp_path / "out" / "_temporary").mkdir(parents=True)  # as a killed job leaves it
     with Store.open(data) as store:
         store.stream("other:1").add([("z", 'a"b\n'), ("a", "2,3")])
         if kind == "avro":
@@ -193,18 +195,16 @@ def test_entries_of_any_fields_go_out_and_come_back(
         assert [*back.stream("other:1")] == entries
 
 
-def test_files_of_the_same_names_that_have_grown_are_other_files(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_grown_files_of_the_same_names_are_other_files(spark: SparkSession, tmp_path: Path) -> None:
     file, target = tmp_path / "in.json", place(str(tmp_path / "to"))
-    told = []
+    shown = []
     for rows in (1, 1, 2):
         file.write_text('{"n": 1}\n' * rows)
-        told.append(import_files(spark, str(file), target, kind="json", stream="s").written)
-    assert told == [1, 0, 2]
+        shown.append(import_files(spark, str(file), target, kind="json", stream="s").written)
+    assert shown == [1, 0, 2]
 
 
-def test_a_job_on_nothing_fails_unless_it_is_told_to_go_on(
+def test_a_job_without_streams_fails_unless_allowed(
     spark: SparkSession, tmp_path: Path, data: Path
 ) -> None:
     source, to, folder = place(str(data)), place(str(tmp_path / "to")), str(tmp_path / "out")
@@ -264,18 +264,18 @@ def test_the_command_line_runs_a_report_and_writes_its_page(
     html = tmp_path / "report.html"
     done = run("--store", str(data), "spark", "report", "--stream", "orders", "--html", str(html))
     assert done.exit_code == 0, done.output
-    told = re.sub(" +", " ", done.output)
-    assert "60 entries in 60 minutes" in told
-    assert "orders 60 1.0 1 1 h 1 h 1 h 1 h" in told
-    assert "orders billing 2 20 40" in told
-    assert "orders billing anna 27 67.5 %" in told
-    assert "orders billing 3 2 43" in told
+    reply = re.sub(" +", " ", done.output)
+    assert "60 entries in 60 minutes" in reply
+    assert "orders 60 1.0 1 1 h 1 h 1 h 1 h" in reply
+    assert "orders billing 2 20 40" in reply
+    assert "orders billing anna 27 67.5 %" in reply
+    assert "orders billing 3 2 43" in reply
     written = html.read_text()
     assert not re.search(r"(src|href)=\"(?!#)", written)  # it needs no other file
     assert written.count("<svg") == 2
 
 
-def test_consumers_of_one_name_are_told_apart_by_their_streams(
+def test_consumers_of_one_name_are_distinguished_by_their_streams(
     spark: SparkSession, data: Path
 ) -> None:
     with Store.open(data) as store:
@@ -289,19 +289,19 @@ def test_consumers_of_one_name_are_told_apart_by_their_streams(
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         (["spark", "report"], "name the store"),
         (["--store", "x", "spark", "--conf", "a", "report"], "NAME=VALUE"),
         (["--store", "x", "spark", "export", "out", "--format", "xml"], "is not one of"),
     ],
 )
-def test_a_command_line_that_makes_no_sense_is_told(
-    spark: SparkSession, words: list[str], told: str
+def test_an_invalid_command_line_is_refused(
+    spark: SparkSession, words: list[str], message: str
 ) -> None:
     done = run(*words)
     assert done.exit_code == 2
-    assert told in done.output
+    assert message in done.output
 
 
 def test_the_command_line_can_be_submitted() -> None:
@@ -313,7 +313,7 @@ def test_the_command_line_can_be_submitted() -> None:
     assert "kvstream spark report" in done.stdout
 
 
-def test_the_command_line_says_what_differs_with_its_exit_code(
+def test_the_command_line_reports_differences_with_its_exit_code(
     spark: SparkSession, tmp_path: Path, data: Path
 ) -> None:
     with Store.open(tmp_path / "empty"):
@@ -328,7 +328,7 @@ def elements(html: str) -> ElementTree.Element:
     return ElementTree.fromstring(html.strip().removeprefix("<!doctype html>"))
 
 
-def test_a_page_says_what_the_report_says_and_is_sound() -> None:
+def test_a_page_has_the_figures_of_the_report_and_is_valid() -> None:
     table = Table("A <b>", 1, ("x", "many"), (("1", "&"), ("other", "12")))
     minutes = tuple(Minute(f"s{at % 3}", at * 60_000, at) for at in range(2000))
     report = Report("place", 0, sum(range(2000)), minutes, (table,), (("g/c", 3), ("g/d", 0)))
@@ -348,7 +348,7 @@ def test_a_page_says_what_the_report_says_and_is_sound() -> None:
     assert "A <b>\n  x      many\n  1         &\n  other    12" in report.text()
 
 
-def test_a_page_of_nothing_is_a_page() -> None:
+def test_an_empty_page_is_valid() -> None:
     root = elements(page(Report("place", 0, 0, (), (Table("T", 1, ("x",), ()),), ())))
     assert [each.text for each in root.iter("p")][1:] == ["None."]
     assert not [*root.iter("{http://www.w3.org/2000/svg}svg")]
@@ -373,7 +373,7 @@ def test_the_axis_of_a_page_has_dates_and_their_zone(minutes: int, labels: set[s
     assert labels <= shown
 
 
-def test_a_line_has_few_points_and_counts_every_entry() -> None:
+def test_a_line_has_few_points_and_includes_every_entry() -> None:
     from kvstream.spark.jobs.reports import POINTS_MAX, _line
 
     minutes = [Minute("s", minute * 60_000, 3) for minute in range(1999)]
@@ -382,7 +382,7 @@ def test_a_line_has_few_points_and_counts_every_entry() -> None:
     assert sum(rate * 5 for _, rate in points) == 3 * 1999
 
 
-def test_the_text_of_a_run_comes_back() -> None:
+def test_the_text_of_a_run_is_parsed_back() -> None:
     from kvstream.spark.jobs.archives import Portion, Run
 
     given = Run(3, "place", {"s": Portion(2, "1-0", "2-0")}, ("stream=s/day=1970-01-01/x.parquet",))

@@ -1,4 +1,4 @@
-"""Options by name: unknown ones are refused, Kafka's point to ours, and an old name still works."""
+"""Options by name: unknown ones are refused, Kafka's are translated, an old name works."""
 
 import re
 from pathlib import Path
@@ -40,12 +40,12 @@ UNKNOWN = {
 
 
 @pytest.mark.parametrize("name", UNKNOWN)
-def test_an_unknown_option_is_refused_with_the_name_that_is_meant(name: str) -> None:
+def test_an_unknown_option_is_refused_with_a_suggestion(name: str) -> None:
     with pytest.raises(InvalidArgument, match=re.escape(UNKNOWN[name])):
         KVStreamSource({name.lower(): "x"})
 
 
-def test_what_spark_passes_of_its_own_is_accepted() -> None:
+def test_options_added_by_spark_are_accepted() -> None:
     names = ("checkpointLocation", "queryName", "owner", "provider", "option.path")
     check_names(dict.fromkeys((*names, *set(OPTIONS) - {"pattern"}), ""))
 

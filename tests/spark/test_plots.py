@@ -1,4 +1,4 @@
-"""Plots, read from the SVG as a browser would: every name, number and axis is there. No Spark."""
+"""Plots, parsed from the SVG: every name, number and axis exists. No Spark."""
 
 import warnings
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ MINUTES = [START + timedelta(minutes=minute) for minute in range(100)]
 
 @pytest.fixture(autouse=True)
 def _warnings_are_errors() -> None:
-    """Fail where matplotlib finds no room for a plot, or no glyph."""
+    """Fail if matplotlib has no room for a plot, or no glyph."""
     warnings.simplefilter("error")
 
 
@@ -43,7 +43,7 @@ def line_plot(names: list[str]) -> str:
 
 
 @pytest.mark.parametrize("names", NAMES)
-def test_each_line_and_bar_has_a_label_of_its_own(names: list[str]) -> None:
+def test_each_line_and_bar_has_its_own_label(names: list[str]) -> None:
     shown = texts(line_plot(names))
     labels = shown[shown.index("stream") + 1 :]
     assert len(set(labels)) == len(labels) == min(len(names), 8)
@@ -51,7 +51,7 @@ def test_each_line_and_bar_has_a_label_of_its_own(names: list[str]) -> None:
     assert shown.count("1,000,000,000,000,007") == len(names)
 
 
-def test_a_short_name_is_shown_whole_and_a_long_one_with_both_ends() -> None:
+def test_a_short_name_is_complete_and_a_long_one_has_both_ends() -> None:
     given = [("orders/billing/w", 3), ("_$x$_^2", 3), (LONG[7], 2)]
     shown = texts(bars("t", given, x="pending"))
     assert {"t", "pending", "orders/billing/w", "_$x$_^2"} <= set(shown)
@@ -67,7 +67,7 @@ def test_the_axes_have_names_round_numbers_and_times_in_utc() -> None:
     assert {"22:00", "23:00"} <= set(shown)
 
 
-def test_lines_are_told_apart_by_their_marks_as_well_as_their_colours() -> None:
+def test_lines_differ_in_their_marks_and_their_colours() -> None:
     root = ElementTree.fromstring(line_plot(list("abcdefgh")))
     marks = {
         each.attrib["d"]

@@ -1,4 +1,4 @@
-"""Streaming queries as Spark runs them: restarts, AvailableNow, trims, and an owner that writes."""
+"""Streaming queries run by Spark: restarts, AvailableNow, trims, and a writing owner."""
 
 import json
 from collections.abc import Callable
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Job:
-    """A query that writes streams' IDs into files, and can be started again."""
+    """A query that writes streams' IDs into files, and can be restarted."""
 
     def __init__(self, spark: "SparkSession", folder: Path, **options: Any) -> None:
         self.spark = spark
@@ -36,11 +36,11 @@ class Job:
         return writer.trigger(**(trigger or {"processingTime": "0 seconds"})).start()
 
     def run(self) -> "StreamingQuery":
-        """Read what there is now."""
+        """Read the current entries."""
         return self.follow(lambda query: query.awaitTermination(300), availableNow=True)
 
     def follow(self, work: Callable[["StreamingQuery"], Any], **trigger: Any) -> "StreamingQuery":
-        """Run a query until some work with it is done."""
+        """Run a query until its work is done."""
         for left in reversed(range(TRIES)):
             query = self.start(**trigger)
             try:
@@ -66,7 +66,7 @@ def add(store: Store, key: str, numbers: range) -> None:
     store.stream(key).add_many([{"n": str(number)} for number in numbers])
 
 
-def test_a_query_goes_on_where_it_was_and_sees_what_its_owner_writes(
+def test_a_query_resumes_and_sees_the_writes_of_the_owner(
     spark: "SparkSession", read: Read, tmp_path: Path
 ) -> None:
     job = Job(spark, tmp_path, path=tmp_path / "data", match="s:*", maxEntriesPerTrigger=600)
@@ -87,11 +87,11 @@ def test_a_query_goes_on_where_it_was_and_sees_what_its_owner_writes(
         job.follow(write_meanwhile)
         expected = [("s:1", n) for n in range(1010)] + [("s:2", n) for n in range(5)]
         assert job.found() == expected
-    job.run()  # nobody holds the store now, and nothing is new
+    job.run()  # nobody holds the store now, and there is nothing new
     assert job.found() == expected
 
 
-def test_the_progress_of_a_query_tells_its_source_and_its_lag(
+def test_the_progress_of_a_query_has_its_source_and_its_lag(
     spark: "SparkSession", tmp_path: Path
 ) -> None:
     limits = {"minEntriesPerTrigger": 5, "maxEntriesPerTrigger": 600}

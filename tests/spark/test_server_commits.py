@@ -1,4 +1,4 @@
-"""A commit through a server is the same as into a store: kvstream's server, and Redis."""
+"""A commit through a server has the same result as into a store: kvstream's server, and Redis."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -43,7 +43,7 @@ def entries(client: redis.Redis, key: bytes) -> list[tuple[bytes, dict[bytes, by
     return cast("list[tuple[bytes, dict[bytes, bytes]]]", client.xrange(key))
 
 
-def test_rows_and_mark_are_one_transaction_that_happens_once(client: redis.Redis) -> None:
+def test_rows_and_mark_are_one_transaction_that_runs_once(client: redis.Redis) -> None:
     work = Commit(QUERY, True, [share(rows(b"a", "1", "2"), rows(b"b", "x", ids=["5-1"]))])
     assert commit_through(client, work) == (True, 3, 0)
     assert commit_through(client, work) == (False, 0, 0)
@@ -69,9 +69,9 @@ def test_a_key_of_another_kind_refuses_all(client: redis.Redis) -> None:
     assert client.keys() == [b"a"]
 
 
-def test_a_stream_that_gets_ahead_meanwhile_is_looked_at_again(client: redis.Redis) -> None:
+def test_a_stream_changed_meanwhile_is_checked_again(client: redis.Redis) -> None:
     class Hasty(redis.client.Pipeline):
-        """Lets another client add an entry right before an EXEC, twice."""
+        """Let another client add an entry right before an EXEC, twice."""
 
         left = 2
 
@@ -92,7 +92,7 @@ def test_a_stream_that_gets_ahead_meanwhile_is_looked_at_again(client: redis.Red
     assert [fields[b"v"] for _, fields in entries(client, b"a")] == [b"other", b"other", b"mine"]
 
 
-def test_fields_that_repeat_stay_as_they_are(client: redis.Redis) -> None:
+def test_repeated_fields_are_unchanged(client: redis.Redis) -> None:
     staged = StagedRows(b"a", [encode_fields([("v", "1"), ("v", "2")])])
     commit_through(client, Commit(QUERY, False, [share(staged)]))
     client.set_response_callback("XRANGE", lambda reply, **_: reply)
@@ -104,14 +104,14 @@ def test_fields_that_repeat_stay_as_they_are(client: redis.Redis) -> None:
 
 
 def plain(client: redis.Redis) -> redis.Redis:
-    """Return a client as writers have it."""
+    """Return a client as writers use it."""
     port = client.connection_pool.connection_kwargs["port"]
     return client_of(Place("url", f"redis://127.0.0.1:{port}"))
 
 
 @pytest.fixture
 def bulky(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """More than two rows are a bulk load; return the commands of it that are sent."""
+    """Bulk-load more than two rows; return the commands that are sent."""
     monkeypatch.setattr("kvstream.spark.write.servers.BATCH_ROWS", 2)
     sent: list[str] = []
     do = Connection.do
@@ -124,7 +124,7 @@ def bulky(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return sent
 
 
-def test_many_rows_are_a_bulk_load_where_the_server_has_it(
+def test_many_rows_are_a_bulk_load_if_the_server_supports_it(
     client: redis.Redis, bulky: list[str]
 ) -> None:
     kvstream = "kvstream_version" in client.info("server")
@@ -137,16 +137,14 @@ def test_many_rows_are_a_bulk_load_where_the_server_has_it(
     assert client.get(QUERY.key) == b"7"
 
 
-def test_rows_that_no_table_can_have_are_a_transaction(
-    client: redis.Redis, bulky: list[str]
-) -> None:
+def test_rows_unfit_for_tables_are_a_transaction(client: redis.Redis, bulky: list[str]) -> None:
     work = Commit(QUERY, False, [share(rows(b"a", "1", "2", "3", ids=["5-*", "5-*", "6-1"]))])
     assert commit_through(plain(client), work) == (True, 3, 0)
     assert "COMMIT" not in bulky
     assert [eid for eid, _ in entries(client, b"a")] == [b"5-0", b"5-1", b"6-1"]
 
 
-def test_a_bulk_load_that_is_refused_leaves_nothing(client: redis.Redis, bulky: list[str]) -> None:
+def test_a_refused_bulk_load_leaves_nothing(client: redis.Redis, bulky: list[str]) -> None:
     client.xadd("a", {"v": "0"}, id="9-1")
     client.set("text", "")
     more = share(rows(b"b", "1", "2"), rows(b"a", "3", ids=["9-1"]))
@@ -186,12 +184,12 @@ def test_a_task_sends_its_tables_and_a_dead_one_leaves_nothing(tmp_path: Path) -
         served.stop()
 
 
-def test_a_store_that_is_served_is_written_through_its_server(tmp_path: Path) -> None:
+def test_a_served_store_is_written_through_its_server(tmp_path: Path) -> None:
     served = Served(tmp_path / "store", requirepass="open sesame")
     by_path = Place("path", str(tmp_path / "store"), password="open sesame")
     work = Commit(QUERY, True, [share(rows(b"a", "1"))])
     try:
-        with pytest.raises(StoreLocked):  # nobody says where
+        with pytest.raises(StoreLocked):  # the address of the server is unknown
             commit_to(by_path, 0, work)
         url = f"redis://127.0.0.1:{served.port}"
         write(tmp_path / "store", Address(url, "of another run"))
@@ -207,4 +205,4 @@ def test_a_store_that_is_served_is_written_through_its_server(tmp_path: Path) ->
         assert isinstance(ticket, Upload)
     finally:
         served.stop()
-    assert commit_to(by_path, 0, work) == (False, 0, 0)  # by itself: it is served no more
+    assert commit_to(by_path, 0, work) == (False, 0, 0)  # directly: it is no longer served

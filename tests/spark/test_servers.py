@@ -1,4 +1,4 @@
-"""Reads by url: of a kvstream server and of a real redis-server, as the library reads the same."""
+"""Reads by url: of a kvstream server and a real redis-server, with the results of the library."""
 
 import subprocess
 import sys
@@ -23,7 +23,7 @@ PASSWORD = "open sesame"
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path]]:
-    """A kvstream server that wants a password; its URL without it, and its directory."""
+    """A kvstream server with a password; its URL without it, and its directory."""
     path = tmp_path_factory.mktemp("served") / "data"
     with Store.open(path) as store:
         fill(store)
@@ -39,27 +39,27 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Path
             server.terminate()
 
 
-def test_a_server_gives_what_its_store_has(read: Read, served: tuple[str, Path]) -> None:
+def test_a_server_returns_the_entries_of_its_store(read: Read, served: tuple[str, Path]) -> None:
     url, path = served
     by_url = rows_of(read(url=url, password=PASSWORD, stream="orders", partitions=3))
     assert len(by_url) == 5000
-    assert by_url == rows_of(read(path=path, stream="orders"))  # whose owner is the server
+    assert by_url == rows_of(read(path=path, stream="orders"))  # the server owns the store
     ranged = {"start": "1700000000100-1", "end": "1700000000500"}
     assert rows_of(read(url=url, password=PASSWORD, stream="orders", **ranged)) == rows_of(
         read(path=path, stream="orders", **ranged)
     )
 
 
-def test_the_password_stands_in_no_plan(
+def test_no_plan_contains_the_password(
     read: Read, served: tuple[str, Path], capfd: pytest.CaptureFixture[str]
 ) -> None:
     url, _ = served
     frame = read(url=url.replace("//", f"//:{PASSWORD.replace(' ', '%20')}@"), match="sku:*")
     assert frame.count() == 10
     frame.explain(extended=True)
-    told = capfd.readouterr()
-    assert "Scan" in told.out
-    assert "sesame" not in told.out + told.err
+    errors = capfd.readouterr()
+    assert "Scan" in errors.out
+    assert "sesame" not in errors.out + errors.err
     with pytest.raises(Exception, match="right password") as refused:
         read(url=url, password="wrong", stream="orders").count()
     assert "sesame" not in str(refused.value)
@@ -109,7 +109,7 @@ COLUMNS = {
 
 
 @pytest.mark.parametrize("table", TABLES)
-def test_groups_and_what_is_pending_are_tables(
+def test_groups_and_pending_entries_are_tables(
     read: Read, redis_port: int, filled: Any, table: str, tmp_path: Path
 ) -> None:
     with Store.open(tmp_path / "data") as store:
@@ -142,7 +142,7 @@ def test_streams_are_a_table(read: Read, orders: Path) -> None:
 
 
 class Trimming:
-    """A read whose stream is changed once a number of its pages have come."""
+    """A read whose stream is changed after a number of its pages."""
 
     def __init__(self, url: str, entries: int, fail_on_loss: bool = True) -> None:
         self.client = redis.Redis.from_url(url)
@@ -158,7 +158,7 @@ class Trimming:
         self.source = Server(place, fail_on_loss)
 
     def rows(self, pages: int, change: Callable[[], object]) -> int:
-        """Return how many entries come."""
+        """Return the number of entries read."""
         reading, seen = self.source.open(), 0
         try:
             if not pages:
@@ -186,7 +186,7 @@ def trimmed_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]
 
 
 PAGES = PAGE_MIN + PAGE_MIN * PAGE_GROWTH
-"""Entries of the first two pages; the third is asked for when the second has come."""
+"""Entries of the first two pages; the third is requested after the second has arrived."""
 
 
 CHANGES: list[tuple[tuple[Any, ...], set[int]]] = [
@@ -195,12 +195,12 @@ CHANGES: list[tuple[tuple[Any, ...], set[int]]] = [
     (("XTRIM", "trimmed", "MINID", 5), {0}),
     (("XDEL", "trimmed", f"{PAGES}-0", "2000-0"), set()),
 ]
-"""What is done to the stream, and after how many pages that loses something."""
+"""The change of the stream, and the number of pages after which it loses something."""
 
 
 @pytest.mark.parametrize("pages", [0, 1])
 @pytest.mark.parametrize(("words", "losing"), CHANGES)
-def test_what_is_trimmed_before_it_is_read_fails_the_read(
+def test_entries_trimmed_before_they_are_read_fail_the_read(
     trimmed_url: str, words: tuple[Any, ...], losing: set[int], pages: int
 ) -> None:
     read = Trimming(trimmed_url, 3000)
@@ -212,14 +212,14 @@ def test_what_is_trimmed_before_it_is_read_fails_the_read(
     read.client.close()
 
 
-def test_what_is_trimmed_does_not_come_where_that_is_no_fault(trimmed_url: str) -> None:
+def test_trimmed_entries_are_skipped_if_losses_are_allowed(trimmed_url: str) -> None:
     read = Trimming(trimmed_url, 3000, fail_on_loss=False)
     assert read.rows(0, lambda: read.client.xtrim("trimmed", maxlen=500)) == 500
     assert read.rows(1, lambda: None) == 500
     read.client.close()
 
 
-def test_a_batch_read_fails_where_its_stream_is_trimmed(read: Read, trimmed_url: str) -> None:
+def test_a_batch_read_fails_if_its_stream_is_trimmed(read: Read, trimmed_url: str) -> None:
     made = Trimming(trimmed_url, 3000)
     frame, careless = (
         read("id string", url=trimmed_url, stream="trimmed", failOnDataLoss=fails)

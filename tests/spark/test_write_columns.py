@@ -1,4 +1,4 @@
-"""What the columns of a DataFrame become, and which DataFrames are refused before anything runs."""
+"""How columns of a DataFrame become entries, and which DataFrames are refused at once."""
 
 import datetime as dt
 from collections.abc import Mapping
@@ -65,7 +65,7 @@ def parsed(schema: str) -> types.StructType:
 def entries(
     schema: str, batch: Mapping[str, Any], **options: str
 ) -> dict[bytes, list[tuple[Any, dict[bytes, bytes]]]]:
-    """Return the entries of a batch by stream: what XADD would be given as ID, and the fields."""
+    """Return the entries of a batch by stream: the ID for XADD, and the fields."""
     columns = columns_of(parsed(schema), options)
     found: dict[bytes, list[tuple[Any, dict[bytes, bytes]]]] = {}
     for staged in encoded(pa.record_batch(dict(batch)), columns):
@@ -108,7 +108,7 @@ def entries(
     ],
     ids=str,
 )
-def test_a_value_becomes_the_bytes_that_the_rule_says(
+def test_a_value_is_encoded_by_the_rule(
     kind: pa.DataType, values: list[object], texts: list[bytes | None]
 ) -> None:
     assert parts_of(pa.array([*values, None], kind)) == [*texts, None]
@@ -206,7 +206,7 @@ def test_an_id_may_be_given_in_each_of_its_forms(
         ("numbers", pa.array([{"ms": 5, "seq": -1}])),
     ],
 )
-def test_an_id_that_is_none_is_refused(kind: str, column: pa.Array) -> None:
+def test_an_invalid_id_is_refused(kind: str, column: pa.Array) -> None:
     with pytest.raises(InvalidID):
         entries(f"id {kind}, n int", {"id": column, "n": pa.array([1])}, stream="s")
 
@@ -222,14 +222,14 @@ def test_a_timestamp_is_the_time_of_the_id_and_unused_beside_one() -> None:
     assert found == {b"s": [(StreamID(9, 9), {b"n": b"1"})]}
 
 
-def test_reserved_names_are_fields_where_they_have_another_prefix() -> None:
+def test_reserved_names_are_fields_with_another_prefix() -> None:
     batch = {"_stream": pa.array(["s"]), "id": pa.array(["no ID"]), "stream": pa.array(["x"])}
     found = entries("_stream string, id string, stream string", batch, metaprefix="_")
     assert found == {b"s": [(None, {b"id": b"no ID", b"stream": b"x"})]}
 
 
 @pytest.mark.parametrize(
-    ("schema", "options", "told"),
+    ("schema", "options", "message"),
     [
         ("n int", {}, "no stream is named"),
         ("stream string, n int", {"stream": "s"}, "both name the stream"),
@@ -245,10 +245,10 @@ def test_reserved_names_are_fields_where_they_have_another_prefix() -> None:
         ("fields string", {"stream": "s"}, "fields must be a map of string"),
     ],
 )
-def test_a_dataframe_that_makes_no_entries_is_refused(
-    schema: str, options: dict[str, str], told: str
+def test_an_unsuitable_dataframe_is_refused(
+    schema: str, options: dict[str, str], message: str
 ) -> None:
-    with pytest.raises(InvalidArgument, match=told):
+    with pytest.raises(InvalidArgument, match=message):
         columns_of(parsed(schema), options)
 
 
@@ -261,7 +261,7 @@ PARTS = st.one_of(st.none(), st.binary(max_size=40), st.just(b"x" * 70_000))
 
 
 @given(st.lists(st.tuples(PARTS, PARTS, PARTS), min_size=1, max_size=8), st.integers(0, 3))
-def test_rows_of_columns_are_those_that_the_library_makes(
+def test_rows_of_columns_equal_those_of_the_library(
     rows: list[tuple[bytes | None, ...]], skipped: int
 ) -> None:
     rows = [row for row in rows if any(part is not None for part in row)] or [(b"1", None, b"")]
@@ -282,7 +282,7 @@ def test_rows_of_columns_are_those_that_the_library_makes(
 @given(
     st.lists(st.lists(st.tuples(st.binary(max_size=3), PARTS), max_size=5), min_size=1, max_size=8)
 )
-def test_rows_of_lists_are_those_that_the_library_makes(
+def test_rows_of_lists_equal_those_of_the_library(
     rows: list[list[tuple[bytes, bytes | None]]],
 ) -> None:
     rows = [row for row in rows if any(part is not None for _, part in row)] or [[(b"1", b"")]]

@@ -1,4 +1,4 @@
-"""DataFrames written into streams: all or nothing, exact, in every kind of place."""
+"""Write DataFrames into streams: all or nothing, exact, in every kind of place."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ def numbered(spark: SparkSession, rows: int, streams: int = 1, size: int = 1) ->
 
 
 def contents(path: Path) -> dict[bytes, list[int]]:
-    """Return the numbers in each stream of a store that is sound."""
+    """Return the numbers in each stream of a store, after a check."""
     with Store.open(path) as store:
         assert store.check() == []
         return {
@@ -88,7 +88,7 @@ def test_streams_are_spread_over_servers_and_read_back_as_one(
             server.stop()
 
 
-def test_a_task_that_fails_leaves_nothing_visible_and_nothing_staged(
+def test_a_failed_task_leaves_nothing_visible_and_nothing_staged(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     rows = numbered(spark, 20_000, size=400)
@@ -99,7 +99,7 @@ def test_a_task_that_fails_leaves_nothing_visible_and_nothing_staged(
 
 
 @pytest.mark.parametrize(
-    ("options", "told"),
+    ("options", "message"),
     [
         ({"stream": "s"}, "both name the stream"),
         ({"url": "redis://127.0.0.1:1"}, "either the option path"),
@@ -107,11 +107,11 @@ def test_a_task_that_fails_leaves_nothing_visible_and_nothing_staged(
         ({"delivery": "perhaps"}, "the option delivery must be one of"),
     ],
 )
-def test_what_makes_no_sense_is_told_before_anything_runs(
-    spark: SparkSession, tmp_path: Path, options: dict[str, str], told: str
+def test_invalid_options_are_refused_before_any_job_runs(
+    spark: SparkSession, tmp_path: Path, options: dict[str, str], message: str
 ) -> None:
     write = numbered(spark, 10).write.format("kvstream").mode("append").options(**options)
-    with pytest.raises(AnalysisException, match=told):
+    with pytest.raises(AnalysisException, match=message):
         write.option("path", str(tmp_path / "store")).save()
     assert files_beside(tmp_path / "store") == []
 
@@ -122,7 +122,7 @@ def test_overwriting_is_refused(spark: SparkSession, tmp_path: Path) -> None:
         write.option("path", str(tmp_path / "store")).save()
 
 
-def test_a_write_that_has_a_name_happens_once(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_named_write_happens_once(spark: SparkSession, tmp_path: Path) -> None:
     write = numbered(spark, 10).write.format("kvstream").mode("append")
     write = write.option("path", str(tmp_path / "store")).option("txnAppId", "nightly")
     for version in (1, 1, 2, 1):
@@ -130,7 +130,7 @@ def test_a_write_that_has_a_name_happens_once(spark: SparkSession, tmp_path: Pat
     assert contents(tmp_path / "store") == {b"s0": [*range(10)] * 2}
 
 
-def test_what_one_store_has_stays_where_another_one_refuses_and_a_second_try_completes_it(
+def test_a_second_attempt_completes_a_write_that_one_store_refused(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     stores = [tmp_path / "one", tmp_path / "two"]
@@ -147,9 +147,7 @@ def test_what_one_store_has_stays_where_another_one_refuses_and_a_second_try_com
     assert both == {b"s%d" % at: [*range(at, 300, 30)] for at in range(30)}
 
 
-def test_a_store_that_is_served_takes_tables_through_its_server(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_served_store_gets_tables_through_its_server(spark: SparkSession, tmp_path: Path) -> None:
     server = ServerProcess(tmp_path / "store", "--requirepass", "sesame")
     try:
         write = numbered(spark, 20_000, streams=2, size=200).write.format("kvstream")
@@ -169,7 +167,7 @@ def test_a_store_that_is_served_takes_tables_through_its_server(
 
 
 @pytest.mark.parametrize("server", ["kvstream", "redis"])
-def test_a_server_takes_the_same_rows(
+def test_a_server_gets_the_same_rows(
     spark: SparkSession, tmp_path: Path, request: pytest.FixtureRequest, server: str
 ) -> None:
     import redis
@@ -189,7 +187,7 @@ def test_a_server_takes_the_same_rows(
             served.stop()
 
 
-def test_rows_are_written_at_once_where_at_least_once_is_enough(
+def test_rows_are_written_at_once_with_at_least_once(
     spark: SparkSession, tmp_path: Path, redis_port: int
 ) -> None:
     import redis
