@@ -35,7 +35,7 @@ class Working:
             self._error = error
 
     def stop(self, *, at_once: bool = False) -> None:
-        """Stop the worker; raise what has ended it."""
+        """Stop the worker; raise the exception that ended it."""
         if at_once:
             self.at_once.set()
         self.stopping.set()
@@ -64,7 +64,7 @@ def place(request: pytest.FixtureRequest, places: Places) -> Iterator[tuple[str,
 
 @pytest.fixture
 def make_jobs(place: tuple[str, dict[str, Any]]) -> Iterator[Callable[..., Jobs]]:
-    """Make Jobs on the place; the store must be sound at the end."""
+    """Create Jobs on the place; the store is checked at the end."""
     made: list[Jobs] = []
 
     def make(**options: Any) -> Jobs:

@@ -1,4 +1,4 @@
-"""An application whose jobs workers run in processes of their own; see its tests."""
+"""An application whose jobs run in worker processes; see its tests."""
 
 import asyncio
 import os
@@ -11,7 +11,7 @@ FILE = os.environ.get("KVSTREAM_TEST_FILE", "")
 
 
 def said(text: str) -> None:
-    """Append a line to the file that the test reads; one write is whole."""
+    """Append a line to the file that the test reads; one write is atomic."""
     with open(FILE, "a") as file:
         file.write(f"{text}\n")
 

@@ -1,4 +1,4 @@
-"""Arguments of jobs: what comes back is what was given, or it is refused when it is enqueued."""
+"""Arguments of jobs: each is restored exactly, or refused when the job is enqueued."""
 
 import enum
 from dataclasses import dataclass, field
@@ -82,7 +82,7 @@ VALUES = [
 
 @pytest.mark.parametrize("form", ["json", "msgpack"])
 @pytest.mark.parametrize(("hint", "value"), VALUES, ids=str)
-def test_a_value_comes_back_with_its_type(hint: Any, value: Any, form: str) -> None:
+def test_a_value_is_restored_with_its_type(hint: Any, value: Any, form: str) -> None:
     codec = codec_of(hint)
     again = codec.load(unpack(pack(codec.dump(value), form), form))
     assert again == value
@@ -113,12 +113,12 @@ def test_a_value_comes_back_with_its_type(hint: Any, value: Any, form: str) -> N
     ],
     ids=str,
 )
-def test_a_value_that_would_come_back_as_another_is_refused(hint: Any, value: Any) -> None:
+def test_a_value_that_would_be_restored_as_another_is_refused(hint: Any, value: Any) -> None:
     with pytest.raises(TypeError):
         codec_of(hint).dump(value)
 
 
-def test_an_instance_of_a_subclass_would_come_back_as_the_class_and_is_refused() -> None:
+def test_an_instance_of_a_subclass_is_refused() -> None:
     class Villa(Address):
         pass
 
@@ -126,12 +126,12 @@ def test_an_instance_of_a_subclass_would_come_back_as_the_class_and_is_refused()
         codec_of(Address).dump(Villa("a", 1))
 
 
-def test_a_class_that_cannot_be_stored_says_what_to_use() -> None:
+def test_the_error_for_an_unsupported_class_names_an_alternative() -> None:
     with pytest.raises(TypeError, match="Connection cannot be stored: use a dataclass"):
         codec_of(type("Connection", (), {}))
 
 
-def test_pydantic_models_are_checked_when_they_come_back() -> None:
+def test_pydantic_models_are_validated_when_restored() -> None:
     pydantic = pytest.importorskip("pydantic")
     model = pydantic.create_model("Order", sku=(str, ...), at=(datetime, ...))
     codec = codec_of(model)
@@ -150,7 +150,7 @@ def star(first: UUID, *rest: int, **named: Decimal) -> None: ...
 def placed(a: int, /, b: int = 2) -> None: ...
 
 
-def test_arguments_travel_by_name_where_the_function_takes_names() -> None:
+def test_arguments_are_stored_by_name_if_the_function_accepts_names() -> None:
     assert Signature(mail).dump(("a",), {"copies": ["b"]}) == [[], {"to": "a", "copies": ["b"]}]
     assert Signature(placed).dump((1, 3), {}) == [[1], {"b": 3}]
 
@@ -179,7 +179,7 @@ def test_arguments_that_do_not_fit_are_a_type_error(args: Any, kwargs: Any, says
         Signature(mail).dump(args, kwargs)
 
 
-def test_the_version_changes_with_the_signature_alone() -> None:
+def test_the_version_changes_only_with_the_signature() -> None:
     def one(a: int) -> int:
         return a
 
@@ -198,7 +198,7 @@ def test_the_version_changes_with_the_signature_alone() -> None:
 
 
 @pytest.mark.parametrize(("form", "value"), [("msgpack", 1 << 70), ("json", "\ud800")])
-def test_what_the_format_cannot_hold_is_a_type_error(form: str, value: object) -> None:
+def test_values_unfit_for_the_format_are_a_type_error(form: str, value: object) -> None:
     with pytest.raises(TypeError, match=f"{form} cannot hold the value"):
         pack([value], form)
 

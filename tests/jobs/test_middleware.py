@@ -1,4 +1,4 @@
-"""Middleware: around each job, in the order that is promised, and two for monitoring."""
+"""Middleware: called around each job in the documented order, and two for monitoring."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from kvstream.jobs.middleware import needed
 
 
 class Noting(Middleware):
-    """Notes its calls."""
+    """Records its calls."""
 
     def __init__(self, name: str, calls: list[str]) -> None:
         self._name, self._calls = name, calls

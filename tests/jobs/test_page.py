@@ -1,4 +1,4 @@
-"""What docs/jobs.md prints runs as printed, and so do the examples."""
+"""The programs of docs/jobs.md and the examples run as printed."""
 
 import os
 import re
@@ -35,8 +35,8 @@ def test_the_twelve_lines_run_and_print_what_the_page_shows(tmp_path: Path) -> N
         assert (done.stdout, done.stderr) == (PRINTED[0], "")
     finally:
         worker.send_signal(signal.SIGTERM)
-        _, told = worker.communicate(timeout=PATIENCE_S)
-    assert worker.returncode == 0, told
+        _, errors = worker.communicate(timeout=PATIENCE_S)
+    assert worker.returncode == 0, errors
 
 
 @pytest.mark.parametrize("block", BLOCKS[1:], ids=lambda block: block.split("\n")[0])

@@ -63,8 +63,8 @@ class Program:
             if process.poll() is None:
                 process.send_signal(signal.SIGTERM)
                 time.sleep(0.1)
-        _, told = process.communicate(timeout=PATIENCE_S)
-        assert process.returncode == 0, told
+        _, errors = process.communicate(timeout=PATIENCE_S)
+        assert process.returncode == 0, errors
 
     def close(self) -> None:
         self._ends.close()
@@ -95,7 +95,7 @@ def test_several_processes_work_for_one_program(program: Program) -> None:
     assert os.getpid() not in found
 
 
-def test_a_process_that_dies_is_started_anew(program: Program) -> None:
+def test_a_process_that_dies_is_restarted(program: Program) -> None:
     program.work("--processes", "1", "--concurrency", "1")
     poison = program.tasks["die"].enqueue()
     until(lambda: program.said().count("died") >= 1)
@@ -108,15 +108,15 @@ def test_sigterm_lets_a_job_finish(program: Program) -> None:
     handle = program.tasks["nap"].enqueue(0.5)
     until(lambda: program.said() == ["begun"])
     process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, told
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
     assert program.said() == ["begun", "ended"]
     assert handle.result(PATIENCE_S) == "rested"
-    assert "given back" not in told
+    assert "given back" not in errors
 
 
 @pytest.mark.parametrize("signals", [1, 2])
-def test_what_takes_longer_than_the_grace_or_a_second_signal_is_given_back(
+def test_jobs_unfinished_after_the_grace_or_a_second_signal_are_given_back(
     program: Program, signals: int
 ) -> None:
     process = program.work("--processes", "1", "--grace", "3600s" if signals == 2 else "100ms")
@@ -124,11 +124,11 @@ def test_what_takes_longer_than_the_grace_or_a_second_signal_is_given_back(
     until(lambda: program.said() == ["begun"])
     process.send_signal(signal.SIGTERM)
     if signals == 2:
-        time.sleep(0.3)  # two signals at once are one
+        time.sleep(0.3)  # two signals at once count as one
         process.send_signal(signal.SIGTERM)
-    _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, told
-    assert "1 jobs were given back unfinished" in told
+    _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert "1 jobs were given back unfinished" in errors
     assert handle.status == "retrying"
     assert handle.cancel()
 
@@ -151,7 +151,7 @@ def _runs(pid: int) -> bool:
 
 @pytest.mark.timeout(7200)
 def test_every_job_of_killed_workers_has_its_effect(program: Program) -> None:
-    """At least once, and with a transaction exactly once; the oracle is what was enqueued."""
+    """At least once, and with a transaction exactly once; the enqueued jobs are the oracle."""
     chance = random.Random(17)
     program.jobs.declare()
     children = [Child(WorkOptions(TARGET, concurrency=4, folder=str(ROOT))) for _ in range(2)]
@@ -212,13 +212,13 @@ jobs.close()
 
 
 def test_the_first_program_of_a_new_user_works_beside_its_workers(tmp_path: Path) -> None:
-    """Program and workers come in any order, and say nothing of sharing."""
+    """Program and workers start in any order, without an option for sharing."""
     (tmp_path / "app.py").write_text(APP)
     (tmp_path / "client.py").write_text(CLIENT)
     command = [sys.executable, "-m", "kvstream", "work", "app:jobs", "--processes", "1"]
     process = subprocess.Popen(command, cwd=tmp_path, stderr=subprocess.PIPE, text=True)
     try:
-        told = subprocess.run(
+        errors = subprocess.run(
             [sys.executable, "client.py"],
             cwd=tmp_path,
             capture_output=True,
@@ -229,10 +229,10 @@ def test_the_first_program_of_a_new_user_works_beside_its_workers(tmp_path: Path
         process.send_signal(signal.SIGTERM)
         _, log = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, log
-    assert told.stdout == "None done\nNone done None\n", (told.stderr, log)
+    assert errors.stdout == "None done\nNone done None\n", (errors.stderr, log)
 
 
-def test_jobs_share_a_directory_unless_they_are_to_have_it_alone(tmp_path: Path) -> None:
+def test_jobs_share_a_directory_by_default(tmp_path: Path) -> None:
     place = tmp_path / "data"
     with Jobs(place) as first, Jobs(place) as second:
         first.store.stream("seen").add({"n": 1})
@@ -246,7 +246,7 @@ def test_jobs_share_a_directory_unless_they_are_to_have_it_alone(tmp_path: Path)
                 assert other.store
 
 
-def test_without_redis_py_jobs_have_their_directory_alone(
+def test_without_redis_py_jobs_do_not_share_their_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def missing(*args: object) -> None:
@@ -295,7 +295,7 @@ def test_a_changed_source_file_is_noticed(tmp_path: Path) -> None:
     assert not sources.have_changed()
 
 
-def test_workers_start_anew_when_a_source_changes(
+def test_workers_restart_when_a_source_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     text = (
@@ -315,12 +315,12 @@ def test_workers_start_anew_when_a_source_changes(
         jobs.close()
     finally:
         process.send_signal(signal.SIGTERM)
-        _, told = process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == 0, told
-    assert "a source file has changed" in told
+        _, errors = process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == 0, errors
+    assert "a source file has changed" in errors
 
 
-def test_the_target_is_found_or_the_error_says_what_is_wrong(tmp_path: Path) -> None:
+def test_the_target_is_found_or_the_error_names_the_problem(tmp_path: Path) -> None:
     (tmp_path / "an_application.py").write_text(
         "from kvstream import Jobs\nclass App: jobs = Jobs('data')\nworkers = App.jobs\n"
     )
@@ -339,7 +339,7 @@ def test_the_target_is_found_or_the_error_says_what_is_wrong(tmp_path: Path) -> 
     assert queue_list(["a,b", " c "]) == ("a", "b", "c")
 
 
-def test_the_command_says_what_is_wrong_in_one_line(tmp_path: Path) -> None:
+def test_the_command_reports_errors_in_one_line(tmp_path: Path) -> None:
     run = [sys.executable, "-m", "kvstream", "work", "nothing:jobs"]
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode != 0

@@ -37,7 +37,7 @@ def test_a_task_stays_callable_and_needs_no_parentheses(jobs: Jobs) -> None:
         return 3 * x
 
     assert (double(2), triple(2), double.name, double.__doc__) == (4, 6, "double", "Double.")
-    assert jobs._store is None  # nothing is opened
+    assert jobs._store is None  # no store is open
 
 
 def test_a_job_runs_once_and_its_result_comes_back_with_its_type(
@@ -110,7 +110,7 @@ def test_wrong_arguments_are_a_type_error_where_they_are_enqueued(jobs: Jobs) ->
     assert "jobs" not in jobs.store
 
 
-def test_a_failed_job_tells_its_error_and_goes_to_the_dead_letters(
+def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
     jobs: Jobs, working: Start
 ) -> None:
     @jobs.task
@@ -131,7 +131,7 @@ def test_a_failed_job_tells_its_error_and_goes_to_the_dead_letters(
     assert len(jobs.store.stream("jobs")) == 0
 
 
-def test_a_job_is_tried_again_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
+def test_a_job_is_retried_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
     attempts = []
 
     @jobs.task(retries=2, backoff=0)
@@ -148,7 +148,7 @@ def test_a_job_is_tried_again_as_often_as_its_task_says(jobs: Jobs, working: Sta
     assert attempts == [1, 2, 3, 1, 2, 3]
 
 
-def test_a_task_may_give_up_or_ask_for_another_try(jobs: Jobs, working: Start) -> None:
+def test_a_task_may_give_up_or_request_a_retry(jobs: Jobs, working: Start) -> None:
     attempts = []
 
     @jobs.task(retries=5, backoff=3600)
@@ -164,7 +164,7 @@ def test_a_task_may_give_up_or_ask_for_another_try(jobs: Jobs, working: Start) -
     assert len(attempts) == 2
 
 
-def test_without_dead_letters_a_job_that_failed_is_gone(jobs: Jobs, working: Start) -> None:
+def test_without_dead_letters_a_failed_job_is_deleted(jobs: Jobs, working: Start) -> None:
     @jobs.task(dead_letter=False)
     def fail() -> None:
         raise ValueError("no")
@@ -221,7 +221,7 @@ def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, workin
     assert ran == [1]
 
 
-def test_a_waiting_program_is_told_of_a_timeout(jobs: Jobs) -> None:
+def test_a_waiting_program_gets_the_timeout_of_a_job(jobs: Jobs) -> None:
     @jobs.task
     def never() -> None: ...
 
@@ -250,7 +250,7 @@ def test_tasks_that_await_results_need_no_threads(jobs: Jobs, working: Start) ->
         cancelled = asyncio.create_task(double.enqueue(99).aresult())
         await asyncio.sleep(0.2)
         cancelled.cancel()
-        assert threading.active_count() <= threads + 1  # one has imported redis.asyncio
+        assert threading.active_count() <= threads + 1  # one thread has imported redis.asyncio
         working(jobs)
         results = [await each for each in awaited]
         assert jobs.awaiting._opening == {}
@@ -259,7 +259,7 @@ def test_tasks_that_await_results_need_no_threads(jobs: Jobs, working: Start) ->
     assert asyncio.run(program()) == [2 * n for n in range(20)]
 
 
-def test_a_task_that_awaits_a_result_can_be_cancelled_as_it_comes(jobs: Jobs) -> None:
+def test_a_task_that_awaits_a_result_can_be_cancelled_at_its_arrival(jobs: Jobs) -> None:
     @jobs.task
     def never() -> None: ...
 
@@ -408,14 +408,14 @@ def test_names_of_tasks_and_parameters_must_be_clear() -> None:
         ("0 3 * * *", {"misfire": "twice"}, "misfire"),
     ],
 )
-def test_a_wrong_schedule_is_refused_where_it_is_written(
+def test_a_wrong_schedule_is_refused_at_its_definition(
     expression: str, options: dict[str, Any], says: str
 ) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Jobs("unused").cron(expression, **options)
 
 
-def test_ids_sort_by_time_and_tell_it() -> None:
+def test_ids_sort_by_time_and_contain_it() -> None:
     ids = [new_id(ms) for ms in (1, 2, 1_700_000_000_000)]
     assert ids == sorted(ids)
     assert [made_ms(each) for each in ids] == [1, 2, 1_700_000_000_000]

@@ -1,4 +1,4 @@
-"""The test mode: jobs run inline, and time passes when the clock is turned."""
+"""The test mode: jobs run inline, and time advances with the clock."""
 
 import asyncio
 from collections.abc import Callable
@@ -33,7 +33,7 @@ def test_jobs_run_where_they_are_enqueued(testing_jobs: Callable[[Jobs], Testing
     assert [job.task_name for job in testing.ran] == ["double", "later", "double"]
 
 
-def test_a_delayed_job_runs_when_the_clock_is_turned() -> None:
+def test_a_delayed_job_runs_when_the_clock_is_advanced() -> None:
     jobs = Jobs("nowhere")
     times: list[Any] = []
 
@@ -183,7 +183,7 @@ def test_a_schedule_runs_its_task_at_its_times_and_each_once() -> None:
 
     with jobs.test(start_ms=1_774_652_400_000) as testing:  # 28 March 2026, 0:00 in Berlin
         testing.turn(timedelta(hours=30))
-        assert times == ["28 03:00", "29 03:00"]  # in between summer time began
+        assert times == ["28 03:00", "29 03:00"]  # summer time began in between
         assert sum(job.task is hourly for job in testing.ran) == 30
         (first, *_) = [job for job in testing.ran if job.task is nightly]
         assert jobs.handle(first.id).status == "unknown"  # kept for an hour
@@ -191,7 +191,7 @@ def test_a_schedule_runs_its_task_at_its_times_and_each_once() -> None:
         assert len(times) == 3
 
 
-def test_a_schedule_that_the_application_has_no_more_is_removed() -> None:
+def test_a_schedule_removed_from_the_application_is_deleted() -> None:
     jobs = Jobs("nowhere")
     jobs.cron("@hourly")(lambda: None)
     other = jobs.task(name="other")(lambda: None)
@@ -204,7 +204,7 @@ def test_a_schedule_that_the_application_has_no_more_is_removed() -> None:
         assert [each.name for each in stream.schedules()] == [b"cron:other:@daily", b"mine"]
 
 
-def test_a_job_that_takes_its_workers_along_is_given_up() -> None:
+def test_a_job_that_kills_its_workers_is_given_up() -> None:
     jobs = Jobs("nowhere")
 
     @jobs.task
@@ -214,7 +214,7 @@ def test_a_job_that_takes_its_workers_along_is_given_up() -> None:
         with testing.held():
             handle = poison.enqueue()
         for _ in range(5):
-            assert len(take(jobs.queues())) == 1  # and the worker is gone
+            assert len(take(jobs.queues())) == 1  # the worker is gone
             testing.clock.advance(30_000)
         testing.run()
         with pytest.raises(JobFailed, match="delivered 5 times, and each of its workers died"):
@@ -261,7 +261,7 @@ def test_a_unique_job_is_held_for_its_window() -> None:
         assert sent == ["ann", "bob"]
 
 
-def test_a_job_that_nobody_runs_in_its_time_to_live_is_gone() -> None:
+def test_a_job_that_does_not_run_in_its_time_to_live_is_deleted() -> None:
     jobs = Jobs("nowhere")
     ran = []
 
@@ -277,7 +277,7 @@ def test_a_job_that_nobody_runs_in_its_time_to_live_is_gone() -> None:
         assert (ran, handle.status) == ([], "unknown")
 
 
-def test_a_rate_holds_for_a_task_and_lets_others_run() -> None:
+def test_a_rate_limits_one_task_and_not_the_others() -> None:
     jobs = Jobs("nowhere")
     ran: list[Any] = []
 
@@ -320,7 +320,7 @@ def test_jobs_are_enqueued_with_a_transaction_or_not_at_all() -> None:
         assert ran == [1]
 
 
-def test_a_moment_is_a_datetime_or_unix_seconds() -> None:
+def test_a_time_is_a_datetime_or_unix_seconds() -> None:
     jobs = Jobs("nowhere")
     ran: list[Any] = []
 
@@ -337,7 +337,7 @@ def test_a_moment_is_a_datetime_or_unix_seconds() -> None:
         assert ran == [2, 1]
 
 
-def test_an_error_with_text_that_is_no_utf8_is_told(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_error_with_invalid_utf8_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level("CRITICAL", "kvstream.jobs.execution")  # pytest-xdist cannot send its line
     jobs = Jobs("nowhere")
 

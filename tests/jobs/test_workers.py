@@ -1,4 +1,4 @@
-"""Workers: leases, timeouts, stopping, and what they never take."""
+"""Workers: leases, timeouts, stopping, and which jobs they leave."""
 
 import asyncio
 import threading
@@ -21,7 +21,7 @@ from tests.serving import ServerProcess
 Start = Callable[..., Working]
 
 
-def test_a_worker_takes_no_more_than_it_can_begin_at_once(jobs: Jobs, working: Start) -> None:
+def test_a_worker_leases_only_jobs_that_it_can_start_at_once(jobs: Jobs, working: Start) -> None:
     go = threading.Event()
 
     @jobs.task
@@ -57,7 +57,7 @@ def test_a_job_that_takes_longer_than_its_lease_runs_once(jobs: Jobs, working: S
     assert ran == [1]
 
 
-def test_a_job_whose_worker_is_gone_is_taken_up_again(jobs: Jobs, working: Start) -> None:
+def test_a_job_of_a_dead_worker_runs_again(jobs: Jobs, working: Start) -> None:
     attempts = []
 
     @jobs.task(timeout=0.3)
@@ -123,7 +123,7 @@ def test_a_thread_that_takes_too_long_loses_its_job_and_its_result_is_refused(
     assert "effects" not in jobs.store
 
 
-def test_a_worker_all_of_whose_threads_hang_takes_no_more(jobs: Jobs, working: Start) -> None:
+def test_a_worker_whose_threads_all_hang_leases_no_more_jobs(jobs: Jobs, working: Start) -> None:
     go = threading.Event()
 
     @jobs.task(timeout=0.2)
@@ -138,7 +138,7 @@ def test_a_worker_all_of_whose_threads_hang_takes_no_more(jobs: Jobs, working: S
     go.set()
 
 
-def test_a_stopped_worker_finishes_its_jobs_and_begins_none(jobs: Jobs, working: Start) -> None:
+def test_a_stopped_worker_finishes_its_jobs_and_starts_none(jobs: Jobs, working: Start) -> None:
     begun, go = threading.Event(), threading.Event()
 
     @jobs.task
@@ -181,7 +181,7 @@ def test_a_lost_lease_takes_no_result_from_jobs_that_end_with_it(
 
 
 @pytest.mark.parametrize("kind", ["thread", "async"])
-def test_what_is_not_finished_by_the_deadline_is_given_back_as_not_tried(
+def test_jobs_unfinished_at_the_deadline_are_given_back_as_untried(
     jobs: Jobs, working: Start, kind: str
 ) -> None:
     begun, go = threading.Event(), threading.Event()
@@ -268,7 +268,7 @@ def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -
     assert handles[0].result(PATIENCE_S) == "other"
 
 
-def test_four_bad_jobs_among_many_freeze_nothing(jobs: Jobs, working: Start) -> None:
+def test_four_failing_jobs_do_not_block_the_others(jobs: Jobs, working: Start) -> None:
     many = 4_000 if jobs._options == {"durability": "no", "shared": False} else 1000
     done = []
 
@@ -286,7 +286,7 @@ def test_four_bad_jobs_among_many_freeze_nothing(jobs: Jobs, working: Start) -> 
     until(lambda: len(jobs.store.stream("jobs")) == 0)
 
 
-def test_no_more_jobs_of_a_task_run_at_a_time_than_it_allows(jobs: Jobs, working: Start) -> None:
+def test_a_task_limits_its_concurrent_jobs(jobs: Jobs, working: Start) -> None:
     lock = threading.Lock()
     running, most = 0, []
 
@@ -349,7 +349,7 @@ def test_a_unique_job_that_ends_at_once_has_its_handle(
 def test_a_job_that_ends_while_the_server_is_away_does_not_run_again(
     tmp_path: Path, working: Start, fails: bool
 ) -> None:
-    """Whoever waits for its result, or awaits it, gets it from the next server."""
+    """A program that waits for the result, or awaits it, gets it from the next server."""
     port, begun, go, ran = free_port(), threading.Event(), threading.Event(), []
     servers = [ServerProcess(tmp_path / "store", "--port", str(port))]
     with ExitStack() as ends, Jobs(f"redis://127.0.0.1:{port}") as jobs:
