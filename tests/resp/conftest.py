@@ -1,4 +1,4 @@
-"""A redis-server of the test's own, to which bytes are sent as they are."""
+"""A redis-server for the tests, to which raw bytes are sent."""
 
 import os
 import shutil
@@ -21,13 +21,13 @@ Converse = Callable[[bytes], bytes]
 
 @pytest.fixture(scope="session")
 def redis_bytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Converse]:
-    """Send bytes over a new connection, close that side, and return all that came back."""
+    """Send bytes over a new connection, close that side, and return all replies."""
     yield from _serve(tmp_path_factory.mktemp("redis"))
 
 
 @pytest.fixture(scope="session")
 def locked_redis_bytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Converse]:
-    """The same of a server that asks for the password ``secret``."""
+    """The same for a server with the password ``secret``."""
     yield from _serve(tmp_path_factory.mktemp("redis"), "--requirepass", "secret")
 
 
@@ -77,7 +77,7 @@ def _ways() -> list[str]:
 
 @pytest.fixture(scope="module", params=_ways())
 def way(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run a test with the Python functions alone, and with the compiled ones if there are any."""
+    """Run a test with only the Python functions, and with the compiled ones if there are any."""
     with pytest.MonkeyPatch.context() as patch:
         if request.param == "python":
             patch.setattr(requests, "_take_plain", requests.take_plain)

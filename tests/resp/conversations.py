@@ -1,4 +1,4 @@
-"""Requests as clients send them, what may go wrong with them, and how a reader is driven."""
+"""Requests as clients send them, possible faults in them, and how a reader is driven."""
 
 from collections.abc import Iterable, Iterator
 from itertools import pairwise
@@ -29,7 +29,7 @@ def pieces(data: bytes, cuts: Iterable[int]) -> Iterator[bytes]:
 
 
 def drain(reader: RequestReader) -> tuple[list[list[bytes]], str]:
-    """Take all requests; return them and the text of the fault that ended them."""
+    """Take all requests; return them and the text of the error that ended them."""
     requests: list[list[bytes]] = []
     try:
         while taken := reader.take():
@@ -40,7 +40,7 @@ def drain(reader: RequestReader) -> tuple[list[list[bytes]], str]:
 
 
 def read(parts: Iterable[bytes], **options: object) -> tuple[list[list[bytes]], str]:
-    """Feed the parts to a new reader; return all requests, and the text of the fault."""
+    """Feed the parts to a new reader; return all requests, and the text of the error."""
     reader = RequestReader(**options)  # type: ignore[arg-type]
     requests: list[list[bytes]] = []
     fault = ""

@@ -1,6 +1,6 @@
-"""The same bytes, sound and damaged, read here and by redis-server 7.0.15.
+"""The same bytes, valid and damaged, parsed here and by redis-server 7.0.15.
 
-No command of these conversations exists: Redis's error then quotes the request as it was read.
+No command of these conversations exists: Redis's error then quotes the parsed request.
 NUL is left out: Redis looks for the end of a line with C's string functions, and waits for more.
 """
 
@@ -22,7 +22,7 @@ LENGTHS = [
 
 
 def answer(request: list[bytes], trusted: bool) -> bytes:
-    """Return what redis-server says to a command that it does not know."""
+    """Return the reply of redis-server to an unknown command."""
     if request == [b"PING"]:
         return b"+PONG\r\n" if trusted else b"-NOAUTH Authentication required.\r\n"
     quoted = b""
@@ -44,7 +44,7 @@ def expected(data: bytes, trusted: bool = True) -> bytes:
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("end", ["\r\n", "\n", "\r", "\rX", ""])
 @pytest.mark.parametrize("form", ["*{}", "*1\r\n${}", "*2\r\n$3\r\nzap\r\n${}", "*3\r\n$1\r\nz{}"])
-def test_each_length_is_read_as_redis_reads_it(
+def test_each_length_is_parsed_as_by_redis(
     redis_bytes: Converse, length: str, end: str, form: str
 ) -> None:
     for rest in ("", "abc\r\n", "$3\r\nzap\r\n*1\r\n$4\r\nPING\r\n"):
@@ -54,7 +54,7 @@ def test_each_length_is_read_as_redis_reads_it(
 
 @pytest.mark.parametrize("length", LENGTHS)
 @pytest.mark.parametrize("form", ["*{}", "*1\r\n${}", "*2\r\n$3\r\nzap\r\n${}"])
-def test_each_length_before_auth_is_refused_as_redis_refuses_it(
+def test_each_length_before_auth_is_refused_as_by_redis(
     locked_redis_bytes: Converse, length: str, form: str
 ) -> None:
     data = f"*1\r\n$3\r\nzap\r\n{form.format(length)}\r\n".encode()
@@ -87,7 +87,7 @@ LONG = 64 << 10
     ],
     ids=["inline", "count", "length", "no length", "inline that just fits"],
 )
-def test_long_lines_are_read_as_redis_reads_them(redis_bytes: Converse, data: bytes) -> None:
+def test_long_lines_are_parsed_as_by_redis(redis_bytes: Converse, data: bytes) -> None:
     assert redis_bytes(data) == expected(data)
 
 
@@ -102,7 +102,7 @@ WORDS = st.lists(
 @example(["zap 'open", "PING"])
 @example(['zap "end\\'])
 @example(["\vzap\vx \fy"])
-def test_quotes_of_inline_requests_are_read_as_redis_reads_them(
+def test_quotes_of_inline_requests_are_parsed_as_by_redis(
     redis_bytes: Converse, lines: list[str]
 ) -> None:
     data = "\n".join([*lines, "PING", ""]).encode()
@@ -110,7 +110,7 @@ def test_quotes_of_inline_requests_are_read_as_redis_reads_them(
         assert redis_bytes(data) == expected(data)
 
 
-# Damage may make a command of any argument: none may be the name of one that Redis has.
+# Damage may make any argument a command: none may be the name of a Redis command.
 NAMELESS = bytes(b"z"[0] if chr(byte).isalpha() and byte < 128 else byte for byte in range(256))
 ZAPS = st.lists(
     st.lists(st.binary(max_size=12).map(lambda data: data.translate(NAMELESS)), max_size=4).map(
@@ -127,7 +127,7 @@ DAMAGE = st.tuples(
 
 
 def damaged(data: bytes, kind: str, at: int, byte: bytes) -> bytes:
-    """Return ``data`` with one thing gone wrong."""
+    """Return ``data`` with one mutation."""
     at %= len(data) + 1
     return {
         "replace": data[:at] + byte + data[at + 1 :],
@@ -139,7 +139,7 @@ def damaged(data: bytes, kind: str, at: int, byte: bytes) -> bytes:
 
 
 @given(ZAPS, st.lists(DAMAGE, max_size=4))
-def test_damaged_conversations_are_answered_as_redis_answers_them(
+def test_damaged_conversations_get_the_replies_of_redis(
     redis_bytes: Converse, requests: list[bytes], faults: list[tuple[str, int, bytes]]
 ) -> None:
     data = b"".join(requests).replace(b"\0", b"0")
@@ -149,6 +149,6 @@ def test_damaged_conversations_are_answered_as_redis_answers_them(
 
 
 @pytest.mark.parametrize("size", [32_766, 32_768, 40_000, 1 << 20])
-def test_big_arguments_are_read_as_redis_reads_them(redis_bytes: Converse, size: int) -> None:
+def test_big_arguments_are_parsed_as_by_redis(redis_bytes: Converse, size: int) -> None:
     data = framed([b"zap", b"x" * size, b"y"]) + framed([b"PING"])
     assert redis_bytes(data) == expected(data)

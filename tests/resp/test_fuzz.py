@@ -1,4 +1,4 @@
-"""A reader takes any bytes for requests or raises ProtocolError, however they are cut.
+"""Any bytes, cut in any way, are requests or raise ProtocolError.
 
 KVSTREAM_FUZZ_INPUTS is the number of inputs, KVSTREAM_FUZZ_SEED the seed, which a failure names.
 """
@@ -47,7 +47,7 @@ SNIPPETS = [
 
 
 def conversation(chance: random.Random) -> bytes:
-    """Return a few recorded requests, some as lines, with up to four things gone wrong."""
+    """Return a few recorded requests, some inline, with up to four mutations."""
     data = bytearray()
     for request in chance.choices(RECORDED, k=chance.randint(1, 4)):
         data += b" ".join(request) + b"\r\n" if chance.random() < 0.2 else framed(request)
@@ -80,9 +80,9 @@ def test_any_bytes_are_requests_or_a_protocol_error(monkeypatch: pytest.MonkeyPa
         data = conversation(chance)
         trusted = chance.random() < 0.8
         parts = cut(chance, data)
-        told = []
+        found = []
         for take, way in zip(takers * 2, (parts, [data]), strict=False):
             monkeypatch.setattr(requests, "_take_plain", take.take_plain)
-            told.append(read(way, trusted=trusted))
-        assert told[0] == told[1], (SEED, number, data, parts)
+            found.append(read(way, trusted=trusted))
+        assert found[0] == found[1], (SEED, number, data, parts)
         bounded(data, trusted)

@@ -1,4 +1,4 @@
-"""What a length promises costs nothing before its bytes come; what comes is copied once or so."""
+"""An announced length costs nothing before its bytes arrive; these are copied about once."""
 
 import time
 import tracemalloc
@@ -42,8 +42,8 @@ def resident() -> int:
 
 @pytest.mark.parametrize("trusted", [True, False], ids=["trusted", "before AUTH"])
 def test_no_length_costs_memory_or_time(trusted: bool) -> None:
-    for each in tries():  # the collector, or another thread, may have its turn in any of them
-        readers = []  # all are kept: what they hold adds up
+    for each in tries():  # the collector or another thread may run in any of them
+        readers = []  # all are kept, so that their memory adds up
         before = resident()
         with each:
             for promise in PROMISES:
@@ -66,17 +66,17 @@ def peak() -> Iterator[None]:
 
 @pytest.mark.usefixtures("peak")
 @pytest.mark.parametrize("sent", ["*1\r\n$536870912\r\n", "*2147483647\r\n$536870912\r\nx"])
-def test_a_promise_of_half_a_gigabyte_allocates_nothing(sent: str) -> None:
+def test_an_announced_half_gigabyte_allocates_nothing(sent: str) -> None:
     reader = RequestReader()
     before, _ = tracemalloc.get_traced_memory()
     reader.feed(sent.encode())
     reader.take()
     took = tracemalloc.get_traced_memory()[1] - before
-    assert took < 100_000  # of which other threads of this process may have had some
+    assert took < 100_000  # other threads of this process may have allocated some
 
 
 @pytest.mark.usefixtures("peak")
-def test_a_big_argument_in_pieces_is_held_once() -> None:
+def test_a_big_argument_in_pieces_is_stored_once() -> None:
     size = 32 * MEGABYTE
     piece = b"x" * LINE_MAX
     reader = RequestReader()
@@ -96,7 +96,7 @@ def test_a_big_argument_in_pieces_is_held_once() -> None:
     [[b"x" * 100_000], [b"x" * 10_000] * 10, [b"f"] * 15_000, [b""] * 15_000],
     ids=["one argument", "middling ones", "small ones", "empty ones"],
 )
-def test_bytes_that_come_one_by_one_take_time_in_proportion(request_: list[bytes]) -> None:
+def test_single_bytes_take_linear_time(request_: list[bytes]) -> None:
     data = framed(request_)
     reader = RequestReader()
     found, costs = feed_by_byte(reader, data)
@@ -105,7 +105,7 @@ def test_bytes_that_come_one_by_one_take_time_in_proportion(request_: list[bytes
 
 
 def feed_by_byte(reader: RequestReader, data: bytes) -> tuple[list[list[bytes]], list[float]]:
-    """Return the requests, and the time of this thread that each tenth of the bytes has taken."""
+    """Return the requests, and the processor time of each tenth of the bytes."""
     found: list[list[bytes]] = []
     costs = []
     tenth = len(data) // 10
@@ -120,13 +120,13 @@ def feed_by_byte(reader: RequestReader, data: bytes) -> tuple[list[list[bytes]],
 
 
 def assert_flat(costs: list[float]) -> None:
-    """A byte costs the same early and late; were all copied each time, ten times as much."""
+    """A byte costs the same early and late; copying all bytes each time would cost far more."""
     early, late = sum(costs[:2]), sum(costs[-2:])
     assert late < 5 * early + 0.02
 
 
 @pytest.mark.parametrize("mark", [b"x", b"*1", b"*1\r\n$1"])
-def test_a_long_line_that_comes_byte_by_byte_takes_time_in_proportion(mark: bytes) -> None:
+def test_a_long_line_in_single_bytes_takes_linear_time(mark: bytes) -> None:
     reader = RequestReader()
     reader.feed(mark)
     found, costs = feed_by_byte(reader, b"1" * (LINE_MAX - len(mark)))

@@ -1,4 +1,4 @@
-"""Replies on the wire: every type in both protocols, whole, in chunks, and as clients read them."""
+"""Encoded replies: every type in both protocols, complete, in pages, and as clients parse them."""
 
 import math
 import socket
@@ -97,7 +97,7 @@ LEAVES: st.SearchStrategy[Any] = (
 
 @st.composite
 def replies_of_leaves(draw: st.DrawFn) -> Any:
-    """A function, for the repr of what it draws from would be endless."""
+    """A function, since the repr of its choices would be endless."""
     return draw(LEAVES)
 
 
@@ -179,28 +179,28 @@ def test_a_reply_has_one_shape_in_each_protocol(
 
 
 @pytest.mark.parametrize("protocol", [RESP2, RESP3])
-def test_every_reply_of_the_recorded_conversation_is_written_as_recorded(
+def test_every_reply_of_the_recorded_conversation_is_encoded_as_recorded(
     protocol: int, dispatcher: Dispatcher, clock: ManualClock
 ) -> None:
-    told = 0
+    found = 0
     for command, answer in steps(protocol):
         if command == "~":
             clock.advance(int(answer))
             continue
         reply = encode(dispatcher.execute(command.encode().split()), protocol)
         assert reply.decode().replace("\r\n", " ").strip() == answer, command
-        told += 1
-    assert told == 86
+        found += 1
+    assert found == 86
 
 
 @given(st.builds(Entries, ENTRIES) | st.builds(Streams, st.lists(st.tuples(STRINGS, ENTRIES))))
-def test_entries_are_written_as_the_plain_writer_writes_them(reply: Reply) -> None:
+def test_entries_are_encoded_as_by_the_simple_encoder(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
         assert encode(reply, protocol) == wire(reply, protocol)
 
 
 @given(ROWS)
-def test_rows_are_written_as_the_entries_they_hold(rows: Rows) -> None:
+def test_rows_are_encoded_like_their_entries(rows: Rows) -> None:
     for protocol in (RESP2, RESP3):
         assert encode(rows, protocol) == encode(Entries(rows), protocol)
         assert encode(rows, protocol) == encode(Entries(list(rows)), protocol)
@@ -208,7 +208,7 @@ def test_rows_are_written_as_the_entries_they_hold(rows: Rows) -> None:
 
 
 @given(REPLIES)
-def test_hiredis_reads_what_was_meant(reply: Reply) -> None:
+def test_hiredis_parses_the_replies(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
         reader = hiredis.Reader()
         reader.feed(encode(reply, protocol))
@@ -237,7 +237,7 @@ SMALL = REPLIES.filter(lambda reply: len(encode(reply, RESP2)) < 100_000)
 
 
 @given(SMALL)
-def test_redis_py_reads_what_was_meant(
+def test_redis_py_parses_the_replies(
     wires: tuple[socket.socket, dict[int, Any]], reply: Reply
 ) -> None:
     ours, parsers = wires
@@ -249,7 +249,7 @@ def test_redis_py_reads_what_was_meant(
 
 
 def plain(got: Any) -> Any:
-    """Return what a client has read with its own kinds of list and text as ours."""
+    """Return a value of a client with its types of lists and texts converted to ours."""
     if isinstance(got, list):
         return [plain(item) for item in got]
     if isinstance(got, dict):
@@ -258,7 +258,7 @@ def plain(got: Any) -> Any:
 
 
 @pytest.mark.parametrize("protocol", [RESP2, RESP3])
-def test_clients_read_errors_within_replies(
+def test_clients_parse_errors_within_replies(
     wires: tuple[socket.socket, dict[int, Any]], protocol: int
 ) -> None:
     reply = encode([ErrorReply("WRONGTYPE", "bad\r\nkind"), 1], protocol)
@@ -272,21 +272,21 @@ def test_clients_read_errors_within_replies(
     assert (str(error).removeprefix("WRONGTYPE "), one) == ("bad  kind", 1)
 
 
-def test_clients_read_news() -> None:
+def test_clients_parse_pushes() -> None:
     reader = hiredis.Reader()
     reader.feed(encode(Push([b"monitor", b"line"]), RESP3))
     assert type(reader.gets()) is hiredis.PushNotification
 
 
 @given(REPLIES)
-def test_pages_are_the_reply_cut_where_they_are_full(reply: Reply) -> None:
+def test_the_pages_joined_are_the_reply(reply: Reply) -> None:
     for protocol in (RESP2, RESP3):
         pages = list(encode_pages(reply, protocol))
         assert b"".join(pages) == encode(reply, protocol)
         assert all(len(page) < 2 * CHUNK for page in pages)
 
 
-def test_a_step_that_gives_nothing_ends_a_page() -> None:
+def test_an_empty_step_ends_a_page() -> None:
     steps = iter([None, 3, [b"a"], None, Alike([StreamID(1, 2).packed] * 2, [b"c", 7])])
     pages = list(encode_pages([Gradual(steps)], RESP2))
     assert pages[:2] == [b"*1\r\n", b"*3\r\n$1\r\na\r\n"]
@@ -299,7 +299,7 @@ def page_of(count: int, size: int) -> list[tuple[bytes, bytes]]:
 
 
 @pytest.mark.parametrize("size", [10, 1000, 5 * CHUNK])
-def test_a_page_is_made_when_it_is_asked_for(size: int) -> None:
+def test_a_page_is_made_on_request(size: int) -> None:
     page = page_of(CHUNK * 3 // size + 300, size)
     page[-1] = (page[-1][0], b"\x01\xc1")
     for reply in (Rows(page, len(PREFIX)), Streams([(b"k", Rows(page, len(PREFIX)))])):
@@ -312,7 +312,7 @@ def test_a_page_is_made_when_it_is_asked_for(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", [CHUNK, CHUNK + 1, 200 * CHUNK])
-def test_a_long_string_is_written_in_slices(size: int) -> None:
+def test_a_long_string_is_encoded_in_slices(size: int) -> None:
     long = b"x" * size
     for reply in (long, [b"a", long, long], Map([(b"a", long)])):
         assert b"".join(encode_pages(reply, RESP3)) == wire(reply, RESP3) == encode(reply, RESP3)

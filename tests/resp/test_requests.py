@@ -1,4 +1,4 @@
-"""Requests come out as they were sent, however their bytes are cut; faults come after them."""
+"""Requests are parsed as they were sent, with their bytes cut in any way; errors follow them."""
 
 import pytest
 from hypothesis import example, given
@@ -21,7 +21,7 @@ EMPTY = [
     *(b"\r\n", b"\n", b" \r\n", b"\t\v\f\r\r\n", b" " * 100 + b"\n"),
     *(b"*0\r\n", b"*-1\r\n", b"*0\rx", b"*-9223372036854775808\r\n"),
 ]
-"""Requests of no words, as Redis takes them."""
+"""Requests without words, as Redis accepts them."""
 
 
 def each_byte(data: bytes) -> list[bytes]:
@@ -31,14 +31,16 @@ def each_byte(data: bytes) -> list[bytes]:
 @given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=20))
 @example([[b"XADD", b"s", b"*", b"f", b"v" * BIG]], [BIG])
 @example([[b"v" * BIG] * 3], [20, BIG, BIG + 20, BIG + 40, 2 * BIG + 40, 3 * BIG])
-def test_requests_come_out_as_they_were_sent(requests: list[list[bytes]], cuts: list[int]) -> None:
+def test_requests_are_parsed_as_they_were_sent(
+    requests: list[list[bytes]], cuts: list[int]
+) -> None:
     data = b"".join(map(framed, requests))
     assert read([data]) == (requests, "")
     assert read(pieces(data, cuts)) == (requests, "")
 
 
 @given(st.lists(st.lists(st.binary(max_size=30), min_size=1, max_size=12), max_size=6))
-def test_requests_cut_after_every_byte_come_out_the_same(requests: list[list[bytes]]) -> None:
+def test_requests_cut_after_every_byte_are_parsed_alike(requests: list[list[bytes]]) -> None:
     data = b"PING\r\n*0\r\n".join(map(framed, requests))
     whole = read([data])
     assert read(each_byte(data)) == whole
@@ -47,7 +49,7 @@ def test_requests_cut_after_every_byte_come_out_the_same(requests: list[list[byt
 
 @given(REQUESTS, st.integers(0, 1 << 20))
 @example([[b"PING"]], 4)
-def test_whole_requests_alone_are_given_at_once(requests: list[list[bytes]], cut: int) -> None:
+def test_only_complete_requests_are_returned_at_once(requests: list[list[bytes]], cut: int) -> None:
     data = b"".join(map(framed, requests))
     plain = all(len(part) <= 1024 for request in requests for part in request)
     assert RequestReader().whole(data) in ([requests] if plain else [requests, []])
@@ -67,7 +69,7 @@ def test_a_big_argument_may_be_cut_anywhere_near_its_end(size: int, last: int) -
     assert read(pieces(data, cuts)) == ([request, [b"PING"]], "")
 
 
-def test_what_is_no_request_yet_gives_none() -> None:
+def test_an_incomplete_request_returns_none() -> None:
     reader = RequestReader()
     assert reader.take() == []
     reader.feed(b"")
@@ -79,7 +81,7 @@ def test_what_is_no_request_yet_gives_none() -> None:
     assert reader.take() == []
 
 
-def test_empty_requests_are_passed_over() -> None:
+def test_empty_requests_are_skipped() -> None:
     assert read([b"*0\r\n*-1\r\n\r\n\n   \r\n*-9223372036854775808\r\nPING\r\n"]) == (
         [[b"PING"]],
         "",
@@ -89,7 +91,7 @@ def test_empty_requests_are_passed_over() -> None:
 @given(st.lists(st.sampled_from(EMPTY), max_size=300), st.lists(st.integers(0, 1 << 20)))
 @example([b" " * LINE_MAX + b"\n"], [])
 @pytest.mark.parametrize("trusted", [True, False])
-def test_any_number_of_empty_requests_is_passed_over_in_a_step(
+def test_any_number_of_empty_requests_is_skipped_in_one_step(
     trusted: bool, empty: list[bytes], cuts: list[int]
 ) -> None:
     data = b"".join(empty) + framed([b"PING"])
@@ -106,7 +108,7 @@ def test_any_number_of_empty_requests_is_passed_over_in_a_step(
         (b"*-\r\n", "invalid multibulk length"),
     ],
 )
-def test_what_only_looks_empty_is_a_fault(data: bytes, text: str) -> None:
+def test_almost_empty_requests_are_errors(data: bytes, text: str) -> None:
     assert read([b"\r\n*0\r\n" + data]) == ([], f"Protocol error: {text}")
 
 
@@ -167,7 +169,7 @@ UNTRUSTED_FAULTS = [
 
 @pytest.mark.parametrize(("data", "text"), FAULTS)
 @pytest.mark.parametrize("trusted", [True, False])
-def test_a_fault_comes_after_every_request_before_it(data: bytes, text: str, trusted: bool) -> None:
+def test_an_error_follows_every_earlier_request(data: bytes, text: str, trusted: bool) -> None:
     before = [[b"PING"], [b"ECHO", b"x"]]
     sent = b"".join(map(framed, before)) + data + framed([b"PING"])
     expected = (before, f"Protocol error: {text}")
@@ -183,7 +185,7 @@ def test_before_auth_a_request_is_small(data: bytes, text: str) -> None:
     assert read([data]) == ([], "")
 
 
-def test_a_fault_is_final() -> None:
+def test_an_error_is_final() -> None:
     reader = RequestReader()
     reader.feed(framed([b"PING"]) + b"*x\r\n")
     assert reader.take() == [[b"PING"]]
@@ -194,13 +196,13 @@ def test_a_fault_is_final() -> None:
         assert reader.buffered == 0
 
 
-def test_a_fault_is_a_request_s_error_with_the_code_of_redis() -> None:
+def test_a_protocol_error_has_the_code_of_redis() -> None:
     error = ProtocolError("Protocol error: invalid bulk length")
     assert isinstance(error, RequestError | KVStreamError)
     assert error.reply == "ERR Protocol error: invalid bulk length"
 
 
-def test_before_auth_requests_come_one_by_one_so_that_auth_counts_for_the_next() -> None:
+def test_before_auth_requests_are_returned_one_by_one() -> None:
     long = [b"XADD", b"s", b"*", *[b"x"] * 20]
     reader = RequestReader(trusted=False)
     reader.feed(framed([b"AUTH", b"secret"]) + b"PING\r\n" + framed(long) * 2)
@@ -216,14 +218,14 @@ def test_without_auth_the_same_requests_are_refused() -> None:
     assert drain(reader) == ([[b"PING"]], "Protocol error: unauthenticated multibulk length")
 
 
-def test_an_argument_may_be_as_long_as_told_and_no_longer() -> None:
+def test_the_length_of_an_argument_is_limited() -> None:
     assert read([framed([b"x" * 100])], bulk_max=100) == ([[b"x" * 100]], "")
     for parts in ([framed([b"x" * 101])], each_byte(framed([b"x" * 101]))):
         assert read(parts, bulk_max=100) == ([], "Protocol error: invalid bulk length")
 
 
 @pytest.mark.parametrize("parts", [2000, 1 << 20])
-def test_the_limit_of_a_query_holds_for_what_is_kept_of_it(parts: int) -> None:
+def test_the_limit_of_a_query_applies_to_its_buffered_part(parts: int) -> None:
     limit = 100_000
     reader = RequestReader(query_max=limit)
     reader.feed(b"*%d\r\n" % parts)
@@ -237,7 +239,7 @@ def test_the_limit_of_a_query_holds_for_what_is_kept_of_it(parts: int) -> None:
         reader.take()
 
 
-def test_the_limit_of_a_query_holds_for_one_big_argument() -> None:
+def test_the_limit_of_a_query_applies_to_one_big_argument() -> None:
     reader = RequestReader(query_max=5 * BIG)
     reader.feed(b"*1\r\n$%d\r\n" % (100 * BIG))
     for _ in range(5):
@@ -251,7 +253,7 @@ def test_the_limit_of_a_query_holds_for_one_big_argument() -> None:
 
 
 @given(REQUESTS, st.lists(st.integers(0, 1 << 20), max_size=5))
-def test_nothing_is_held_of_whole_requests(requests: list[list[bytes]], cuts: list[int]) -> None:
+def test_complete_requests_are_not_kept(requests: list[list[bytes]], cuts: list[int]) -> None:
     reader = RequestReader()
     data = b"".join(map(framed, requests))
     seen = 0

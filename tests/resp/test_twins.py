@@ -1,4 +1,4 @@
-"""The compiled twins of the wire protocol do what the Python functions do, or leave it to them."""
+"""The compiled twins of the protocol do the same as the Python functions, or leave work to them."""
 
 import os
 import sys
@@ -64,7 +64,9 @@ def in_python(entries: Any, protocol: int) -> bytes:
 @example([(StreamID(0, 0), [b"same", b"1"] * 20)], b"", 1)
 @example([(StreamID(0, 0), [b"%d" % n for n in range(2 * 65535)])], b"", 1)
 @example([(StreamID(0, 0), [b"name", b"x" * 65535, b"n", b"y" * 65536])], b"", 1)
-def test_rows_are_written_alike(rows: list[tuple[Any, Any]], prefix: bytes, room: int) -> None:
+def test_both_twins_encode_rows_alike(
+    rows: list[tuple[Any, Any]], prefix: bytes, room: int
+) -> None:
     page = [(prefix + eid.packed, pack_any(flat)[0]) for eid, flat in rows]
     whole = twins.encode_rows(page, len(prefix), 0, ALL)
     assert whole is not None
@@ -82,14 +84,16 @@ def test_rows_are_written_alike(rows: list[tuple[Any, Any]], prefix: bytes, room
 
 
 @given(st.lists(IDS, max_size=9), st.lists(st.binary(max_size=9) | st.integers(), max_size=3))
-def test_rows_that_differ_by_their_ids_are_written_alike(ids: list[Any], rest: list[Any]) -> None:
+def test_both_twins_encode_rows_that_differ_by_their_ids_alike(
+    ids: list[Any], rest: list[Any]
+) -> None:
     reply = Gradual([len(ids), Alike([eid.packed for eid in ids], rest)])
     assert replies.encode(reply, RESP2) == in_python(reply, RESP2)
     assert in_python(reply, RESP2) == in_python([[bytes(eid), *rest] for eid in ids], RESP2)
 
 
 @pytest.mark.parametrize("ids", [[b"short"], [b"x" * 17], [StreamID(1, 1)], [None]])
-def test_what_is_no_packed_id_is_left_to_python(ids: list[Any]) -> None:
+def test_an_invalid_packed_id_is_left_to_python(ids: list[Any]) -> None:
     assert twins.encode_alike(ids, b"*1", b"") is None
 
 
@@ -103,16 +107,16 @@ def parts_of(page: list[tuple[bytes, bytes]], prefix: bytes, at: int) -> bytes:
         max_size=8,
     )
 )
-def test_entries_are_written_alike(given: list[tuple[Any, Any, Any]]) -> None:
+def test_both_twins_encode_entries_alike(given: list[tuple[Any, Any, Any]]) -> None:
     entries: list[AnyEntry] = []
-    for eid, flat, told in given:
+    for eid, flat, found in given:
         if flat is None:
-            entries.append(DeletedEntry(eid, None, *(told or ())))
+            entries.append(DeletedEntry(eid, None, *(found or ())))
             continue
         fields = dict(zip(flat[::2], flat[1::2], strict=True))
         if len(fields) < len(flat) // 2:
             fields = RepeatedFields(tuple(flat))
-        entries.append(Entry(eid, fields, *(told or ())))
+        entries.append(Entry(eid, fields, *(found or ())))
     for protocol in (RESP2, RESP3):
         made = twins.encode_entries(entries, 0, ALL, protocol)
         expected = in_python(Entries(entries), protocol)
@@ -144,7 +148,7 @@ ONE = {b"f": b"v"}
     ],
     ids=repr,
 )
-def test_what_is_no_plain_entry_is_left_to_python(entry: Any) -> None:
+def test_other_entries_are_left_to_python(entry: Any) -> None:
     assert twins.encode_entries([Entry(StreamID(1, 1), ONE), entry], 0, ALL, RESP2) is None
     made = twins.encode_entries([Entry(StreamID(1, 1), ONE), entry], 0, 1, RESP2)
     assert made is not None
@@ -165,7 +169,7 @@ def test_damage_is_left_to_python(parts: list[bytes], data: st.DataObject) -> No
         assert b"*1\r\n" + made[0] == in_python(Rows(page, 0), RESP2)
 
 
-def test_very_many_fields_are_written_alike() -> None:
+def test_both_twins_encode_very_many_fields_alike() -> None:
     flat = [part for number in range(70_000) for part in (b"n%d" % number, b"v")]
     for given_ in (flat, [*flat, *flat[:2]]):
         page = [(StreamID(1, 1).packed, encode_flat(given_)[0])]
@@ -175,7 +179,7 @@ def test_very_many_fields_are_written_alike() -> None:
 
 
 @pytest.mark.parametrize("count", [2, 16, 17, 40])
-def test_a_map_in_which_a_name_stands_twice_is_left_to_python(count: int) -> None:
+def test_a_map_with_a_repeated_name_is_left_to_python(count: int) -> None:
     names = [b"n%02d" % n for n in range(count)]
     value = encode_flat([part for name in names for part in (name, b"v")])[0]
     twice = value.replace(b"n%02d" % (count - 1), b"n00")
@@ -187,7 +191,7 @@ def test_a_map_in_which_a_name_stands_twice_is_left_to_python(count: int) -> Non
 @pytest.mark.parametrize(
     "page", [[5], [()], [(b"k" * 15, b"\x01")], [(b"k" * 16, "v")], [("k" * 16, b"\x01")]]
 )
-def test_what_is_no_row_is_left_to_python(page: Any) -> None:
+def test_an_invalid_row_is_left_to_python(page: Any) -> None:
     assert twins.encode_rows(page, 0, 0, ALL) is None
     assert twins.encode_rows([], 0, 5, ALL) == (b"", 5)
     assert twins.encode_rows([], -1, 0, ALL) is None
@@ -207,7 +211,7 @@ def test_a_damaged_row_behind_sound_ones_is_found() -> None:
     st.integers(0, 400),
     st.integers(-2, 30_000),
 )
-def test_plain_requests_are_taken_alike(
+def test_both_twins_parse_plain_requests_alike(
     requests: list[list[bytes]], less: int, bulk_max: int
 ) -> None:
     data = b"".join(map(framed, requests))
@@ -220,7 +224,7 @@ def test_plain_requests_are_taken_alike(
     if left:
         assert args == requests[len(taken)][: len(args)]
         assert left == len(requests[len(taken)]) - len(args)
-    # Where it stopped, Python finds nothing plain either.
+    # At this point Python finds no plain request either.
     assert take_plain(data, at, rest, args, left, bulk_max) == (at, args, left)
     assert rest == []
 
@@ -232,7 +236,7 @@ def test_plain_requests_are_taken_alike(
         *(b"*2147483648\r\n", b"*11111111111111111111\r\n", b"*1\n\n"),
     ],
 )
-def test_what_is_no_plain_head_is_left_to_python(data: bytes) -> None:
+def test_other_heads_are_left_to_python(data: bytes) -> None:
     assert twins.take_plain(data, 0, [], [], 0, 100) == (0, [], 0)
     assert twins.take_plain(data, len(data) + 5, [], [], 0, 100) == (len(data) + 5, [], 0)
     assert twins.take_plain(data, -5, [], [], 1, 100) == (-5, [], 1)
@@ -257,7 +261,7 @@ REPLIES = st.recursive(
 
 @given(REPLIES, st.sampled_from([RESP2, RESP3]))
 @example([-(1 << 63), (1 << 63) - 1, 0, -1], RESP2)
-def test_short_replies_are_written_alike(reply: Any, protocol: int) -> None:
+def test_both_twins_encode_short_replies_alike(reply: Any, protocol: int) -> None:
     assert twins.encode_reply(reply, protocol) == in_python(reply, protocol)
 
 
@@ -279,6 +283,6 @@ ODD = st.sampled_from([NULL_ARRAY, ErrorReply("ERR", "no"), [1, NULL_ARRAY], 1 <
 
 
 @given(st.lists(REPLIES | ODD, max_size=5), st.sampled_from([RESP2, RESP3]))
-def test_replies_of_a_pipeline_are_written_alike(given: list[Any], protocol: int) -> None:
+def test_both_twins_encode_replies_of_a_pipeline_alike(given: list[Any], protocol: int) -> None:
     expected = b"".join([in_python(reply, protocol) for reply in given])
     assert replies.encode_all(given, protocol) == expected
