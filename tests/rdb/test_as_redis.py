@@ -1,7 +1,7 @@
-"""Against a real redis-server: its payloads are read as it means them, and ours are its own.
+"""Against a real redis-server: its payloads are parsed correctly, and ours are equal to its own.
 
-It is a 7.0, so its own type is COUNTERS; it reads LISTPACKS too, and tells wrong payloads apart
-with ``sanitize-dump-payload yes``.
+It is a 7.0, so its own type is COUNTERS. It also loads LISTPACKS, and checks payloads with
+``sanitize-dump-payload yes``.
 """
 
 from typing import Any
@@ -28,7 +28,7 @@ NATIVE, OLDER = target("redis:7.0"), target("redis:6.2")
 
 @pytest.fixture
 def redis(redis_server: RedisServer) -> RedisServer:
-    """An empty one, which looks at payloads closely and compresses nothing."""
+    """An empty redis-server, which checks payloads completely and compresses nothing."""
     redis_server("FLUSHALL")
     redis_server("CONFIG", "SET", "sanitize-dump-payload", "yes")
     redis_server("CONFIG", "SET", "rdbcompression", "no")
@@ -66,8 +66,8 @@ def as_map(flat: list[Any]) -> dict[bytes, Any]:
     return dict(zip(flat[::2], flat[1::2], strict=True))
 
 
-def told(group: GroupImage) -> dict[bytes, Any]:
-    """Return a group as XINFO STREAM FULL tells it, without its lag."""
+def group_info(group: GroupImage) -> dict[bytes, Any]:
+    """Return a group as XINFO STREAM FULL shows it, without its lag."""
     rows = [
         [bytes(StreamID.unpack(eid)), owner, time_ms, count]
         for eid, owner, time_ms, count in group.pending
@@ -91,7 +91,7 @@ def told(group: GroupImage) -> dict[bytes, Any]:
 
 
 def described(image: Image) -> dict[bytes, Any]:
-    """Return an image as XINFO STREAM FULL tells it, without lags."""
+    """Return an image as XINFO STREAM FULL shows it, without lags."""
     state = image.state
     return {
         b"length": state.length,
@@ -101,7 +101,7 @@ def described(image: Image) -> dict[bytes, Any]:
         b"entries-added": state.entries_added,
         b"recorded-first-entry-id": bytes(state.first or b""),
         b"entries": entries(image),
-        b"groups": [told(group) for group in state.groups],
+        b"groups": [group_info(group) for group in state.groups],
     }
 
 
@@ -117,7 +117,7 @@ def without_lags(info: dict[bytes, Any]) -> dict[bytes, Any]:
 @pytest.mark.parametrize("compression", ["no", "yes"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("deletes", [False, True])
-def test_what_it_dumps_is_what_it_tells(
+def test_its_dumps_have_the_state_that_it_shows(
     redis: RedisServer, seed: int, deletes: bool, compression: str
 ) -> None:
     redis("CONFIG", "SET", "rdbcompression", compression)
@@ -132,7 +132,7 @@ def test_what_it_dumps_is_what_it_tells(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_where_nothing_was_deleted_our_payload_is_its_own(redis: RedisServer, seed: int) -> None:
+def test_without_deletions_our_payload_equals_its_own(redis: RedisServer, seed: int) -> None:
     redis("CONFIG", "SET", "stream-node-max-entries", [100, 3, 7][seed])
     Traffic(redis, seed, deletes=False).run(900)
     payload = redis("DUMP", "s")
@@ -140,8 +140,8 @@ def test_where_nothing_was_deleted_our_payload_is_its_own(redis: RedisServer, se
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_what_it_takes_from_us_it_tells_as_before(redis: RedisServer, seed: int) -> None:
-    """Tombstones inside nodes are gone, nothing else; a second time nothing changes any more."""
+def test_it_shows_the_same_state_after_loading_our_payload(redis: RedisServer, seed: int) -> None:
+    """Only tombstones inside nodes are lost; a second round changes nothing."""
     Traffic(redis, seed, deletes=True).run(900)
     image = read(redis("DUMP", "s"))
     ours = made(image)
@@ -164,7 +164,7 @@ def test_keys_of_nodes_are_those_of_entries_that_were_deleted(redis: RedisServer
     assert full(redis, "t") == full(redis, "s")
 
 
-def test_an_empty_stream_with_groups_goes_there_and_back(redis: RedisServer) -> None:
+def test_an_empty_stream_with_groups_survives_a_round_trip(redis: RedisServer) -> None:
     redis("XADD", "s", "5-5", "f", "v")
     redis("XGROUP", "CREATE", "s", "7", "0")
     redis("XREADGROUP", "GROUP", "7", "-12", "STREAMS", "s", ">")
@@ -176,8 +176,8 @@ def test_an_empty_stream_with_groups_goes_there_and_back(redis: RedisServer) -> 
     assert made(image) == payload
 
 
-def test_a_stream_without_nodes_carries_its_groups(redis: RedisServer) -> None:
-    """So a stream that is too large for one payload can follow entry by entry."""
+def test_a_stream_without_nodes_has_its_groups(redis: RedisServer) -> None:
+    """So a stream too large for one payload can follow entry by entry."""
     Traffic(redis, 1, deletes=True).run(300)
     image = read(redis("DUMP", "s"))
     image.state.last = StreamID(0, 0)
@@ -196,7 +196,7 @@ def test_a_stream_without_nodes_carries_its_groups(redis: RedisServer) -> None:
 
 @settings(max_examples=40)
 @given(data=st.data())
-def test_all_that_an_image_can_hold_is_taken_and_given_back(
+def test_every_part_of_an_image_survives_a_round_trip(
     redis_server: RedisServer, data: st.DataObject
 ) -> None:
     redis_server("CONFIG", "SET", "sanitize-dump-payload", "yes")
@@ -210,7 +210,7 @@ def test_all_that_an_image_can_hold_is_taken_and_given_back(
 
 @settings(max_examples=20)
 @given(data=st.data())
-def test_what_newer_types_hold_is_taken_once_it_was_reduced(
+def test_reduced_payloads_of_newer_types_are_accepted(
     redis_server: RedisServer, data: st.DataObject
 ) -> None:
     redis_server("CONFIG", "SET", "sanitize-dump-payload", "yes")
@@ -223,7 +223,7 @@ def test_what_newer_types_hold_is_taken_once_it_was_reduced(
 
 
 def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> None:
-    """Which is why they are given away on the way to such a server."""
+    """Therefore they are given to a consumer on the way to such a server."""
     group = GroupImage(b"g", StreamID(0, 0), None, [ConsumerImage(b"c", 5, 5)])
     group.pending.add(StreamID(1, 0).packed, b"c", 5, 1)
     payload = made(Image([], StreamState(0, StreamID(1, 0), groups=[group])))
@@ -237,7 +237,7 @@ def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> N
 
 
 @pytest.mark.parametrize("value", [b"", b"12", b"-2147483648", b"2147483648", b"x" * 100])
-def test_plain_strings_are_its_own_too(redis: RedisServer, value: bytes) -> None:
+def test_payloads_of_plain_strings_equal_its_own(redis: RedisServer, value: bytes) -> None:
     redis("SET", "k", value)
     payload = redis("DUMP", "k")
     assert isinstance(payload, bytes)
@@ -245,7 +245,7 @@ def test_plain_strings_are_its_own_too(redis: RedisServer, value: bytes) -> None
     assert dump_string(NATIVE, value) == payload
 
 
-def test_a_wrong_length_is_taken_by_it_and_told_as_it_is_by_us(redis: RedisServer) -> None:
+def test_it_accepts_a_wrong_length_and_we_report_it(redis: RedisServer) -> None:
     redis("XADD", "s", "1-0", "f", "v")
     payload = redis("DUMP", "s")
     assert isinstance(payload, bytes)

@@ -1,4 +1,4 @@
-"""Any damage of a file ends in an error of ours; KVSTREAM_FUZZ_ROUNDS makes runs longer."""
+"""Damaged files raise our errors or are read; KVSTREAM_FUZZ_ROUNDS makes runs longer."""
 
 import io
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from tests.rdb.mutating import ROUNDS, SEED, mutated
 
 
 def read_all(data: bytes) -> int:
-    """Read a file with all its streams; return how many keys it has."""
+    """Read a file with all its streams; return the number of its keys."""
     keys = 0
     for found in FileReader(io.BytesIO(data)):
         if isinstance(found, StreamRecord):
@@ -30,7 +30,7 @@ def read_all(data: bytes) -> int:
 
 
 def refusal(read: Callable[[bytes], object], data: bytes, seed: int) -> BadPayload | None:
-    """Return the error that damaged bytes end in, which is ours and tells where; None if read."""
+    """Return the error of damaged bytes, which must be ours and name the place, or None if read."""
     try:
         read(data)
     except BadPayload as error:

@@ -1,4 +1,4 @@
-"""RDB files that a redis-server wrote, and files built by hand: every record of them."""
+"""RDB files of a redis-server, and files built manually: every kind of record."""
 
 import io
 from collections.abc import Iterator
@@ -51,15 +51,15 @@ def _fill(server: RedisFiles) -> None:
 
 
 def _as_the_server_tells(server: RedisFiles) -> dict[tuple[int, bytes], Told]:
-    told: dict[tuple[int, bytes], Told] = {}
+    reply: dict[tuple[int, bytes], Told] = {}
     for db in range(DATABASES):
         client: Any = server.client(db)
         for key in client.keys("*"):
             kind = client.type(key).decode()
             encoding = "" if kind == "string" else client.object("encoding", key).decode()
             expire_at = client.pexpiretime(key)
-            told[db, key] = kind, encoding, expire_at if expire_at >= 0 else None
-    return told
+            reply[db, key] = kind, encoding, expire_at if expire_at >= 0 else None
+    return reply
 
 
 def _as_the_file_tells(path: Path) -> Iterator[tuple[tuple[int, bytes], Told]]:
@@ -76,7 +76,7 @@ def _as_the_file_tells(path: Path) -> Iterator[tuple[tuple[int, bytes], Told]]:
 
 @pytest.mark.parametrize("compression", ["yes", "no"])
 @pytest.mark.parametrize("checksum", ["yes", "no"])
-def test_every_key_of_a_server_is_told_with_kind_encoding_database_and_expiry(
+def test_every_key_of_a_server_has_its_kind_encoding_database_and_expiry(
     redis_files: Start, compression: str, checksum: str
 ) -> None:
     with redis_files(rdbcompression=compression, rdbchecksum=checksum) as server:
@@ -95,7 +95,7 @@ def test_every_key_of_a_server_is_told_with_kind_encoding_database_and_expiry(
 
 
 @pytest.mark.parametrize("policy", ["allkeys-lru", "allkeys-lfu"])
-def test_strings_and_what_a_server_remembers_of_their_use_come_out(
+def test_strings_are_read_with_their_idle_time_and_frequency(
     redis_files: Start, policy: str
 ) -> None:
     with redis_files(maxmemory_policy=policy) as server:
@@ -136,7 +136,7 @@ def test_a_string_can_be_read_once_and_only_in_its_turn() -> None:
     OBJECTS,
     ids=[f"{magic.decode()}-{type_}" for magic, type_, *_ in OBJECTS],
 )
-def test_objects_of_every_server_are_passed_over_and_named(
+def test_objects_of_every_server_are_skipped_and_named(
     magic: bytes, type_: int, value: bytes, kind: str, encoding: str
 ) -> None:
     before, after = record(0, string(b"before"), b"a"), record(0, string(b"after"), b"z")
@@ -188,7 +188,7 @@ def test_hashes_that_share_a_template_are_as_long_as_it() -> None:
 
 
 @pytest.mark.parametrize("magic", [b"REDIS0010", b"REDIS0014", b"VALKEY080"])
-def test_what_servers_write_beside_their_keys_is_walked(magic: bytes) -> None:
+def test_other_records_of_servers_are_read(magic: bytes) -> None:
     module = length(module_number("vectorset", 1)) + MODULE_VALUES
     data = built(
         b"\xfa" + string(b"redis-ver") + string(b"7.4.0"),
@@ -217,12 +217,12 @@ def test_what_servers_write_beside_their_keys_is_walked(magic: bytes) -> None:
         FunctionRecord(b"#!LUA name=lib\ncode"),
         ModuleAuxRecord("vectorset 1"),
     ]
-    told = [
+    found = [
         (r.db, r.key, r.expire_at_ms, r.idle_s, r.freq)
         for r in records
         if isinstance(r, StringRecord)
     ]
-    assert told == [
+    assert found == [
         (300, b"seconds", 1700000000000, None, None),
         (300, b"milliseconds", 1700000000123, None, None),
         (300, b"never", None, None, None),
@@ -233,7 +233,7 @@ def test_what_servers_write_beside_their_keys_is_walked(magic: bytes) -> None:
     ]
 
 
-def test_byte_243_says_one_thing_in_redis_and_another_in_valkey() -> None:
+def test_byte_243_has_different_meanings_in_redis_and_valkey() -> None:
     metadata = b"\xf3" + length(2) + (b"abcd" + MODULE_VALUES) * 2
     importing = b"\xf3" + string(b"j" * 40) + each(length(0) + length(5), length(70) + length(99))
     key = record(0, string(b"1"))
@@ -291,7 +291,7 @@ def test_a_module_of_a_release_candidate_cannot_be_passed_over() -> None:
         b"*3\r\n$3\r\nSET\r\n",
     ],
 )
-def test_what_does_not_begin_like_one_is_no_file(data: bytes) -> None:
+def test_a_file_without_the_magic_is_refused(data: bytes) -> None:
     for read in (FileReader, verify):
         with pytest.raises(BadPayload, match="does not begin as an RDB file does") as caught:
             read(io.BytesIO(data))
@@ -325,7 +325,7 @@ def walked(data: bytes) -> list[Record]:
     return list(FileReader(io.BytesIO(data)))
 
 
-def test_a_wrong_checksum_is_told_in_place_of_the_end() -> None:
+def test_a_wrong_checksum_is_reported_at_the_end() -> None:
     at = SAMPLE.index(b"key 299") + 9
     damaged = SAMPLE[:at] + b"!" + SAMPLE[at + 1 :]
     reader = iter(FileReader(io.BytesIO(damaged)))
@@ -343,13 +343,13 @@ def test_a_file_without_a_checksum_is_read_and_not_verified() -> None:
 
 
 class Dripping(io.BytesIO):
-    """A file that gives few bytes at a time."""
+    """A file that returns few bytes at a time."""
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(min(size or 0, 3))
 
 
-def test_a_file_may_come_in_any_pieces() -> None:
+def test_a_file_may_arrive_in_any_pieces() -> None:
     assert verify(Dripping(SAMPLE))
     assert [type(r) for r in FileReader(Dripping(SAMPLE))] == [StringRecord] * 300
 
@@ -370,7 +370,7 @@ def test_a_file_that_was_cut_off_anywhere_is_refused() -> None:
 
 @pytest.mark.parametrize("data", [SAMPLE, SAMPLE[:-8] + bytes(8), b"REDIS0004" + SAMPLE[9:-8]])
 @pytest.mark.parametrize("behind", [b"\0", b"*1\r\n", b"f" * 40, bytes(4096), b"\xff" + bytes(8)])
-def test_bytes_behind_the_end_are_not_read(data: bytes, behind: bytes) -> None:
+def test_bytes_after_the_end_are_not_read(data: bytes, behind: bytes) -> None:
     reader = FileReader(io.BytesIO(data + behind))
     assert len(list(reader)) == 300
     assert reader.offset == len(data)
@@ -378,7 +378,7 @@ def test_bytes_behind_the_end_are_not_read(data: bytes, behind: bytes) -> None:
     assert not verify(io.BytesIO(data + behind))
 
 
-def test_damage_before_the_end_is_found_where_bytes_are_behind_it() -> None:
+def test_damage_before_the_end_is_found_despite_bytes_after_it() -> None:
     for at in (SAMPLE.index(b"key 7") + 4, len(SAMPLE) - 4):
         with pytest.raises(BadPayload, match="the checksum is"):
             walked(SAMPLE[:at] + b"!" + SAMPLE[at + 1 :] + b"f" * 40)

@@ -1,4 +1,4 @@
-"""The streams of a file: all that a server tells of them, however much of them is read."""
+"""The streams of a file have the state of the server, at any point at which reading stops."""
 
 import io
 from itertools import islice
@@ -20,7 +20,7 @@ from tests.rdb.redis_files import RedisFiles
 
 
 def _entries(stream: Any) -> list[list[Any]]:
-    """Return entries as XRANGE has them."""
+    """Return entries as XRANGE returns them."""
     found = []
     for node in stream.nodes():
         for eid, fields in zip(node.ids, decode_checked(node.values), strict=True):
@@ -31,7 +31,7 @@ def _entries(stream: Any) -> list[list[Any]]:
 
 
 def _groups(state: StreamState) -> list[Any]:
-    """Return groups as XINFO STREAM FULL of Redis 7.0 has them, without lag."""
+    """Return groups as XINFO STREAM FULL of Redis 7.0 shows them, without lag."""
     return [
         [
             group.name,
@@ -48,9 +48,9 @@ def _groups(state: StreamState) -> list[Any]:
 
 
 def _told_groups(server: RedisFiles, key: bytes) -> list[Any]:
-    told = server.ask(0, "XINFO", "STREAM", key, "FULL", "COUNT", "0")
+    reply = server.ask(0, "XINFO", "STREAM", key, "FULL", "COUNT", "0")
     groups = []
-    for flat in told[told.index(b"groups") + 1]:
+    for flat in reply[reply.index(b"groups") + 1]:
         group = dict(zip(flat[::2], flat[1::2], strict=True))
         consumers = [dict(zip(c[::2], c[1::2], strict=True)) for c in group[b"consumers"]]
         groups.append(
@@ -67,7 +67,7 @@ def _told_groups(server: RedisFiles, key: bytes) -> list[Any]:
 
 @pytest.fixture
 def saved(redis_files: Start) -> Path:
-    """A file of streams, with a string behind each."""
+    """A file of streams, with a string after each."""
     with redis_files() as server:
         fill_streams(server.client())
         for number in range(20):
@@ -75,7 +75,7 @@ def saved(redis_files: Start) -> Path:
         return server.saved()
 
 
-def test_entries_and_groups_are_those_that_the_server_tells(redis_files: Start) -> None:
+def test_entries_and_groups_are_those_of_the_server(redis_files: Start) -> None:
     with redis_files() as server:
         fill_streams(server.client())
         path = server.saved()
@@ -91,7 +91,7 @@ def test_entries_and_groups_are_those_that_the_server_tells(redis_files: Start) 
 
 @pytest.mark.parametrize("nodes", [0, 1, 2, 100])
 @pytest.mark.parametrize("state", [False, True])
-def test_a_stream_may_be_left_anywhere(saved: Path, nodes: int, state: bool) -> None:
+def test_reading_may_stop_anywhere_in_a_stream(saved: Path, nodes: int, state: bool) -> None:
     expected = []
     with saved.open("rb") as file:
         for found in FileReader(file):
@@ -111,7 +111,7 @@ def test_a_stream_may_be_left_anywhere(saved: Path, nodes: int, state: bool) -> 
     assert len(keys) >= 25
 
 
-def test_damage_inside_a_stream_names_its_key_and_need_not_end_the_file(saved: Path) -> None:
+def test_damage_inside_a_stream_names_its_key_and_may_be_skipped(saved: Path) -> None:
     data = saved.read_bytes()
     with saved.open("rb") as file:
         keys = [r.key for r in FileReader(file) if isinstance(r, StreamRecord | StringRecord)]
@@ -150,7 +150,7 @@ def test_a_stream_whose_state_fails_ends_the_file(saved: Path) -> None:
     assert passing == [StreamRecord, StringRecord]
 
 
-def test_a_stream_whose_last_id_was_set_back_below_what_was_deleted_is_read(
+def test_a_stream_with_a_last_id_below_its_deleted_entries_is_read(
     redis_files: Start,
 ) -> None:
     with redis_files() as server:

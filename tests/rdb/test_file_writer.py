@@ -1,4 +1,4 @@
-"""RDB files that we write: a server that loads them has the same keys as before."""
+"""Written RDB files: a server that loads them has the same keys."""
 
 import io
 import os
@@ -63,8 +63,8 @@ def _fill(server: RedisFiles) -> None:
 
 
 def _told(server: RedisFiles) -> dict[tuple[int, bytes], Any]:
-    """Return all that the server tells of its keys, but the bytes of nodes."""
-    told: dict[tuple[int, bytes], Any] = {}
+    """Return the state of all keys of the server, except the bytes of nodes."""
+    reply: dict[tuple[int, bytes], Any] = {}
     for db in (0, 3, 7, 15):
         for key in server.ask(db, "KEYS *"):
             if server.ask(db, "TYPE", key) == b"stream":
@@ -74,16 +74,16 @@ def _told(server: RedisFiles) -> dict[tuple[int, bytes], Any]:
                 ]
             else:
                 value = server.ask(db, "GET", key)
-            told[db, key] = value, server.ask(db, "PEXPIRETIME", key)
-    return told
+            reply[db, key] = value, server.ask(db, "PEXPIRETIME", key)
+    return reply
 
 
 UNTOUCHED = [(7, b"large"), (0, b"stream:mixed"), (0, b"12"), (15, b"stream:never"), (3, b"plain")]
-"""Keys that have lost nothing, so that their dumps are the same bytes."""
+"""Keys without losses, so that their dumps are the same bytes."""
 
 
 @pytest.mark.parametrize("compression", ["yes", "no"])
-def test_a_server_has_all_of_a_file_that_we_wrote(redis_files: Start, compression: str) -> None:
+def test_a_server_loads_all_of_a_written_file(redis_files: Start, compression: str) -> None:
     with redis_files("from", rdbcompression=compression) as server:
         _fill(server)
         source, expected = server.saved(), _told(server)
@@ -98,7 +98,7 @@ def test_a_server_has_all_of_a_file_that_we_wrote(redis_files: Start, compressio
         assert [server.ask(db, "DUMP", key) for db, key in UNTOUCHED] == dumps
 
 
-def test_a_file_for_any_target_is_read_again(redis_files: Start, tmp_path: Path) -> None:
+def test_a_file_for_any_target_can_be_read(redis_files: Start, tmp_path: Path) -> None:
     with redis_files() as server:
         fill_streams(server.client())
         source = server.saved()
@@ -114,7 +114,7 @@ def test_a_file_for_any_target_is_read_again(redis_files: Start, tmp_path: Path)
         assert verify(file)
 
 
-def test_a_server_loads_what_was_written_for_an_older_one(redis_files: Start) -> None:
+def test_a_server_loads_a_file_for_an_older_one(redis_files: Start) -> None:
     with redis_files("from") as server:
         fill_streams(server.client(db=3))
         server.client(db=15).set("plain", "text " * 100, px=10_000_000_000)
@@ -144,7 +144,7 @@ def state_of(last: int, length: int) -> StreamState:
 
 
 @pytest.mark.parametrize("buffer", [1, 100, 5000, 1 << 20])
-def test_counts_are_right_wherever_the_buffer_ends(
+def test_counts_are_right_for_any_end_of_the_buffer(
     monkeypatch: pytest.MonkeyPatch, buffer: int
 ) -> None:
     monkeypatch.setattr(file_writer, "BUFFER_BYTES", buffer)
@@ -183,14 +183,14 @@ def test_a_small_file_is_as_a_server_writes_it() -> None:
     assert out.getvalue()[:-8] == b"REDIS0011" + aux + b"\xfe\x03\xfb\x02\x01" + keys + b"\xff"
 
 
-def test_a_file_of_nothing_is_one() -> None:
+def test_an_empty_file_is_valid() -> None:
     out = io.BytesIO()
     FileWriter(out, REDIS_7).finish()
     out.seek(0)
     assert [type(record) for record in FileReader(out)] == [AuxRecord, AuxRecord]
 
 
-def test_a_file_takes_its_place_whole_or_not_at_all(tmp_path: Path) -> None:
+def test_a_file_is_replaced_atomically(tmp_path: Path) -> None:
     path = tmp_path / "dump.rdb"
     path.write_bytes(b"before")
 

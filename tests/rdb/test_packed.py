@@ -1,4 +1,4 @@
-"""Nodes that are read many at a time: the same as one by one, measured, and no more of them."""
+"""Nodes read many at a time equal those read one by one, within the limit of a batch."""
 
 from typing import Any
 from unittest.mock import patch
@@ -34,7 +34,7 @@ UNLIMITED = 1 << 62
 
 @st.composite
 def written_nodes(draw: st.DrawFn) -> list[bytes]:
-    """Nodes as they stand in a file, in order: their keys and listpacks, some of these as LZF."""
+    """Nodes as they are in a file, in order: their keys and listpacks, some of these as LZF."""
     ids = sorted(draw(st.sets(IDS, min_size=1, max_size=20)))
     found = []
     while ids:
@@ -58,9 +58,7 @@ def read(data: bytes) -> tuple[list[NodeImage], list[str], str]:
 
 @needs_twins
 @given(written_nodes(), st.data())
-def test_nodes_are_the_same_however_they_are_read(
-    written: list[bytes], data: st.DataObject
-) -> None:
+def test_nodes_are_the_same_with_either_reader(written: list[bytes], data: st.DataObject) -> None:
     sound = bytearray(b"".join(written))
     for _ in range(data.draw(st.integers(0, 2))):
         sound[data.draw(st.integers(0, len(sound) - 1))] = data.draw(st.integers(0, 255))
@@ -90,15 +88,15 @@ def test_a_node_is_measured_as_it_is_read(written: list[bytes]) -> None:
 
 
 @needs_twins
-def test_what_is_gone_and_what_is_odd_is_left_to_the_careful_way() -> None:
+def test_deleted_and_unusual_entries_are_left_to_the_slow_path() -> None:
     def written(*elements: Any) -> bytes:
         return encode_string(KEY) + encode_string(encode(list(elements)))
 
     living = written(1, 1, 1, b"f", 0, *entry(3, 0, 0, 1), *entry(2, 1, 0, 2))
     for odd in (
-        written(0, 1, 1, b"f", 0, *entry(3, 0, 0, 1)),  # nothing lives in it
+        written(0, 1, 1, b"f", 0, *entry(3, 0, 0, 1)),  # it has no live entry
         written(2, 0, 1, b"f", 0, *entry(2, 0, 0, 1)),  # it ends too early
-        written(2, 0, 1, b"f", 0, *entry(3, 0, 0, 1), *entry(2, 1, 0, 2)),  # tells of two
+        written(2, 0, 1, b"f", 0, *entry(3, 0, 0, 1), *entry(2, 1, 0, 2)),  # it claims two
         living[:-1],
         encode_string(KEY)[:9],
         living.replace(KEY, bytes(16), 1)[:17],
@@ -125,7 +123,7 @@ def test_no_more_is_read_ahead_than_a_batch() -> None:
 
 
 @given(st.lists(st.tuples(st.binary(min_size=16, max_size=16), st.binary(max_size=300))))
-def test_packed_rows_come_apart_as_they_were(rows: list[tuple[bytes, bytes]]) -> None:
+def test_packed_rows_are_unpacked_unchanged(rows: list[tuple[bytes, bytes]]) -> None:
     ids, values = [eid for eid, _ in rows], [value for _, value in rows]
     made = pack_rows(ids, values)
     assert unpack_rows(made) == unpack_in_python(made) == (ids, values)

@@ -46,9 +46,9 @@ def test_a_payload_of_a_real_server_is_read(target: Target, payload: bytes) -> N
 def test_what_an_old_type_does_not_tell_is_left_open(target: Target, payload: bytes) -> None:
     stream = reading(payload)
     state = stream.state()
-    told = (state.first, state.max_deleted, state.entries_added, state.groups[0].entries_read)
+    found = (state.first, state.max_deleted, state.entries_added, state.groups[0].entries_read)
     known = ((1, 1), (0, 0), 3, 2)
-    assert told == ((None,) * 4 if target.kind < Kind.COUNTERS else known)
+    assert found == ((None,) * 4 if target.kind < Kind.COUNTERS else known)
     active_ms = 1_700_000_000_500 if target.kind < Kind.ACTIVE_TIMES else 1_700_000_000_000
     assert state.groups[0].consumers == [ConsumerImage(b"c1", 1_700_000_000_500, active_ms)]
     assert state.idempotency is None

@@ -1,4 +1,4 @@
-"""Whole streams of every type: there and back, and everything that loaders refuse."""
+"""Complete streams of every type: round trips, and everything that loaders refuse."""
 
 import io
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def written(kind: Kind, image: Image, *, compress: bool = False) -> bytes:
 
 
 def read(kind: Kind, data: bytes) -> Image:
-    """Read a stream, and hold it against what passing over it finds."""
+    """Read a stream, and compare it with the result of skipping it."""
     reading = StreamReading(Reader(data), kind, alone=True)
     image = Image([node._replace(size=0) for node in reading.nodes()], reading.state())
     StreamReading(Reader(data), kind, alone=True).skip()
@@ -54,8 +54,10 @@ def read(kind: Kind, data: bytes) -> Image:
 @KINDS
 @settings(max_examples=30)
 @given(data=st.data(), compress=st.booleans())
-def test_streams_of_every_type_come_back(kind: Kind, data: st.DataObject, compress: bool) -> None:
-    """Of type 27 no real payload was to be had: only its description is kept to here."""
+def test_streams_of_every_type_survive_a_round_trip(
+    kind: Kind, data: st.DataObject, compress: bool
+) -> None:
+    """No real payload of type 27 was available: the test follows its description."""
     image = data.draw(generated.streams(kind))
     made = written(kind, image, compress=compress)
     found = read(kind, made)
@@ -114,7 +116,7 @@ def raw(
 
 
 def listpack(*seqs: int, flags: int = 2, living: int | None = None) -> bytes:
-    """A node of entries with one field, each so many above the node's key."""
+    """A node of entries with one field, whose IDs exceed the node's key by these numbers."""
     entries = [part for seq in seqs for part in entry(flags, 0, seq, 5)]
     count = len(seqs) if living is None else living
     return encode([count, len(seqs) - count, 1, b"f", 0, *entries])
@@ -127,8 +129,8 @@ def refused(kind: Kind, data: bytes) -> str:
     return caught.value.reason
 
 
-def test_a_wrong_length_is_told_as_it_is_and_the_entries_are_counted() -> None:
-    """Redis takes such payloads; a real file of Redis 5 has 120 for 118."""
+def test_a_wrong_length_is_reported_and_the_entries_are_counted() -> None:
+    """Redis accepts such payloads; a real file of Redis 5 has 120 for 118."""
     reading = StreamReading(Reader(raw([(ONE, listpack(0, 1))], 77)), Kind.LISTPACKS)
     assert (reading.state().length, reading.entries, reading.corrections) == (77, 2, [])
 
@@ -140,7 +142,7 @@ def test_a_wrong_count_of_a_node_is_reported() -> None:
     assert reading.corrections == ["node 1-0 claims 1 entries and has 2"]
 
 
-def test_a_node_in_which_nothing_lives_is_passed_over_and_reported() -> None:
+def test_a_node_without_live_entries_is_skipped_and_reported() -> None:
     data = raw([(ONE, listpack(0, flags=3, living=0)), (TWO, listpack(0))], 1)
     reading = StreamReading(Reader(data), Kind.LISTPACKS)
     assert [found.first for found in reading.nodes()] == [TWO]
@@ -269,13 +271,13 @@ def test_counts_beyond_all_bounds_cost_nothing(data: str) -> None:
             reading(StreamReading(Reader(bytes.fromhex(data)), Kind.LISTPACKS))
 
 
-def test_a_stream_has_so_many_groups_at_most() -> None:
+def test_the_number_of_groups_is_limited() -> None:
     assert "above" in refused(
         Kind.LISTPACKS, raw([], 0, rest=encode_length(streams.GROUPS_MAX + 1))
     )
 
 
-def test_a_type_that_is_none_of_streams_is_refused_at_once() -> None:
+def test_a_type_of_another_value_is_refused_at_once() -> None:
     with pytest.raises(BadPayload, match="type 18 is not a known type of stream"):
         StreamReading(Reader(b""), 18)
 
@@ -284,14 +286,14 @@ def test_a_type_that_is_none_of_streams_is_refused_at_once() -> None:
 
 
 def test_counters_are_written_as_counted() -> None:
-    """Counters that loaders compare agree, also if the source's do not."""
+    """Counters that loaders compare agree, even if the source's do not."""
     state = StreamState(77, StreamID(1, 0), StreamID(1, 1), StreamID(5, 0), 1)
     found = read(Kind.COUNTERS, written(Kind.COUNTERS, two_nodes()._replace(state=state)))
     counted = StreamState(2, StreamID(5, 0), StreamID(1, 0), StreamID(5, 0), 2)
     assert found.state == counted
 
 
-def test_what_a_newer_type_tells_and_the_image_does_not_is_written_as_unknown() -> None:
+def test_values_missing_from_the_image_are_written_as_unknown() -> None:
     image = Image([node(ONE)], StreamState(1, StreamID(1, 0)))
     image.state.groups = [GroupImage(b"g", StreamID(1, 0), None)]
     state = read(Kind.NACKED, written(Kind.NACKED, image)).state
@@ -350,7 +352,7 @@ def test_groups_that_would_be_refused_are_not_written(
         written(kind, image)
 
 
-def test_producers_are_not_dropped_in_silence() -> None:
+def test_producers_that_a_type_cannot_hold_are_refused() -> None:
     image = two_nodes()
     image.state.idempotency = IdempotencyImage(100, 100)
     with pytest.raises(ValueError, match="no idempotent producers"):
@@ -373,8 +375,8 @@ def test_nodes_out_of_order_or_number_are_not_written(
         list(encode_stream(Kind.COUNTERS, nodes, StreamState(0, StreamID(0, 0)), count))
 
 
-def test_nodes_are_written_as_they_come() -> None:
-    """A stream of any length passes through the memory of one node."""
+def test_nodes_are_written_one_by_one() -> None:
+    """A stream of any length uses the memory of one node."""
     asked = []
 
     def coming() -> Iterator[NodeImage]:
