@@ -1,4 +1,4 @@
-"""Where a program of redis-py may run: on a store of its own process, or on a redis-server."""
+"""The peers of a program of redis-py: a store of its own process, or a redis-server."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ class Peer:
     _clients: list[redis.Redis] = field(default_factory=list)
 
     def client(self, **options: Any) -> Any:
-        """Return a client for threads; what its methods return is typed too widely to be used."""
+        """Return a client for threads; the types of its methods are too wide to be useful."""
         client = self.make(**options)
         self._clients.append(client)
         return client

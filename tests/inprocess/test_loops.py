@@ -1,4 +1,4 @@
-"""asyncio's clients in this process: the loop goes on whatever the store does."""
+"""asyncio's clients in this process: the loop never waits for the store."""
 
 import asyncio
 import gc
@@ -21,10 +21,10 @@ from tests.inprocess.test_tasks import run
 from tests.patience import PATIENCE_S, until
 
 BEATS = 200
-"""A loop that waited for the store would not come to as many while a thread has that."""
+"""A loop that waited for the store would not reach this number while a thread holds it."""
 
 
-def test_the_loop_goes_on_while_the_store_is_held(tmp_path: Path) -> None:
+def test_the_loop_runs_while_the_store_is_held(tmp_path: Path) -> None:
     store = Store.open(tmp_path / "data", durability="always")
     held, release = threading.Event(), threading.Event()
 
@@ -143,7 +143,7 @@ def test_a_store_that_is_closed_under_its_tasks_is_a_lost_connection(tmp_path: P
     run(program())
 
 
-def test_what_prevents_the_opening_is_a_lost_connection(tmp_path: Path) -> None:
+def test_a_failed_opening_is_a_lost_connection(tmp_path: Path) -> None:
     async def program() -> None:
         client: Any = kvstream.connect_async(tmp_path / "data")
         taken = pytest.raises(redis.ConnectionError, match="StoreLocked")
@@ -202,9 +202,7 @@ def abandoned(tmp_path: Path) -> Iterator[Host]:
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("closes", [True, False])
-def test_loops_that_were_stopped_with_clients_open_let_go_of_the_store(
-    tmp_path: Path, closes: bool
-) -> None:
+def test_stopped_loops_with_open_clients_release_the_store(tmp_path: Path, closes: bool) -> None:
     for _ in range(5):
         _stop_with_a_client_open(tmp_path / "data", closes)
     sound(tmp_path / "data").close()
@@ -232,7 +230,7 @@ def test_an_unreferenced_task_keeps_waiting(tmp_path: Path) -> None:
     sound(tmp_path / "data").close()
 
 
-def test_a_client_that_is_collected_in_the_middle_of_a_turn_lets_go_of_the_store(
+def test_a_client_collected_during_a_turn_releases_the_store(
     tmp_path: Path, abandoned: Host
 ) -> None:
     abandoned.enqueue(lambda: abandoned.engine.run(lambda txn: _collect()))
@@ -240,12 +238,10 @@ def test_a_client_that_is_collected_in_the_middle_of_a_turn_lets_go_of_the_store
     sound(tmp_path / "data").close()
 
 
-def test_a_client_that_is_collected_never_has_the_host_wait(
-    tmp_path: Path, abandoned: Host
-) -> None:
+def test_a_collected_client_never_blocks_the_host(tmp_path: Path, abandoned: Host) -> None:
     other: Any = kvstream.connect(tmp_path / "data")
     collected = threading.Event()
-    with _handle_of(other)._shared._lock:  # somebody opens or closes the store
+    with _handle_of(other)._shared._lock:  # another client opens or closes the store
         abandoned.enqueue(_collect)
         abandoned.enqueue(collected.set)
         assert collected.wait(PATIENCE_S)

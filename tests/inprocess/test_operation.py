@@ -1,4 +1,4 @@
-"""What a server's operator would do, done by a client to the host in its own process."""
+"""Tasks of a server's operator, done by a client on the host in its own process."""
 
 import threading
 import time
@@ -16,14 +16,14 @@ from tests.inprocess.peers import Peer
 from tests.patience import PATIENCE_S, until
 
 
-def test_shutdown_is_refused_with_what_to_do_instead(here: Peer) -> None:
+def test_shutdown_is_refused_with_an_alternative(here: Peer) -> None:
     client = here.client()
     with pytest.raises(redis.ResponseError, match="closed with its last client"):
         client.shutdown()
     assert client.ping()
 
 
-def test_a_pipeline_is_one_turn_however_long_it_is(store: Store, here: Peer) -> None:
+def test_a_pipeline_of_any_length_is_one_turn(store: Store, here: Peer) -> None:
     client = here.client()
     before = store.engine.seen_sequence
     with client.pipeline(transaction=False) as pipe:
@@ -38,7 +38,7 @@ def test_a_pipeline_is_one_turn_however_long_it_is(store: Store, here: Peer) -> 
     assert row["calls"] == 1001
 
 
-def test_a_reader_of_monitor_that_falls_behind_is_cut_off(here: Peer) -> None:
+def test_a_slow_reader_of_monitor_is_disconnected(here: Peer) -> None:
     client = here.client()
     client.config_set("client-output-buffer-limit", "normal 20000 0 0")
     monitor = client.monitor()
@@ -62,7 +62,7 @@ def test_clients_beyond_the_limit_are_refused(here: Peer) -> None:
     assert second.ping()
 
 
-def test_a_password_is_asked_of_clients_that_come_later(here: Peer) -> None:
+def test_a_new_password_applies_to_later_clients(here: Peer) -> None:
     first = here.client()
     first.config_set("requirepass", "secret")
     with pytest.raises(redis.AuthenticationError):
@@ -71,12 +71,12 @@ def test_a_password_is_asked_of_clients_that_come_later(here: Peer) -> None:
     assert first.acl_whoami() == "default"
 
 
-def test_an_idle_client_is_closed_after_the_timeout_and_comes_again(here: Peer) -> None:
+def test_an_idle_client_is_closed_after_the_timeout_and_reconnects(here: Peer) -> None:
     client = here.client()
     number = client.client_id()
     other = here.client(health_check_interval=0)
     other.config_set("timeout", "1")
-    until(lambda: len(other.client_list()) == 1, "the end of the idle one")
+    until(lambda: len(other.client_list()) == 1, "the end of the idle client")
     other.config_set("timeout", "0")
     assert client.client_id() > number
 
@@ -91,7 +91,7 @@ def test_saving_and_syncing(store: Store, here: Peer) -> None:
     assert client.get("k") == b"v"
 
 
-def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
+def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_continues(
     here: Peer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = here.client()
@@ -116,14 +116,14 @@ def test_a_failure_in_the_host_s_thread_is_reported_and_the_host_goes_on(
     assert client.client_id() != before  # the connection might have been owed a reply
 
 
-def test_info_tells_of_clients_and_of_what_waits(here: Peer, store: Store) -> None:
+def test_info_shows_clients_and_waiters(here: Peer, store: Store) -> None:
     client = here.client()
     thread = threading.Thread(target=lambda: client.xread({"s": "$"}, block=20_000))
     thread.start()
-    until(lambda: len(store.engine.waiters) == 1, "those who wait")
+    until(lambda: len(store.engine.waiters) == 1, "a waiter")
     other = here.client()
-    told = other.info()
-    assert (told["connected_clients"], told["blocked_clients"], told["tcp_port"]) == (2, 1, 0)
+    reply = other.info()
+    assert (reply["connected_clients"], reply["blocked_clients"], reply["tcp_port"]) == (2, 1, 0)
     addresses = {row["addr"] for row in other.client_list()}
     assert all(address.startswith("inprocess:") for address in addresses)
     assert len(addresses) == 2
@@ -137,7 +137,7 @@ def test_a_reply_may_stay_unread(here: Peer, store: Store) -> None:
     connection.send_command("XADD", "s", "*", "a", "1")
     assert len(store.stream("s")) == 1
     client.connection_pool.release(connection)
-    assert client.ping()  # in a connection anew: that one has a reply too many
+    assert client.ping()  # on a new connection: the old one has a reply too many
     assert connection.can_read() is False
 
 
@@ -233,7 +233,7 @@ def test_a_blocked_reader_whose_rights_are_withdrawn_is_refused(store: Store, he
     thread.start()
     until(lambda: boss.info("clients")["blocked_clients"] == 1)
     boss.acl_setuser("u", commands=["-xreadgroup"])
-    store.stream("a:1").add({"f": "secret"})  # this thread tries for the reader
+    store.stream("a:1").add({"f": "secret"})  # this thread makes the attempt for the reader
     thread.join(PATIENCE_S)
     assert refused == ["User u has no permissions to run the 'xreadgroup' command"]
     assert boss.xpending("a:1", "g")["pending"] == 0

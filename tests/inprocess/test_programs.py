@@ -15,7 +15,7 @@ ROOT = Path(kvstream.__file__).resolve().parent.parent
 
 
 def run(directory: Path, program: str, *options: str, measured: bool = True) -> str:
-    """Run a program that must end well without a word of complaint; return what it prints.
+    """Run a program that must end without errors or warnings; return its output.
 
     ``measured``: where coverage is, the program's is measured too.
     """
@@ -35,7 +35,7 @@ def run(directory: Path, program: str, *options: str, measured: bool = True) -> 
 
 
 def length(directory: Path) -> int:
-    """Return the entries that a program has left, in a store that is sound."""
+    """Return the entries of a program's store, after a check."""
     with Store.open(directory / "data", create=False) as store:
         assert store.check() == []
         return len(store.stream("s"))
@@ -66,7 +66,7 @@ def test_without_redis_py_one_line_says_how_to_install_it(tmp_path: Path, functi
     assert not (tmp_path / "data").exists()
 
 
-FORGETFUL = """
+UNCLOSED = """
 import threading, time
 import kvstream
 r = kvstream.connect("data", durability=DURABILITY)
@@ -77,7 +77,7 @@ while r.info("clients")["blocked_clients"] != 1:
     time.sleep(0.01)
 """
 
-FORGETFUL_TASKS = """
+UNCLOSED_TASKS = """
 import asyncio
 import kvstream
 async def main():
@@ -87,9 +87,9 @@ asyncio.run(main())
 """
 
 
-@pytest.mark.parametrize("program", [FORGETFUL, FORGETFUL_TASKS], ids=["threads", "tasks"])
+@pytest.mark.parametrize("program", [UNCLOSED, UNCLOSED_TASKS], ids=["threads", "tasks"])
 @pytest.mark.parametrize("durability", ["always", "everysec"])
-def test_a_program_that_forgets_to_close_ends_in_peace(
+def test_a_program_that_does_not_close_its_store_ends_normally(
     tmp_path: Path, program: str, durability: str
 ) -> None:
     run(tmp_path, program.replace("DURABILITY", repr(durability)), "-W", "ignore")

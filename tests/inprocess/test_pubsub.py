@@ -55,7 +55,7 @@ def test_messages_of_channels_and_patterns(client: Any) -> None:
     until(lambda: client.pubsub_channels() == [], "the end of the subscription")
 
 
-def test_a_message_wakes_a_reader_who_waits(client: Any) -> None:
+def test_a_message_wakes_a_waiting_reader(client: Any) -> None:
     with client.pubsub(ignore_subscribe_messages=True) as pubsub:
         pubsub.subscribe("c")
         pubsub.get_message(timeout=PATIENCE_S)
@@ -79,7 +79,7 @@ def test_listening_and_handlers(client: Any) -> None:
         assert heard == [b"handled"]
 
 
-def test_a_thread_of_redis_py_hears(client: Any) -> None:
+def test_a_thread_of_redis_py_gets_messages(client: Any) -> None:
     heard: list[Any] = []
     pubsub = client.pubsub()
     pubsub.psubscribe(**{"c*": lambda message: heard.append(message["data"])})
@@ -87,7 +87,7 @@ def test_a_thread_of_redis_py_hears(client: Any) -> None:
     until(lambda: client.publish("c1", "a") == 1)
     until(lambda: heard == [b"a"], "the message")
     thread._running.clear()
-    client.publish("c1", "b")  # wakes it, long before its time is over
+    client.publish("c1", "b")  # wakes it long before its timeout
     thread.join(PATIENCE_S)
     assert not thread.is_alive()
 
@@ -132,7 +132,7 @@ def test_keyspace_notifications(client: Any) -> None:
     client.config_set("notify-keyspace-events", "")
 
 
-def test_what_the_library_writes_is_heard_of(store: Store, here: Peer) -> None:
+def test_writes_of_the_library_publish_events(store: Store, here: Peer) -> None:
     client = here.client()
     client.config_set("notify-keyspace-events", "Et")
     with client.pubsub(ignore_subscribe_messages=True) as pubsub:
@@ -174,7 +174,7 @@ async def next_in_task(pubsub: Any) -> tuple[str, Any, Any]:
     return message["type"], message["channel"], message["data"]
 
 
-def test_tasks_hear_messages(peer: Peer, protocol: int) -> None:
+def test_tasks_get_messages(peer: Peer, protocol: int) -> None:
     async def program() -> None:
         async with peer.tasks_client(protocol=protocol) as client, client.pubsub() as pubsub:
             await pubsub.subscribe("c")
@@ -217,7 +217,7 @@ def test_tasks_listen_with_handlers(peer: Peer, protocol: int) -> None:
     run(program())
 
 
-def test_tasks_hear_of_keys_that_expire(peer: Peer) -> None:
+def test_tasks_get_the_events_of_expired_keys(peer: Peer) -> None:
     async def program() -> None:
         async with peer.tasks_client() as client, client.pubsub() as pubsub:
             await client.config_set("notify-keyspace-events", "Ex")

@@ -1,4 +1,4 @@
-"""Programs of redis-py: each runs unchanged on a redis-server and on a store of this process."""
+"""Programs of redis-py, each unchanged on a redis-server and on a store of this process."""
 
 import threading
 import time
@@ -17,7 +17,7 @@ def fields_of(entries: Any) -> list[dict[bytes, bytes]]:
 
 
 def news_of(reply: Any) -> list[tuple[bytes, list[dict[bytes, bytes]]]]:
-    """Return what XREAD or XREADGROUP has brought, in whichever form the protocol gives it."""
+    """Return the entries of a reply to XREAD or XREADGROUP in either protocol."""
     if isinstance(reply, dict):  # RESP3: the entries of a stream are in one more list
         return [(key, fields_of(entries[0])) for key, entries in reply.items()]
     return [(key, fields_of(entries)) for key, entries in reply]
@@ -61,7 +61,7 @@ def test_a_group_delivers_claims_and_acknowledges(client: Any) -> None:
     assert (group["name"], group["pending"], group["lag"]) == (b"workers", 1, 1)
 
 
-def test_replies_are_decoded_where_that_is_asked_for(peer: Peer, protocol: int) -> None:
+def test_replies_are_decoded_on_request(peer: Peer, protocol: int) -> None:
     client = peer.client(decode_responses=True, protocol=protocol)
     eid = client.xadd("täglich", {"größe": "µ"})
     assert isinstance(eid, str)
@@ -73,7 +73,7 @@ def test_replies_are_decoded_where_that_is_asked_for(peer: Peer, protocol: int) 
     assert client.ping()
 
 
-def test_large_values_and_large_replies_come_whole(client: Any) -> None:
+def test_large_values_and_large_replies_are_complete(client: Any) -> None:
     value = bytes(range(256)) * 4096 * 3
     client.xadd("big", {"value": value, "view": memoryview(value)[:100_000]})
     [(_, fields)] = client.xrange("big")
@@ -146,7 +146,7 @@ def test_a_blocked_read_gets_what_another_thread_adds(peer: Peer, protocol: int)
     assert [news_of(reply) for reply in found] == [[(b"s", [{b"n": b"1"}])]]
 
 
-def test_a_blocked_read_without_news_ends_in_its_time(peer: Peer) -> None:
+def test_a_blocked_read_without_entries_ends_at_its_timeout(peer: Peer) -> None:
     client = peer.client(socket_timeout=None)
     begun = time.monotonic()
     assert not client.xread({"s": "$"}, block=200)
@@ -154,7 +154,7 @@ def test_a_blocked_read_without_news_ends_in_its_time(peer: Peer) -> None:
     assert client.ping()
 
 
-def test_blocked_consumers_are_served_in_the_order_in_which_they_came(peer: Peer) -> None:
+def test_blocked_consumers_are_served_in_the_order_of_their_arrival(peer: Peer) -> None:
     client = peer.client(socket_timeout=None)
     client.xgroup_create("jobs", "g", mkstream=True)
     served: dict[str, Any] = {}
@@ -204,7 +204,7 @@ def test_a_socket_timeout_ends_a_read_and_the_connection(peer: Peer) -> None:
     _await_blocked(other, 0)
 
     def answers() -> bool:
-        with suppress(redis.TimeoutError):  # half a second may be too short for any answer
+        with suppress(redis.TimeoutError):  # half a second may be too short for any reply
             return bool(client.ping())
         return False
 
@@ -218,7 +218,7 @@ def _await_blocked(client: Any, count: int) -> None:
 # --- keys and strings beside streams ------------------------------------------------------------
 
 
-def test_databases_are_apart(peer: Peer) -> None:
+def test_databases_are_separate(peer: Peer) -> None:
     zero, five = peer.client(), peer.client(db=5)
     zero.xadd("s", {"db": 0})
     five.xadd("t", {"db": 5})
@@ -262,7 +262,7 @@ def test_strings_are_locks_and_cursors(client: Any) -> None:
 # --- connections --------------------------------------------------------------------------------
 
 
-def test_errors_have_the_classes_that_redis_py_gives_them(client: Any) -> None:
+def test_errors_have_the_classes_of_redis_py(client: Any) -> None:
     client.set("k", "v")
     with pytest.raises(redis.ResponseError, match="WRONGTYPE"):
         client.xadd("k", {"a": 1})
@@ -294,7 +294,7 @@ def test_names_numbers_and_lists_of_clients(peer: Peer, protocol: int) -> None:
     assert [each["name"] for each in client.client_list()] == ["other"]
 
 
-def test_a_client_that_was_killed_connects_anew(peer: Peer) -> None:
+def test_a_killed_client_reconnects(peer: Peer) -> None:
     victim, killer = peer.client(client_name="victim"), peer.client()
     before = victim.client_id()
     assert killer.client_kill_filter(_id=before) == 1
@@ -317,7 +317,7 @@ def test_a_client_of_one_connection_keeps_it(peer: Peer) -> None:
     assert (client.client_id(), client.client_info()["db"]) == (number, 3)
 
 
-def test_a_pool_has_as_many_connections_as_it_may(peer: Peer) -> None:
+def test_the_connections_of_a_pool_are_limited(peer: Peer) -> None:
     client = peer.client(max_connections=1, socket_timeout=None)
     thread = threading.Thread(target=lambda: client.xread({"s": "$"}, block=20_000))
     thread.start()
@@ -363,12 +363,12 @@ def test_monitor_shows_what_others_do(peer: Peer) -> None:
     with client.monitor() as monitor:
         client.xadd("s", {"a": 'with "quotes"'})
         while not (seen := monitor.next_command())["command"].startswith("XADD"):
-            pass  # the handshake of the connection that it took
+            pass  # the handshake of the connection that it used
     assert seen["command"].startswith("XADD s * a with")
     assert (seen["db"], seen["client_type"]) == (0, "tcp")
 
 
-def test_a_closed_client_connects_anew(peer: Peer) -> None:
+def test_a_closed_client_reconnects(peer: Peer) -> None:
     client = peer.client()
     client.xadd("s", {"a": 1})
     client.close()

@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S, until
 
 
 def sound(directory: Path) -> Store:
-    """Open a store that nobody else has open any more, and that holds what it should."""
+    """Open a store that must be closed everywhere else, and check its entries."""
     store = Store.open(directory)
     assert store.check() == []
     return store
@@ -59,7 +59,7 @@ def test_other_options_for_an_open_store_are_refused(tmp_path: Path) -> None:
         assert second.config_get("appendfsync") == {"appendfsync": "no"}
 
 
-def test_a_closed_client_opens_the_store_anew_with_its_next_command(tmp_path: Path) -> None:
+def test_a_closed_client_reopens_the_store_with_its_next_command(tmp_path: Path) -> None:
     client = kvstream.connect(tmp_path / "data")
     client.xadd("s", {"a": 1})
     client.close()
@@ -69,14 +69,14 @@ def test_a_closed_client_opens_the_store_anew_with_its_next_command(tmp_path: Pa
     sound(tmp_path / "data").close()
 
 
-def test_a_client_that_is_forgotten_closes_its_store(tmp_path: Path) -> None:
+def test_an_unreferenced_client_closes_its_store(tmp_path: Path) -> None:
     client = kvstream.connect(tmp_path / "data")
     client.xadd("s", {"a": 1})
     del client
     sound(tmp_path / "data").close()
 
 
-def test_what_prevents_the_opening_is_raised(tmp_path: Path) -> None:
+def test_the_error_of_a_failed_opening_is_raised(tmp_path: Path) -> None:
     with Store.open(tmp_path / "data"), pytest.raises(StoreLocked):
         kvstream.connect(tmp_path / "data")
     with pytest.raises(kvstream.NoSuchStore):
@@ -110,7 +110,7 @@ def test_a_store_that_was_taken_meanwhile_is_a_lost_connection(tmp_path: Path) -
         ({"databases": -1}, InvalidArgument, "databases"),
     ],
 )
-def test_options_that_are_none_are_refused_at_once(
+def test_unknown_options_are_refused_at_once(
     tmp_path: Path, options: dict[str, Any], error: type[Exception], text: str
 ) -> None:
     for connect in (kvstream.connect, kvstream.connect_async):
@@ -119,7 +119,7 @@ def test_options_that_are_none_are_refused_at_once(
     assert not (tmp_path / "data").exists()
 
 
-def test_what_tells_the_way_to_a_server_has_no_effect(tmp_path: Path) -> None:
+def test_options_for_the_address_of_a_server_have_no_effect(tmp_path: Path) -> None:
     settings: dict[str, Any] = {"host": "10.0.0.1", "port": 6379, "ssl": True, "ssl_certfile": "x"}
     with kvstream.connect(tmp_path / "data", socket_keepalive=True, **settings) as client:
         assert client.ping()
@@ -128,7 +128,7 @@ def test_what_tells_the_way_to_a_server_has_no_effect(tmp_path: Path) -> None:
 # --- beside the Store ---------------------------------------------------------------------------
 
 
-def test_the_store_s_own_face_and_the_client_see_each_other(store: Store, here: Peer) -> None:
+def test_the_library_and_the_client_see_each_other_s_writes(store: Store, here: Peer) -> None:
     client = here.client(decode_responses=True)
     eid = store.stream("s").add({"by": "store"})
     assert client.xrange("s") == [(str(eid), {"by": "store"})]
@@ -164,7 +164,7 @@ def test_adds_of_the_library_and_of_the_client_wake_each_other_s_readers(
         ]
         for read in reads:
             read.start()
-        until(lambda: len(store.engine.waiters) == 2, "those who wait")
+        until(lambda: len(store.engine.waiters) == 2, "two waiters")
         store.stream("s").add({"by": "store"})
         reads[0].join(PATIENCE_S)
         assert found[0][0][1][0][1] == {b"by": b"store"}
@@ -214,7 +214,7 @@ def test_a_store_that_is_closed_under_its_clients_is_a_lost_connection(tmp_path:
 
     thread = threading.Thread(target=read)
     thread.start()
-    until(lambda: len(store.engine.waiters) == 1, "those who wait")
+    until(lambda: len(store.engine.waiters) == 1, "a waiter")
     store.close()
     thread.join(PATIENCE_S)
     assert len(failures) == 1
@@ -239,7 +239,7 @@ def test_a_client_that_is_closed_ends_the_waits_of_its_threads(store: Store, her
 
     thread = threading.Thread(target=read)
     thread.start()
-    until(lambda: len(store.engine.waiters) == 1, "those who wait")
+    until(lambda: len(store.engine.waiters) == 1, "a waiter")
     client.close()
     thread.join(PATIENCE_S)
     assert len(failures) == 1

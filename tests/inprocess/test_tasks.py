@@ -15,7 +15,7 @@ from tests.patience import PATIENCE_S
 
 
 def run(program: Coroutine[Any, Any, None]) -> None:
-    """Run a program that must come to an end."""
+    """Run a program that must end."""
 
     async def bounded() -> None:
         async with asyncio.timeout(PATIENCE_S):
@@ -76,7 +76,7 @@ def test_many_tasks_add_and_read_at_once(peer: Peer) -> None:
     run(program())
 
 
-def test_blocked_tasks_get_what_others_add(peer: Peer, protocol: int) -> None:
+def test_blocked_tasks_get_the_entries_of_others(peer: Peer, protocol: int) -> None:
     async def program() -> None:
         async with peer.tasks_client(protocol=protocol, socket_timeout=None) as client:
             readers = [
@@ -93,7 +93,7 @@ def test_blocked_tasks_get_what_others_add(peer: Peer, protocol: int) -> None:
     run(program())
 
 
-def test_a_cancelled_read_waits_no_more(peer: Peer) -> None:
+def test_a_cancelled_read_no_longer_waits(peer: Peer) -> None:
     async def program() -> None:
         async with peer.tasks_client(socket_timeout=None) as client:
             reader = asyncio.create_task(client.xread({"s": "$"}, block=0))
@@ -113,14 +113,14 @@ def test_a_socket_timeout_ends_a_read(peer: Peer) -> None:
             with pytest.raises(redis.TimeoutError):
                 await client.xread({"s": "$"}, block=10_000)
             answered = False
-            while not answered:  # half a second may be too short for any answer
+            while not answered:  # half a second may be too short for any reply
                 with suppress(redis.TimeoutError):
                     answered = await client.ping()
 
     run(program())
 
 
-def test_a_client_that_was_killed_connects_anew(peer: Peer) -> None:
+def test_a_killed_client_reconnects(peer: Peer) -> None:
     async def program() -> None:
         async with peer.tasks_client(client_name="victim") as victim, peer.tasks_client() as other:
             before = await victim.client_id()
@@ -137,13 +137,13 @@ def test_monitor_shows_what_others_do(peer: Peer) -> None:
         async with peer.tasks_client() as client, client.monitor() as monitor:
             await client.set("k", "v")
             while not (seen := await monitor.next_command())["command"].startswith("SET"):
-                pass  # the handshake of the connection that it took
+                pass  # the handshake of the connection that it used
             assert seen["command"] == "SET k v"
 
     run(program())
 
 
-def test_large_replies_come_whole(peer: Peer) -> None:
+def test_large_replies_are_complete(peer: Peer) -> None:
     async def program() -> None:
         value = bytes(range(256)) * 20_000
         async with peer.tasks_client(db=3, single_connection_client=True) as client:
