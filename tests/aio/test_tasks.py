@@ -197,7 +197,7 @@ def test_the_loop_goes_on_during_an_fsync(
             await until(lambda: waiters(store) == 1)
             slow.clear()
             adds = [asyncio.create_task(stream.add({"n": n})) for n in range(100)]
-            for _ in range(20):  # the loop turns, and nobody is told too early
+            for _ in range(20):  # the loop runs, and no task is notified too early
                 await asyncio.sleep(0.001)
             assert not any(task.done() for task in [*adds, read])
             adds[50].cancel()
@@ -205,7 +205,7 @@ def test_the_loop_goes_on_during_an_fsync(
             ends = await patient(asyncio.gather(*adds, return_exceptions=True))
             assert [type(each) for each in ends].count(kvstream.StreamID) == 99
             assert len(await patient(read)) >= 1
-            assert await stream.length() == 100  # what was cancelled had been written
+            assert await stream.length() == 100  # the cancelled writes were done
 
     run(main)
 
@@ -301,7 +301,7 @@ def test_other_tasks_wait_for_a_transaction(directory: Path) -> None:
             assert all(number % 2 == 0 for number in seen)
             assert await stream.length() == 30
             assert await late == [] or len(await late) >= 1
-            assert len(await patient(blocked)) == 2  # woken by the commit, not by half of it
+            assert len(await patient(blocked)) == 2  # woken by the commit, not by a part of it
 
     asyncio.run(main())
 

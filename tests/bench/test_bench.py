@@ -37,8 +37,8 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
     result = CliRunner().invoke(main, arguments)
     assert result.exit_code == 0, result.output
     assert [path.name for path in folder.iterdir()] == ["figures.json"]
-    told: dict[str, list[dict[str, object]]] = json.loads(figures.read_text())
-    return told
+    shown: dict[str, list[dict[str, object]]] = json.loads(figures.read_text())
+    return shown
 
 
 @pytest.mark.usefixtures("peer")
@@ -49,26 +49,26 @@ def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.Monke
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
     monkeypatch.setattr("bench.__main__.COMMAND_GROUPS", few)
     monkeypatch.setattr("bench.__main__.command_rows", lambda _: few["commands"])
-    told = _figures(tmp_path)
-    assert [row["key"] for row in told["contests"]] == [work.key for work in LIBRARY_ROWS]
-    assert [row["key"] for row in told["served"]] == [work.key for work in SERVER_ROWS]
-    assert [row["key"] for row in told["moved"]] == [row.key for row in MIGRATION_ROWS]
-    assert {row["key"] for row in told["claims"]} >= CLAIMED
-    assert [row["key"] for row in told["commands"]] == [rows[0].key for rows in few.values()]
-    assert (len(told["rivals"]), len(told["jobs"])) == (6, 1)
+    found = _figures(tmp_path)
+    assert [row["key"] for row in found["contests"]] == [work.key for work in LIBRARY_ROWS]
+    assert [row["key"] for row in found["served"]] == [work.key for work in SERVER_ROWS]
+    assert [row["key"] for row in found["moved"]] == [row.key for row in MIGRATION_ROWS]
+    assert {row["key"] for row in found["claims"]} >= CLAIMED
+    assert [row["key"] for row in found["commands"]] == [rows[0].key for rows in few.values()]
+    assert (len(found["rivals"]), len(found["jobs"])) == (6, 1)
 
 
 @pytest.mark.usefixtures("peer")
 def test_a_run_of_one_row_reports_that_row(tmp_path: Path) -> None:
-    told = _figures(tmp_path, "--only", "add")
-    assert [row["key"] for row in told["contests"]] == ["add"]
-    assert told["served"] == told["claims"] == []
+    found = _figures(tmp_path, "--only", "add")
+    assert [row["key"] for row in found["contests"]] == ["add"]
+    assert found["served"] == found["claims"] == []
 
 
 @pytest.mark.usefixtures("peer")
 def test_a_run_of_one_command_reports_its_rows(tmp_path: Path) -> None:
-    told = _figures(tmp_path, "--command", "ping")
-    rows = told["commands"]
+    found = _figures(tmp_path, "--command", "ping")
+    rows = found["commands"]
     assert [row["key"] for row in rows] == ["ping-p1", "ping-p16", "ping-c1", "ping-c1000"]
     assert all("processor_us" in row and "redis_processor_us" in row for row in rows)
 

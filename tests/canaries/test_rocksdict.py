@@ -1,7 +1,7 @@
-"""The fifteen traps of rocksdict 0.3.29, each as it is now.
+"""The fifteen traps of rocksdict 0.3.29 in their current form.
 
-The storage floor is built around them. A test that fails here does not mean a defect of kvstream: a
-new rocksdict behaves differently, so what the floor does about that trap is to be decided anew.
+The storage floor is built around them. A failure here is no defect of kvstream: a new rocksdict
+behaves differently, so the handling of that trap must be decided again.
 """
 
 import contextlib

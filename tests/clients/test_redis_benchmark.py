@@ -12,9 +12,9 @@ REQUESTS = 3000
 XADD = ("XADD", "mystream", "*", "field", "value")
 
 
-def rates(told: bytes) -> dict[str, float]:
+def rates(printed: bytes) -> dict[str, float]:
     """Return the requests per second of each test."""
-    text = told.decode()
+    text = printed.decode()
     rows = csv.DictReader(text[text.index('"test"') :].splitlines())
     return {row["test"]: float(row["rps"]) for row in rows}
 
@@ -22,11 +22,11 @@ def rates(told: bytes) -> dict[str, float]:
 @pytest.mark.parametrize("pipeline", ["1", "16"])
 def test_its_own_tests_run(port: int, pipeline: str) -> None:
     tests = "ping_inline,ping_mbulk,set,get,incr"
-    told = run(
+    printed = run(
         *("redis-benchmark", port, "--csv", "-n", str(REQUESTS), "-c", "20"),
         *("-P", pipeline, "-r", "100", "-t", tests),
     )
-    found = rates(told)
+    found = rates(printed)
     assert set(found) == {"PING_INLINE", "PING_MBULK", "SET", "GET", "INCR"}
     assert all(rate > 0 for rate in found.values())
 

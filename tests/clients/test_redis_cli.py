@@ -60,8 +60,8 @@ def test_a_session_prints_the_same_as_with_redis(
 
 def test_very_many_requests_may_come_through_a_pipe(port: int) -> None:
     data = b"".join(request("XADD", "s", f"{n}-1", "n", str(n)) for n in range(1, MANY + 1))
-    told = run("redis-cli", port, "--pipe", input=data)
-    assert told.endswith(b"errors: 0, replies: %d\n" % MANY)
+    reply = run("redis-cli", port, "--pipe", input=data)
+    assert reply.endswith(b"errors: 0, replies: %d\n" % MANY)
     with closing(redis.Redis(port=port)) as client:
         assert client.xlen("s") == MANY
 
@@ -133,6 +133,6 @@ def test_big_keys_are_found(port: int) -> None:
         for number in range(30):
             client.xadd("large", {"n": number})
         client.set("text", "x" * 1000)
-    told = run("redis-cli", port, "--bigkeys").decode()
-    assert re.search(r"Biggest +stream found .*large.* has 30 entries", told)
-    assert re.search(r"Biggest +string found .*text.* has 1000 bytes", told)
+    reply = run("redis-cli", port, "--bigkeys").decode()
+    assert re.search(r"Biggest +stream found .*large.* has 30 entries", reply)
+    assert re.search(r"Biggest +string found .*text.* has 1000 bytes", reply)

@@ -113,27 +113,27 @@ def in_order(name: str, result: Any) -> Any:
 
 
 def run(port: int, protocol: int, **options: Any) -> list[Any]:
-    told = []
+    found = []
     with closing(redis.Redis(port=port, protocol=protocol, **options)) as client:
         for name, args, given in CALLS:
             try:
                 result = getattr(client, name)(*args, **given)
-                told.append((name, args, in_order(name, shown(result))))
+                found.append((name, args, in_order(name, shown(result))))
             except redis.RedisError as error:
-                told.append((name, args, shown(error)))
-    return told
+                found.append((name, args, shown(error)))
+    return found
 
 
 async def run_async(port: int, protocol: int) -> list[Any]:
-    told = []
+    found = []
     async with aclosing(redis.asyncio.Redis(port=port, protocol=protocol)) as client:
         for name, args, given in CALLS:
             try:
                 result = await getattr(client, name)(*args, **given)
-                told.append((name, args, in_order(name, shown(result))))
+                found.append((name, args, in_order(name, shown(result))))
             except redis.RedisError as error:
-                told.append((name, args, shown(error)))
-    return told
+                found.append((name, args, shown(error)))
+    return found
 
 
 @PROTOCOLS
@@ -166,11 +166,11 @@ def transactions(port: int) -> list[Any]:
     with closing(redis.Redis(port=port)) as client:
         with client.pipeline(transaction=True) as pipe:
             pipe.xadd("s", {"f": "v"}, id="1-1").incr("n").get("s").xlen("s")
-            told = [shown(pipe.execute(raise_on_error=False))]
+            found = [shown(pipe.execute(raise_on_error=False))]
         with client.pipeline(transaction=False) as pipe:
             for _ in range(300):
                 pipe.incr("n")
-            told.append(pipe.execute())
+            found.append(pipe.execute())
         with client.pipeline() as pipe:
             pipe.watch("n")
             client.incr("n")
@@ -178,9 +178,9 @@ def transactions(port: int) -> list[Any]:
             pipe.set("n", 0)
             with pytest.raises(redis.WatchError):
                 pipe.execute()
-        told.append(client.transaction(_count, "n"))
-        told.append(sorted(client.scan_iter(count=1)))
-        return told
+        found.append(client.transaction(_count, "n"))
+        found.append(sorted(client.scan_iter(count=1)))
+        return found
 
 
 def test_pipelines_and_transactions_do_what_they_do_on_redis(port: int, redis_port: int) -> None:
@@ -189,16 +189,16 @@ def test_pipelines_and_transactions_do_what_they_do_on_redis(port: int, redis_po
 
 @PROTOCOLS
 def test_a_reader_that_blocks_is_woken(port: int, protocol: int) -> None:
-    told: list[Any] = []
+    found: list[Any] = []
     with closing(redis.Redis(port=port, protocol=protocol)) as client:
-        reading = threading.Thread(target=lambda: told.append(client.xread({"s": "$"}, block=0)))
+        reading = threading.Thread(target=lambda: found.append(client.xread({"s": "$"}, block=0)))
         reading.start()
         while client.info("clients")["blocked_clients"] < 1:
             pass
         client.xadd("s", {"f": "v"}, id="1-1")
         reading.join(PATIENCE_S)
     entry = (b"1-1", {b"f": b"v"})
-    assert told == [{b"s": [[entry]]} if protocol == 3 else [[b"s", [entry]]]]
+    assert found == [{b"s": [[entry]]} if protocol == 3 else [[b"s", [entry]]]]
 
 
 def test_a_client_that_was_killed_comes_back(port: int) -> None:
@@ -240,8 +240,8 @@ def test_many_tasks_wait_at_once(port: int) -> None:
         readers = [asyncio.ensure_future(client.xread({"s": "$"}, block=0)) for _ in range(READERS)]
         await blocked(client, READERS)
         await client.xadd("s", {"f": "v"}, id="1-1")
-        told = await asyncio.gather(*readers)
-        assert told == [[[b"s", [(b"1-1", {b"f": b"v"})]]]] * READERS
+        reply = await asyncio.gather(*readers)
+        assert reply == [[[b"s", [(b"1-1", {b"f": b"v"})]]]] * READERS
 
     awaited(port, task)
 

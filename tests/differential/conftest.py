@@ -16,14 +16,14 @@ __all__ = ["opened", "redis_process", "redis_server"]
 
 @pytest.fixture(autouse=True, scope="module")
 def pieces() -> Iterator[None]:
-    """Have strings of this process in both forms, short as they are."""
+    """Store the short strings of this process in both forms."""
     with small_pieces(whole=1):
         yield
 
 
 @pytest.fixture(scope="session")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
-    """A serving process for all conversations; its store must be sound after them."""
+    """A serving process for all conversations; its store is checked after them."""
     server = ServerProcess(tmp_path_factory.mktemp("served") / "store", "--durability", "no")
     yield server
     server.stop()
@@ -41,7 +41,7 @@ def ports(served: ServerProcess, redis_process: int) -> tuple[int, int]:
 def newer_peer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, int]]:
-    """A newer server: what it is called, and its port."""
+    """A newer server: its name, and its port."""
     process = PeerProcess(request.param, tmp_path_factory.mktemp(request.param))
     yield request.param, process.port
     process.stop()

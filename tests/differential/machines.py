@@ -1,4 +1,4 @@
-"""State machines that give one command to the model and to what it stands for, and compare.
+"""State machines that run one command on the model and on another implementation, and compare.
 
 Against redis-server the model follows the rules of 7.0.15, and times are left out. Against kvstream
 everything of 8.10 is compared, times too, and the store may crash and be opened again at any step.
@@ -55,7 +55,7 @@ class WallClock(Clock):
 
 
 def without(reply: Reply, names: tuple[bytes, ...], times: bool = False) -> Reply:
-    """Return a reply with the values of these names, or all moments in time, left out."""
+    """Return a reply without the values of these names, or without all times."""
     if isinstance(reply, list):
         return [
             None if i and reply[i - 1] in names else without(item, names, times)
@@ -80,7 +80,7 @@ def sorted_keys(argv: Argv, reply: Reply) -> Reply:
 
 
 def without_times_left(argv: Argv, reply: Reply) -> Reply:
-    """Return a reply to TTL without how long is left, where some time is."""
+    """Return a reply to TTL without the remaining time, if there is any."""
     timed = argv and argv[0].upper() in ("TTL", "PTTL")
     return min(reply, 0) if timed and isinstance(reply, int) else reply
 
@@ -110,7 +110,7 @@ class Comparison(Naming, RuleBasedStateMachine):
     other: Subject
 
     def compared(self, argv: Argv, reply: Reply) -> Reply:
-        """Return what of a reply is compared."""
+        """Return the compared part of a reply."""
         raise NotImplementedError
 
     def compare(self, *argv: str) -> Reply:
@@ -121,7 +121,7 @@ class Comparison(Naming, RuleBasedStateMachine):
         return theirs
 
     def perform(self, argv: Argv) -> None:
-        """Compare a command in which the IDs that ``@`` stands for are put in."""
+        """Compare a command whose ``@`` IDs are filled in."""
         reply = self.compare(*self.with_ids(argv))
         if argv[:1] == ["XADD"] and isinstance(reply, bytes):
             self.ids.append(reply.decode())

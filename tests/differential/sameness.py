@@ -1,4 +1,4 @@
-"""What of two replies must be the same, and in what alone they may differ.
+"""Which parts of two replies must be equal, and which may differ.
 
 Replies are compared byte for byte first. Where the bytes differ, each is taken apart, and what is
 known to differ left out: times, the order of KEYS, and what the version that is compared with does
@@ -21,7 +21,7 @@ _BULKS = "$="
 
 
 class Difference(AssertionError):
-    """Two servers have not answered the same."""
+    """Two servers have replied differently."""
 
 
 class Incomparable(Exception):
@@ -55,7 +55,7 @@ def parsed(data: bytes, at: int = 0) -> tuple[Node | None, int]:
 def difference(
     argv: Argv, ours: bytes, theirs: bytes, queued: list[Argv], version: "Version"
 ) -> str:
-    """Tell in what two replies to a request differ that may not; empty: in nothing.
+    """Return the forbidden difference of the replies to a request; empty if there is none.
 
     ``queued`` are the requests whose replies EXEC gives.
     """
@@ -64,11 +64,11 @@ def difference(
     assert other is not None
     if argv[0].upper() == "EXEC" and one[0] == other[0] == "*" and one[1] and other[1]:
         pairs = zip(queued, one[1], other[1], strict=True)
-        return next((told for each in pairs if (told := _told(*each, version))), "")
-    return _told(argv, one, other, version)
+        return next((found for each in pairs if (found := _difference(*each, version))), "")
+    return _difference(argv, one, other, version)
 
 
-def _told(argv: Argv, ours: Node, theirs: Node, version: "Version") -> str:
+def _difference(argv: Argv, ours: Node, theirs: Node, version: "Version") -> str:
     if ours == theirs or _is_reworded(ours, theirs, version):
         return ""
     words = [word.upper() for word in argv]
@@ -111,7 +111,7 @@ _EMPTY: Node = ("*", [])
 
 
 def _parts(node: Node) -> list[Node]:
-    """Return the entries that a reply to XREAD tells of each key."""
+    """Return the entries of each key in a reply to XREAD."""
     pairs = node[1] or []
     if node[0] == "%":
         return list(pairs[1::2])
@@ -123,7 +123,7 @@ def _is_wrong_type(node: Node) -> bool:
 
 
 def _of_one_key(ours: Node, theirs: Node) -> bool:
-    """Tell whether a read of several keys that has waited tells of one alone, as 7.0 does."""
+    """Return whether a woken read of several keys returns only one of them, as 7.0 does."""
     kept = _pairs(theirs)
     return theirs[0] in "*%" and len(kept) > 0 and all(pair in _pairs(ours) for pair in kept)
 

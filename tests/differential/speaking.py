@@ -234,7 +234,7 @@ class Conversation:
             if not _BLOCKED.search(control.ask(["CLIENT", "LIST", "ID", wire.number])):
                 return False
         for control, _ in sides:
-            control.ask(["PING"])  # what it was told in the same turn has been sent by then
+            control.ask(["PING"])  # all its earlier messages are sent by then
         pair.listen()
         return [len(said) for said in pair.said] == before
 

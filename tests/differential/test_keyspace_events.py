@@ -543,7 +543,7 @@ NEWER = {
 
 
 class Conversation:
-    """A client and a subscriber of one server; another client tells when all was heard."""
+    """A client and a subscriber of one server; another client signals the end of the messages."""
 
     def __init__(self, port: int, flags: str) -> None:
         self._client, self._subscriber, self._other = Asker(port), Asker(port), Asker(port)

@@ -1,6 +1,6 @@
-"""The same random commands on the model and on what it stands for, compared step by step.
+"""The same random commands on the model and on another implementation, compared step by step.
 
-``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
+``KVSTREAM_EXAMPLES=n`` sets the number of runs.
 """
 
 import os
@@ -23,12 +23,12 @@ SETTINGS = settings(
 )
 
 
-def test_the_model_answers_as_redis_does(redis_server: RedisServer) -> None:
+def test_the_model_replies_like_redis(redis_server: RedisServer) -> None:
     AgainstRedis.server = redis_server
     run_state_machine_as_test(AgainstRedis, settings=SETTINGS)
 
 
-def test_kvstream_answers_as_the_model_does() -> None:
+def test_kvstream_replies_like_the_model() -> None:
     run_state_machine_as_test(AgainstKvstream, settings=SETTINGS)
 
 

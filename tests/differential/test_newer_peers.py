@@ -1,6 +1,6 @@
-"""The conversations of ``test_wire`` with Redis 8.2 and Valkey 9.1, which know more than 7.0 does.
+"""The conversations of ``test_wire`` with Redis 8.2 and Valkey 9.1, which have more than 7.0.
 
-``KVSTREAM_EXAMPLES=n`` gives so many runs instead of a few.
+``KVSTREAM_EXAMPLES=n`` sets the number of runs.
 """
 
 import os
@@ -37,7 +37,7 @@ def machine(served: ServerProcess, newer_peer: tuple[str, int]) -> type[AgainstR
     return made
 
 
-def test_clients_are_told_the_same(machine: type[AgainstRedisOnTheWire]) -> None:
+def test_clients_get_the_same_replies(machine: type[AgainstRedisOnTheWire]) -> None:
     run_state_machine_as_test(machine, settings=SETTINGS)
 
 

@@ -27,7 +27,7 @@ def _ports(ports: tuple[int, int]) -> None:
     AgainstRedisOnTheWire.ports = ports
 
 
-def test_clients_are_told_by_kvstream_what_redis_tells_them() -> None:
+def test_clients_get_the_replies_of_redis() -> None:
     run_state_machine_as_test(AgainstRedisOnTheWire, settings=SETTINGS)
 
 
@@ -37,5 +37,5 @@ def test_long_conversations_of_several_clients_are_the_same(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(1000, 1000 + EXAMPLES // 5))
-def test_requests_may_come_byte_by_byte(seed: int) -> None:
+def test_requests_may_arrive_byte_by_byte(seed: int) -> None:
     assert_same(AgainstRedisByBytes, seed, wire_step)

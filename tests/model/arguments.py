@@ -80,7 +80,7 @@ def high_bound(raw: bytes) -> Id:
 def options(
     argv: Args, i: int, sizes: Mapping[bytes, int], unknown: str = SYNTAX
 ) -> Iterator[tuple[bytes, Args]]:
-    """Yield each option with its arguments, of which ``sizes`` tells the number.
+    """Yield each option with its arguments, whose number is in ``sizes``.
 
     Anything else ends the command with ``unknown``, in which {} stands for the word. It is a
     generator so that the faults of earlier options are found first.

@@ -31,7 +31,7 @@ class Redis:
         }
 
     def drop(self, key: bytes) -> bool:
-        """Delete a key and its expiry; tell whether it was there."""
+        """Delete a key and its expiry; return whether it existed."""
         self.expiries.pop(key, None)
         return self.keys.pop(key, None) is not None
 

@@ -117,8 +117,8 @@ def allowed(conditions: set[bytes], now_at: int | None, at: int) -> bool:
     return not (b"LT" in conditions and now_at is not None and at >= now_at)
 
 
-def told(unit: int, from_now: bool) -> Callable[[Redis, Args], Reply]:
-    """Return the handler of TTL or one of its kind."""
+def time_left(unit: int, from_now: bool) -> Callable[[Redis, Args], Reply]:
+    """Return the handler of TTL or a similar command."""
 
     def handler(db: Redis, argv: Args) -> Reply:
         if argv[1] not in db.keys:

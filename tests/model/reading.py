@@ -146,7 +146,7 @@ def read_option(reader: Reader, word: str, values: Args) -> None:
         unreadable = "min-idle-time is not an integer or out of range"
         positive = "min-idle-time must be a positive integer"
         reader.claim = at_least(0, values[0], positive, unreadable)
-    else:  # Decided: the error texts of MAXCOUNT and MAXSIZE, which no source tells
+    else:  # Decided: the error texts of MAXCOUNT and MAXSIZE, which no source has
         positive = f"{word} must be a positive integer"
         setattr(reader, word.lower(), at_least(1, values[0], positive, positive))
 

@@ -78,7 +78,7 @@ def _run(port: int) -> list[Outcome]:
         client.flushall()
         client.xadd("stream", {"a": "1"}, id="1-1")
 
-        def told(*lines: str) -> list[str]:
+        def reply(*lines: str) -> list[str]:
             done = subprocess.run(
                 command,
                 input="\n".join(lines),
@@ -91,17 +91,17 @@ def _run(port: int) -> list[Outcome]:
             return done.stdout.split()
 
         def runs_commands() -> None:
-            assert told("SET k v", "GET k") == ["OK", "v"]
-            assert "1-1" in told("XRANGE stream - +")
+            assert reply("SET k v", "GET k") == ["OK", "v"]
+            assert "1-1" in reply("XRANGE stream - +")
 
         def runs_a_script() -> None:
-            assert told("EVAL 'return 40 + ARGV[1]' 0 2") == ["42"]
+            assert reply("EVAL 'return 40 + ARGV[1]' 0 2") == ["42"]
 
         def peeks() -> None:
-            assert "1-1" in " ".join(told("PEEK stream"))
+            assert "1-1" in " ".join(reply("PEEK stream"))
 
         def transaction() -> None:
-            assert told("MULTI", "INCR n", "INCR n", "EXEC")[-1] == "2"
+            assert reply("MULTI", "INCR n", "INCR n", "EXEC")[-1] == "2"
 
         def terminal() -> None:
             window = _Terminal(command, environment)

@@ -64,7 +64,7 @@ class Program:
 
     @property
     def key(self) -> str:
-        """What tells it from the others: a program may be there with several sets of tests."""
+        """Distinguishes it from others: a program may have several sets of tests."""
         return f"{self.name}: {self.ran}"
 
 

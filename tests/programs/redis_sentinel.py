@@ -63,8 +63,8 @@ def _run(port: int) -> list[Outcome]:
         def find_each_other() -> None:
             others = "num-other-sentinels"
             until(lambda: all(state(x).get(others) == 1 for x in clients), "the others", 0.1)
-            told = clients[0].execute_command("SENTINEL", "CKQUORUM", _NAME)
-            assert "2 usable" in str(told), told
+            reply = clients[0].execute_command("SENTINEL", "CKQUORUM", _NAME)
+            assert "2 usable" in str(reply), reply
 
         def clients_find_the_server() -> None:
             ports = [client.connection_pool.connection_kwargs["port"] for client in clients]
@@ -87,8 +87,8 @@ def _run(port: int) -> list[Outcome]:
 
 def _version() -> str:
     program = shutil.which("redis-server")
-    told = subprocess.run([program or "true", "--version"], capture_output=True, text=True).stdout
-    return told.partition("v=")[2].partition(" ")[0]
+    shown = subprocess.run([program or "true", "--version"], capture_output=True, text=True).stdout
+    return shown.partition("v=")[2].partition(" ")[0]
 
 
 PROGRAMS = (

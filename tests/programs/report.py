@@ -130,7 +130,7 @@ def main(names: list[str]) -> None:
         except Missing as error:
             print(f"{program.key}: {error}", file=sys.stderr)
             continue
-        # Read anew: another report may have run meanwhile.
+        # Read again: another report may have run meanwhile.
         text = json.dumps({**_kept(), program.key: result}, indent=1, sort_keys=True)
         RESULTS.write_text(text + "\n")
     PAGE.write_text(page(_kept()))

@@ -1,4 +1,4 @@
-"""Drills: bad messages among many good ones, and very many messages that are due at once."""
+"""Drills: bad messages among many good ones, and very many messages due at once."""
 
 import os
 import random
@@ -32,7 +32,7 @@ def store(tmp_path: Path, clock: ManualClock) -> Iterator[Store]:
 
 
 def fire(store: Store) -> int:
-    """Fire all timers that are due; return in how many steps."""
+    """Fire all due timers; return the number of steps."""
     steps = 0
     while store.engine.run(timing.run_due, 500):
         steps += 1
@@ -41,10 +41,10 @@ def fire(store: Store) -> int:
 
 @pytest.mark.parametrize("order_by", [None, "key"])
 @pytest.mark.parametrize("how", ["fails", "kills its worker"])
-def test_four_bad_messages_among_ten_thousand_freeze_nothing(
+def test_four_bad_messages_among_ten_thousand_do_not_block_the_others(
     store: Store, clock: ManualClock, how: str, order_by: str | None
 ) -> None:
-    """All others are done before the clock moves; only those of a bad one's key wait for it."""
+    """All others are done before the clock moves; only messages with the key of a bad one wait."""
     rules = {"lease": LEASE_S, "backoff": [BACKOFF_S], "max_deliveries": DELIVERIES}
     queue = Queue(store, "jobs", order_by=order_by, **rules)  # type: ignore[arg-type]
     queue.put_many([{"n": n, "key": n % 1000} for n in range(MESSAGES)])

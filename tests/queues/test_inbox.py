@@ -26,7 +26,7 @@ Connect = Callable[[], Any]
 
 @contextmanager
 def postgres() -> Iterator[Connect]:
-    """Run a server of Postgres on a Unix socket alone; skip without its programs or psycopg."""
+    """Run a server of Postgres only on a Unix socket; skip without its programs or psycopg."""
     psycopg = pytest.importorskip("psycopg")
     initdb, program = shutil.which("initdb"), shutil.which("postgres")
     if initdb is None or program is None:
@@ -131,7 +131,7 @@ def test_a_message_whose_acknowledgement_was_lost_is_recognised(queue: Queue, in
     assert sent(inbox) == ["0"]
     with pytest.raises(LeaseLost):
         again.ack()
-    Inbox(inbox.connection)  # the table is there
+    Inbox(inbox.connection)  # the table exists
 
 
 def test_a_failure_leaves_no_trace_and_the_message_is_not_acknowledged(
@@ -176,14 +176,14 @@ def test_messages_of_other_queues_and_groups_are_others(
     assert sent(inbox) == ["0", "0"]
 
 
-def test_old_notes_are_forgotten(queue: Queue, inbox: Inbox) -> None:
+def test_old_rows_are_deleted(queue: Queue, inbox: Inbox) -> None:
     for message in queue.get(3):
         send(inbox, message)
     assert inbox.forget(60) == 0
     assert inbox.forget(-1) == 3
 
 
-def test_a_transaction_that_is_open_is_not_committed_by_the_way(queue: Queue, inbox: Inbox) -> None:
+def test_an_open_transaction_is_refused_and_not_committed(queue: Queue, inbox: Inbox) -> None:
     (message,) = queue.get()
     inbox.connection.execute("INSERT INTO sent VALUES ('mine')")
     with pytest.raises(InvalidArgument, match="the connection has a transaction open"):
@@ -237,7 +237,7 @@ def test_an_inbox_of_asyncio_handles_each_message_once(
                 await send_in(inbox, message, fail=True)
             assert await send_in(inbox, message)
             assert (await queue.info()).leased == 0
-            assert not await send_in(inbox, message)  # its lease is over: that is no error
+            assert not await send_in(inbox, message)  # its lease is over, which is no error
             await connection.execute("INSERT INTO sent VALUES ('2')")
             with pytest.raises(InvalidArgument, match="transaction open"):
                 await send_in(inbox, message)

@@ -1,6 +1,6 @@
 """A pipeline of two queues is killed again and again: each message has its effect exactly once.
 
-Its workers are killed, or the server under them, which starts anew.
+Its workers are killed, or their server, which is restarted.
 """
 
 import os

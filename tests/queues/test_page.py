@@ -1,4 +1,4 @@
-"""Whoever follows docs/queues.md from top to bottom, in one directory, sees what it shows."""
+"""A reader who follows docs/queues.md from top to bottom, in one directory, sees what it shows."""
 
 import re
 import shlex
@@ -14,9 +14,9 @@ from tests.test_readme import ROOT, masked, run
 
 PAGE = (ROOT / "docs" / "queues.md").read_text()
 BLOCKS = re.findall(r"^```python\n(.*?)^```\n\n```text\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
-"""Blocks of Python, each with the output that is shown below it."""
+"""Blocks of Python, each with the output shown below it."""
 COMMANDS = re.findall(r"^\$ (kvstream --store .*)\n((?:(?!\$ |```).*\n)+)", PAGE, re.MULTILINE)
-"""Commands, each with the output that is shown below it."""
+"""Commands, each with the output shown below it."""
 REQUESTS = re.findall(r"^> (.*)$", PAGE, re.MULTILINE)
 
 
@@ -38,7 +38,7 @@ def served(tmp_path: Path) -> Iterator[Served]:
     served.stop()
 
 
-def test_the_server_takes_the_requests_that_are_shown(served: Served) -> None:
+def test_the_server_accepts_the_shown_requests(served: Served) -> None:
     assert len(REQUESTS) >= 12
     client: Any = served.client()
     for request in REQUESTS:

@@ -66,7 +66,7 @@ def test_a_message_is_leased_and_acknowledged(place: str) -> None:
             message.ack()
 
 
-def test_what_was_put_before_the_first_reader_came_is_read(place: str) -> None:
+def test_messages_put_before_the_first_reader_are_read(place: str) -> None:
     with two(place) as (ann, bob):
         ann.put_many([{"n": n} for n in range(3)])
         assert ann.info().ready == 3
@@ -74,7 +74,7 @@ def test_what_was_put_before_the_first_reader_came_is_read(place: str) -> None:
         assert names(bob.get(5)) == [b"0", b"1", b"2"]
 
 
-def test_a_late_acknowledgement_takes_nothing_from_the_next_consumer(place: str) -> None:
+def test_a_late_acknowledgement_does_not_affect_the_next_consumer(place: str) -> None:
     with two(place, lease=SHORT_S) as (ann, bob):
         ann.put({"n": 1})
         late = the(ann.get())
@@ -106,7 +106,7 @@ def test_a_batch_has_an_outcome_for_each(place: str) -> None:
         assert (info.ready, info.leased, info.waiting) == (0, 1, 1)
 
 
-def test_a_failed_message_comes_again_after_its_backoff(place: str) -> None:
+def test_a_failed_message_is_delivered_again_after_its_backoff(place: str) -> None:
     with two(place, backoff=[0, 60]) as (ann, bob):
         ann.put({"n": 1})
         the(ann.get()).nack()
@@ -269,9 +269,7 @@ def test_messages_that_are_done_leave_the_stream(place: str) -> None:
         assert stream.retention() is None
 
 
-def test_messages_stay_where_others_may_want_them(
-    place: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_messages_stay_in_existing_streams(place: str, caplog: pytest.LogCaptureFixture) -> None:
     with kvstream.open(place) as store:
         for name in ("kept", "read", "ruled", "old", "given"):
             store.stream(name).add({"n": 1})
@@ -319,7 +317,9 @@ def test_a_stream_begins_as_a_queue_with_its_first_put_or_its_schedule(place: st
 # --- groups -------------------------------------------------------------------------------------
 
 
-def test_a_removed_consumer_passes_its_messages_on_and_a_group_is_sought(place: str) -> None:
+def test_the_messages_of_a_removed_consumer_are_delivered_again_and_a_group_can_seek(
+    place: str,
+) -> None:
     with two(place) as (ann, bob):
         ann.put_many([{"n": n} for n in range(3)])
         ann.get(3)
@@ -329,14 +329,14 @@ def test_a_removed_consumer_passes_its_messages_on_and_a_group_is_sought(place: 
         assert (found[0].fields[b"n"], found[0].deliveries) == (b"0", 2)
         bob.ack(*found[1:])
         assert group.seek(timedelta(hours=1)) < found[0].id
-        assert b"0" not in names(bob.get(5))  # it is in work
+        assert b"0" not in names(bob.get(5))  # a consumer works on it
         assert group.seek(datetime.now(UTC)) > found[2].id
 
 
 # --- listening ----------------------------------------------------------------------------------
 
 
-def test_listening_keeps_the_lease_of_what_is_in_work_and_read_ahead(place: str) -> None:
+def test_listening_keeps_the_leases_of_current_and_read_ahead_messages(place: str) -> None:
     with two(place, lease=HELD_S) as (ann, bob):
         ann.put_many([{"n": n} for n in range(3)])
         heard = ann.listen(3, poll=PATIENCE_S)
@@ -355,7 +355,7 @@ def test_listening_keeps_the_lease_of_what_is_in_work_and_read_ahead(place: str)
         until(lambda: "kvstream-lease" not in {each.name for each in threading.enumerate()})
 
 
-def test_listening_ends_when_it_is_to_stop(place: str) -> None:
+def test_listening_ends_on_request(place: str) -> None:
     with two(place) as (ann, _):
         stop = threading.Event()
         ann.put_many([{"n": n} for n in range(5)])
@@ -370,7 +370,7 @@ def test_listening_ends_when_it_is_to_stop(place: str) -> None:
 # --- priorities ---------------------------------------------------------------------------------
 
 
-def test_the_urgent_come_first_and_the_lower_ones_at_every_tenth_read(place: str) -> None:
+def test_urgent_messages_come_first_and_lower_ones_at_every_tenth_read(place: str) -> None:
     with two(place, priorities=("high", "normal", "low")) as (ann, bob):
         for n in range(21):
             ann.put({"n": f"h{n}"}, priority="high")
@@ -390,7 +390,7 @@ def test_the_urgent_come_first_and_the_lower_ones_at_every_tenth_read(place: str
 # --- policies -----------------------------------------------------------------------------------
 
 
-def test_rules_that_are_not_given_stay_and_the_last_one_wins(place: str) -> None:
+def test_rules_that_are_not_given_stay_and_later_ones_win(place: str) -> None:
     with kvstream.open(place) as store:
         first = Queue(store, "q", lease=10, max_deliveries=3)
         assert first.get() == []
@@ -411,7 +411,7 @@ def test_rules_that_are_not_given_stay_and_the_last_one_wins(place: str) -> None
         assert fresh.lease_ms == 30_000
 
 
-def test_a_deleted_queue_is_made_anew_by_its_next_reader(place: str) -> None:
+def test_a_deleted_queue_is_recreated_by_its_next_reader(place: str) -> None:
     with two(place) as (ann, _):
         ann.put({"n": 1})
         assert names(ann.get()) == [b"1"]
@@ -507,7 +507,7 @@ def test_a_lease_that_is_lost_inside_undoes_a_transaction(place: str) -> None:
                 thread.join()
 
         if isinstance(ann.store._engine, kvstream.engine.engine.Engine):
-            return  # others wait until the block ends
+            return  # other threads wait until the block ends
         with pytest.raises(LeaseLost):
             lose()
         assert "done" not in ann.store
@@ -536,7 +536,7 @@ def test_an_acknowledgement_in_a_transaction_of_the_store_is_guarded_as_well(pla
         assert names(bob.get(5)) == [b"3"]
 
 
-def test_an_acknowledgement_that_was_undone_is_made_again(place: str) -> None:
+def test_an_undone_acknowledgement_can_be_repeated(place: str) -> None:
     with two(place) as (ann, _):
         ann.put({"n": 1})
         message = the(ann.get())
@@ -564,7 +564,7 @@ def test_a_batch_of_several_priorities_is_settled_in_a_transaction(place: str) -
         assert ann.info().leased == 0
 
 
-def test_each_process_has_a_consumer_of_its_own(store: Store) -> None:
+def test_each_process_has_its_own_consumer(store: Store) -> None:
     queue = Queue(store, "q")
     mine = queue.consumer
     assert queue.consumer == mine != Queue(store, "q").consumer

@@ -10,7 +10,7 @@ from kvstream.engine.blocking_reads import GroupRead
 from tests.shared.conftest import Holder, end, shared
 
 
-def test_a_read_that_is_repeated_tells_how_often_its_entries_were_delivered(
+def test_a_repeated_read_has_the_deliveries_of_its_entries(
     directory: Path,
 ) -> None:
     with shared(directory) as store:
@@ -46,7 +46,7 @@ def test_an_acknowledgement_that_is_repeated_counts_as_done(directory: Path) -> 
         assert engine._ack_leases(queue._plain, b"workers", b"ann", tokens) == [0, -1]
 
 
-def test_leases_hold_when_another_process_becomes_the_owner(
+def test_leases_are_kept_when_another_process_becomes_the_owner(
     directory: Path, holder: Callable[[], Holder]
 ) -> None:
     owner = holder()

@@ -1,4 +1,4 @@
-"""Connections to servers: what is refused before, what happens when one is lost."""
+"""Connections to servers: options that are refused, and lost connections."""
 
 import os
 import re
@@ -34,7 +34,7 @@ def test_options_of_a_directory_are_refused(options: dict[str, Any], name: str) 
         kvstream.open("redis://localhost", **options)
 
 
-def test_a_server_that_is_not_there_is_told_at_once(tmp_path: Path) -> None:
+def test_a_missing_server_is_reported_at_once(tmp_path: Path) -> None:
     with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1:1"):
         kvstream.open("redis://127.0.0.1:1")
     with pytest.raises(ServerUnavailable, match="No such file"):
@@ -67,7 +67,7 @@ def test_a_directory_opens_as_before(directory: Path) -> None:
         assert len(store.stream("s")) == 1
 
 
-def test_what_needs_files_says_so(url: str) -> None:
+def test_methods_that_need_files_are_refused(url: str) -> None:
     with kvstream.open(f"{url}/3") as store:
         assert store.db == 3
         assert repr(store) == f"<Store '{url.removeprefix('redis://')}', db 3>"
@@ -102,7 +102,7 @@ def links_of(store: Store) -> list[Link]:
 
 
 def kill_idle(store: Store, url: str) -> None:
-    """End the connections of a store, and wait until it can know."""
+    """End the connections of a store, and wait until it can detect that."""
     kill_clients(url)
     until(lambda: not any(link.is_open() for link in links_of(store)))
 
@@ -114,7 +114,7 @@ def kill_clients(url: str) -> None:
         kill(_type="normal", skipme=True)
 
 
-def test_idle_connections_that_the_server_ended_are_made_anew(url: str) -> None:
+def test_idle_connections_closed_by_the_server_are_reopened(url: str) -> None:
     with kvstream.open(url) as store:
         store.stream("s").add({"n": 1})
         kill_idle(store, url)
@@ -159,7 +159,7 @@ def test_a_group_read_whose_connection_is_lost_may_have_delivered(old: str) -> N
         assert len(errors) == 1
 
 
-def test_only_what_may_be_repeated_is_sent_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_repeatable_requests_are_sent_again(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with kvstream.open(url) as store:
         stream = store.stream("s")
         stream.add({"n": 0})
@@ -228,7 +228,7 @@ with kvstream.open(sys.argv[1]) as store:
 """
 
 
-def test_a_forked_child_has_connections_of_its_own(url: str) -> None:
+def test_a_forked_child_has_its_own_connections(url: str) -> None:
     subprocess.run([sys.executable, "-c", FORKING, url], check=True, timeout=PATIENCE_S)
 
 
@@ -244,7 +244,7 @@ def test_the_example_runs_as_printed(url: str) -> None:
         assert len(store.stream("orders")) == 1
 
 
-def test_other_databases_have_connections_of_their_own(url: str) -> None:
+def test_other_databases_have_their_own_connections(url: str) -> None:
     with kvstream.open(url) as store:
         made: list[int] = []
         original = Connection.__init__

@@ -267,14 +267,14 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
             " 8.6": lambda: stream.configure(idmp_maxsize=10),
             "8.10": lambda: stream.read("0", max_count=1),
         }
-        lacking, told = set(), [True]
+        lacking, found = set(), [True]
         for version, attempt in tries.items():
             try:
                 assert attempt() or version == " 8.6"
             except ServerTooOld as error:
                 lacking.add(version)
-                told.append(f"needs Redis {version.strip()} or kvstream: the server" in str(error))
-        assert all(told)
+                found.append(f"needs Redis {version.strip()} or kvstream: the server" in str(error))
+        assert all(found)
         wanted = {
             "redis-7.0": set(tries),
             "valkey": set(tries),

@@ -1,4 +1,4 @@
-"""``transaction()``: what is the same on every place, and what a server does in its own way."""
+"""``transaction()``: its common behaviour on every place, and the differences of servers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ def server(request: pytest.FixtureRequest, places: Places) -> str:
     return places.of(request.param)
 
 
-def test_writes_are_one_commit_and_their_results_known_at_its_end(place: str) -> None:
+def test_writes_are_one_commit_with_results_at_its_end(place: str) -> None:
     with kvstream.open(place) as store, kvstream.open(place) if "://" in place else store as other:
         one, two = store.stream("one"), store.stream("two")
         group = one.create_group("g", "0")
@@ -68,7 +68,7 @@ def test_a_result_that_is_not_known_yet_is_refused(server: str) -> None:
                 use(eid)
 
 
-def test_what_would_need_its_result_is_refused(server: str) -> None:
+def test_calls_that_need_a_result_are_refused(server: str) -> None:
     with kvstream.open(server) as store:
         stream = store.stream("s")
         group = stream.create_group("g", "0")
@@ -124,9 +124,9 @@ def test_a_refused_write_is_raised_and_the_others_stay(server: str) -> None:
                 store.stream("other").add({"n": 1})
                 bad.append(stream.add({"n": 2}, id="4-0"))
 
-        with pytest.raises(IDTooSmall) as told:
+        with pytest.raises(IDTooSmall) as found:
             refused()
-        assert told.value.__notes__ == [
+        assert found.value.__notes__ == [
             "a server undoes nothing: the other writes of the transaction stay"
         ]
         assert store.exists("other")
@@ -134,7 +134,7 @@ def test_a_refused_write_is_raised_and_the_others_stay(server: str) -> None:
             str(bad[0])
 
 
-def test_a_command_that_the_server_lacks_stops_it_whole(old: str) -> None:
+def test_an_unsupported_command_undoes_it(old: str) -> None:
     with kvstream.open(old) as store:
         stream = store.stream("s")
         eid = stream.add({"n": 1})
