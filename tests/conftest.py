@@ -90,7 +90,7 @@ def same_signal_handlers() -> Iterator[None]:
 
 @pytest.fixture
 def clock() -> ManualClock:
-    """The clock of every store of the test; it moves only when told to."""
+    """The clock of every store of the test; only the test moves it."""
     return ManualClock()
 
 

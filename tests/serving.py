@@ -80,27 +80,27 @@ class ServerProcess:
         return len(os.listdir(f"/proc/{self.process.pid}/fd"))
 
     def kill(self) -> None:
-        """Kill it as ``kill -9`` does; nothing may have gone wrong in it before."""
+        """Kill it as ``kill -9`` does; fail if it has written errors before."""
         self.process.send_signal(signal.SIGKILL)
-        _, told = self.process.communicate(timeout=PATIENCE_S)
-        assert (self.process.returncode, told) == (-signal.SIGKILL, ""), told
+        _, errors = self.process.communicate(timeout=PATIENCE_S)
+        assert (self.process.returncode, errors) == (-signal.SIGKILL, ""), errors
 
     def stop(self, warned: str | None = None) -> None:
-        """Stop it in good order: it has told of no fault, and closes its store.
+        """Stop it by SIGTERM; fail if it has written errors, or does not end with 0.
 
-        ``warned`` is what warnings that it has written have in them.
+        ``warned`` is a text that its warnings may contain.
         """
         self.process.send_signal(signal.SIGTERM)
         try:
-            _, told = self.process.communicate(timeout=PATIENCE_S)
+            _, errors = self.process.communicate(timeout=PATIENCE_S)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.communicate()
             raise
         if warned is not None:
-            lines = told.splitlines(keepends=True)
-            told = "".join(x for x in lines if not (" WARNING " in x and warned in x))
-        assert (self.process.returncode, told) == (0, ""), told
+            lines = errors.splitlines(keepends=True)
+            errors = "".join(x for x in lines if not (" WARNING " in x and warned in x))
+        assert (self.process.returncode, errors) == (0, ""), errors
 
     def end(self) -> None:
         """Stop it if it still runs."""

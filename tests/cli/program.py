@@ -80,7 +80,7 @@ class Program:
         return [sys.executable, "-m", "kvstream", *self.place, *arguments]
 
     def start(self, *arguments: str, **options: Any) -> "subprocess.Popen[bytes]":
-        """Start it as a process of its own; stdin, stdout and stderr are pipes unless told."""
+        """Start it as a process of its own; stdin, stdout and stderr are pipes by default."""
         pipes = dict.fromkeys(("stdin", "stdout", "stderr"), subprocess.PIPE)
         env = {**os.environ, **ENVIRONMENT, **options.pop("env", {})}
         return start(self.command(*arguments), env=env, **{**pipes, **options})

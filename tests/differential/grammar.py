@@ -1,7 +1,7 @@
 """A grammar of random commands on few keys, groups, consumers and IDs, so that they meet.
 
 ``@+`` in a command stands for an ID above all others, ``@n`` for the n-th newest that was ever
-added: whoever runs the command puts them in. ``STEP_7`` draws what Redis 7.0 knows, ``STEP_8``
+added: the caller puts them in. ``STEP_7`` draws what Redis 7.0 knows, ``STEP_8``
 everything, and waits and crashes between. About one command in ten is spoiled: a word dropped,
 doubled, replaced or added, so that error texts are compared too.
 

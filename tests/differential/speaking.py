@@ -224,9 +224,9 @@ class Conversation:
         return bool(waiting) and not (blocks_for_ever(waiting[0]) and self._waits(pair))
 
     def _waits(self, pair: Pair) -> bool:
-        """Tell whether a client waits on both servers, and all that it was told before has come.
+        """Return whether a client waits on both servers and has all replies that come before.
 
-        One that was served may have its next requests run while others are answered already.
+        The next requests of a served client may run while others are answered already.
         """
         before = [len(said) for said in pair.said]
         sides = ((self._control.ours, pair.ours), (self._control.theirs, pair.theirs))

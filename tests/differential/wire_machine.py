@@ -56,7 +56,7 @@ class AgainstRedisOnTheWire(Naming, RuleBasedStateMachine):
         self.send(argv)
 
     def send(self, argv: Argv) -> None:
-        """Have a client send what a step says, or leave."""
+        """Send the requests of a step by its client, or end the client."""
         if self.over:
             return
         client, requests = int(argv[0]), _parted(argv[1:])

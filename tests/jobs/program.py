@@ -24,7 +24,7 @@ def pid() -> int:
 
 @jobs.task(retries=10_000, backoff=0, timeout=1)
 def at_least_once(number: int) -> int:
-    """Have an effect outside the store."""
+    """Make an effect outside the store."""
     said(str(number))
     time.sleep(number % 5 / 500)
     return number
@@ -39,7 +39,7 @@ async def at_least_once_async(number: int) -> int:
 
 @jobs.task(retries=10_000, backoff=0, timeout=1)
 def exactly_once(number: int) -> int:
-    """Have an effect inside the store."""
+    """Make an effect inside the store."""
     time.sleep(number % 5 / 500)
     with current_job().transaction() as store:
         store.stream("effects").add({"number": number})

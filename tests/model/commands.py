@@ -1,4 +1,4 @@
-"""The door of the model: ``run(db, b"XADD", b"s", b"*", b"f", b"v")``."""
+"""Run a command on the model: ``run(db, b"XADD", b"s", b"*", b"f", b"v")``."""
 
 from collections.abc import Callable
 

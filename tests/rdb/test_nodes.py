@@ -220,7 +220,7 @@ DAMAGED: list[tuple[str, list[Element], str]] = [
     ("nothing", [], "ends too early"),
     ("a text for a count", [b"x", 0, 1, b"f", 0, *ONE], "string in place of an integer"),
     ("fewer than none", [-1, 2, 1, b"f", 0, *ONE], "negative count"),
-    ("no fields told", [1, 0, -1, 0, *ONE], "negative count"),
+    ("no count of fields", [1, 0, -1, 0, *ONE], "negative count"),
     ("no end of the master entry", [1, 0, 1, b"f", 1, *ONE], "master entry"),
     ("an entry too few", [2, 0, 1, b"f", 0, *ONE], "ends too early"),
     ("an entry too many", [1, 0, 1, b"f", 0, *ONE, *ONE], "has bytes behind"),
