@@ -53,6 +53,13 @@ $(VENV)/.dev: $(VENV)/.demo
 	@$(PIP) --no-compile --group dev
 	@touch $@
 
+# The classes of Spark as a JVM has parsed and verified them: each of the JVMs that the tests start
+# takes half of the processor's time.
+CLASSES := $(VENV)/spark-classes.jsa
+$(CLASSES): $(VENV)/.dev
+	@echo "Preparing the classes of Spark ..."
+	@$(BIN)/python -m tests.spark.classes $@ 2>$@.log || cat $@.log
+
 $(VENV)/.bench: $(VENV)/.dev
 	@echo "Installing what the benchmark needs ..."
 	@$(PIP) --group bench
@@ -73,8 +80,9 @@ setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development
 demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
 	@$(BIN)/python -m demo
 
-test: $(VENV)/.dev ## Run the tests
-	$(BIN)/python -m $(PYTEST) --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
+test: $(CLASSES) ## Run the tests
+	JAVA_TOOL_OPTIONS="-Xlog:disable -Xlog:all=error:stderr -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)" \
+		$(BIN)/python -m $(PYTEST) --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
 
 fmt: $(VENV)/.dev ## Format the code, and mend what the linter can
 	$(BIN)/ruff check --fix
