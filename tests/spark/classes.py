@@ -40,7 +40,9 @@ def main(archive: str) -> None:
     spark = session("classes", master="local[2]", config=SETTINGS | java)
     with TemporaryDirectory() as folder:
         use(spark, Path(folder))
-    program = spark.sparkContext._gateway.proc
+    gateway = spark.sparkContext._gateway
+    assert gateway is not None
+    program = gateway.proc
     spark.stop()
     program.stdin.close()  # it ends with its input
     program.wait()
