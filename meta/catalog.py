@@ -24,6 +24,7 @@ from kvstream.layout.keys import (
     database_bounds,
     database_of,
     decode_number,
+    key_of,
     stream_row,
     successor,
     tree_prefix,
@@ -33,7 +34,7 @@ from kvstream.meta.filling import Limits, catch_up
 from kvstream.meta.key_events import EXPIRED, NEW
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.keyspace import Databases, KeyIndex
-from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, hide
+from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, encode_unlinked, hide
 from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.reply_cache import Hot
@@ -441,16 +442,24 @@ class Catalog:
                 del known[name]
         txn.signal_all(prefix)
 
-    def unlink(self, txn: Txn, db: int, rows: Mapping[bytes, bytes], gone: set[int]) -> None:
-        """Delete keys of a database, given by its stored number; ``rows`` are those of Unlinked."""
+    def unlink(self, txn: Txn, db: int, pages: Sequence[Mapping[bytes, int]]) -> None:
+        """Delete keys of a database, given by its stored number; their rows stay for ``sweep``.
+
+        ``pages`` have stored names and generations, at most ROW_KEYS each.
+        """
         txn.frees = True
         txn.finish()
-        for known in (self.streams, self.strings):
-            for name in [name for name, key in known.items() if key.generation in gone]:
-                del known[name]
+        streams, strings, gone = self.streams, self.strings, set[int]()
+        prefix = U16.pack(self.databases.shown(txn, db))
+        for page in pages:
+            gone.update(page.values())
+            for stored in page:
+                name = prefix + key_of(stored)
+                streams.pop(name, None)
+                strings.pop(name, None)
         self.index.left(txn, db, len(gone))
-        self.unlinked.add(txn, rows, gone)
-        txn.signal_all(U16.pack(self.databases.shown(txn, db)))
+        self.unlinked.add(txn, dict([encode_unlinked(db, page.values()) for page in pages]), gone)
+        txn.signal_all(prefix)
 
     def is_gone(self, txn: Txn, key: Key) -> bool:
         """Return whether a key was deleted by a command that leaves its rows for later."""

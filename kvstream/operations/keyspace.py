@@ -18,7 +18,7 @@ from kvstream.layout.keys import U16, key_of, qualified, stream_row
 from kvstream.meta import lazyfree
 from kvstream.meta.key_events import DEL, EXPIRE, PERSIST, RENAME_FROM, RENAME_TO, Event
 from kvstream.meta.keyspace import Expiries, KeyWatch
-from kvstream.meta.lazyfree import ROW_KEYS, encode_unlinked
+from kvstream.meta.lazyfree import ROW_KEYS
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, decode_key
 from kvstream.meta.txn import Txn
@@ -412,14 +412,11 @@ class LongDelete(LongCount):
     """DEL."""
 
     def _done(self, txn: Txn) -> int:
-        pages = [page.values() for page in self._made if page]
-        found: set[int] = set().union(*pages)
-        count = len(found)
-        if found:
-            rows = dict([encode_unlinked(self._stored_db, page) for page in pages])
-            txn.catalog.unlink(txn, self._stored_db, rows, found)
+        pages = [page for page in self._made if page]
+        if pages:
+            txn.catalog.unlink(txn, self._stored_db, pages)
             self._notify(txn)
-        return count
+        return sum(map(len, pages))
 
     def _notify(self, txn: Txn) -> None:
         if txn.wanted & DEL.bit:
