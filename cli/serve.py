@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Callable
 from functools import partial
@@ -130,6 +131,18 @@ class RocksDBOptions(Type):
         return given
 
 
+class Permissions(Type):
+    """Permissions of a file, in octal."""
+
+    name = "mode"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        digits = str(value)
+        if not re.fullmatch("0?[0-7]{1,3}", digits):
+            self.fail(f"{value!r} is no mode in octal digits, such as 770", param, ctx)
+        return int(digits, 8)
+
+
 class EventFlags(Type):
     """The letters of ``notify-keyspace-events``, as bits."""
 
@@ -180,7 +193,19 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     metavar="PORT",
     default=6379,
     show_default=True,
-    help="The port; 0: any free port, or none if there is a --tls-port.",
+    help="The port; 0: any free port, or none if there is a --tls-port or a --unixsocket.",
+)
+@_option(
+    "--unixsocket",
+    type=PathOnly(dir_okay=False),
+    help="The path of a Unix socket for clients on this machine.",
+)
+@_option(
+    "--unixsocketperm",
+    type=Permissions(),
+    metavar="MODE",
+    default="0",
+    help="The permissions of that socket, such as 770. By default those of the umask.",
 )
 @_option(
     "--tls-port",
@@ -370,13 +395,16 @@ def serve(
     level = Durability(durability)
 
     def started(places: Places) -> None:
-        host, port, tls_port, metrics_url = places
+        host, port, tls_port, unixsocket, metrics_url = places
         served = [f"{host}:{port}"] if port else []
         served += [f"{host}:{tls_port} with TLS"] if tls_port else []
-        how = "" if port else " --tls"
+        served += [str(unixsocket)] if unixsocket else []
+        how = f"-h {host} -p {port or tls_port}{'' if port else ' --tls'}"
+        if not (port or tls_port):
+            how = f"-s {unixsocket}"
         click.echo(f"kvstream {__version__} serves {directory} at {' and '.join(served)}")
         click.echo(f"durability {level}: {GUARANTEES[level]}")
-        click.echo(f"connect with: redis-cli -h {host} -p {port or tls_port}{how}")
+        click.echo(f"connect with: redis-cli {how}")
         if metrics_url is not None:
             click.echo(f"metrics at {metrics_url}")
 

@@ -12,6 +12,7 @@ import json
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE
@@ -34,6 +35,11 @@ def url_of(host: str, port: int, tls: bool) -> str:
     host = _ANYWHERE.get(host, host)
     shown = f"[{host}]" if ":" in host else host
     return f"{'rediss' if tls else 'redis'}://{shown}:{port}"
+
+
+def url_of_socket(path: Path) -> str:
+    """Return the URL of a server that listens on a Unix socket alone."""
+    return "unix://" + quote(str(path.resolve()))
 
 
 def folder_of(store: Path) -> Path:

@@ -176,7 +176,11 @@ class ServerOptions:
 
     host: str = "127.0.0.1"
     port: int = 6379
-    """0: any free port, or none if there is a TLS port."""
+    """0: any free port, or none if there is a TLS port or a Unix socket."""
+    unixsocket: Path | None = None
+    """The path of a Unix socket for clients on this machine."""
+    unixsocketperm: int = 0
+    """Its permissions; 0: as the umask has them."""
     tls_port: int = 0
     """0: no TLS."""
     tls_cert_file: Path | None = None

@@ -27,7 +27,7 @@ from kvstream.server.commands import TABLE
 from kvstream.server.commands.info import run_id
 from kvstream.server.metrics.endpoint import metered
 from kvstream.server.net import tls as certificates
-from kvstream.server.net.asyncio_server import Listener, listen, listening
+from kvstream.server.net.asyncio_server import Listener, listen, listen_unix, listening
 from kvstream.server.net.tls import SecuredServer, listen_secured
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
@@ -147,14 +147,18 @@ class Places(NamedTuple):
     """0: TLS only."""
     tls_port: int
     """0: no TLS."""
+    unixsocket: Path | None
+    """The path of its Unix socket."""
     metrics_url: str | None
     """None: no metrics are served."""
 
     def __str__(self) -> str:
         ports = [str(self.port)] if self.port else []
         ports += [f"{self.tls_port} (TLS)"] if self.tls_port else []
-        metrics = "" if self.metrics_url is None else f", metrics at {self.metrics_url}"
-        return f"{self.host}, port {' and '.join(ports)}{metrics}"
+        places = [f"{self.host}, port {' and '.join(ports)}"] if ports else []
+        places += [f"socket {self.unixsocket}"] if self.unixsocket is not None else []
+        places += [f"metrics at {self.metrics_url}"] if self.metrics_url is not None else []
+        return ", ".join(places)
 
 
 Started = Callable[[Places], None]
@@ -188,9 +192,11 @@ async def serve(
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
         servers = await _listen(listener)
-        host = servers[0].sockets[0].getsockname()[0]
+        name = servers[0].sockets[0].getsockname()
+        host = name[0] if isinstance(name, tuple) else options.host
         _note(executor, host)
-        places = Places(host, executor.options.port, executor.options.tls_port, metrics_url)
+        ports = executor.options.port, executor.options.tls_port
+        places = Places(host, *ports, options.unixsocket, metrics_url)
         _log.log(NOTICE, "ready for clients at %s", places)
         started(places)
         notify(READY)
@@ -201,6 +207,8 @@ async def serve(
         listener.stopping = True
         for server in servers:
             server.close()
+        if options.unixsocket is not None:
+            options.unixsocket.unlink(missing_ok=True)
         return await drain(executor, executor.options.shutdown_timeout)
 
 
@@ -243,7 +251,10 @@ def run(
 def _note(executor: Executor, host: str) -> None:
     """Write the server's address beside the store, for programs that have only its directory."""
     options = executor.options
-    url = server_address.url_of(host, options.port or options.tls_port, not options.port)
+    if options.unixsocket is not None and not (options.port or options.tls_port):
+        url = server_address.url_of_socket(options.unixsocket)
+    else:
+        url = server_address.url_of(host, options.port or options.tls_port, not options.port)
     try:
         server_address.write(
             executor.engine.database.directory, server_address.Address(url, run_id())
@@ -253,16 +264,19 @@ def _note(executor: Executor, host: str) -> None:
 
 
 async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
-    """Accept connections on every configured port."""
+    """Accept connections on every configured port, and on the Unix socket."""
     options = listener.executor.options
     servers: list[asyncio.Server | SecuredServer] = []
-    if options.port or not options.tls_port:
-        with listening(options.host, options.port):
+    if options.port or not (options.tls_port or options.unixsocket):
+        with listening(f"{options.host}:{options.port}"):
             servers.append(await listen(listener, options.host, options.port))
         options.port = servers[0].sockets[0].getsockname()[1]
     if options.tls_port:
-        with listening(options.host, options.tls_port):
+        with listening(f"{options.host}:{options.tls_port}"):
             servers.append(await listen_secured(listener, options.host, options.tls_port))
+    if options.unixsocket is not None:
+        with listening(str(options.unixsocket)):
+            servers.append(await listen_unix(listener, options.unixsocket, options.unixsocketperm))
     return servers
 
 

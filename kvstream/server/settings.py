@@ -302,7 +302,7 @@ _TOLD = {
         ),
         b"no",
     ),
-    **dict.fromkeys((b"cluster-port", b"socket-mark-id", b"unixsocketperm"), b"0"),
+    **dict.fromkeys((b"cluster-port", b"socket-mark-id"), b"0"),
     b"rdbchecksum": b"yes",
     b"syslog-facility": b"local0",
     b"syslog-ident": b"redis",
@@ -387,7 +387,8 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-port": _current(lambda executor: b"%d" % executor.options.tls_port),
     b"tls-protocols": _current(lambda executor: b""),
     b"tracking-table-max-keys": _option("tracked_keys_max", _count(0, unsigned=True)),
-    b"unixsocket": _current(lambda executor: b""),
+    b"unixsocket": _current(lambda executor: _shown(executor.options.unixsocket)),
+    b"unixsocketperm": _current(lambda executor: b"%o" % executor.options.unixsocketperm),
 }
 """By name."""
 

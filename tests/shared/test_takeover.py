@@ -11,6 +11,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -399,4 +400,5 @@ def test_a_connection_that_comes_as_the_owner_closes_is_closed(directory: Path) 
         goes_on.set()
         store.close()
         gc.collect()
-        assert comes.recv(1) == b""
+        with suppress(ConnectionResetError):  # it was not accepted any more
+            assert comes.recv(1) == b""

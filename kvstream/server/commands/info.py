@@ -11,7 +11,7 @@ import resource
 import secrets
 import sys
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from kvstream.commands.args import Argv, text
@@ -21,6 +21,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import REDIS_VERSION
+from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Client, Kind
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.tracking import shown
@@ -147,8 +148,17 @@ def _server(server: "Executor", txn: Txn) -> Fields:
         ("executable", sys.executable),
         ("config_file", "" if file is None else file.path.resolve()),
         ("io_threads_active", 0),
-        ("listener0", f"name=tcp,bind={server.options.host},port={server.options.port}"),
+        *((f"listener{number}", text) for number, text in enumerate(_listeners(server.options))),
     )
+
+
+def _listeners(options: ServerOptions) -> Iterator[str]:
+    if options.port:
+        yield f"name=tcp,bind={options.host},port={options.port}"
+    if options.unixsocket is not None:
+        yield f"name=unix,bind={options.unixsocket}"
+    if options.tls_port:
+        yield f"name=tls,bind={options.host},port={options.tls_port}"
 
 
 def _clients(server: "Executor", txn: Txn) -> Fields:

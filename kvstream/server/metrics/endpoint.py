@@ -358,7 +358,7 @@ class Service:
     def start(self, host: str, port: int) -> str:
         """Start to serve; return the URL of the metrics."""
         pages = {"/metrics": self._metrics, "/healthz": self._health}
-        with listening(host, port):
+        with listening(f"{host}:{port}"):
             self._endpoint = Endpoint(host, port, pages, quick={"/healthz"})
         self._sampler = Sampler(self._executor.engine, self._executor.options.metrics_streams)
         self._histograms.start(self._listener)

@@ -8,6 +8,7 @@ the processor time.
 """
 
 import asyncio
+import errno
 import ipaddress
 import os
 import select
@@ -17,6 +18,7 @@ import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
@@ -102,11 +104,11 @@ class EpollReader:
 
 
 class CannotListen(KVStreamError):
-    """Another program has the port, or the machine has no such address."""
+    """Another program has the port or the path, or the machine has no such address."""
 
 
 @contextmanager
-def listening(host: str, port: int) -> Iterator[None]:
+def listening(address: str) -> Iterator[None]:
     """Raise CannotListen, with the address and the reason, for an OSError within."""
     try:
         yield
@@ -114,7 +116,7 @@ def listening(host: str, port: int) -> Iterator[None]:
         reason = error.strerror or str(error)
         if error.errno is not None and not isinstance(error, socket.gaierror):
             reason = os.strerror(error.errno)  # the event loop's text is long
-        raise CannotListen(f"cannot listen at {host}:{port}: {reason.lower()}") from None
+        raise CannotListen(f"cannot listen at {address}: {reason.lower()}") from None
 
 
 ROUNDS_S = 0.002
@@ -250,9 +252,9 @@ class Listener:
 
     def welcome(self, connection: Connection, transport: asyncio.Transport) -> Client | None:
         """Make a client of a new connection, or refuse it with an error."""
-        peer = transport.get_extra_info("peername")
-        local = is_local(peer)
-        refusal = self.executor.limits.refusal(local, address_of(peer))
+        here, peer = map(transport.get_extra_info, ("sockname", "peername"))
+        local, address = is_local(peer), address_of(peer or here)  # a Unix client has only ours
+        refusal = self.executor.limits.refusal(local, address)
         if refusal is not None:
             transport.write(refusal)
             return None
@@ -273,8 +275,8 @@ class Listener:
         client.is_local = local
         client.descriptor = _descriptor(transport)
         _keep_alive(transport, self.executor.options.tcp_keepalive)
-        client.address = address_of(peer)
-        client.local_address = address_of(transport.get_extra_info("sockname"))
+        client.address, client.local_address = address, address_of(here)
+        client.is_unix = not isinstance(here, tuple)
         self.executor.add(client)
         return client
 
@@ -391,3 +393,29 @@ async def listen(listener: Listener, host: str, port: int) -> asyncio.Server:
     """Accept connections on a port."""
     loop = asyncio.get_running_loop()
     return await loop.create_server(partial(Connection, listener), host, port, backlog=BACKLOG)
+
+
+async def listen_unix(listener: Listener, path: Path, mode: int) -> asyncio.Server:
+    """Accept connections on a Unix socket, in place of one that a killed server has left.
+
+    ``mode``: the permissions of the socket; 0: as the umask has them.
+    """
+    door = socket.socket(socket.AF_UNIX)
+    try:
+        if path.is_socket() and not _is_served(path):
+            path.unlink()
+        door.bind(str(path))
+        if mode:
+            path.chmod(mode)  # nobody can connect before it listens
+    except BaseException:
+        door.close()
+        raise
+    loop = asyncio.get_running_loop()
+    made = partial(Connection, listener)
+    return await loop.create_unix_server(made, sock=door, backlog=BACKLOG)
+
+
+def _is_served(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as end:
+        end.setblocking(False)
+        return end.connect_ex(str(path)) in (0, errno.EAGAIN)  # EAGAIN: its backlog is full

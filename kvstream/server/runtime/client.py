@@ -177,6 +177,7 @@ class Client(Session):
         "fault",
         "id",
         "is_local",
+        "is_unix",
         "last_command",
         "last_used",
         "leaving",
@@ -227,6 +228,8 @@ class Client(Session):
         """Close the connection after the bytes sent so far."""
         self.created = self.last_used = now
         self.address = self.local_address = ""
+        self.is_unix = False
+        """It is connected by a Unix socket, whose path is its address."""
         self.name = self.lib_name = self.lib_version = b""
         self.descriptor = -1
         self.pending_output: Callable[[], int] = lambda: 0

@@ -145,8 +145,10 @@ def monitor_line(client: Client, argv: Argv, in_script: bool = False) -> bytes:
     """Return the line of MONITOR for a client's request, or for a call of its script."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     shown = " ".join(quoted(word) for word in redacted(argv))
-    source = "lua" if in_script else client.address
-    return f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n".encode("ascii")
+    source = f"unix:{client.address.removesuffix(':0')}" if client.is_unix else client.address
+    source = "lua" if in_script else source
+    line = f"+{seconds}.{microseconds:06} [{client.db} {source}] {shown}\r\n"
+    return line.encode("utf-8", "surrogateescape")
 
 
 def redacted(argv: Argv) -> Argv:
@@ -597,6 +599,7 @@ def _flags(client: Client, tracking: Tracking | None) -> str:
         ("R", tracking is not None and tracking.broken),
         ("B", tracking is not None and b"BCAST" in tracking.modes),
         ("c", client.closing),
+        ("U", client.is_unix),
         ("e", client.no_evict),
         ("T", client.no_touch),
     )
