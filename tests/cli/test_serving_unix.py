@@ -92,6 +92,15 @@ def test_the_socket_of_a_killed_server_is_replaced(tmp_path: Path, path: Path) -
         assert client.ping()
 
 
+def test_the_socket_of_another_server_is_left(tmp_path: Path, path: Path) -> None:
+    with socket.socket(socket.AF_UNIX) as other, served(*options(tmp_path, path)) as (process, _):
+        path.unlink()
+        other.bind(str(path))
+        process.send_signal(signal.SIGTERM)
+        process.wait()
+        assert path.is_socket()
+
+
 @pytest.mark.parametrize("what", ["a server", "a file"])
 def test_a_path_in_use_is_refused(kvstream: Program, tmp_path: Path, path: Path, what: str) -> None:
     with socket.socket(socket.AF_UNIX) as other:
