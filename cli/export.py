@@ -28,10 +28,11 @@ from kvstream.cli.file_formats import (
     column_names,
 )
 from kvstream.cli.importing.command import (
-    FORMATS,
-    TABLE_SUFFIXES,
+    TABLES,
     delimiter_option,
     format_of,
+    format_option,
+    meta_prefix_option,
     quiet_option,
 )
 from kvstream.cli.json_values import Unreadable, loads_entry
@@ -154,7 +155,6 @@ def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
     return RequestError(f"{name} is not an export that can be resumed: {reason}")
 
 
-TABLES = ("parquet", "arrow")
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
 """A row group of a table ends at one of these, which bounds memory."""
 
@@ -177,20 +177,10 @@ PAGE = 1000
     default="-",
     metavar="[FILE]",
 )
-@click.option(
-    "--format",
-    "kind",
-    type=click.Choice((*FORMATS, *TABLES)),
-    help="By default from the name of the file, or jsonl.",
-)
+@format_option
 @delimiter_option
 @click.option("--fields", metavar="A,B,...", help="The columns of a table. By default all fields.")
-@click.option(
-    "--meta-prefix",
-    default="",
-    metavar="PREFIX",
-    help="Begins the columns id and timestamp of parquet and arrow, if entries have such fields.",
-)
+@meta_prefix_option
 @click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
 @click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
 @click.option("--after", type=ID(), help="Start after this ID.")
@@ -202,21 +192,19 @@ PAGE = 1000
 def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> None:
     """Write the entries of a stream to a FILE or stdout.
 
-    `import` reads the entries back exactly. In CSV, the column kvstream:fields has the fields of an
-    entry as JSON if cells cannot hold them exactly: binary or empty values, repeated fields, or
-    fields in another order than in the header. --resume continues after the last complete line.
+    `import` reads the entries back exactly from jsonl and csv. In CSV, the column kvstream:fields
+    has the fields of an entry as JSON if cells cannot hold them exactly: binary or empty values,
+    repeated fields, or fields in another order than in the header. --resume continues after the
+    last complete line.
 
-    Tables for other programs, which `import` does not read, are parquet and arrow (Arrow's file
-    format, also known as Feather): the columns id and timestamp, and one of text for each field.
-    They need pyarrow.
+    Tables for other programs are parquet and arrow (Arrow's file format, also known as Feather):
+    the columns id and timestamp, and one of text for each field. They need pyarrow. `import` reads
+    them too, but only jsonl and csv keep repeated fields and the order of fields.
     """
-    kind = options["kind"] or TABLE_SUFFIXES.get(file.suffix.lower())
+    kind, delimiter = format_of(file.name, options)
     if kind in TABLES:
         _export_table(session, stream, file, kind, options)
         return
-    if options["meta_prefix"]:
-        raise click.UsageError("--meta-prefix is for parquet and arrow")
-    kind, delimiter = format_of(file.name, kind, options["delimiter"])
     mode = {"resume": options["resume"], "overwrite": options["overwrite"]}
     with session.reading() as store:
         found = existing_stream(store, stream)
@@ -248,9 +236,6 @@ def _export_table(
     """Write a table, and say how many rows it has."""
     if str(file) == "-":
         raise click.UsageError(f"{kind} needs a FILE: it is not written to stdout")
-    for name in ("resume", "delimiter"):
-        if options[name]:
-            raise click.UsageError(f"--{name} is for jsonl and csv, not for {kind}")
     if file.exists() and not options["overwrite"]:
         raise RequestError(f"{file} exists: replace it with --overwrite")
     with session.reading() as store:

@@ -1,1 +1,1 @@
-"""``import``: append rows of JSON Lines or CSV, and resume an import that was killed."""
+"""``import``: append the rows of a file, and resume an import that was killed."""

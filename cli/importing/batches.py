@@ -219,13 +219,11 @@ class ProgressStream:
 
     def _is_current(self, saved: SavedProgress) -> bool:
         """Return whether the target is the stream of that import, and not a later one."""
+        last_id = StreamID.parse(saved.last_id)
         if not self._store.exists(self._target):
-            return saved.added == 0
+            return last_id == MIN_ID  # there was none then either
         info = self._store.stream(self._target).info()
-        return (
-            info.last_generated_id >= StreamID.parse(saved.last_id)
-            and info.entries_added >= saved.entries_added
-        )
+        return info.last_generated_id >= last_id and info.entries_added >= saved.entries_added
 
     def save(self, end: StreamEnd, position: Position, added: int, finished: bool) -> None:
         """Write the progress, in the commit that adds the rows up to ``position``."""

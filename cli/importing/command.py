@@ -15,7 +15,7 @@ from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
-from kvstream.errors import RequestError
+from kvstream.errors import ClientMissing, RequestError
 
 if TYPE_CHECKING:
     from kvstream.store import Store
@@ -27,32 +27,45 @@ REPORT_S = 1.0
 """After this time an import says that it waits for another process."""
 
 STDIN = "<stdin>"
-FORMATS = ("jsonl", "csv")
+TABLES = ("parquet", "arrow")
 _CSV_SUFFIXES = {".csv": ",", ".tsv": "\t", ".tab": "\t"}
-TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
+_TABLE_SUFFIXES = {".parquet": "parquet", ".arrow": "arrow", ".feather": "arrow"}
 
 format_option = click.option(
     "--format",
     "kind",
-    type=click.Choice(FORMATS),
+    type=click.Choice(("jsonl", "csv", *TABLES)),
     help="By default from the name of the file, or jsonl.",
 )
 delimiter_option = click.option(
     "--delimiter", metavar="CHAR", help="Separates the cells of CSV. By default a comma."
 )
+meta_prefix_option = click.option(
+    "--meta-prefix",
+    default="",
+    show_default=False,
+    metavar="PREFIX",
+    help="Begins the columns id and timestamp of parquet and arrow, if entries have such fields.",
+)
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 
 
-def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, str]:
-    """Return the format of a file, and the delimiter of its cells."""
-    implied = _CSV_SUFFIXES.get(Path(name).suffix.lower())
-    if kind is None:
-        if Path(name).suffix.lower() in TABLE_SUFFIXES:
-            raise click.UsageError(
-                f"{printable(name)} is not JSON Lines or CSV: read a table with "
-                f"kvstream spark import {printable(name)} --stream STREAM, or give --format"
-            )
-        kind = "jsonl" if implied is None else "csv"
+def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
+    """Return the format of a file, and the delimiter of its cells.
+
+    Raises UsageError for options that do not belong to the format.
+    """
+    suffix = Path(name).suffix.lower()
+    implied = _CSV_SUFFIXES.get(suffix)
+    default = "jsonl" if implied is None else "csv"
+    kind: str = options["kind"] or _TABLE_SUFFIXES.get(suffix, default)
+    delimiter = options["delimiter"]
+    if kind not in TABLES and options["meta_prefix"]:
+        raise click.UsageError("--meta-prefix is for parquet and arrow")
+    for other in ("resume", "delimiter", "keep_empty"):
+        if kind in TABLES and options.get(other):
+            named = other.replace("_", "-")
+            raise click.UsageError(f"--{named} is for jsonl and csv, not for {kind}")
     if delimiter is not None and len(delimiter) != 1:
         raise click.BadParameter("must be one character", param_hint="--delimiter")
     return kind, delimiter or implied or ","
@@ -64,12 +77,14 @@ def format_of(name: str, kind: str | None, delimiter: str | None) -> tuple[str, 
         "kvstream import orders orders.jsonl",
         "kvstream import temps temps.csv --time-column day --time-format %Y/%m/%d",
         "zcat orders.jsonl.gz | kvstream import orders --source orders-2025",
+        "kvstream import temps temps.parquet --time-column measured_at",
     ),
 )
 @stream_argument
 @click.argument("file", type=click.File("rb"), default="-", metavar="[FILE]")
 @format_option
 @delimiter_option
+@meta_prefix_option
 @click.option("--id-column", type=Name(), metavar="FIELD", help="The field with the ID.")
 @click.option("--time-column", type=Name(), metavar="FIELD", help="The field with the time.")
 @click.option(
@@ -104,6 +119,11 @@ def import_(
     the header names the fields, and an empty cell means that the entry lacks the field. A row keeps
     its ID. A row whose ID and fields are in the stream already is skipped.
 
+    In parquet and arrow (also known as Feather), each column is a field, and null means that the
+    entry lacks it. Numbers, times and truth values become text. A column `id` of text has the IDs,
+    as in an export; then the column `timestamp` is not imported. These formats need a FILE, and
+    pyarrow.
+
     Progress is committed with the rows: if an import is killed, the same command resumes it. A file
     is identified by its path or by --source, a pipe only by --source. If a file has grown, the new
     rows are imported.
@@ -112,12 +132,12 @@ def import_(
     reported and skipped.
     """
     row_ids = _row_ids(options)
-    source = Source(file, *_label_and_identity(file, options["source"]))
+    source, rows = _source_and_rows(file, options)
     reports = _Reports(source.label)
     on_bad_row = reports if options["on_error"] == "skip" else None
     with _opened(session, source) as store:
         stream_or_free(store, stream)
-        run = Import(store, stream, source, _rows(source, options), row_ids, on_bad_row)
+        run = Import(store, stream, source, rows, row_ids, on_bad_row)
         if not again:
             run.resume()
         if run.resumed is not None:
@@ -204,11 +224,25 @@ def _label_and_identity(file: BinaryIO, name: bytes | None) -> tuple[str, bytes 
     return label, identity_of(path, name)
 
 
-def _rows(source: Source, options: dict[str, Any]) -> Rows:
-    kind, delimiter = format_of(source.label, options["kind"], options["delimiter"])
+def _source_and_rows(file: BinaryIO, options: dict[str, Any]) -> tuple[Source, Rows]:
+    label, identity = _label_and_identity(file, options["source"])
+    kind, delimiter = format_of(label, options)
+    if kind in TABLES:
+        if not file.seekable():
+            raise click.UsageError(f"{kind} needs a FILE: it is not read from a pipe")
+        file = _table_lines(file, kind, label, options["meta_prefix"])
+    source = Source(file, label, identity)
     if kind == "csv":
-        return CsvRows(source, delimiter, options["keep_empty"])
-    return JsonRows(source)
+        return source, CsvRows(source, delimiter, options["keep_empty"])
+    return source, JsonRows(source)
+
+
+def _table_lines(file: BinaryIO, kind: str, label: str, prefix: str) -> BinaryIO:
+    try:
+        from kvstream.cli.importing.tables import table_lines
+    except ModuleNotFoundError:
+        raise ClientMissing(f"{kind} needs pyarrow: pip install 'kvstream[arrow]'") from None
+    return table_lines(file, kind, label, prefix)
 
 
 class _Reports:

@@ -315,6 +315,17 @@ def test_a_deleted_stream_is_imported_from_the_start(kvstream: Program, tmp_path
     assert kvstream.one("import", "s", str(path))["added"] == 2
 
 
+def test_a_deleted_stream_that_had_all_lines_is_imported_again(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"id": "5-1", "fields": {"a": "1"}}\n')
+    kvstream("add", "s", "a=1", "--id", "5-1")
+    assert kvstream.one("import", "s", str(path))["present"] == 1
+    kvstream("rm", "s")
+    assert kvstream.one("import", "s", str(path))["added"] == 1
+
+
 def test_a_pipe_is_resumed_only_under_a_name(kvstream: Program) -> None:
     assert kvstream.one("import", "s", input=lines(1))["added"] == 1
     assert kvstream.one("import", "s", input=lines(1))["added"] == 1
@@ -381,12 +392,3 @@ def test_ctrl_c_in_a_commit_reports_only_known_numbers(
     done = kvstream.one("import", "s", str(path))
     assert (done["added"], done["resumed_after_line"]) == (0, 2)
     assert fields_of(kvstream) == [{"n": "1"}, {"n": "2"}]
-
-
-@pytest.mark.parametrize("name", ["rows.parquet", "rows.arrow", "rows.feather"])
-def test_a_table_is_not_taken_for_json_lines(kvstream: Program, tmp_path: Path, name: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"PAR1\xff")
-    refused = kvstream("import", "s", str(path), code=2).stderr
-    assert f"{name} is not JSON Lines or CSV" in refused
-    assert "kvstream spark import" in refused

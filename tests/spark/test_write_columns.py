@@ -13,7 +13,7 @@ from pyspark.sql import types
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.values import decode_fields, encode_fields
-from kvstream.spark.write.encoding import encoded, parts_of
+from kvstream.spark.write.encoding import encoded
 from kvstream.spark.write.schema import columns_of
 from kvstream.spark.write.stage import add_id
 from kvstream.types.ids import StreamID
@@ -76,49 +76,6 @@ def entries(
             assert names == tuple(flat)
         found[staged.key] = list(zip(ids, fields, strict=True))
     return found
-
-
-@pytest.mark.parametrize(
-    ("kind", "values", "texts"),
-    [
-        (pa.binary(), [b"\x00\xff", b""], [b"\x00\xff", b""]),
-        (pa.string(), ["é", ""], ["é".encode(), b""]),
-        (pa.large_string(), ["a"], [b"a"]),
-        (pa.int8(), [-128, 7], [b"-128", b"7"]),
-        (pa.int64(), [-(1 << 63), 0], [b"-9223372036854775808", b"0"]),
-        (pa.float64(), [0.1, -2.5e-7, float("inf")], [b"0.1", b"-2.5e-7", b"inf"]),
-        (pa.float32(), [0.1], [b"0.1"]),
-        (pa.bool_(), [True, False], [b"true", b"false"]),
-        (
-            pa.decimal128(20, 9),
-            [Decimal("0.000000001"), Decimal(-5)],
-            [b"0.000000001", b"-5.000000000"],
-        ),
-        (pa.date32(), [dt.date(2026, 11, 21)], [b"2026-11-21"]),
-        (
-            pa.timestamp("us", "UTC"),
-            [
-                dt.datetime(2026, 11, 21, 20, 51, 0, 123456, UTC),
-                dt.datetime(1969, 1, 1, tzinfo=UTC),
-            ],
-            [b"2026-11-21T20:51:00.123456Z", b"1969-01-01T00:00:00.000000Z"],
-        ),
-        (pa.timestamp("us"), [dt.datetime(2026, 11, 21, 20, 51)], [b"2026-11-21T20:51:00.000000"]),
-        (pa.null(), [None], [None]),
-    ],
-    ids=str,
-)
-def test_a_value_is_encoded_by_the_rule(
-    kind: pa.DataType, values: list[object], texts: list[bytes | None]
-) -> None:
-    assert parts_of(pa.array([*values, None], kind)) == [*texts, None]
-    assert parts_of(pa.array([None, *values], kind).slice(1)) == texts
-
-
-def test_a_double_reads_back_as_itself() -> None:
-    numbers = [1 / 3, 1e300, 5e-324, 123456789.123456789, 1e16, -0.0, 2.0**53 + 1]
-    parts = parts_of(pa.array(numbers))
-    assert [float(part or b"") for part in parts] == numbers
 
 
 def test_columns_become_fields_and_nulls_are_left_out() -> None:

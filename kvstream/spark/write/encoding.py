@@ -1,16 +1,6 @@
 """Encode Arrow batches, which Spark gives to a task, as the rows of streams.
 
-Field values become bytes by type::
-
-    binary          unchanged
-    string          UTF-8
-    whole numbers   decimal digits
-    float, double   the shortest decimal that reads back as the same number; inf, -inf, nan
-    decimal         its digits, with all of its scale
-    boolean         true, false
-    date            2026-11-21
-    timestamp       2026-11-21T20:51:00.123456Z, in UTC; without zone, the same without Z
-    null            the field is left out
+``kvstream.arrow.text`` defines how field values become bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -18,8 +8,8 @@ from itertools import chain, repeat
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from kvstream.arrow.text import as_binary
 from kvstream.engine.coerce import name_bytes
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.columns import Column, pack_columns, pack_lists
@@ -28,42 +18,6 @@ from kvstream.layout.values import encode_flat
 from kvstream.spark.write.schema import Columns, FieldsKind, IDKind
 from kvstream.spark.write.stage import ALLOTTED, Packed, StagedID, StagedRows
 from kvstream.types.ids import PACKED, U64_MAX, StreamID, parse_add_id
-
-
-def as_binary(column: pa.Array) -> pa.Array:
-    """Convert a column to binary; nulls stay null."""
-    kind = column.type
-    if pa.types.is_dictionary(kind):
-        column = column.dictionary_decode()
-        kind = column.type
-    if pa.types.is_binary(kind):
-        return column
-    if pa.types.is_large_binary(kind) or pa.types.is_string(kind) or pa.types.is_large_string(kind):
-        return column.cast(pa.binary())
-    if pa.types.is_decimal(kind):
-        return pa.array(map(_decimal, column.to_pylist()), pa.binary())
-    if pa.types.is_timestamp(kind):
-        return _timestamps(column)
-    return column.cast(pa.string()).cast(pa.binary())
-
-
-def _decimal(number: object) -> bytes | None:
-    return None if number is None else format(number, "f").encode()
-
-
-def _timestamps(column: pa.Array) -> pa.Array:
-    """Convert times to ISO 8601: Arrow's own text has a space instead of the T."""
-    plain = column.cast(pa.timestamp("us"))
-    text = pc.replace_substring(plain.cast(pa.string()), " ", "T", max_replacements=1)
-    if column.type.tz is not None:
-        text = pc.binary_join_element_wise(text, pa.scalar("Z"), "")
-    return text.cast(pa.binary())
-
-
-def parts_of(column: pa.Array) -> list[bytes | None]:
-    """Return a column's values as bytes."""
-    parts: list[bytes | None] = as_binary(column).to_pylist()
-    return parts
 
 
 def staged_ids(column: pa.Array, kind: IDKind) -> list[StagedID]:

@@ -10,7 +10,7 @@ Columns have the same meaning as in reads (kvstream.spark.schema)::
     fields     map, or array of structs of two: the fields; a null value leaves its field out
     any other  the field of that name, if there is no column ``fields``; null leaves it out
 
-``metaprefix`` precedes these five names. ``encoding`` defines how values become bytes.
+``metaprefix`` precedes these five names. ``kvstream.arrow.text`` defines how values become bytes.
 """
 
 from collections.abc import Mapping
