@@ -277,7 +277,7 @@ class RowAdder:
         self._stream = store.stream(target)
         self._end = end
         self._row_ids = row_ids
-        self._adds: list[tuple[str, Pairs]] = []
+        self._adds: list[tuple[StreamID | str, Pairs]] = []
         self._known: dict[StreamID, Pairs] = {}
         """Entries that the stream has, or that this commit adds."""
 
@@ -299,15 +299,15 @@ class RowAdder:
         if eid is None:
             self._check_present(text, asked, pairs)
             return Outcome.PRESENT
-        self._adds.append((text, pairs))
+        self._adds.append((asked if isinstance(asked, StreamID) else text, pairs))
         self._end.count(eid, exact=asked is not None)
         self._known[eid] = pairs
         return Outcome.ADDED
 
     def write(self) -> None:
         """Write the rows."""
-        for text, pairs in self._adds:
-            self._stream.add(pairs, text)
+        for eid, pairs in self._adds:
+            self._stream.add(pairs, eid)
 
     def _check_present(self, text: str, eid: AddID, pairs: Pairs) -> None:
         """Raise RequestError unless the stream has an entry with this ID and these fields."""
