@@ -22,7 +22,7 @@ from contextlib import suppress
 from queue import Empty
 from time import monotonic, sleep, time
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.url import as_url
@@ -295,8 +295,9 @@ def _url_of(client: Any) -> str:
     """Return the URL of a connection; kombu takes apart that of a failover."""
     if "://" in (client.hostname or ""):
         return str(client.hostname)
-    where = (client.hostname, client.port, client.userid, client.password, client.virtual_host)
-    return unquote(as_url(client.transport_cls, *where))
+    path = "" if client.virtual_host == "/" else quote(client.virtual_host)  # "/" is kombu's none
+    where = (client.hostname, client.port, client.userid, client.password, path)
+    return str(as_url(client.transport_cls, *where))
 
 
 def _tag(ref: Ref) -> str:

@@ -15,7 +15,7 @@ from kombu.messaging import Consumer
 from kombu.transport.virtual import Message
 
 from kvstream import InvalidArgument
-from kvstream.adapters.kombu import place_of
+from kvstream.adapters.kombu import _url_of, place_of
 from tests.adapters.conftest import (
     LEASE_S,
     Start,
@@ -160,6 +160,30 @@ def test_a_url_without_a_directory_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="names no directory"):
         place_of("kvstream://", {})
     assert repr(place_of("kvstream:///a%20b", {})) == "<Place '/a b'>"
+
+
+def test_a_connection_fails_over_to_another_place(url: str, place: str) -> None:
+    dead = "kvstream+redis://127.0.0.1:1"
+    with Connection(f"{dead};{url}", transport_options=options_of(place)) as connection:
+        connection.SimpleQueue("q").put("a")
+        assert connection.SimpleQueue("q").get(timeout=1).payload == "a"
+        with opened(place) as store:
+            assert len(store.stream("kombu:q")) == 1
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "kvstream+redis://u%2F:p%40@host:7/3",
+        "kvstream+rediss://host/",
+        "kvstream:///a%20b/c",
+        "kvstream://data/",
+    ],
+)
+def test_a_failover_goes_to_the_url_that_was_given(url: str) -> None:
+    with Connection("kvstream://first") as connection:
+        connection.switch(url)
+        assert _url_of(connection) == url
 
 
 @pytest.fixture
