@@ -3,6 +3,7 @@
 from tests.programs import (
     django_redis,
     faststream,
+    frameworks,
     iredis,
     limits,
     npm,
@@ -19,6 +20,7 @@ from tests.programs.outcomes import Program
 PROGRAMS: tuple[Program, ...] = (
     *taskiq_redis.PROGRAMS,
     *faststream.PROGRAMS,
+    *frameworks.PROGRAMS,
     *redis_py.PROGRAMS,
     *limits.PROGRAMS,
     *django_redis.PROGRAMS,

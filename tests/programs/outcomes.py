@@ -59,6 +59,8 @@ class Program:
     """Runs with the other tests, also in CI; `make programs` runs all."""
     peer: str = "redis-8.2"
     """The server beside which the page shows it."""
+    run_on_peer: Callable[[int], list[Outcome]] | None = None
+    """What runs on that server, if it is not the same."""
     install: Callable[[], object] = lambda: None
     """Installs what two runs at once would both install."""
 

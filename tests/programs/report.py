@@ -64,7 +64,7 @@ def _on_redis(program: Program) -> list[Outcome]:
     with tempfile.TemporaryDirectory(prefix="kvstream-report-") as place:
         server = PeerProcess(program.peer, Path(place))
         try:
-            return program.run(server.port)
+            return (program.run_on_peer or program.run)(server.port)
         finally:
             server.stop()
 
