@@ -10,6 +10,7 @@
 ``result_expires``. The options of ``result_backend_transport_options`` are those of the transport.
 """
 
+import sys
 from collections.abc import Iterable
 from typing import Any
 
@@ -19,6 +20,8 @@ from celery.backends.base import KeyValueStoreBackend
 import kvstream.adapters.kombu
 from kvstream.adapters.places import Strings
 
+_SIZE, _DONE = ".size", ".done"
+"""End the keys of a chord's size, and of a chord whose body was sent."""
 BACKEND_ALIASES["kvstream"] = "kvstream.adapters.celery:ResultBackend"
 
 
@@ -35,6 +38,8 @@ class ResultBackend(KeyValueStoreBackend):
         options = self.app.conf.get("result_backend_transport_options") or {}
         self._place = kvstream.adapters.kombu.place_of(url or "", options)
         self._results = Strings(self._place, "")
+        self._part: Any = None
+        """The request of the part of a chord that is being noted."""
 
     def __reduce__(self, args: tuple[Any, ...] = (), kwargs: Any = None) -> Any:
         return super().__reduce__(args, {**(kwargs or {}), "url": self.url})
@@ -55,8 +60,49 @@ class ResultBackend(KeyValueStoreBackend):
     def delete(self, key: str | bytes) -> None:
         self._results.delete(key)
 
+    # --- chords -------------------------------------------------------------------------------
+    #
+    # A part that is delivered twice, because its worker was killed, counts once: the key of a chord
+    # is a stream with the IDs of the tasks that are done. The body runs once the last part is
+    # done; it runs again if the worker of that part is killed before the part is acknowledged.
+
+    def _apply_chord_incr(self, header_result_args: Any, body: Any, **kwargs: Any) -> None:
+        gid = header_result_args[0]  # that of the former run, if the chord runs again
+        self.delete(self.get_key_for_chord(gid))
+        self.delete(self.get_key_for_group(gid, _DONE))
+        super()._apply_chord_incr(header_result_args, body, **kwargs)
+
+    def set_chord_size(self, group_id: str, chord_size: int) -> None:
+        """Note how many tasks a chord waits for; a group in it counts with all of its tasks."""
+        size = str(chord_size).encode()
+        self._results.put(self.get_key_for_group(group_id, _SIZE), size, self.chord_expires)
+
+    def on_chord_part_return(self, request: Any, state: Any, result: Any, **kwargs: Any) -> None:
+        """Note that a task of a chord is done, and run the body if it was the last."""
+        gid = request.group
+        if gid is None or self._results.exists(self.get_key_for_group(gid, _DONE)):
+            return
+        size = self._results.get(self.get_key_for_group(gid, _SIZE))
+        # Without a size some parts are still to be sent.
+        request.chord["chord_size"] = sys.maxsize if size is None else int(size)
+        self._part = request
+        super().on_chord_part_return(request, state, result, **kwargs)
+        if not self._results.exists(self.get_key_for_group(gid)):
+            self._results.put(self.get_key_for_group(gid, _DONE), b"", self.chord_expires)
+
     def incr(self, key: str | bytes) -> int:
-        return self._results.add(key, 1)
+        """Note the part of a chord; return how many are done, all of them if it was noted before.
+
+        Of parts that are noted at the same time one sees all.
+        """
+        parts = self._place.store.stream(key)
+        own, task = parts.add({b"task": self._part.id}), self._part.id.encode()
+        if len(parts) < self._part.chord["chord_size"]:
+            return 0
+        before = {entry.fields[b"task"] for entry in parts.scan(end=own.previous())}
+        if task not in before:
+            return len(before) + 1
+        return len({entry.fields[b"task"] for entry in parts.scan()})
 
     def expire(self, key: str | bytes, value: float) -> bool:
         return self._place.store.expire(key, value)

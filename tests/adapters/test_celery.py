@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator
 from socket import timeout as Timeout
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -205,6 +206,72 @@ def test_results_expire_and_are_forgotten(app: Any) -> None:
     assert 86_000 < backend._place.store.ttl(backend.get_key_for_task("id")) <= 86_400
     result.forget()
     assert app.app.AsyncResult("id").status == "PENDING"
+
+
+class Chord:
+    """A chord of two tasks, as their workers and its sender see it."""
+
+    def __init__(self, app: Any, place: str, size: int = 2) -> None:
+        self.app, self.place = app, place
+        self.backend = app.app.backend
+        results = [app.app.AsyncResult(f"task-{n}") for n in range(2)]
+        self.backend.apply_chord(("group", results), app.total.s())
+        self.backend.set_chord_size("group", size)
+
+    def request(self, n: int) -> Any:
+        return SimpleNamespace(id=f"task-{n}", group="group", chord=self.app.total.s())
+
+    def done(self, n: int) -> None:
+        self.backend.store_result(f"task-{n}", n, "SUCCESS")
+        self.backend.on_chord_part_return(self.request(n), "SUCCESS", n)
+
+    def bodies(self) -> int:
+        with opened(self.place) as store:
+            return len(store.stream("kombu:celery"))
+
+
+def test_a_task_of_a_chord_that_is_done_twice_counts_once(app: Any, place: str) -> None:
+    chord = Chord(app, place)
+    chord.done(0)
+    chord.done(0)
+    assert chord.bodies() == 0
+    chord.done(1)
+    assert chord.bodies() == 1
+    chord.done(0)
+    chord.done(1)
+    assert chord.bodies() == 1
+
+
+def test_a_chord_waits_for_all_tasks_of_a_group_in_it(app: Any, place: str) -> None:
+    chord = Chord(app, place, size=3)
+    chord.done(0)
+    chord.done(1)
+    assert chord.bodies() == 0
+    chord.done(2)
+    assert chord.bodies() == 1
+
+
+def test_a_chord_whose_last_worker_is_killed_goes_on_when_the_task_comes_again(
+    app: Any, place: str
+) -> None:
+    chord = Chord(app, place)
+    chord.done(0)
+    chord.backend.store_result("task-1", 1, "SUCCESS")
+    chord.backend._part = chord.request(1)
+    chord.backend._part.chord["chord_size"] = 2
+    assert chord.backend.incr(chord.backend.get_key_for_chord("group")) == 2
+    assert chord.bodies() == 0
+    chord.done(1)
+    assert chord.bodies() == 1
+
+
+def test_a_chord_that_is_sent_again_waits_again(app: Any, place: str) -> None:
+    for sent in (1, 2):
+        chord = Chord(app, place)
+        chord.done(0)
+        assert chord.bodies() == sent - 1
+        chord.done(1)
+        assert chord.bodies() == sent
 
 
 def test_killed_workers_lose_no_task(app: Any, place: str, start: Start) -> None:
