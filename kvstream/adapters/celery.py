@@ -11,15 +11,20 @@
 """
 
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from time import monotonic, sleep
 from typing import Any
 
 from celery.app.backends import BACKEND_ALIASES
 from celery.backends.base import KeyValueStoreBackend
+from celery.exceptions import TimeoutError
+from celery.states import READY_STATES
 
 import kvstream.adapters.kombu
 from kvstream.adapters.places import Strings
 
+POLL_S, POLL_GROWTH = 0.005, 1.5
+"""The first pause between two looks for a result, and how much longer each following one is."""
 _SIZE, _DONE = ".size", ".done"
 """End the keys of a chord's size, and of a chord whose body was sent."""
 BACKEND_ALIASES["kvstream"] = "kvstream.adapters.celery:ResultBackend"
@@ -29,7 +34,6 @@ class ResultBackend(KeyValueStoreBackend):
     """The results of tasks, groups and chords in a store."""
 
     implements_incr = True
-    supports_native_join = True
     supports_autoexpire = True
 
     def __init__(self, app: Any = None, url: str | None = None, **kwargs: Any) -> None:
@@ -59,6 +63,34 @@ class ResultBackend(KeyValueStoreBackend):
 
     def delete(self, key: str | bytes) -> None:
         self._results.delete(key)
+
+    def wait_for(
+        self,
+        task_id: str,
+        timeout: float | None = None,
+        interval: float = 0.5,
+        no_ack: bool = True,
+        on_interval: Callable[[], object] | None = None,
+    ) -> Any:
+        """Return the result of a task; look for it often at first, and then each ``interval``.
+
+        ``on_interval`` raises the error of an earlier task of a chain, which explains more than
+        the error of a task that could not run.
+        """
+        self._ensure_not_eager()
+        deadline = None if timeout is None else monotonic() + timeout
+        pause = POLL_S
+        while True:
+            meta = self.get_task_meta(task_id)
+            if on_interval is not None:
+                on_interval()
+            if meta["status"] in READY_STATES:
+                return meta
+            left = interval if deadline is None else deadline - monotonic()
+            if left <= 0:
+                raise TimeoutError("The operation timed out.")
+            sleep(min(pause, interval, left))
+            pause *= POLL_GROWTH
 
     # --- chords -------------------------------------------------------------------------------
     #

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from celery.exceptions import TimeoutError
 from kombu import pools
 from kombu.connection import Connection
 from kombu.entity import Exchange, Queue
@@ -206,6 +207,20 @@ def test_results_expire_and_are_forgotten(app: Any) -> None:
     assert 86_000 < backend._place.store.ttl(backend.get_key_for_task("id")) <= 86_400
     result.forget()
     assert app.app.AsyncResult("id").status == "PENDING"
+
+
+def test_a_wait_for_a_result_ends_with_the_error_of_an_earlier_task(app: Any) -> None:
+    def earlier() -> None:
+        raise ValueError("the earlier task")
+
+    app.app.backend.store_result("id", RuntimeError("this task"), "FAILURE")
+    with pytest.raises(ValueError, match="the earlier task"):
+        app.app.backend.wait_for("id", on_interval=earlier)
+
+
+def test_a_wait_for_a_result_ends_at_its_timeout(app: Any) -> None:
+    with pytest.raises(TimeoutError):
+        app.app.AsyncResult("id").get(timeout=0.02)
 
 
 class Chord:

@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+from tests.peers import PeerProcess
 from tests.programs.environment import source_of
 from tests.programs.outcomes import SCENARIOS, Known, Outcome, Program, copied, pytest_outcomes
 
@@ -27,6 +28,29 @@ def _in_copy(
         environment = {"PYTHONPATH": ".", "ADAPTER": adapter, "REDIS_PORT": str(port)}
         interpreter = Path(sys.executable)
         return pytest_outcomes(interpreter, folder, *options, *arguments, **environment)
+
+
+def _celery(scheme: str, port: int) -> list[Outcome]:
+    """Run celery's tests; their tasks note what they do in lists, which a redis-server has."""
+    with TemporaryDirectory(prefix="kvstream-program-") as place:
+        folder = copied(source_of("celery", version("celery")), Path(place))
+        shutil.copy(SCENARIOS / "adapter_celery.py", folder)
+        (folder / "integration-tests-config.json").write_text('{"worker_pool_putlocks": false}')
+        notes = PeerProcess("redis-7.0", Path(place))
+        try:
+            return pytest_outcomes(
+                Path(sys.executable),
+                folder,
+                *("-o", "addopts=", "-p", "adapter_celery", "-p", "celery.contrib.pytest"),
+                *("--timeout=60", "--tb=line", "-k", "not trace_log"),
+                *(f"t/integration/test_{each}.py" for each in _CELERY_TESTS),
+                PYTHONPATH=".",
+                TEST_BROKER=f"{scheme}://127.0.0.1:{port}/0",
+                TEST_BACKEND=f"{scheme}://127.0.0.1:{port}/1",
+                REDIS_PORT=str(notes.port),
+            )
+        finally:
+            notes.stop()
 
 
 def _framework(
@@ -51,6 +75,7 @@ def _framework(
     )
 
 
+_CELERY_TESTS = ("canvas", "group_chains", "inspect", "tasks")
 _HUEY_TESTS = ("api", "asyncio", "consumer", "helpers", "priority", "signals", "wrappers")
 _DRAMATIQ_TESTS = (
     *("barrier", "bucket_rate_limiter", "composition", "concurrent_rate_limiter"),
@@ -92,5 +117,17 @@ PROGRAMS = (
         Known("repr", "it has another name"),
         files={"adapter_apscheduler.py": "adapter_apscheduler.py"},
         arguments=("-p", "adapter_apscheduler", "-k", "redis", "tests/test_jobstores.py"),
+    ),
+    Program(
+        "celery",
+        version("celery"),
+        "PyPI",
+        "its tests of tasks, revoking, remote control, chains, groups and chords with a real "
+        "worker, with kvstream's adapter, and on redis-server with its own",
+        partial(_celery, "kvstream+redis"),
+        (Known("msg_duplication", "the broker sends no message twice"),),
+        left_out="tests of the log, which fail on redis-server too",
+        run_on_peer=partial(_celery, "redis"),
+        install=partial(source_of, "celery", version("celery")),
     ),
 )
