@@ -64,6 +64,9 @@ class ResultBackend(KeyValueStoreBackend):
     def delete(self, key: str | bytes) -> None:
         self._results.delete(key)
 
+    def expire(self, key: str | bytes, value: float) -> bool:
+        return self._place.store.expire(key, value)
+
     def wait_for(
         self,
         task_id: str,
@@ -75,16 +78,18 @@ class ResultBackend(KeyValueStoreBackend):
         """Return the result of a task; look for it often at first, and then each ``interval``.
 
         ``on_interval`` raises the error of an earlier task of a chain, which explains more than
-        the error of a task that could not run.
+        the error of a task that could not run. That may be stored a little later, so this is not
+        called between the first looks.
         """
         self._ensure_not_eager()
         deadline = None if timeout is None else monotonic() + timeout
         pause = POLL_S
         while True:
             meta = self.get_task_meta(task_id)
-            if on_interval is not None:
+            is_ready = meta["status"] in READY_STATES
+            if on_interval is not None and (is_ready or pause >= interval):
                 on_interval()
-            if meta["status"] in READY_STATES:
+            if is_ready:
                 return meta
             left = interval if deadline is None else deadline - monotonic()
             if left <= 0:
@@ -135,6 +140,3 @@ class ResultBackend(KeyValueStoreBackend):
         if task not in before:
             return len(before) + 1
         return len({entry.fields[b"task"] for entry in parts.scan()})
-
-    def expire(self, key: str | bytes, value: float) -> bool:
-        return self._place.store.expire(key, value)

@@ -234,11 +234,20 @@ class Args:
         option[1](self, options)
         return True
 
-    def take_options(self, table: "Mapping[bytes, Option[T]]", options: T) -> None:
-        """Take all that is left as options of the table, or raise a syntax error."""
+    def take_options(
+        self, table: "Mapping[bytes, Option[T]]", options: T, once: bool = False
+    ) -> None:
+        """Take all that is left as options of the table, or raise a syntax error.
+
+        ``once``: a repeated option is a syntax error too.
+        """
+        seen: set[bytes] = set()
         while self:
-            if not self.take_option(table, options):
+            word = self._argv[self.at].upper()
+            if word in seen or not self.take_option(table, options):
                 raise syntax_error()
+            if once:
+                seen.add(word)
 
     def integer(self, message: str = NOT_AN_INTEGER) -> int:
         return integer(self.next(), message)

@@ -16,7 +16,7 @@ from operator import attrgetter
 from typing import Final, TypeAlias, TypeVar
 
 from kvstream.commands.args import Argv
-from kvstream.commands.replies import NULL_ARRAY, Reply, Simple
+from kvstream.commands.replies import NULL_ARRAY, RESP2, Reply, Simple
 from kvstream.layout.keys import U16
 from kvstream.meta.txn import Txn
 
@@ -70,7 +70,7 @@ class Stepwise:
 class Session:
     """The state of one client: the database that its keys are in."""
 
-    __slots__ = ("databases", "db", "in_exec", "pages", "prefix")
+    __slots__ = ("databases", "db", "in_exec", "pages", "prefix", "protocol")
 
     def __init__(self, databases: int, db: int = 0) -> None:
         self.databases = databases
@@ -78,6 +78,8 @@ class Session:
         """Accepts Paged replies and, outside EXEC, LATER and Stepwise."""
         self.in_exec = False
         """Runs the queue of a MULTI: no command is split into steps."""
+        self.protocol = RESP2
+        """Of its replies."""
         self.select(db)
 
     @property

@@ -33,6 +33,7 @@ from kvstream.commands.command import (
 from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import (
     NULL_ARRAY,
+    RESP3,
     Gradual,
     NullArray,
     Paged,
@@ -50,7 +51,6 @@ from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import (
     Budget,
-    limit_error,
     refuse_count_above,
     refuse_limit,
 )
@@ -75,10 +75,10 @@ class ReadOptions:
     timeout_ms: int = 0
     """0: no timeout."""
 
-    def budget(self) -> Budget | None:
+    def budget(self, session: Session) -> Budget | None:
         if self.maxcount is None and self.maxsize is None:
             return None
-        return Budget(self.maxcount, self.maxsize)
+        return Budget(self.maxcount, self.maxsize, session.protocol == RESP3)
 
 
 @COMMANDS.command(
@@ -119,24 +119,25 @@ def _read(
 ) -> Answer:
     wanted = list(zip(names, _fixed(txn, names, ids), strict=True))
     reply: Streams | Paged | Later | None
-    budget = options.budget()
+    budget = options.budget(session)
     if budget is None and may_be_long(txn, session, names, options.count):
         reply = _paged_streams(txn, session, wanted, options.count)
     else:
         reply = _reply(read.read(txn, wanted, options.count, budget, shown=True))
     if reply is not None:
         return reply
-    return _blocked(names, wanted, options) if options.blocks else NULL_ARRAY
+    return _blocked(session, names, wanted, options) if options.blocks else NULL_ARRAY
 
 
 def _blocked(
-    names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
+    session: Session, names: list[bytes], wanted: list[tuple[bytes, StreamID]], options: ReadOptions
 ) -> Blocked:
     def attempt(txn: Txn) -> Shared | None:
-        found = _reply(read.read_on(txn, wanted, options.count, options.budget()))
+        found = _reply(read.read_on(txn, wanted, options.count, options.budget(session)))
         return None if found is None else Shared(found)
 
-    shares = (*wanted, options.count, options.maxcount, options.maxsize)
+    limits = (options.maxcount, options.maxsize, options.maxsize and session.protocol)
+    shares = (*wanted, options.count, *limits)
     return Blocked(names, attempt, options.timeout_ms or None, shares=shares)
 
 
@@ -239,7 +240,7 @@ def _take_maxsize(args: Args, options: ReadOptions) -> None:
 
 
 def _limit(args: Args, option: str) -> int:
-    limit = args.integer(limit_error(option))
+    limit = args.integer()
     refuse_limit(option, limit)
     return limit
 

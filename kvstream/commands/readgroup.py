@@ -99,7 +99,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
                 options.count,
                 options.noack,
                 options.claim_min_idle_ms,
-                options.budget(),
+                options.budget(session),
                 shown=True,
             ),
         )

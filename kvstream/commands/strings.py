@@ -218,9 +218,9 @@ _INCREX_OPTIONS: dict[bytes, Option[_Options]] = {
 }
 
 
-def _parse(words: Argv, table: dict[bytes, Option[_Options]]) -> _Options:
+def _parse(words: Argv, table: dict[bytes, Option[_Options]], once: bool = False) -> _Options:
     options = _Options()
-    Args(words, 0).take_options(table, options)
+    Args(words, 0).take_options(table, options, once)
     return options
 
 
@@ -511,7 +511,7 @@ def increx(txn: Txn, session: Session, argv: Argv) -> Reply:
     SATURATE: Store the bound instead, and return what was added.
     ENX: Set the expiry only if the key has none.
     """
-    options = _parse(argv[2:], _INCREX_OPTIONS)
+    options = _parse(argv[2:], _INCREX_OPTIONS, once=True)
     only_new = b"ENX" in options.flags
     if only_new and options.persist:
         raise syntax_error()

@@ -262,14 +262,15 @@ def _read_streams(
             found = whole(seeks, part_of(name, stream, after), most)
         if found is None:
             found = entries.as_many_as_fit(txn, stream, after.next(), MAX_ID, most, room.left)
+        if not found:
+            continue
         if budget.limited:
             budget.open(name)
             found = found[: budget.take(found)]
-            budget.close(len(found) or None)
-        if found:
-            reply.append((name, found))
-            if not room.take(found):
-                break
+            budget.close(len(found))
+        reply.append((name, found))
+        if not room.take(found):
+            break
     return reply
 
 

@@ -114,7 +114,7 @@ def read_group(
             txn.noted = False
         else:
             given = _history(txn, stream, found, member, after, count, budget or Budget())
-        listed = bool(given) or after is not None
+        listed = bool(given) or after is not None or (budget is not None and budget.is_cut)
         if budget is not None:
             budget.close(len(given) if listed else None)
         if listed:
@@ -181,7 +181,7 @@ def _new(
     elif again:
         given = _take_given_back(txn, stream, found, member, most, budget)
     rest = budget.most(None if count is None else count - len(given))
-    if budget.exhausted or (rest is not None and rest <= 0):
+    if rest is not None and rest <= 0:
         return given
     with_idle = claim_min_idle_ms is not None
     shown = shown and not with_idle and not budget.limited
@@ -380,7 +380,7 @@ def _claim_idle(
     moves: list[tuple[Run, list[bytes]]] = []
     for run in runs_by_time(txn, group, txn.now_ms - min_idle_ms):
         rest = None if count is None else count - len(claimed)
-        if (rest is not None and rest <= 0) or budget.exhausted:
+        if (rest is not None and rest <= 0) or budget.refuses():
             break
         if run.waits:
             continue
@@ -416,7 +416,7 @@ def _take_given_back(
     gone: list[PackedID] = []
     for run in runs_by_time(txn, group, _NO_TIME):
         rest = None if count is None else count - len(taken)
-        if (rest is not None and rest <= 0) or budget.exhausted:
+        if (rest is not None and rest <= 0) or budget.refuses():
             break
         if run.deliveries == COUNT_MAX:
             moves.append((run, [*run.ids]))

@@ -13,16 +13,21 @@ FEW = 100
 _CRLF = 2
 _HEAD = 1 + _CRLF
 _PAIR = _HEAD + 1
+_NULL = {False: len(b"*-1\r\n"), True: len(b"_\r\n")}
+"""Bytes of a null array in RESP2, and of a null in RESP3."""
 
 
 def _bulk_size(length: int) -> int:
     return _HEAD + len(str(length)) + length + _CRLF
 
 
-def entry_reply_size(entry: HistoryEntry) -> int:
+def entry_reply_size(entry: HistoryEntry, resp3: bool = False) -> int:
     """Return the bytes of an entry in a RESP reply."""
+    size = _PAIR + _bulk_size(len(bytes(entry.id)))
+    if entry.fields is None:
+        return size + _NULL[resp3]
     flat = entry.flat
-    size = _PAIR + _bulk_size(len(bytes(entry.id))) + _HEAD + len(str(len(flat)))
+    size += _HEAD + len(str(len(flat)))
     if entry.idle_ms is not None:
         size += 2 * _HEAD + len(str(entry.idle_ms)) + len(str(entry.deliveries))
     try:
@@ -64,15 +69,10 @@ class Room:
         return True
 
 
-def limit_error(option: str) -> str:
-    """Return the error text of a MAXCOUNT or MAXSIZE that is no positive integer."""
-    return f"{option} must be a positive integer"
-
-
 def refuse_limit(option: str, limit: int) -> None:
     """Raise InvalidArgument if a MAXCOUNT or MAXSIZE is not positive."""
     if limit <= 0:
-        raise InvalidArgument(limit_error(option))
+        raise InvalidArgument(f"{option} must be a positive integer")
 
 
 def refuse_count_above(maxcount: int | None, count: int | None) -> None:
@@ -85,20 +85,26 @@ class Budget:
     """What is left of MAXCOUNT and MAXSIZE while streams are read in the order of the request.
 
     MAXSIZE is soft: the first entry always passes, and another one if the reply before it leaves
-    room. The size is that of RESP2 without the length of the outer array, which Redis writes last.
-    Streams that find no room are not read.
+    room. The size is that of the reply without the length of the outer array or map, which Redis
+    writes last. A stream that finds no room is not read. One whose key takes what is left is in the
+    reply, without entries.
     """
 
-    __slots__ = ("_count", "_opening", "_size", "_taken")
+    __slots__ = ("_count", "_opening", "_resp3", "_size", "_taken", "is_cut")
 
-    def __init__(self, maxcount: int | None = None, maxsize: int | None = None) -> None:
+    def __init__(
+        self, maxcount: int | None = None, maxsize: int | None = None, resp3: bool = False
+    ) -> None:
         if maxcount is not None:
             refuse_limit("MAXCOUNT", maxcount)
         if maxsize is not None:
             refuse_limit("MAXSIZE", maxsize)
         self._count = maxcount
         self._size = maxsize
+        self._resp3 = resp3
         self._taken = self._opening = 0
+        self.is_cut = False
+        """Whether MAXSIZE has kept out entries of the open stream."""
 
     @property
     def limits(self) -> tuple[int | None, int | None]:
@@ -116,6 +122,13 @@ class Budget:
             return True
         return self._size is not None and self._size <= 0 and self._taken > 0
 
+    def refuses(self) -> bool:
+        """Return whether an entry that is there may not be delivered."""
+        if not self.exhausted:
+            return False
+        self.is_cut = self._count is None or self._count > 0
+        return True
+
     def most(self, count: int | None) -> int | None:
         """Return how many entries a stream may return if ``count`` limits each stream."""
         if self._count is None or (count is not None and count < self._count):
@@ -124,8 +137,9 @@ class Budget:
 
     def open(self, name: bytes) -> None:
         """Count the bytes before the entries of a stream."""
+        self.is_cut = False
         if self._size is not None:
-            self._opening = _PAIR + _bulk_size(len(key_of(name)))
+            self._opening = _bulk_size(len(key_of(name))) + (0 if self._resp3 else _PAIR)
             self._size -= self._opening
 
     def close(self, shown: int | None) -> None:
@@ -147,9 +161,10 @@ class Budget:
     def _take_by_size(self, entries: Sequence[HistoryEntry]) -> int:
         assert self._size is not None
         for at, entry in enumerate(entries):
-            if (self._count is not None and at >= self._count) or (
-                self._size <= 0 and self._taken + at > 0
-            ):
+            if self._count is not None and at >= self._count:
                 return at
-            self._size -= entry_reply_size(entry)
+            if self._size <= 0 and self._taken + at > 0:
+                self.is_cut = True
+                return at
+            self._size -= entry_reply_size(entry, self._resp3)
         return len(entries)

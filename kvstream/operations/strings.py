@@ -244,8 +244,10 @@ def add_within(
     txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
 ) -> Added:
     """Add to an integer if the sum is within bounds; with ``saturate`` as much as they allow."""
-    number = _given(raw)
-    low, high = _bounds(_given(bounds[0], I64_MIN), _given(bounds[1], I64_MAX))
+    number = _given_integer(raw, "Increment")
+    least = I64_MIN if bounds[0] is None else _given_integer(bounds[0], "LBOUND")
+    most = I64_MAX if bounds[1] is None else _given_integer(bounds[1], "UBOUND")
+    low, high = _bounds(least, most)
     value = get(txn, name)
     held = 0 if value is None else _integer(value)
     total = min(max(held + number, low), high)
@@ -257,27 +259,35 @@ def add_within(
     return Added(total, total - held, is_done=True)
 
 
-def _given(raw: bytes | None, default: int = 0) -> int:
-    return default if raw is None else _integer(raw)
+def _given_integer(raw: bytes, what: str) -> int:
+    number = canonical_integer(raw)
+    if number is None:
+        raise InvalidArgument(f"{what} is not an integer or out of range")
+    return number
+
+
+def _given_number(raw: bytes, what: str) -> long_double.Number:
+    try:
+        return long_double.parse(raw)
+    except ValueError:
+        raise InvalidArgument(f"{what} is not a valid float") from None
 
 
 def add_decimal_within(
     txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
 ) -> Added:
     """Add to any number, as ``add_within`` does to integers."""
-    number = _number(raw)
-    least = -long_double.MAX if bounds[0] is None else _number(bounds[0])
-    most = long_double.MAX if bounds[1] is None else _number(bounds[1])
+    number = _given_number(raw, "Increment")
+    if not isinstance(number, Fraction):
+        raise InvalidArgument("BYFLOAT increment cannot be Infinity")
+    least = -long_double.MAX if bounds[0] is None else _given_number(bounds[0], "LBOUND")
+    most = long_double.MAX if bounds[1] is None else _given_number(bounds[1], "UBOUND")
     low, high = _bounds(least, most)
     value = get(txn, name)
     held = Fraction() if value is None else _number(value)
     exact = _sum(held, number)
     total = min(max(exact, low), high)
-    if (
-        not isinstance(held, Fraction)
-        or not isinstance(number, Fraction)
-        or not isinstance(total, Fraction)
-    ):
+    if not isinstance(held, Fraction) or not isinstance(total, Fraction):
         raise InvalidArgument("value or increment would produce Infinity")
     if total != exact and not saturate:
         return Added(held, Fraction(), is_done=False)

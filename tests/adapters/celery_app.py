@@ -18,7 +18,6 @@ app.conf.update(
     result_backend_transport_options=options_of(PLACE),
     task_acks_late=True,
     task_reject_on_worker_lost=True,
-    worker_pool_putlocks=False,
     worker_prefetch_multiplier=2,
 )
 

@@ -171,7 +171,8 @@ READING = [
     ("XREAD BLOCK 1.5 STREAMS s 0", "ERR timeout is not an integer or out of range"),
     ("XREAD BLOCK -1 STREAMS s 0", "ERR timeout is negative"),
     ("XREAD MAXCOUNT 0 STREAMS s 0", "ERR MAXCOUNT must be a positive integer"),
-    ("XREAD MAXCOUNT x STREAMS s 0", "ERR MAXCOUNT must be a positive integer"),
+    ("XREAD MAXCOUNT x STREAMS s 0", INTEGER),
+    ("XREAD MAXSIZE 9223372036854775808 STREAMS s 0", INTEGER),
     ("XREAD MAXSIZE 0 STREAMS s 0", "ERR MAXSIZE must be a positive integer"),
     (
         "XREAD COUNT 3 MAXCOUNT 2 STREAMS s 0",

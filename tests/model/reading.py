@@ -72,14 +72,18 @@ class Reader:
     noack: bool = False
     emitted: int = 0
     size: int = 0
+    cut: bool = False  # the open stream has entries for which MAXSIZE has no room
 
     def spent(self) -> bool:
         # Decided: as in the Redis source, the bytes that lie in the reply are compared before
         # each entry but the first. The length of an array is added when the array ends.
-        full = self.maxsize and self.emitted and self.size >= self.maxsize
-        return bool(full or (self.maxcount and self.emitted >= self.maxcount))
+        return self.full() or bool(self.maxcount and self.emitted >= self.maxcount)
+
+    def full(self) -> bool:
+        return bool(self.maxsize and self.emitted and self.size >= self.maxsize)
 
     def may_take(self, taken: int) -> bool:
+        self.cut = self.full()
         return not self.spent() and not (self.count and taken >= self.count)
 
     def take(self, item: Reply) -> Reply:
@@ -100,9 +104,11 @@ def xread(db: Redis, argv: Args) -> Reply:
         # consumer is made in their groups, and no empty history is listed.
         if s is None or reader.spent():
             continue
-        before_it = reader.size
+        before_it, reader.cut = reader.size, False
         reader.size += len(b"*2\r\n") + resp_size(key)
         items = read_stream(db, s, start, reader)
+        if items is None and reader.cut:
+            items = []  # the stream was begun
         if items is None:
             reader.size = before_it
         else:
@@ -146,9 +152,10 @@ def read_option(reader: Reader, word: str, values: Args) -> None:
         unreadable = "min-idle-time is not an integer or out of range"
         positive = "min-idle-time must be a positive integer"
         reader.claim = at_least(0, values[0], positive, unreadable)
-    else:  # Decided: the error texts of MAXCOUNT and MAXSIZE, which no source has
+    else:
         positive = f"{word} must be a positive integer"
-        setattr(reader, word.lower(), at_least(1, values[0], positive, positive))
+        unreadable = "value is not an integer or out of range"
+        setattr(reader, word.lower(), at_least(1, values[0], positive, unreadable))
 
 
 def check_streams(reader: Reader, names: Args, given: bool) -> None:

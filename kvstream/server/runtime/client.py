@@ -194,7 +194,6 @@ class Client(Session):
         "paged",
         "pause",
         "pending_output",
-        "protocol",
         "queue",
         "reader",
         "requests",
@@ -250,7 +249,6 @@ class Client(Session):
         self.is_local = False
         """It is on this machine."""
         self.become(server.acl.default, server.acl.is_open)
-        self.protocol = RESP2
         self.requests: deque[Argv] = deque()
         """Whole requests that have not run."""
         self.unread = Unread()

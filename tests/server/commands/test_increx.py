@@ -93,10 +93,16 @@ def test_the_expiry_is_set_if_the_counter_changed(asker: Asker) -> None:
         ("PERSIST ENX", "syntax error"),
         ("ENX", "ENX flag requires an expiration option"),
         ("EX 0", "invalid expire time in 'increx' command"),
-        ("BYINT 1.5", "value is not an integer or out of range"),
-        ("UBOUND x", "value is not an integer or out of range"),
-        ("BYFLOAT abc", "value is not a valid float"),
-        ("BYFLOAT inf", "value or increment would produce Infinity"),
+        ("BYINT 1.5", "Increment is not an integer or out of range"),
+        ("UBOUND x", "UBOUND is not an integer or out of range"),
+        ("LBOUND 1.5", "LBOUND is not an integer or out of range"),
+        ("BYFLOAT abc", "Increment is not a valid float"),
+        ("BYFLOAT 1 LBOUND x", "LBOUND is not a valid float"),
+        ("BYFLOAT -inf", "BYFLOAT increment cannot be Infinity"),
+        ("SATURATE SATURATE", "syntax error"),
+        ("EX 10 ex 10", "syntax error"),
+        ("BYINT 1 BYINT 1", "syntax error"),
+        ("UBOUND 9 UBOUND 8", "syntax error"),
         ("LBOUND 10 UBOUND 5", "LBOUND can't be greater than UBOUND"),
         ("BYFLOAT 1 LBOUND 10.5 UBOUND 1.5", "LBOUND can't be greater than UBOUND"),
         ("BYINT -9223372036854775808 LBOUND 5 SATURATE", "increment or decrement would overflow"),
@@ -112,5 +118,6 @@ def test_invalid_arguments_are_refused(asker: Asker, request_: str, refusal: str
 def test_other_values_are_refused(asker: Asker) -> None:
     asker.ask("SET k 1.5")
     assert "not an integer" in asker.ask("INCREX k")
+    assert asker.ask("INCREX k BYINT x").startswith("ERR Increment is not")
     asker.ask("XADD s 1-1 f v")
     assert asker.ask("INCREX s").startswith("WRONGTYPE")
