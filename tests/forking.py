@@ -42,7 +42,7 @@ _READ_AT_START = ("PYTHON", "KVSTREAM_PURE", "LC_", "LANG", "TZ", "LD_", "MALLOC
 """Prefixes of the variables that a process reads when it starts or imports."""
 _SUPPORTED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
 """Those of them that forks support: where imports find and write files."""
-_MEASURED = "COVERAGE_PROCESS_CONFIG"
+MEASURED = "COVERAGE_PROCESS_CONFIG"
 """The variable with which coverage measures a process; a fork starts that itself."""
 _REQUEST_MAX = 1 << 20
 _PR_SET_CHILD_SUBREAPER = 36
@@ -100,7 +100,7 @@ def _fork_server(of: int) -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = f"import tests.forking; tests.forking.serve({theirs.fileno()})"
     environment = {x: y for x, y in os.environ.items() if not x.startswith(_READ_AT_START)}
-    environment.pop(_MEASURED, None)
+    environment.pop(MEASURED, None)
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env=environment | _SERVER_ENVIRONMENT | {"PYTHONPATH": _ROOT},
@@ -177,7 +177,7 @@ def serve(descriptor: int) -> None:
         between = os.fork()
         if not between and not (number := os.fork()):
             channel.close()
-            _run(**json.loads(received[0]), streams=received[1])
+            become(**json.loads(received[0]), streams=received[1])
             return
         if not between:
             channel.send(str(number).encode())
@@ -205,14 +205,17 @@ def _open(number: int) -> None:
         setattr(sys, each, stream)
 
 
-def _run(
+def become(
     command: list[str],
     directory: str,
     environment: dict[str, str],
     new_session: bool,
     streams: Sequence[int],
 ) -> None:
-    """Run ``python -m module ...`` or ``python -c program ...`` in this process, a fork."""
+    """Run ``python -m module ...`` or ``python -c program ...`` in this process, a fork.
+
+    The fork server was started with ``-c`` and its root as PYTHONPATH.
+    """
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if new_session:
         os.setsid()
@@ -230,7 +233,7 @@ def _run(
     sys.pycache_prefix = environment.get("PYTHONPYCACHEPREFIX")
     sys.dont_write_bytecode = bool(environment.get("PYTHONDONTWRITEBYTECODE"))
     sys.argv = [how, *arguments]
-    if _MEASURED in environment:
+    if MEASURED in environment:
         importlib.import_module("coverage").process_startup()
     if how == "-m":
         runpy._run_module_as_main(what)  # type: ignore[attr-defined]

@@ -21,6 +21,7 @@ from kvstream import Store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
 from tests.spark.settings import SETTINGS
+from tests.spark.workers import forked_python
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -84,9 +85,11 @@ def spark() -> Iterator["SparkSession"]:
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), forked_python() as python:
         warnings.simplefilter("ignore")
-        spark = session("tests", master="local[2]", config=SETTINGS)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PYSPARK_PYTHON", python)
+            spark = session("tests", master="local[2]", config=SETTINGS)
         yield spark
         spark.stop()
 
