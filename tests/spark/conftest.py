@@ -20,7 +20,7 @@ from _pytest.runner import runtestprotocol
 from kvstream import Store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.spark.settings import SETTINGS
+from tests.spark.settings import JVM, SETTINGS
 from tests.spark.workers import forked_python
 
 if TYPE_CHECKING:
@@ -79,7 +79,7 @@ def _local_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
 @pytest.fixture(scope="session")
 def spark() -> Iterator["SparkSession"]:
     """A session on two cores of this machine."""
-    from kvstream.spark import session
+    from kvstream.spark import local_java, local_sockets, session
 
     # Workers import kvstream as the tests do, wherever they start.
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
@@ -89,7 +89,8 @@ def spark() -> Iterator["SparkSession"]:
         warnings.simplefilter("ignore")
         with pytest.MonkeyPatch.context() as patch:
             patch.setenv("PYSPARK_PYTHON", python)
-            spark = session("tests", master="local[2]", config=SETTINGS)
+            settings = SETTINGS | local_sockets() | local_java(JVM)
+            spark = session("tests", master="local[2]", config=settings)
         yield spark
         spark.stop()
 

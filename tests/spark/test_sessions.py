@@ -12,7 +12,7 @@ import pytest
 
 from kvstream import Store
 from kvstream.spark import java_home, local_java, local_sockets, session, spark_session
-from tests.spark.conftest import LONG, ROOT, fill
+from tests.spark.conftest import LONG, ROOT, Read, fill
 from tests.spark.settings import JVM, SETTINGS
 
 if TYPE_CHECKING:
@@ -27,14 +27,12 @@ reader = spark.read.format("kvstream").option("path", path).option("stream", "or
 print("counted", reader.option("partitions", 4).load().count())
 spark.stop()
 """
-LOOK = """
-from pathlib import Path
-folder = Path(local_sockets()["spark.python.unix.domain.socket.dir"])
-mode, sockets = folder.stat().st_mode & 0o777, [each.is_socket() for each in folder.iterdir()]
-print(oct(mode), any(sockets), folder)
-about = spark.sparkContext._jvm.java.lang.management.ManagementFactory.getRuntimeMXBean()
-print(*about.getInputArguments())
-spark.stop()
+FOLDER = """
+import socket
+from kvstream.spark import local_sockets
+folder = local_sockets()["spark.python.unix.domain.socket.dir"]
+socket.socket(socket.AF_UNIX).bind(folder + "/.socket")
+print(folder)
 """
 DISCOVER = """
 import sys
@@ -76,20 +74,26 @@ def store(tmp_path: Path) -> Path:
     return path
 
 
-def test_sockets_are_in_a_private_folder_and_java_has_these_options(store: Path) -> None:
-    look = (
-        COUNT.replace("config=dict(", f"config=local_sockets() | local_java({JVM!r}) | dict(")
-        .replace("import session", "import local_java, local_sockets, session")
-        .replace("spark.stop()", LOOK)
-    )
-    given = [each for each in settings() if JVM not in each]
-    reply = run(look, "local[1]", str(store), *given).split()
-    assert reply[:4] == ["counted", "1000", "0o700", "True"]
-    assert not Path(reply[4]).exists()
+def test_sockets_are_in_a_private_folder(read: Read, orders: Path) -> None:
+    assert read(path=orders, stream="orders").count() == 5000
+    folder = Path(local_sockets()[spark_session.SOCKET_FOLDER])
+    assert folder.stat().st_mode & 0o777 == 0o700
+    assert any(each.is_socket() for each in folder.iterdir())
+
+
+def test_the_folder_of_sockets_is_removed_at_exit() -> None:
+    folder = Path(run(FOLDER).strip())
+    assert folder.name.startswith("kvstream-spark-")
+    assert not folder.exists()
+
+
+def test_java_has_the_options_of_a_local_session(spark: "SparkSession") -> None:
+    java = spark.sparkContext._jvm.java.lang.management.ManagementFactory  # type: ignore[union-attr]
+    given = [*java.getRuntimeMXBean().getInputArguments()]
     wanted = local_java(JVM)["spark.driver.extraJavaOptions"].split()
     assert JVM.split() == wanted[-2:]
     assert len(wanted) == 8
-    assert not set(wanted) - set(reply[5:])
+    assert not set(wanted) - set(given)
 
 
 def test_a_local_session_has_a_shuffle_partition_for_each_core(
