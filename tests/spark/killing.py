@@ -21,6 +21,7 @@ from kvstream.spark.source import KVStreamSource
 from kvstream.spark.write import writers
 from kvstream.spark.write.writers import BatchWriter, StreamWriter, Written
 from tests.spark import stuck  # noqa: F401 - has each process heed the signal that asks for stacks
+from tests.spark.forked_python import STARTED_BY
 
 KILL_VARIABLE = "KVSTREAM_TEST_KILL"
 DRIVER_VARIABLE = "KVSTREAM_TEST_DRIVER"
@@ -46,7 +47,7 @@ def step(name: str) -> None:
 
 def executor() -> int:
     """Return the process of the JVM that runs this task."""
-    pid = os.getpid()
+    pid = int(os.environ.get(STARTED_BY, os.getpid()))
     while "java" not in Path(f"/proc/{pid}/comm").read_text():
         pid = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
     return pid

@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections import Counter
 from contextlib import nullcontext
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -17,17 +18,19 @@ from kvstream.spark.write.stage import MARK_PREFIX
 from tests.cli.program import ENVIRONMENT, ROOT
 from tests.patience import until
 from tests.spark import stuck
-from tests.spark.followed import drain
+from tests.spark.killed import BATCH_ROWS, TASKS, drain
 from tests.spark.killing import KILL_VARIABLE
 from tests.spark.test_sessions import cluster
+from tests.spark.workers import forked_python
 
 STREAMS = 8
-LOCAL_CLUSTER = "local-cluster[2,1,1024]"
+LOCAL_CLUSTER = "local-cluster[1,2,1024]"
+"""One executor with two tasks: each further one is a JVM, five seconds of the processor."""
+TWO_EXECUTORS = "local-cluster[2,1,1024]"
 ROWS = 200
 """Of one file."""
 STEPS = ("staged", "begun", "between", "done")
 LONG = "KVSTREAM_LOAD" in os.environ
-"""Kill at each step; by default only in the middle of a commit."""
 
 
 def write_file(folder: Path, number: int) -> None:
@@ -53,26 +56,67 @@ def numbers_in(*stores: Path) -> Counter[int]:
     return found
 
 
-def follow(files: Path, stores: str, checkpoint: Path, kill: Path) -> int:
-    """Run the query in a separate process until it ends or dies; return its exit code."""
-    return run(kill, "-m", "tests.spark.followed", str(files), stores, str(checkpoint))
-
-
 def run(kill: Path, *words: str) -> int:
     """Run a program that may be killed, and return its exit code."""
-    environment = {**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)}
-    with open(kill.parent / "output", "w+b") as output:
+    variables = {KILL_VARIABLE: str(kill)}
+    with open(kill.parent / "output", "w+b") as output, forked_python(**variables) as python:
+        own = {"PYTHONPATH": str(ROOT), "PYSPARK_PYTHON": python}
+        environment = {**os.environ, **ENVIRONMENT, **variables, **own}
         mark = f"{KILL_VARIABLE}={kill}"
         code = stuck.run([sys.executable, *words], mark, output, cwd=ROOT, env=environment)
         assert code in (0, -signal.SIGKILL), stuck.text_of(output)[-3000:]
     return code
 
 
+@dataclass(frozen=True)
+class Query:
+    """Files as a stream, the stores that they are written into, and a folder for kills."""
+
+    folder: Path
+    files: Path
+    kill: Path
+
+    @classmethod
+    def of(cls, folder: Path) -> "Query":
+        made = cls(folder, folder / "files", folder / "kill")
+        made.files.mkdir()
+        made.kill.mkdir()
+        return made
+
+    @property
+    def stores(self) -> list[Path]:
+        return [self.folder / "one", self.folder / "two"]
+
+    @property
+    def words(self) -> list[str]:
+        """Return what ``drain`` is called with."""
+        stores = ",".join(map(str, self.stores))
+        return [str(self.files), stores, str(self.folder / "checkpoint")]
+
+    def has_each_row_once(self, files: int) -> None:
+        assert numbers_in(*self.stores) == Counter(range(ROWS * files))
+        assert not list(self.folder.glob("*.staging"))
+
+
+@pytest.fixture(scope="module")
+def killed(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Query:
+    """A query whose driver was killed amid a commit, after a batch write that lost an executor.
+
+    One program for both, as its JVMs take the time. Its tests run in the process of the session.
+    """
+    query = Query.of(tmp_path_factory.mktemp("killed"))
+    write_file(query.files, 0)
+    (query.kill / "executor").touch()
+    batch = ["write", LOCAL_CLUSTER, str(query.kill), str(query.folder / "store"), "executor"]
+    code = run(query.kill, "-m", "tests.spark.killed", *batch, "drain", "between", *query.words)
+    assert code == -signal.SIGKILL
+    return query
+
+
 SLEEPER = """
 import sys, threading
 from pathlib import Path
 from tests.spark import stuck
-from tests.spark.followed import drain
 
 def sleeping():
     Path(sys.argv[1]).touch()
@@ -100,25 +144,28 @@ def test_a_hanging_program_shows_its_stacks(
             stuck.run(words, mark, output, 0.5, env=environment)
 
 
+def test_a_query_whose_driver_is_killed_amid_a_commit_has_every_row_once(
+    spark: SparkSession, killed: Query
+) -> None:
+    assert (killed.kill / "between.done").exists()
+    write_file(killed.files, 1)
+    drain(spark, *killed.words)
+    killed.has_each_row_once(2)
+
+
+@pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
 def test_a_query_whose_driver_is_killed_at_any_step_has_every_row_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    files, kill = tmp_path / "files", tmp_path / "kill"
-    files.mkdir()
-    kill.mkdir()
-    stores = [tmp_path / "one", tmp_path / "two"]
-    named = ",".join(map(str, stores))
-    number = 0
-    for step in STEPS if LONG else ("between",):
-        write_file(files, number)
-        number += 1
-        (kill / step).touch()
-        assert follow(files, named, tmp_path / "checkpoint", kill) == -signal.SIGKILL
-        assert (kill / f"{step}.done").exists()
-    write_file(files, number)
-    drain(spark, str(files), named, str(tmp_path / "checkpoint"))
-    assert numbers_in(*stores) == Counter(range(ROWS * (number + 1)))
-    assert not list(tmp_path.glob("*.staging"))
+    query = Query.of(tmp_path)
+    for number, step in enumerate(STEPS):
+        write_file(query.files, number)
+        words = ["drain", step, *query.words]
+        assert run(query.kill, "-m", "tests.spark.killed", *words) == -signal.SIGKILL
+        assert (query.kill / f"{step}.done").exists()
+    write_file(query.files, len(STEPS))
+    drain(spark, *query.words)
+    query.has_each_row_once(len(STEPS) + 1)
 
 
 def test_a_repeated_batch_is_skipped(spark: SparkSession, tmp_path: Path) -> None:
@@ -173,69 +220,22 @@ def test_a_batch_write_whose_driver_is_killed_at_any_step_happens_once(tmp_path:
     assert not list(tmp_path.glob("*.staging"))
 
 
-CLUSTER = """
-import os, sys
-from pathlib import Path
-from pyspark.sql import functions as F
-from kvstream.spark import session
-from tests.spark.killing import KILL_VARIABLE, KilledSource
-from tests.spark.settings import SETTINGS
-
-store, kind, master, folder = sys.argv[1:]
-config = {**SETTINGS, "spark.executorEnv.PYTHONPATH": os.getcwd(), "spark.task.maxFailures": "4"}
-config[f"spark.executorEnv.{KILL_VARIABLE}"] = os.environ[KILL_VARIABLE]
-if kind == "speculation":
-    config |= {"spark.speculation": "true", "spark.speculation.interval": "100ms",
-               "spark.speculation.multiplier": "1.1", "spark.speculation.quantile": "0.3",
-               "spark.speculation.minTaskRuntime": "100ms"}
-spark = session("cluster", master=master, config=config)
-spark.dataSource.register(KilledSource)
-
-def slowly(batches):
-    import time
-    from pyspark import TaskContext
-    context = TaskContext.get()
-    (Path(folder) / f"map-{context.taskAttemptId()}").touch()
-    for batch in batches:
-        if kind == "speculation" and context.partitionId() == 3 and context.attemptNumber() == 0:
-            time.sleep(6)
-        yield batch
-
-rows = spark.range(0, 40000, 1, 4).select(
-    F.concat(F.lit("s"), F.col("id") % 8).alias("stream"), F.col("id").alias("n"),
-    F.repeat(F.lit("x"), 200).alias("filling"))
-rows = rows.mapInArrow(slowly, rows.schema)
-if kind == "stage":
-    rows = rows.repartition(4)  # what the executor had made for others is gone with it
-rows.write.format("kvstream").mode("append").option("path", store).save()
-spark.stop()
-"""
+def test_a_write_survives_the_kill_of_an_executor(killed: Query) -> None:
+    assert (killed.kill / "executor.done").exists()
+    assert len(list(killed.kill.glob("map-*"))) > TASKS  # some ran again
+    assert numbers_in(killed.folder / "store") == Counter(range(BATCH_ROWS))
 
 
-KINDS = ["executor", *(["speculation", "stage", "standalone"] if LONG else [])]
-TASKS = 4
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_write_survives_the_kill_of_an_executor_and_tasks_that_run_twice(
-    tmp_path: Path, kind: str
-) -> None:
-    kill = tmp_path / "kill"
+@pytest.mark.skipif(not LONG, reason="long: with KVSTREAM_LOAD in the environment")
+@pytest.mark.parametrize("kind", ["speculation", "stage", "standalone"])
+def test_a_write_survives_tasks_that_run_twice(tmp_path: Path, kind: str) -> None:
+    kill, store = tmp_path / "kill", tmp_path / "store"
     kill.mkdir()
     if kind != "speculation":
         (kill / "executor").touch()
-    store = tmp_path / "store"
-    with cluster(tmp_path) if kind == "standalone" else nullcontext(LOCAL_CLUSTER) as master:
-        done = subprocess.run(
-            [sys.executable, "-c", CLUSTER, str(store), kind, master, str(kill)],
-            cwd=ROOT,
-            env={**os.environ, **ENVIRONMENT, KILL_VARIABLE: str(kill), "PYTHONPATH": str(ROOT)},
-            capture_output=True,
-            text=True,
-            timeout=500,
-            check=False,
-        )
-    assert done.returncode == 0, done.stderr[-3000:]
+    with cluster(tmp_path) if kind == "standalone" else nullcontext(TWO_EXECUTORS) as master:
+        words = ["write", master, str(kill), str(store), kind]
+        assert run(kill, "-m", "tests.spark.killed", *words) == 0
     assert kind == "speculation" or (kill / "executor.done").exists()
-    assert len(list(kill.glob("map-*"))) > TASKS  # some ran again
-    assert numbers_in(store) == Counter(range(40_000))
+    assert len(list(kill.glob("map-*"))) > TASKS
+    assert numbers_in(store) == Counter(range(BATCH_ROWS))
