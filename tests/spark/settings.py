@@ -2,6 +2,8 @@
 
 JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Compile once and not twice: short programs need half of the processor time."""
+CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
+FILE_MANAGER = "FileSystemBasedCheckpointFileManager"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
@@ -12,7 +14,10 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.session.timeZone": "UTC",
-    "spark.sql.streaming.pollingDelay": "10ms",
+    # Each look of an idle query for new entries takes the processor for milliseconds.
+    "spark.sql.streaming.pollingDelay": "100ms",
+    # By default Spark runs readlink, eight times for each small file of a checkpoint.
+    "spark.sql.streaming.checkpointFileManagerClass": f"{CHECKPOINTS}.{FILE_MANAGER}",
     # Errors of Python are long enough without the JVM's stack.
     "spark.sql.pyspark.jvmStacktrace.enabled": "false",
     "spark.log.level": "OFF",
