@@ -5,6 +5,7 @@
 other classes, ignores the file (JEP 350).
 """
 
+import os
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 from kvstream import Store
 from kvstream.spark import session
 from tests.spark.settings import JVM, SETTINGS
+from tests.spark.workers import forked_python
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -37,8 +39,9 @@ def use(spark: "SparkSession", folder: Path) -> None:
 
 def main(archive: str) -> None:
     java = {"spark.driver.extraJavaOptions": f"{JVM} {QUIET} -XX:ArchiveClassesAtExit={archive}"}
-    spark = session("classes", master="local[2]", config=SETTINGS | java)
-    with TemporaryDirectory() as folder:
+    with forked_python() as python, TemporaryDirectory() as folder:
+        os.environ["PYSPARK_PYTHON"] = python
+        spark = session("classes", master="local[2]", config=SETTINGS | java)
         use(spark, Path(folder))
     gateway = spark.sparkContext._gateway
     assert gateway is not None
