@@ -20,6 +20,8 @@ Argv: TypeAlias = Sequence[bytes]
 NOT_AN_INTEGER = "value is not an integer or out of range"
 I32_MIN, I32_MAX = -(1 << 31), (1 << 31) - 1
 I64_MIN, I64_MAX = -(1 << 63), (1 << 63) - 1
+TIMEOUT_MAX = I64_MAX - (1 << 42)
+"""Longest timeout in milliseconds. Redis refuses one whose end is beyond 63 bits of Unix time."""
 ID_BYTES_MAX = 127
 """Longest text of an ID: the size of the buffer in which Redis parses it."""
 
@@ -77,6 +79,15 @@ def at_least(least: int, raw: bytes, message: str, unreadable: str = NOT_AN_INTE
     if number < least:
         raise InvalidArgument(message)
     return number
+
+
+def timeout(raw: bytes) -> int:
+    """Parse a timeout in milliseconds; 0 means no end."""
+    unreadable = "timeout is not an integer or out of range"
+    milliseconds = at_least(0, raw, "timeout is negative", unreadable)
+    if milliseconds > TIMEOUT_MAX:
+        raise InvalidArgument("timeout is out of range")
+    return milliseconds
 
 
 def c_int(raw: bytes, message: str) -> int:

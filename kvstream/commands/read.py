@@ -19,6 +19,7 @@ from kvstream.commands.args import (
     plain_ids,
     stream_id,
     syntax_error,
+    timeout,
 )
 from kvstream.commands.command import (
     LATER,
@@ -226,8 +227,7 @@ def _take_count(args: Args, options: ReadOptions) -> None:
 
 
 def _take_block(args: Args, options: ReadOptions) -> None:
-    unreadable = "timeout is not an integer or out of range"
-    options.timeout_ms = args.at_least(0, "timeout is negative", unreadable)
+    options.timeout_ms = timeout(args.next())
     options.blocks = True
 
 

@@ -28,6 +28,7 @@ PREPARATION = [
 NEWER = (
     *("IDMP", "DELREF", "ACKED", "KEEPREF", "MAXCOUNT", "MAXSIZE", "CLAIM ", "XACKDEL", "XDELEX"),
     *("XNACK", "XCFGSET", "XIDMP", "STREAMS s +", "XSETID dead", "XADD s 1-* f v"),
+    "BLOCK 9223372036854775807",
 )
 """Words that 7.0 does not know, or refuses in another way."""
 ODD = [

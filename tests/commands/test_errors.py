@@ -170,6 +170,7 @@ READING = [
     ("XREAD BLOCK x STREAMS s 0", "ERR timeout is not an integer or out of range"),
     ("XREAD BLOCK 1.5 STREAMS s 0", "ERR timeout is not an integer or out of range"),
     ("XREAD BLOCK -1 STREAMS s 0", "ERR timeout is negative"),
+    ("XREAD BLOCK 9223372036854775807 STREAMS s 0", "ERR timeout is out of range"),
     ("XREAD MAXCOUNT 0 STREAMS s 0", "ERR MAXCOUNT must be a positive integer"),
     ("XREAD MAXCOUNT x STREAMS s 0", INTEGER),
     ("XREAD MAXSIZE 9223372036854775808 STREAMS s 0", INTEGER),

@@ -3,7 +3,7 @@
 import logging
 import time
 
-from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error
+from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, timeout
 from kvstream.commands.command import OPERATE, Answer, Blocked, Family, flags
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
@@ -128,10 +128,6 @@ def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Simple(f"Background append only file rewriting {_started(client)}")
 
 
-def _timeout(raw: bytes) -> int:
-    return at_least(0, raw, "timeout is negative", "timeout is not an integer or out of range")
-
-
 _REPLICAS = b"r"
 """The name that waiters for replicas wait for: no key has it, and it never changes."""
 
@@ -149,7 +145,7 @@ def _never(txn: Txn) -> None:
 )
 def wait(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Return 0, the number of replicas; after the timeout if replicas are asked for."""
-    wanted, timeout_ms = integer(argv[1]), _timeout(argv[2])
+    wanted, timeout_ms = integer(argv[1]), timeout(argv[2])
     if wanted <= 0:
         return 0
     return Blocked([_REPLICAS], _never, timeout_ms or None, expired=0)
@@ -173,7 +169,7 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
         raise InvalidArgument("value is out of range, value must between 0 and 1")
     message = "value is out of range, must be positive"
     replicas = at_least(0, argv[2], message, message)
-    timeout_ms = _timeout(argv[3]) or None
+    timeout_ms = timeout(argv[3]) or None
     if replicas:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
     if not local:

@@ -7,11 +7,11 @@ from kvstream.commands.args import (
     NOT_AN_INTEGER,
     Args,
     Argv,
-    at_least,
     bad_subcommand,
     integer,
     syntax_error,
     text,
+    timeout,
 )
 from kvstream.commands.command import OPERATE, Family, flags
 from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
@@ -470,9 +470,7 @@ def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
     every = _PAUSED.get(argv[3].upper()) if len(argv) == 4 else True
     if every is None:
         raise InvalidArgument("CLIENT PAUSE mode must be WRITE or ALL")
-    message = "timeout is not an integer or out of range"
-    milliseconds = at_least(0, argv[2], "timeout is negative", message)
-    server_of(client).pause.begin(milliseconds / 1000, every)
+    server_of(client).pause.begin(timeout(argv[2]) / 1000, every)
     return OK
 
 

@@ -143,6 +143,8 @@ def test_waitaof_covers_the_earlier_writes_of_the_client(served: Served) -> None
         ("WAITAOF 1 x 0", Failure("ERR value is out of range, must be positive")),
         ("WAITAOF 1 -1 0", Failure("ERR value is out of range, must be positive")),
         ("WAITAOF 1 0 -1", Failure("ERR timeout is negative")),
+        ("WAITAOF 1 0 9223372036854775807", Failure("ERR timeout is out of range")),
+        ("WAIT 1 9223372036854775807", Failure("ERR timeout is out of range")),
         ("WAIT 1 30", 0),
         ("WAIT 0 0", 0),
     ],

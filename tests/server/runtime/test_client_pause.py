@@ -69,6 +69,13 @@ def test_a_pause_of_all_holds_every_command_also_unpause(
     assert (ann.heard(), bob.heard()) == (b"+OK\r\n", b"+PONG\r\n")
 
 
+@pytest.mark.parametrize("mode", ["WRITE", "ALL"])
+def test_a_pause_without_an_end_is_refused(server: Server, ann: Talker, mode: str) -> None:
+    error = b"-ERR timeout is out of range\r\n"
+    assert ann.ask("CLIENT", "PAUSE", "9223372036854775807", mode) == error
+    assert ann.ask("SET", "k", "v") == b"+OK\r\n"
+
+
 def test_a_shorter_or_weaker_pause_does_not_change_the_current_one(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
