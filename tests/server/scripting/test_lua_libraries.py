@@ -102,8 +102,42 @@ def test_results_and_errors_are_those_of_redis_8(comparison82: Comparison) -> No
 
 @pytest.mark.parametrize("library", LIBRARIES)
 def test_a_library_has_the_names_of_redis(comparison: Comparison, library: str) -> None:
-    names = "(function() local t = {} for k, v in pairs(%s) do t[k] = type(v) end return t end)()"
+    names = (
+        "(function() local t = {} for k, v in pairs(%s) do t[k] = type(v) end "
+        "t.decode_array_with_array_mt = nil return t end)()"  # of Redis 8.6
+    )
     comparison.check((names % library).encode())
+
+
+MARKED_LISTS = [
+    ("cjson.encode(cjson.decode('[]'))", "[]"),
+    ("cjson.encode({cjson.decode('[]'), {}, cjson.decode('{\"a\":[[]]}')})", '[[],{},{"a":[[]]}]'),
+    ("cjson.encode(cjson.decode('{}'))", "{}"),
+    ("cjson.encode(setmetatable(cjson.decode('[]'), nil))", "{}"),
+    ("cjson.encode(setmetatable({}, getmetatable(cjson.decode('[]'))))", "[]"),
+    ("cjson.encode(setmetatable({a = 1}, {__is_cjson_array = 1}))", "[]"),
+    ("cjson.encode(setmetatable({1, 2}, {__is_cjson_array = false}))", "[1,2]"),
+    ("cjson.encode(setmetatable({}, {__metatable = 5, __is_cjson_array = true}))", "[]"),
+    ("cjson.decode_array_with_array_mt()", "true"),
+    ("cjson.decode_array_with_array_mt('off')", "false"),
+    ("cjson.new().encode(cjson.new().decode('[]'))", "{}"),
+]
+
+
+@pytest.mark.parametrize(("expression", "text"), MARKED_LISTS)
+def test_empty_lists_of_json_stay_lists_if_wanted(
+    comparison: Comparison, expression: str, text: str
+) -> None:
+    """The results are those of Redis 8.6."""
+    script = f"cjson.decode_array_with_array_mt(true) local text = tostring({expression}) "
+    script += "cjson.decode_array_with_array_mt(false) return text"
+    assert comparison._run(script.encode()) == text.encode()
+
+
+def test_lists_of_json_are_not_marked_unless_wanted(comparison: Comparison) -> None:
+    run = comparison._run
+    assert run(b"return cjson.encode(cjson.decode('[]'))") == b"{}"
+    assert run(b"return getmetatable(cjson.decode('[1]')) == nil") is True
 
 
 def quoted(text: bytes) -> bytes:

@@ -3,8 +3,9 @@ local G, arguments = ...
 local byte, char, find, format = G.string.byte, G.string.char, G.string.find, G.string.format
 local gsub, lower, match, sub = G.string.gsub, G.string.lower, G.string.match, G.string.sub
 local concat, error, floor, huge = G.table.concat, G.error, G.math.floor, G.math.huge
-local getmetatable, newproxy, next, rawget = G.getmetatable, G.newproxy, G.next, G.rawget
-local select, tonumber, tostring, type = G.select, G.tonumber, G.tostring, G.type
+local getmetatable, newproxy, next, rawget = G.debug.getmetatable, G.newproxy, G.next, G.rawget
+local select, setmetatable, tonumber, tostring, type =
+  G.select, G.setmetatable, G.tonumber, G.tostring, G.type
 
 local INT_MAX = 2 ^ 31 - 1
 local MAX_STACK = 8000 -- of values in a C function of Lua: it bounds the nesting, too
@@ -15,6 +16,11 @@ getmetatable(null).__tostring = function()
   return "userdata: (nil)"
 end
 getmetatable(null).__metatable = false
+
+-- The metatable of decoded lists, if it is wanted: they stay lists when they are empty. The sandbox
+-- takes the global away, and shows scripts a read-only proxy of the table.
+local json_list = { __is_cjson_array = true }
+G.json_list = json_list
 
 local ESCAPES = {
   ['"'] = '\\"', ["\\"] = "\\\\", ["/"] = "\\/", ["\b"] = "\\b",
@@ -72,6 +78,10 @@ end
 local append
 
 local function append_list(parts, used, value, length, config, depth, stack)
+  if length == 0 then
+    parts[used + 1] = "[]"
+    return used + 1
+  end
   local problem
   for index = 1, length do
     parts[used + 1] = index == 1 and "[" or ","
@@ -122,7 +132,10 @@ function append(parts, used, value, config, depth, stack)
     if depth > config.encode_max_depth or stack + 3 > MAX_STACK then
       return nil, format("Cannot serialise, excessive nesting (%d)", depth)
     end
-    local length
+    local metatable, length = getmetatable(value), nil
+    if metatable and metatable.__is_cjson_array then
+      return append_list(parts, used, value, #value, config, depth, stack)
+    end
     length, problem = list_length(value, config)
     if not length then
       return nil, problem
@@ -342,6 +355,9 @@ end
 
 local function decode_list(text, position, config, depth, stack)
   local list, used = {}, 0
+  if config.decode_marked then
+    setmetatable(list, json_list)
+  end
   local name, value, after, start = read_token(text, position, config)
   if name == "T_ARR_END" then
     return list, after
@@ -422,6 +438,7 @@ local BOOLEANS = { "off", "on" }
 local function new_module()
   local config = {
     decode_invalid = true,
+    decode_marked = false, -- lists get the metatable of lists
     decode_max_depth = 1000,
     encode_invalid = 0, -- 1: as the printed number, 2: as null
     encode_max_depth = 1000,
@@ -500,6 +517,14 @@ local function new_module()
     digits = set_integer(config, "number_precision", digits, 1, count, 1, 14)
     config.number_format = "%." .. tostring(digits) .. "g"
     return digits
+  end
+
+  function cjson.decode_array_with_array_mt(...)
+    local count, choice = settings_arguments(1, ...)
+    if choice ~= nil then
+      config.decode_marked = choose(BOOLEANS, choice, 1, count) == 1
+    end
+    return config.decode_marked
   end
 
   function cjson.encode_keep_buffer(...)

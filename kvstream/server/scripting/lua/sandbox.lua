@@ -354,6 +354,8 @@ for _, name in ipairs({ 'bit', 'cjson', 'cmsgpack', 'struct' }) do
   globals[name] = protect(_G[name])
 end
 
+tables.protect_metatable(json_list)
+
 environment = protect(globals)
 globals._G = environment
 tables.metatables[environment] = protect({})

@@ -11,6 +11,7 @@ local tables = { READONLY = READONLY, INT_END = INT_END }
 
 local shown = setmetatable({}, { __mode = 'k' }) -- proxy -> the table that it shows
 local metatables = setmetatable({}, { __mode = 'k' }) -- proxy -> what getmetatable returns
+local proxies = {} -- metatable that scripts may use and not change -> its proxy
 tables.shown, tables.metatables = shown, metatables
 
 function tables.refuse()
@@ -21,6 +22,10 @@ function tables.protect(real)
   local proxy = setmetatable({}, { __index = real, __newindex = tables.refuse, __metatable = false })
   shown[proxy] = real
   return proxy
+end
+
+function tables.protect_metatable(metatable)
+  proxies[metatable] = tables.protect(metatable)
 end
 
 local function wrong(position, name, expected, value)
@@ -54,8 +59,9 @@ function tables.getmetatable(value)
   if shown[value] then return metatables[value] end
   local kind = type(value)
   if kind == 'string' then return tables.string_metatable end
-  if kind == 'table' then return getmetatable(value) end
-  return nil
+  if kind ~= 'table' then return nil end
+  local metatable = getmetatable(value)
+  return proxies[metatable] or metatable
 end
 
 function tables.setmetatable(t, metatable)
@@ -64,7 +70,10 @@ function tables.setmetatable(t, metatable)
   if metatable ~= nil and type(metatable) ~= 'table' then
     error("bad argument #2 to 'setmetatable' (nil or table expected)", 2)
   end
-  if shown[metatable] then error(READONLY, 0) end
+  if shown[metatable] then
+    metatable = shown[metatable]
+    if not proxies[metatable] then error(READONLY, 0) end
+  end
   return setmetatable(t, metatable)
 end
 
