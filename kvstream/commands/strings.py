@@ -516,15 +516,18 @@ def increx(txn: Txn, session: Session, argv: Argv) -> Reply:
     if only_new and options.persist:
         raise syntax_error()
     if only_new and not options.unit:
-        raise InvalidArgument("ENX flag requires an expiration option")
+        raise InvalidArgument("ENX flag requires an expiration")
     expire_at = options.expire_at(txn, "increx")
     name = session.prefix + argv[1]
+    if only_new and keyspace.expiry(txn, name):
+        expire_at = None
     add = strings.add_decimal_within if options.condition == b"BYFLOAT" else strings.add_within
+    wanted = options.wanted if options.condition else None
     bounds = options.bounds.get(b"LBOUND"), options.bounds.get(b"UBOUND")
-    added = add(txn, name, options.wanted or b"1", bounds, b"SATURATE" in options.flags)
-    if added.is_done and expire_at is not None:
-        if not (only_new and keyspace.expiry(txn, name)):
-            keyspace.expire_at(txn, name, expire_at)
+    keeps = expire_at is None or expire_at > txn.expiry_ms
+    added = add(txn, name, wanted, bounds, b"SATURATE" in options.flags, keeps)
+    if added.is_done and expire_at is not None and keeps:
+        keyspace.expire_at(txn, name, expire_at)
     elif added.is_done and options.persist:
         keyspace.persist(txn, name)
     return [_number(added.value), _number(added.by)]

@@ -15,7 +15,7 @@ from fractions import Fraction
 from hashlib import sha1
 from heapq import heappop, heappush
 from itertools import repeat
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import xxhash
 
@@ -240,59 +240,77 @@ class Added:
     """False if the sum was out of bounds and nothing changed."""
 
 
+Bounds: TypeAlias = tuple[bytes | None, bytes | None]
+"""The texts of the lower and the upper bound; None: there is none."""
+
+
 def add_within(
-    txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
+    txn: Txn, name: bytes, raw: bytes | None, bounds: Bounds, saturate: bool, keeps: bool = True
 ) -> Added:
-    """Add to an integer if the sum is within bounds; with ``saturate`` as much as they allow."""
-    number = _given_integer(raw, "Increment")
-    least = I64_MIN if bounds[0] is None else _given_integer(bounds[0], "LBOUND")
-    most = I64_MAX if bounds[1] is None else _given_integer(bounds[1], "UBOUND")
-    low, high = _bounds(least, most)
+    """Add a number, 1 for None, to an integer if the sum is within bounds.
+
+    With ``saturate`` as much is added as the bounds allow. Without ``keeps`` the key is deleted
+    instead of being set, since its new expiry has passed.
+    """
+    number = _integer_operand(raw, 1, "Increment")
+    least = _integer_operand(bounds[0], I64_MIN, "LBOUND")
+    low, high = _bounds(least, _integer_operand(bounds[1], I64_MAX, "UBOUND"))
     value = get(txn, name)
     held = 0 if value is None else _integer(value)
     total = min(max(held + number, low), high)
     if total != held + number and not saturate:
         return Added(held, 0, is_done=False)
     if not I64_MIN <= total - held <= I64_MAX:
-        raise InvalidArgument("increment or decrement would overflow")
-    put(txn, name, b"%d" % total, None, INCRBY)
+        raise InvalidArgument("applied increment would overflow")
+    _put_sum(txn, name, b"%d" % total, INCRBY, keeps)
     return Added(total, total - held, is_done=True)
 
 
-def _given_integer(raw: bytes, what: str) -> int:
-    number = canonical_integer(raw)
+def add_decimal_within(
+    txn: Txn, name: bytes, raw: bytes | None, bounds: Bounds, saturate: bool, keeps: bool = True
+) -> Added:
+    """Add to any number, as ``add_within`` does to integers."""
+    number = _decimal_operand(raw, Fraction(1), "Increment")
+    if not isinstance(number, Fraction):
+        raise InvalidArgument("BYFLOAT increment cannot be Infinity")
+    least = _decimal_operand(bounds[0], -long_double.MAX, "LBOUND")
+    low, high = _bounds(least, _decimal_operand(bounds[1], long_double.MAX, "UBOUND"))
+    value = get(txn, name)
+    held = Fraction() if value is None else _number(value)
+    if not isinstance(held, Fraction):
+        raise InvalidArgument("value cannot be Infinity")
+    exact = long_double.rounded(held + number)
+    total = min(max(exact, low), high)
+    if total != exact and not saturate:
+        return Added(held, Fraction(), is_done=False)
+    applied = long_double.rounded(total - held) if isinstance(total, Fraction) else total
+    if not isinstance(total, Fraction) or not isinstance(applied, Fraction):
+        raise InvalidArgument("applied increment would be Infinity")
+    _put_sum(txn, name, long_double.text(total), INCRBYFLOAT, keeps)
+    return Added(total, applied, is_done=True)
+
+
+def _integer_operand(raw: bytes | None, default: int, what: str) -> int:
+    number = default if raw is None else canonical_integer(raw)
     if number is None:
         raise InvalidArgument(f"{what} is not an integer or out of range")
     return number
 
 
-def _given_number(raw: bytes, what: str) -> long_double.Number:
+def _decimal_operand(
+    raw: bytes | None, default: long_double.Number, what: str
+) -> long_double.Number:
     try:
-        return long_double.parse(raw)
+        return default if raw is None else long_double.parse(raw)
     except ValueError:
         raise InvalidArgument(f"{what} is not a valid float") from None
 
 
-def add_decimal_within(
-    txn: Txn, name: bytes, raw: bytes, bounds: tuple[bytes | None, bytes | None], saturate: bool
-) -> Added:
-    """Add to any number, as ``add_within`` does to integers."""
-    number = _given_number(raw, "Increment")
-    if not isinstance(number, Fraction):
-        raise InvalidArgument("BYFLOAT increment cannot be Infinity")
-    least = -long_double.MAX if bounds[0] is None else _given_number(bounds[0], "LBOUND")
-    most = long_double.MAX if bounds[1] is None else _given_number(bounds[1], "UBOUND")
-    low, high = _bounds(least, most)
-    value = get(txn, name)
-    held = Fraction() if value is None else _number(value)
-    exact = _sum(held, number)
-    total = min(max(exact, low), high)
-    if not isinstance(held, Fraction) or not isinstance(total, Fraction):
-        raise InvalidArgument("value or increment would produce Infinity")
-    if total != exact and not saturate:
-        return Added(held, Fraction(), is_done=False)
-    put(txn, name, long_double.text(total), None, INCRBYFLOAT)
-    return Added(total, total - held, is_done=True)
+def _put_sum(txn: Txn, name: bytes, value: bytes, event: Event, keeps: bool) -> None:
+    if keeps:
+        put(txn, name, value, None, event)
+    else:
+        keyspace.delete(txn, name)
 
 
 def _bounds(low: Number, high: Number) -> tuple[Number, Number]:

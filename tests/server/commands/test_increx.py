@@ -91,7 +91,9 @@ def test_the_expiry_is_set_if_the_counter_changed(asker: Asker) -> None:
         ("EX 10 PX 5000", "syntax error"),
         ("PERSIST EX 10", "syntax error"),
         ("PERSIST ENX", "syntax error"),
-        ("ENX", "ENX flag requires an expiration option"),
+        ("ENX ENX EX 10", "syntax error"),
+        ("PERSIST PERSIST", "syntax error"),
+        ("ENX", "ENX flag requires an expiration"),
         ("EX 0", "invalid expire time in 'increx' command"),
         ("BYINT 1.5", "Increment is not an integer or out of range"),
         ("UBOUND x", "UBOUND is not an integer or out of range"),
@@ -99,13 +101,17 @@ def test_the_expiry_is_set_if_the_counter_changed(asker: Asker) -> None:
         ("BYFLOAT abc", "Increment is not a valid float"),
         ("BYFLOAT 1 LBOUND x", "LBOUND is not a valid float"),
         ("BYFLOAT -inf", "BYFLOAT increment cannot be Infinity"),
+        ("BYINT 1 LBOUND inf", "LBOUND is not an integer or out of range"),
+        ("BYFLOAT 1 LBOUND inf", "LBOUND can't be greater than UBOUND"),
+        ("BYFLOAT 1 UBOUND -inf", "LBOUND can't be greater than UBOUND"),
+        ("BYFLOAT 1 LBOUND inf UBOUND inf SATURATE", "applied increment would be Infinity"),
         ("SATURATE SATURATE", "syntax error"),
         ("EX 10 ex 10", "syntax error"),
         ("BYINT 1 BYINT 1", "syntax error"),
         ("UBOUND 9 UBOUND 8", "syntax error"),
         ("LBOUND 10 UBOUND 5", "LBOUND can't be greater than UBOUND"),
         ("BYFLOAT 1 LBOUND 10.5 UBOUND 1.5", "LBOUND can't be greater than UBOUND"),
-        ("BYINT -9223372036854775808 LBOUND 5 SATURATE", "increment or decrement would overflow"),
+        ("BYINT -9223372036854775808 LBOUND 5 SATURATE", "applied increment would overflow"),
     ],
 )
 def test_invalid_arguments_are_refused(asker: Asker, request_: str, refusal: str) -> None:
@@ -115,7 +121,42 @@ def test_invalid_arguments_are_refused(asker: Asker, request_: str, refusal: str
     assert asker.ask("GET k") == before
 
 
+def test_a_sum_without_an_end_changes_nothing(asker: Asker) -> None:
+    most = "1" + 4932 * "0"
+    asker.ask("SET", "k", most)
+    assert asker.ask("INCREX", "k", "BYFLOAT", most, "EX", "60")[1] == b"0"
+    assert (asker.ask("GET k").decode(), asker.ask("TTL k")) == (most, -1)
+    asker.ask("SET", "k", f"-{most}")
+    refusal = "ERR applied increment would be Infinity"
+    assert asker.ask("INCREX", "k", "BYFLOAT", most, "LBOUND", most, "SATURATE") == refusal
+    asker.ask("SET k 10")
+    assert asker.ask("INCREX k BYFLOAT 1 LBOUND -inf UBOUND inf") == [b"11", b"1"]
+    assert asker.ask("INCREX k BYFLOAT 1 LBOUND inf UBOUND inf") == [b"11", b"0"]
+
+
+def test_an_expiry_that_has_passed_deletes_the_counter(asker: Asker, served: Served) -> None:
+    with served.asker() as listener:
+        listener.ask("CONFIG SET notify-keyspace-events EA")
+        listener.ask("PSUBSCRIBE __keyevent@*__:*")
+        asker.ask("SET k 10")
+        assert asker.ask("INCREX k EXAT 1") == [11, 1]
+        assert asker.ask("INCREX k EXAT 1") == [1, 1]
+        assert asker.ask("EXISTS k") == 0
+        asker.ask("SET k 10 EX 100")
+        assert asker.ask("INCREX k EXAT 1 ENX") == [11, 1]
+        assert asker.ask("TTL k") > 0
+        asker.ask("PUBLISH __keyevent@0__:end k")
+        events = []
+        while not events or events[-1] != "end":
+            events.append(listener.read()[2].decode().partition(":")[2])
+    assert events == ["set", "del", "set", "expire", "incrby", "end"]
+
+
 def test_other_values_are_refused(asker: Asker) -> None:
+    asker.ask("SET k inf")
+    assert asker.ask("INCREX k BYFLOAT 1") == "ERR value cannot be Infinity"
+    asker.ask("SET k abc")
+    assert asker.ask("INCREX k BYFLOAT 1") == "ERR value is not a valid float"
     asker.ask("SET k 1.5")
     assert "not an integer" in asker.ask("INCREX k")
     assert asker.ask("INCREX k BYINT x").startswith("ERR Increment is not")
