@@ -462,7 +462,7 @@ _PAUSED = {b"ALL": True, b"WRITE": False}
 def client_pause(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Run no command for so many milliseconds, or none that writes.
 
-    WRITE: Pause commands that write, and transactions with such commands.
+    WRITE: Pause commands that write or publish, scripts that may write, and transactions with such.
     ALL: Pause every command, CLIENT UNPAUSE too: the default.
     """
     if len(argv) > 4:

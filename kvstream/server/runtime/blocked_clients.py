@@ -4,14 +4,14 @@ A turn or another thread that serves a waiter answers its client. Timeouts and r
 a heap.
 """
 
-from collections.abc import Sized
+from collections.abc import Callable, Sized
 from contextlib import suppress
 from functools import partial
 from heapq import heapify, heappop, heappush
 from itertools import chain, count
 from typing import TypeAlias
 
-from kvstream.commands.command import Attempt, Blocked, Command
+from kvstream.commands.command import Attempt, Blocked, Command, Flag
 from kvstream.commands.replies import ErrorReply, Reply, internal_error
 from kvstream.engine.engine import Turn, TurnFailed
 from kvstream.engine.waiters import RETRY_PAUSE_MS_MAX, Outcome, Waiter, retry_pause_s
@@ -22,6 +22,7 @@ from kvstream.server.runtime.client import Argv, Block, Client, Server
 from kvstream.server.runtime.dispatch import Calls
 
 Entry: TypeAlias = tuple[float, int, Client, Block]
+OnlyReads: TypeAlias = Callable[[Txn, Command, Argv], bool]
 
 TIMES = 2
 """Entries of one wait in the heap: its timeout and its next retry."""
@@ -84,13 +85,14 @@ _PAUSE_TOKEN = b"p"
 class Waits:
     """The blocked clients of one server."""
 
-    def __init__(self, server: Server, calls: Calls) -> None:
+    def __init__(self, server: Server, calls: Calls, only_reads: OnlyReads) -> None:
+        """``only_reads`` tells whether a request that runs a script does not write."""
         self._server = server
         self._engine = server.engine
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
         self._calls = calls
-        self.pause = Pause(self, server, calls)
+        self.pause = Pause(self, server, calls, only_reads)
 
     def begin(
         self,
@@ -238,10 +240,11 @@ def _nothing(txn: Txn) -> None:
 class Pause:
     """CLIENT PAUSE: block clients that send a command, or a write, for some time."""
 
-    def __init__(self, waits: Waits, server: Server, calls: Calls) -> None:
+    def __init__(self, waits: Waits, server: Server, calls: Calls, only_reads: OnlyReads) -> None:
         self._waits = waits
         self._server = server
         self._calls = calls
+        self._only_reads = only_reads
         self._expiry, self._timers = server.engine.expiry, server.engine.timers
         self.until: float | None = None
         """When it ends, on the server's clock; None: there is no pause."""
@@ -267,16 +270,26 @@ class Pause:
         for client in held:
             self._waits.cancel(client)
 
-    def holds(self, client: Client, command: Command) -> bool:
-        """Return whether the pause holds a command of a client."""
-        if self._every or command.writes:
+    def holds(self, txn: Txn, client: Client, command: Command, argv: Argv) -> bool:
+        """Return whether the pause holds a request of a client."""
+        if self._every or self._may_write(txn, command, argv):
             return True
         queue = client.queue
         return (
             command.name == "exec"
             and queue is not None
-            and any(queued.writes for queued, _ in queue.commands)
+            and any(self._may_write(txn, *queued) for queued in queue.commands)
         )
+
+    def holds_steps(self, command: Command) -> bool:
+        """Return whether the pause holds the steps of a long command."""
+        return self._every or command.writes
+
+    def _may_write(self, txn: Txn, command: Command, argv: Argv) -> bool:
+        """Return whether a request may write, or publish: Redis would send it to its replicas."""
+        if command.runs_scripts and command.writes:
+            return not self._only_reads(txn, command, argv)
+        return command.writes or Flag.MAY_REPLICATE in command.flags
 
     def has(self, client: Client) -> bool:
         """Return whether a client is held by the pause."""

@@ -122,7 +122,7 @@ class Executor:
         self.limits = Limits(self)
         self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
         self.loads = Loads(engine)
-        self.waits = Waits(self, self.calls)
+        self.waits = Waits(self, self.calls, self.functions.only_reads)
         self.blocked, self.pause = self.waits.blocked, self.waits.pause
         self.due = self.waits.due
         self.works = Works(self, self.calls, self.pause, self.run_step)
@@ -509,7 +509,7 @@ class Executor:
         refusal = calls.refusal(client, command, argv)
         if refusal is not None:
             self._answer(client, calls.refused(client, command.name, refusal))
-        elif calls.paused and self.pause.holds(client, command):
+        elif calls.paused and self.pause.holds(turn.txn, client, command, argv):
             self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
             client.queue.add(command, argv)

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import Final, NamedTuple
 
 from kvstream.commands.args import integer, text
-from kvstream.commands.command import LATER, Answer
+from kvstream.commands.command import LATER, Answer, Command
 from kvstream.errors import RequestError
 from kvstream.meta.functions import Libraries
 from kvstream.meta.txn import Txn
@@ -185,6 +185,19 @@ class Functions:
             for each in found
         ]
 
+    def _find(self, name: bytes) -> Function | None:
+        """Return the function of a name, in letters of any case."""
+        exact = name if name in self._functions else self._names.get(name.lower(), b"")
+        return self._functions.get(exact)
+
+    def only_reads(self, txn: Txn, command: Command, argv: Argv) -> bool:
+        """Return whether the script or function of a request has the flag no-writes."""
+        if command.name != "fcall":
+            return self._scripts.only_reads(argv, by_sha=command.name == "evalsha")
+        self._update(txn)
+        function = self._find(argv[1])
+        return function is not None and ScriptFlag.NO_WRITES in function.flags
+
     # --- calls ----------------------------------------------------------------------------------
 
     def call(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
@@ -194,8 +207,7 @@ class Functions:
             return LATER
         scripts.show(client, argv)
         self._update(txn)
-        name = argv[1] if argv[1] in self._functions else self._names.get(argv[1].lower(), b"")
-        function = self._functions.get(name)
+        function = self._find(argv[1])
         if function is None:
             if self._texts and self._interpreter is None:
                 scripts.new_interpreter()  # raises NoLua

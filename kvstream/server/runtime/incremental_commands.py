@@ -55,8 +55,8 @@ class Works:
         """Return the client whose step runs next; CLIENT PAUSE holds steps too."""
         if not self._calls.paused:
             return next(iter(self._under_way), None)
-        holds = self._pause.holds
-        found = (each for each, work in self._under_way.items() if not holds(each, work.command))
+        holds = self._pause.holds_steps
+        found = (each for each, work in self._under_way.items() if not holds(work.command))
         return next(found, None)
 
     def add(self, slot: Slot, reply: Stepwise) -> None:

@@ -141,6 +141,16 @@ class Scripts:
             raise NoScript
         return script.source
 
+    def only_reads(self, argv: Argv, by_sha: bool) -> bool:
+        """Return whether the script of EVAL or EVALSHA has the flag no-writes."""
+        try:
+            script = self.cache.get(argv[1]) if by_sha else self.cache.find(argv[1])
+            if script is None and not by_sha:
+                script = parsed(b"", argv[1])
+        except RequestError:  # its first line is wrong
+            return False
+        return script is not None and ScriptFlag.NO_WRITES in script.flags
+
     def flush(self) -> None:
         """Forget all scripts, and the interpreter with them."""
         self.cache.clear()

@@ -146,7 +146,7 @@ def test_an_expiry_that_has_passed_deletes_the_counter(asker: Asker, served: Ser
         assert asker.ask("INCREX k EXAT 1 ENX") == [11, 1]
         assert asker.ask("TTL k") > 0
         asker.ask("PUBLISH __keyevent@0__:end k")
-        events = []
+        events: list[str] = []
         while not events or events[-1] != "end":
             events.append(listener.read()[2].decode().partition(":")[2])
     assert events == ["set", "del", "set", "expire", "incrby", "end"]

@@ -104,6 +104,18 @@ def test_transactions_wait_if_they_write(server: Server, ann: Talker, bob: Talke
     assert bob.heard() == b"*1\r\n+OK\r\n"
 
 
+def test_publishing_waits_for_the_end_of_a_pause_of_writes(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("MULTI")
+    bob.ask("SPUBLISH", "channel", "text")
+    ann.ask("CLIENT", "PAUSE", "1000", "WRITE")
+    assert ann.ask("PUBLISH", "channel", "text") == b""
+    assert bob.ask("EXEC") == b""
+    server.wait(1.1)
+    assert (ann.heard(), bob.heard()) == (b":0\r\n", b"*1\r\n:0\r\n")
+
+
 def test_a_client_that_disconnects_while_held_runs_nothing(
     server: Server, ann: Talker, bob: Talker
 ) -> None:

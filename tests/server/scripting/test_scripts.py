@@ -236,6 +236,53 @@ def test_a_paused_server_holds_scripts(server: Server) -> None:
     assert bob.heard() == b":1\r\n"
 
 
+LIBRARY = """#!lua name=paused
+redis.register_function{
+  function_name='reads', callback=function() return 1 end, flags={'no-writes'}
+}
+redis.register_function('writes', function() return 1 end)
+"""
+READS = "#!lua flags=no-writes\nreturn 1"
+
+
+def test_a_paused_server_runs_scripts_that_say_they_only_read(server: Server) -> None:
+    ann = server.client()
+    ann.ask("FUNCTION", "LOAD", LIBRARY)
+    ann.ask("SCRIPT", "LOAD", READS)
+    ann.ask("CLIENT", "PAUSE", "10000", "WRITE")
+    for words in (("EVAL", READS), ("EVAL", f"{READS} "), ("EVALSHA", sha(READS))):
+        assert ann.ask(*words, "0") == b":1\r\n"
+    assert ann.ask("FCALL", "READS", "0") == b":1\r\n"
+    ann.ask("MULTI")
+    ann.ask("EVAL", READS, "0")
+    assert ann.ask("EXEC") == b"*1\r\n:1\r\n"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("EVAL", "#!lua\nreturn 1", "0"),
+        ("EVAL", "#!lua flags=nonsense\nreturn 1", "0"),
+        ("EVALSHA", 40 * "a", "0"),
+        ("FCALL", "writes", "0"),
+        ("FCALL", "nosuch", "0"),
+    ],
+)
+def test_a_paused_server_holds_scripts_that_may_write(
+    server: Server, words: tuple[str, ...]
+) -> None:
+    ann, bob = server.client(), server.client()
+    ann.ask("FUNCTION", "LOAD", LIBRARY)
+    ann.ask("CLIENT", "PAUSE", "10000", "WRITE")
+    assert ann.ask(*words) == b""
+    for each in (("MULTI",), words):
+        bob.ask(*each)
+    assert bob.ask("EXEC") == b""
+    server.wait(11)
+    assert ann.has_heard
+    assert bob.has_heard
+
+
 def test_a_script_publishes_only_to_the_channels_of_its_user(served: Served) -> None:
     with Asker(served.port) as ann:
         ann.ask("ACL SETUSER u reset on nopass +@all ~* &ours*")
