@@ -191,17 +191,22 @@ class CountedPairs(Keys):
     """The keys of MSETEX: each before its value, as many as the first argument says."""
 
     def of(self, argv: Argv) -> list[bytes]:
-        number = argv[1] if len(argv) > 1 else b""
-        return list(argv[2 : 2 + 2 * int(number) : 2]) if number.isdigit() else []
+        end = 2 + 2 * _count(argv, 1)
+        return list(argv[2:end:2]) if end <= len(argv) + 1 else []
 
 
 class CountedKeys(Keys):
     """The keys of a script: those after the second argument, as many as it says."""
 
     def of(self, argv: Argv) -> list[bytes]:
-        number = argv[2] if len(argv) > 2 else b""
-        count = int(number) if number.isdigit() else 0
+        count = _count(argv, 2)
         return list(argv[3 : 3 + count]) if count <= len(argv) - 3 else []
+
+
+def _count(argv: Argv, at: int) -> int:
+    """Return the number that an argument is; 0 if it is none, or has too many digits for int()."""
+    raw = argv[at] if at < len(argv) else b""
+    return int(raw) if raw.isdigit() and len(raw) <= _COUNT_DIGITS_MAX else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -234,6 +239,7 @@ _ASKED: Final = {
     "runs_scripts": Flag.SKIP_MONITOR,
 }
 _OF_STORE = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
+_COUNT_DIGITS_MAX: Final = 19
 _OPTIONAL = re.compile(r"\[[^\[\]]*\]")
 
 

@@ -283,6 +283,31 @@ def test_a_paused_server_holds_scripts_that_may_write(
     assert bob.has_heard
 
 
+@pytest.mark.parametrize(
+    "words", [("EVAL", "return 1"), ("EVALSHA", "x"), ("FCALL", "f"), ("MSETEX",)]
+)
+def test_a_number_of_keys_with_very_many_digits_is_refused(
+    server: Server, words: tuple[str, ...]
+) -> None:
+    ann = server.client()
+    request = *words, 5000 * "9", "a", "b"
+    assert ann.ask(*request)[:1] == b"-"
+    assert ann.ask("COMMAND", "GETKEYS", *request) != b""
+
+
+@pytest.mark.parametrize(
+    ("words", "reply"),
+    [
+        ("2 a b c", b"*2\r\n$1\r\na\r\n$1\r\nc\r\n"),
+        ("3 a b c d", b"-ERR Invalid arguments specified for command\r\n"),
+    ],
+)
+def test_the_keys_of_msetex_are_within_its_arguments(
+    server: Server, words: str, reply: bytes
+) -> None:
+    assert server.client().ask("COMMAND", "GETKEYS", "MSETEX", *words.split()) == reply
+
+
 def test_a_script_publishes_only_to_the_channels_of_its_user(served: Served) -> None:
     with Asker(served.port) as ann:
         ann.ask("ACL SETUSER u reset on nopass +@all ~* &ours*")
