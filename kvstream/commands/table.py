@@ -92,8 +92,8 @@ def _unknown(argv: Argv) -> RequestError:
         if len(quoted) >= QUOTED_MAX:
             break
         quoted += b"'%b' " % word[: QUOTED_MAX - len(quoted)]
-    name = text(argv[0][:QUOTED_MAX])
-    return RequestError(f"unknown command '{name}', with args beginning with: {text(quoted)}")
+    beginning = f", with args beginning with: {text(quoted)}" if len(argv) > 1 else ""
+    return RequestError(f"unknown command '{text(argv[0][:QUOTED_MAX])}'{beginning}")
 
 
 class Dispatcher:

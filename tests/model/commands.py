@@ -103,5 +103,6 @@ def command_name(argv: Args) -> bytes:
         return name + b"|" + argv[1].lower()
     if name not in COMMANDS:
         rest = "".join(f"'{text(arg)}' " for arg in argv[1:])
-        raise fail(f"unknown command '{text(argv[0])}', with args beginning with: {rest}")
+        rest = rest and f", with args beginning with: {rest}"
+        raise fail(f"unknown command '{text(argv[0])}'{rest}")
     return name

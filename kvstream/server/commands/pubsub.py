@@ -12,7 +12,8 @@ from kvstream.types.glob import matcher
 
 COMMANDS = Family("pubsub")
 COMMANDS.add_help("pubsub", since="6.2.0", categories="")
-_LISTEN = flags("pubsub noscript loading stale local")
+_SUBSCRIBE = flags("pubsub denyoom noscript loading stale local")
+_UNSUBSCRIBE = flags("pubsub noscript loading stale local")
 _PUBLISH = flags("pubsub loading stale fast may_replicate")
 _LOOK = flags("pubsub loading stale local")
 _FIRST, _EVERY = Channels(FIRST), Channels(EVERY)
@@ -37,20 +38,20 @@ def _unsubscribe(client: Client, kind: Kind, argv: Argv) -> Reply:
     return Pushes(pushes or [Push([word, None, subscribed(client, kind)])])
 
 
-@COMMANDS.command("subscribe", "channel [channel ...]", _LISTEN, since="2.0.0", channels=_EVERY)
+@COMMANDS.command("subscribe", "channel [channel ...]", _SUBSCRIBE, since="2.0.0", channels=_EVERY)
 def subscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Subscribe to channels; each has a reply, with the number of channels and patterns."""
     return _subscribe(client, Kind.CHANNEL, argv)
 
 
-@COMMANDS.command("unsubscribe", "[channel [channel ...]]", _LISTEN, since="2.0.0")
+@COMMANDS.command("unsubscribe", "[channel [channel ...]]", _UNSUBSCRIBE, since="2.0.0")
 def unsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Unsubscribe from channels, or from all; each has a reply."""
     return _unsubscribe(client, Kind.CHANNEL, argv)
 
 
 @COMMANDS.command(
-    *("psubscribe", "pattern [pattern ...]", _LISTEN),
+    *("psubscribe", "pattern [pattern ...]", _SUBSCRIBE),
     since="2.0.0",
     channels=Channels(EVERY, patterns=True),
 )
@@ -59,14 +60,14 @@ def psubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     return _subscribe(client, Kind.PATTERN, argv)
 
 
-@COMMANDS.command("punsubscribe", "[pattern [pattern ...]]", _LISTEN, since="2.0.0")
+@COMMANDS.command("punsubscribe", "[pattern [pattern ...]]", _UNSUBSCRIBE, since="2.0.0")
 def punsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Unsubscribe from patterns, or from all; each has a reply."""
     return _unsubscribe(client, Kind.PATTERN, argv)
 
 
 @COMMANDS.command(
-    "ssubscribe", "shardchannel [shardchannel ...]", _LISTEN, since="7.0.0", channels=_SHARDS
+    "ssubscribe", "shardchannel [shardchannel ...]", _SUBSCRIBE, since="7.0.0", channels=_SHARDS
 )
 def ssubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Subscribe to shard channels; each has a reply, with the number of shard channels.
@@ -79,7 +80,7 @@ def ssubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("sunsubscribe", "[shardchannel [shardchannel ...]]", _LISTEN),
+    *("sunsubscribe", "[shardchannel [shardchannel ...]]", _UNSUBSCRIBE),
     since="7.0.0",
     channels=Channels(EVERY, shard=True, free=True),
 )

@@ -91,7 +91,7 @@ def script_exists(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 @COMMANDS.command(
     *("script|show", "sha1", flags("noscript local")),
-    since="8.0.0",
+    since="Valkey 8.0.0",
 )
 def script_show(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the text of a script that the server keeps."""

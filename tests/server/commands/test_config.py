@@ -130,7 +130,8 @@ def test_commands_that_add_are_refused_above_maxmemory(served: Served, protocol:
         asker.ask("SET k w")
         other.ask("CONFIG SET maxmemory 1mb")
         assert asker.ask("EXEC") == f"EXECABORT Transaction discarded because of: {refusal}"
-        for request in ("XADD s * f v", "SET k w", "COPY k c", "INCR n"):
+        adding = ("XADD s * f v", "SET k w", "COPY k c", "INCR n")
+        for request in (*adding, "SUBSCRIBE c", "PSUBSCRIBE c", "SSUBSCRIBE c"):
             assert asker.ask(request) == refusal, request
         asker.send_bytes(b"*5\r\n$4\r\nXADD\r\n$1\r\ns\r\n$1\r\n*\r\n$1\r\nf\r\n$1\r\nv\r\n" * 3)
         assert [asker.read() for _ in range(3)] == [refusal] * 3
