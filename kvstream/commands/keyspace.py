@@ -49,6 +49,7 @@ SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
 _IF = "[NX|XX|GT|LT]"
 _ALL = 1 << 62
 _NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
+_CURSOR_DIGITS_MAX = 20
 _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
@@ -184,9 +185,11 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def _cursor(raw: bytes) -> int:
     match = _CURSOR.fullmatch(raw)
-    if match is None or int(match[2]) > U64_MAX or _NEGATIVE.fullmatch(raw):
+    digits = b"" if match is None else match[2].lstrip(b"0") or b"0"
+    too_long = len(digits) > _CURSOR_DIGITS_MAX  # int() refuses very many digits
+    if match is None or too_long or int(digits) > U64_MAX or _NEGATIVE.fullmatch(raw):
         raise InvalidArgument("invalid cursor")
-    return int(match[2]) if match[1] != b"-" else -int(match[2]) & U64_MAX
+    return int(digits) if match[1] != b"-" else -int(digits) & U64_MAX
 
 
 @COMMANDS.command(

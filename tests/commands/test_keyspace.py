@@ -131,6 +131,11 @@ def test_errors_have_the_texts_of_redis(line: str, error: str, two: Say) -> None
     assert two("TTL a") == -1
 
 
+def test_a_cursor_may_have_very_many_digits(two: Say) -> None:
+    assert two("SCAN", 5000 * "9") == "ERR invalid cursor"
+    assert two("SCAN", 5000 * "0") == [b"0", [b"a", b"b"]]
+
+
 def test_the_greatest_time_is_valid(two: Say) -> None:
     assert two("PEXPIREAT a 9223372036854775807") == 1
     assert two("PEXPIRETIME a") == 9223372036854775807
