@@ -129,7 +129,7 @@ PROGRAMS = (
         "channels and keyspace notifications",
         skipped={"Keyspace notifications: evicted events": "kvstream evicts nothing"},
     ),
-    _program("unit/pubsubshard", "shard channels"),
+    _program("unit/pubsubshard", "shard channels", starts=True),
     _program(
         "unit/tracking",
         "client-side caching",
