@@ -2,6 +2,7 @@
 
 from tests.programs import (
     django_redis,
+    fakeredis,
     faststream,
     frameworks,
     iredis,
@@ -22,6 +23,7 @@ PROGRAMS: tuple[Program, ...] = (
     *faststream.PROGRAMS,
     *frameworks.PROGRAMS,
     *redis_py.PROGRAMS,
+    *fakeredis.PROGRAMS,
     *limits.PROGRAMS,
     *django_redis.PROGRAMS,
     *walrus.PROGRAMS,
