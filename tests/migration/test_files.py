@@ -292,7 +292,7 @@ def test_many_entries_survive_every_route(start_redis: Start, tmp_path: Path) ->
 
 
 MANY = int(os.environ.get("KVSTREAM_MIGRATE_ENTRIES") or 30_000)
-"""The number of entries; a million is the long form."""
+"""More entries than are loaded at once, or read from a server at once; a long form is a million."""
 SCRIPTED = 10_000
 FILLING = (
     "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do "
