@@ -1,8 +1,10 @@
 """`make bench` runs, and says what it has measured."""
 
 import json
+import subprocess
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from click.testing import CliRunner
@@ -14,12 +16,48 @@ from bench.report import PAGE, Report, as_json, markdown, worst_rows
 from bench.results import Comparison, Limit, Scaling
 from bench.server import SERVER_ROWS
 from bench.workload import QUICK, entries
+from tests.forking import start
+
+SMALLEST = replace(
+    QUICK,
+    rounds=1,
+    single=200,
+    bulk=1_000,
+    synced=50,
+    synced_threads=200,
+    trimmed=2_000,
+    acked=1_500,
+    large=5_000,
+    loaded=5_000,
+    served=100,
+    moved=2_000,
+    keys=500,
+    window_s=0.02,
+    requests=300,
+    pending=400,
+    cycles=100,
+    open_s=0.05,
+    blocked=20,
+    wakeups=5,
+    expiring=50,
+    queued=80,
+    embedded_streams=200,
+    jobs=10,
+)
+"""Each row runs whole, with at least one batch, page or request of each client."""
 
 CLAIMED = {
     *("bulk", "head", "open", "memory", "gaps", "pending", "serve-memory", "serve-del"),
     *("serve-info", "open-loop-20k", "wakeup", "fan-out", "embedded-streams", "embedded-threads"),
 }
 """Claims that each of the functions must have made."""
+
+
+@pytest.fixture(autouse=True)
+def forked_servers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Start the servers of Python by forks."""
+    forking = SimpleNamespace(**{**vars(subprocess), "Popen": start})
+    monkeypatch.setattr("bench.processes.subprocess", forking)
 
 
 @pytest.fixture
@@ -44,8 +82,7 @@ def _figures(folder: Path, *only: str) -> dict[str, list[dict[str, object]]]:
 @pytest.mark.usefixtures("peer")
 def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of each group of commands one row: test_commands runs the others."""
-    small = replace(QUICK, rounds=1, trimmed=3_000, acked=3_000, large=10_000, loaded=5_000)
-    monkeypatch.setattr("bench.__main__.QUICK", replace(small, bulk=2_000, moved=5_000))
+    monkeypatch.setattr("bench.__main__.QUICK", SMALLEST)
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
     monkeypatch.setattr("bench.__main__.COMMAND_GROUPS", few)
     monkeypatch.setattr("bench.__main__.command_rows", lambda _: few["commands"])
