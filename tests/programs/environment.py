@@ -1,4 +1,5 @@
-"""Install programs of PyPI, npm and Debian at pinned versions, each into a folder of its own.
+"""Install programs of PyPI, npm and Debian at pinned versions, each into a folder of its own,
+but those that run in CI into one.
 
 The folders lie in `.venv/programs` and serve every later run; `make clean` removes them.
 """
@@ -16,6 +17,8 @@ from pathlib import Path
 
 CACHE = Path(sys.prefix) / "programs"
 PYTEST = ("pytest==9.2.0", "pytest-asyncio==1.5.0", "pytest-timeout==2.4.0")
+CORE = {"faststream": "0.7.8", "redis": "8.1.0", "taskiq": "0.13.0", "taskiq-redis": "1.2.4"}
+"""The programs of PyPI that also run in CI, at their versions."""
 INSTALL_S_MAX = 600
 _READY = ".ready"
 _PIP = (sys.executable, "-m", "pip", "--disable-pip-version-check")
@@ -69,6 +72,14 @@ def python_with(name: str, *requirements: str) -> Path:
         _run(*_PIP, "--python", interpreter, "install", "--quiet", "--no-compile", *requirements)
 
     return _install(name, requirements, make) / "bin" / "python"
+
+
+def core_python() -> Path:
+    """Return the interpreter of the one environment of ``CORE``.
+
+    An environment for each would install and compile pytest and redis-py three times.
+    """
+    return python_with("core", *PYTEST, *(f"{name}=={version}" for name, version in CORE.items()))
 
 
 def source_of(package: str, version: str) -> Path:

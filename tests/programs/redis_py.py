@@ -3,10 +3,10 @@
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from tests.programs.environment import PYTEST, python_with, source_of
+from tests.programs.environment import CORE, PYTEST, core_python, python_with, source_of
 from tests.programs.outcomes import Outcome, Program, copied, pytest_outcomes
 
-VERSION = "8.1.0"
+VERSION = CORE["redis"]
 _LOCKS = ("lock", "scripting", "function", "asyncio/test_lock", "asyncio/test_scripting")
 _CHANNELS = tuple(
     f"{folder}{name}"
@@ -31,6 +31,11 @@ _TOOLS = (
 )
 
 
+def _core_installed() -> tuple[Path, Path]:
+    """Return an interpreter and the source with the tests, for those that need no tools."""
+    return core_python(), source_of("redis", VERSION)
+
+
 def _installed() -> tuple[Path, Path]:
     """Return its interpreter, and its source with the tests."""
     return python_with("redis-py", f"redis=={VERSION}", *PYTEST, *_TOOLS), source_of(
@@ -38,30 +43,29 @@ def _installed() -> tuple[Path, Path]:
     )
 
 
-def _run(port: int, *arguments: str) -> list[Outcome]:
-    interpreter, source = _installed()
+def _run(port: int, installed: tuple[Path, Path], *arguments: str) -> list[Outcome]:
+    interpreter, source = installed
     with TemporaryDirectory(prefix="kvstream-program-") as place:
         folder = copied(source, Path(place))
         url = f"redis://127.0.0.1:{port}/0"
         return pytest_outcomes(interpreter, folder, "--redis-url", url, *_SINGLE, *arguments)
 
 
-def _files(port: int, names: tuple[str, ...]) -> list[Outcome]:
-    return _run(port, *(f"tests/test_{name}.py" for name in names))
+def _files(names: tuple[str, ...]) -> list[str]:
+    return [f"tests/test_{name}.py" for name in names]
 
 
 def _locks(port: int) -> list[Outcome]:
-    return _files(port, _LOCKS)
+    return _run(port, _core_installed(), *_files(_LOCKS))
 
 
 def _channels(port: int) -> list[Outcome]:
-    return _files(port, _CHANNELS)
+    return _run(port, _installed(), *_files(_CHANNELS))
 
 
 def _streams(port: int) -> list[Outcome]:
-    return _run(
-        port, "tests/test_commands.py", "tests/test_asyncio/test_commands.py", "-k", "test_x"
-    )
+    files = ("tests/test_commands.py", "tests/test_asyncio/test_commands.py")
+    return _run(port, _installed(), *files, "-k", "test_x")
 
 
 PROGRAMS = (
@@ -72,7 +76,7 @@ PROGRAMS = (
         "its tests of locks, scripts and functions, blocking and asyncio",
         _locks,
         left_out="clusters",
-        install=_installed,
+        install=_core_installed,
         core=True,
     ),
     Program(

@@ -234,9 +234,9 @@ async def test_a_thousand_tasks_are_done_though_workers_are_killed(client):
 
     kicked, workers = [], Workers()
     try:
-        for first in range(0, 1000, 200):
+        for first in range(0, 1000, 500):
             begun = await client.xlen("done")
-            kicked += [await taskiq_app.square.kiq(n) for n in range(first, first + 200)]
+            kicked += [await taskiq_app.square.kiq(n) for n in range(first, first + 500)]
             await until(lambda least=begun + 50: progressed(least))
             workers.replace_first()
         deadline = time.monotonic() + PATIENCE_S
