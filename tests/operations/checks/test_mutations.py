@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import copy, info, keyspace, strings
+from kvstream.operations import copy, info, keyspace, strings, thresholds
 from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
 from tests.operations.checks.mutating import LARGE, LOCK, mutants, targets
@@ -50,7 +50,7 @@ CALLS: dict[str, Call] = {
     "expire": lambda store: store.expire("brief", 5),
     "persist": lambda store: store.persist("brief"),
     "a new key": lambda store: store.stream("new").add({"a": "b"}),
-    "a new key of the flushed": lambda store: store.select(2).stream("s150").add({"a": "b"}),
+    "a new key of the flushed": lambda store: store.select(2).stream("s15").add({"a": "b"}),
     "keys of the flushed": lambda store: store.select(2).keys(),
     "flush": lambda store: store.flush(),
     "flush all": lambda store: store.flush_all(),
@@ -120,7 +120,7 @@ CALLS: dict[str, Call] = {
     "usage of a large string": lambda store: store.engine.run(info.usage, LARGE),
     "rename a string": lambda store: store.rename("lock", "brief"),
     "set over a stream": lambda store: store.engine.run(strings.put, b"\0\0brief", b"mine"),
-    "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s150", b"mine"),
+    "set a key of the flushed": lambda store: store.engine.run(strings.put, b"\0\2s15", b"mine"),
     "copy": lambda store: store.engine.run(copy.copy, ORDERS, b"\0\1orders"),
     "copy over": lambda store: store.engine.run(copy.copy, b"\0\0brief", ORDERS, replace=True),
     "copy a string": lambda store: store.engine.run(copy.copy, LOCK, ORDERS, replace=True),
@@ -206,6 +206,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     stores = Stores(tmp_path_factory.mktemp("mutations"), clock)
     with pytest.MonkeyPatch.context() as patch, small_pieces():
         patch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)  # no sweep in the background
+        patch.setattr(thresholds, "FLUSH_KEYS", 10)  # the keys of a flush are read by every check
         store = stores("store", stream_node_max_entries=NODE_ENTRIES)
         with small_trees():
             fill(store, clock)
@@ -216,7 +217,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
         store.engine.run(strings.put, LARGE, b"a value of 3 pieces", clock.ms + 10**9)
         flushed = store.select(2)
         with store.transaction():
-            for number in range(200):
+            for number in range(20):
                 flushed.stream(f"s{number}").add({"n": number})
         flushed.flush()
         store.engine.run(keyspace.swap, 1, 3)
