@@ -20,9 +20,7 @@ ROOT = Path(__file__).resolve().parent.parent.parent
 FIRST = "1700000000000-0"
 ENVIRONMENT = {
     "PYTHONPATH": str(ROOT),
-    # Compiled once, not by each process anew; where it may not write, Python does without.
-    "PYTHONPYCACHEPREFIX": str(ROOT / ".pytest_cache" / "compiled"),
-    "PYTHONDONTWRITEBYTECODE": "",
+    "PYTHONDONTWRITEBYTECODE": "",  # compiled once, not by each process anew
     # Tests look whether a server had anything to complain about.
     "KVSTREAM_SERVE_LOGLEVEL": "warning",
 }
