@@ -242,7 +242,7 @@ signal.signal(signal.SIGALRM, interrupt)
 signal.setitimer(signal.ITIMER_REAL, 0.003, 0.0037)
 added = interrupts = 0
 begun = time.monotonic()
-while (passed := time.monotonic() - begun) < 3 or (interrupts <= 50 and passed < 60):
+while (passed := time.monotonic() - begun) < 1 or (interrupts <= 50 and passed < 60):
     try:
         armed = True  # anew, for a destructor may have swallowed the last one
         with r.pipeline() as pipe:

@@ -1,12 +1,12 @@
 """Processes made by multiprocessing share a store with their parent."""
 
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import forking
 from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 from tests.shared.conftest import shared
@@ -30,7 +30,7 @@ def test_children_take_over_the_store_of_a_killed_parent(directory: Path, method
 def all_tasks_are_done_once(directory: Path, method: str, killed: str = "") -> None:
     command = [sys.executable, "-m", "tests.shared.pool", str(directory), method]
     command += [killed] if killed else []
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE_S)
+    done = forking.run(command, text=True, timeout=PATIENCE_S)
     assert done.returncode == (-signal.SIGKILL if killed else 0), done.stderr
     with shared(directory) as store:
         moved = store.stream("done")
@@ -54,4 +54,5 @@ with kvstream.Store.open(sys.argv[1]):
 
 
 def test_a_forked_child_of_a_process_that_does_not_share_is_told(directory: Path) -> None:
-    subprocess.run([sys.executable, "-c", FORKED, str(directory)], check=True, timeout=PATIENCE_S)
+    done = forking.run([sys.executable, "-c", FORKED, str(directory)], timeout=PATIENCE_S)
+    assert done.returncode == 0, done.stderr

@@ -21,7 +21,7 @@ from tests.operations.checks.walking import WALKS, Step, World
 NODE_ENTRIES, NODE_BYTES = 4, 300
 SWEEP_EVERY = 5
 CACHED_ROWS = DELETE_RANGE_ROWS = 3
-QUICK = settings(deadline=None, max_examples=30, suppress_health_check=list(HealthCheck))
+QUICK = settings(deadline=None, max_examples=20, suppress_health_check=list(HealthCheck))
 
 
 @contextmanager
