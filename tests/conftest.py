@@ -21,9 +21,11 @@ from tests.dealing import place, scheduling
 from tests.folders import fast_folder
 from tests.opening import Stores
 
-# A machine that does other work too may stall any one example.
-settings.register_profile("without deadlines", deadline=None)
-settings.load_profile("without deadlines")
+# A machine that does other work too may stall any one example, so there are no deadlines. Fifty
+# examples, half of hypothesis's own number, have found the same planted mistakes.
+EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES") or 50)
+settings.register_profile("kvstream", deadline=None, max_examples=EXAMPLES)
+settings.load_profile("kvstream")
 
 TESTS = Path(__file__).parent
 
