@@ -56,7 +56,7 @@ $(VENV)/.dev: $(VENV)/.demo
 # The classes of Spark as a JVM has parsed and verified them: each of the JVMs that the tests start
 # takes half of the processor's time.
 CLASSES := $(VENV)/spark-classes.jsa
-$(CLASSES): $(VENV)/.dev
+$(CLASSES): $(VENV)/.demo
 	@echo "Preparing the classes of Spark ..."
 	@$(BIN)/python -m tests.spark.classes $@ 2>$@.log || cat $@.log
 
@@ -80,7 +80,7 @@ setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development
 demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
 	@$(BIN)/python -m demo
 
-test: $(CLASSES) ## Run the tests
+test: $(VENV)/.dev $(CLASSES) ## Run the tests
 	JAVA_TOOL_OPTIONS="-Xlog:disable -Xlog:all=error:stderr -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)" \
 		$(BIN)/python -m $(PYTEST) --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
 
