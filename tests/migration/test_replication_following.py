@@ -201,7 +201,7 @@ def test_a_killed_follower_neither_loses_nor_repeats_commands(
             client.execute_command("XADD", "s", "*", "n", at)
             client.execute_command("INCR", "count")
             client.execute_command("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
-            time.sleep(0.0005)
+            time.sleep(0.003)
 
     try:
         fill(source, 300)

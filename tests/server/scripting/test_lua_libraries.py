@@ -6,7 +6,6 @@ Hypothesis generates the others.
 """
 
 import json
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -172,8 +171,6 @@ tables = st.recursive(
     max_leaves=20,
 )
 compared = settings(
-    max_examples=int(os.environ.get("KVSTREAM_EXAMPLES") or 100),
-    deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
 
