@@ -2,11 +2,14 @@
 
 import shlex
 from collections.abc import Iterator
+from datetime import UTC, datetime
 from pathlib import Path
 
 import click
+import pyarrow as pa
 import pytest
 from click.testing import CliRunner
+from pyarrow import parquet
 
 from kvstream.cli import main
 from kvstream.cli.parameters import examples_of
@@ -106,6 +109,8 @@ def test_every_example_runs_unchanged(
     rows = '{"sku": "x"}\n{"sku": "y"}\n'
     Path("orders.jsonl").write_text(rows)
     Path("temps.csv").write_text("day,degrees\n2023/11/14,7.5\n")
+    table = pa.table({"measured_at": [datetime(2023, 11, 14, tzinfo=UTC)], "degrees": [7.5]})
+    parquet.write_table(table, "temps.parquet")
     orders(*words, input=rows)
 
 
