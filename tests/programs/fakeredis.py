@@ -20,7 +20,8 @@ _TESTS = (
     *("test_mixins/test_transactions_commands.py", "test_mixins/test_specific_redis_versions"),
     *(f"test_mixins/test_{each}.py" for each in ("delex", "increx", "xdelex_xackdel")),
     *(f"test_mixins/test_stream_{each}.py" for each in ("groups", "read_caps", "trimming")),
-    *("test_keyspace_notifications.py", "test_async"),
+    *("test_keyspace_notifications.py", "test_async/test_asyncredis.py"),
+    *("test_async/test_redis_only.py", "test_async/test_scripts.py"),
 )
 _PORT = "6390"
 
@@ -56,6 +57,7 @@ PROGRAMS = (
             Known("acl_log_invalid_key", "hashes"),
             Known("client_unblock", "lists"),
         ),
+        left_out="asyncio with blocking lists",
         install=_installed,
     ),
 )
