@@ -42,7 +42,7 @@ def _celery(scheme: str, port: int) -> list[Outcome]:
                 Path(sys.executable),
                 folder,
                 *("-o", "addopts=", "-p", "adapter_celery", "-p", "celery.contrib.pytest"),
-                *("--timeout=60", "--tb=line", "-k", "not trace_log"),
+                *("--timeout=60", "--tb=line", "-k", "not trace_log and not complex_canvas"),
                 *(f"t/integration/test_{each}.py" for each in _CELERY_TESTS),
                 PYTHONPATH=".",
                 TEST_BROKER=f"{scheme}://127.0.0.1:{port}/0",
@@ -75,7 +75,7 @@ def _framework(
     )
 
 
-_CELERY_TESTS = ("canvas", "group_chains", "inspect", "tasks")
+_CELERY_TESTS = ("group_chains", "inspect", "tasks")
 _HUEY_TESTS = ("api", "asyncio", "consumer", "helpers", "priority", "signals", "wrappers")
 _DRAMATIQ_TESTS = (
     *("barrier", "bucket_rate_limiter", "composition", "concurrent_rate_limiter"),
@@ -122,15 +122,12 @@ PROGRAMS = (
         "celery",
         version("celery"),
         "PyPI",
-        "its tests of tasks, revoking, remote control, chains, groups and chords with a real "
-        "worker, with kvstream's adapter, and on redis-server with its own",
+        "its tests of tasks, revoking, remote control and chains of groups with a real worker, "
+        "with kvstream's adapter, and on redis-server with its own",
         partial(_celery, "kvstream+redis"),
-        (
-            Known("msg_duplication", "the broker sends no message twice"),
-            Known("test_expired", "without worker_pool_putlocks prefetched tasks do not expire"),
-            Known("propagates_from_chord", "it fails on redis-server too, where it is expected"),
-        ),
-        left_out="tests of the log, which fail on redis-server too",
+        (Known("test_expired", "without worker_pool_putlocks prefetched tasks do not expire"),),
+        left_out="tests of canvases, which take a quarter of an hour; of the log, which fail on "
+        "redis-server too; one whose limit of 20 seconds is too short for results that are polled",
         run_on_peer=partial(_celery, "redis"),
         install=partial(source_of, "celery", version("celery")),
     ),
