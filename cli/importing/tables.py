@@ -85,6 +85,8 @@ class _Columns:
         self._fields = [
             (at, field.name) for at, field in enumerate(schema) if field.name not in left_out
         ]
+        if not self._fields:
+            raise RequestError(f"{label}: an entry needs a field, and no column is one")
         for at, name in self._fields:
             _refuse_without_text(schema.field(at).type, f"{label}: the column {name}")
 

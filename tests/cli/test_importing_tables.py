@@ -147,6 +147,12 @@ def test_a_column_without_text_is_refused(
     assert message in kvstream("import", "s", write(columns), code=1).stderr
 
 
+@pytest.mark.parametrize("columns", [{"id": ["5-1"], "timestamp": [SECOND]}, {}])
+def test_a_table_without_fields_is_refused(kvstream: Program, columns: dict[str, Any]) -> None:
+    refused = kvstream("import", "s", write(columns), code=1).stderr
+    assert "rows.parquet: an entry needs a field, and no column is one" in refused
+
+
 def test_two_columns_of_a_name_are_refused(kvstream: Program) -> None:
     table = pa.table([pa.array([1]), pa.array([2])], names=["n", "n"])
     parquet.write_table(table, "rows.parquet")
