@@ -8,24 +8,15 @@ reported to the client that it concerns.
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from threading import get_ident
 from time import monotonic, perf_counter
 from typing import Final
 
-from kvstream.commands.command import (
-    LATER,
-    Blocked,
-    Command,
-    Container,
-    Flag,
-    Later,
-    Stepwise,
-    every,
-)
-from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply
+from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Stepwise, Table, every
+from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal_error
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import RequestError, UnknownOutcome
@@ -42,7 +33,7 @@ from kvstream.server.runtime.incremental_commands import Works
 from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
-from kvstream.server.runtime.pubsub import Message, PubSub
+from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import Again, Operation, Outbox, Slot, error_of
 from kvstream.server.runtime.reply_streaming import Paging
 from kvstream.server.runtime.scripts import Scripts
@@ -79,7 +70,7 @@ class Executor:
     def __init__(
         self,
         engine: Engine,
-        commands: Mapping[bytes, Command | Container],
+        commands: Table,
         clock: Callable[[], float] = monotonic,
         post: Callable[[Callable[[], None]], None] | None = None,
         options: ServerOptions | None = None,
@@ -293,6 +284,11 @@ class Executor:
                 self._finish(turn)
             except TurnFailed as failure:
                 self._run_alone(failure)
+            except Exception as defect:
+                turn.abandon()
+                if not self._slots:
+                    raise
+                self._run_alone(defect)
         except BaseException:  # KeyboardInterrupt, if a client's own thread runs the turn
             self._abandon()
             raise
@@ -475,7 +471,7 @@ class Executor:
                     self._settle(turn, held)
                 elif not ran:
                     pipelines.record(turn.txn)
-                    self._request(turn, client, requests.popleft())
+                    self._attempt(turn, client, requests.popleft())
                     self._is_odd = self.calls.is_odd
                 count += ran or 1
                 may_go_on = count % LOOKS > 0 and client.authenticated
@@ -484,6 +480,19 @@ class Executor:
             if perf_counter() >= self._until or (self.ready and not may_go_on):
                 break
         return count, True
+
+    def _attempt(self, turn: Turn, client: Client, argv: Argv) -> None:
+        """Run one request; one that meets a defect before its call gets an error."""
+        kept = len(self._slots)
+        try:
+            self._request(turn, client, argv)
+        except TurnFailed:
+            raise
+        except Exception as defect:
+            if len(self._slots) > kept:
+                raise
+            name = name_of(argv, self.commands)
+            self._answer(client, self.calls.refused(client, name, internal_error(defect)))
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
@@ -609,7 +618,7 @@ class Executor:
         if slots:
             self.outbox.send(sequence, slots)
 
-    def _run_alone(self, failure: TurnFailed) -> None:
+    def _run_alone(self, failure: Exception) -> None:
         """Run each unit of a failed turn again, in a turn of its own.
 
         If it is unknown whether the turn was written, units that write get that error instead.
@@ -645,12 +654,9 @@ class Executor:
             self.outbox.send(sequence, rest)
 
     def _apart(self, kept: Kept) -> list[Slot]:
-        """Return a slot for each request of a pipeline or a burst; none for a message."""
-        if isinstance(kept, Message):
-            return []  # the request that published it does so again
-        if isinstance(kept, Pipeline):
-            return self._pipelines.apart(kept)
-        return self._appends.apart(kept)
+        """Return a slot for each request; none for a message, which is published again."""
+        pipelines, appends = self._pipelines, self._appends
+        return pipelines.apart(kept) if isinstance(kept, Pipeline) else appends.apart(kept)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""
@@ -684,7 +690,8 @@ class Executor:
             sequence = turn.commit()
             turn.deliver(sequence)
             return sequence
-        except TurnFailed as failure:
+        except Exception as failure:
+            turn.abandon()
             if client.block is not None:
                 self.waits.end(client)
             if client in self.first:
@@ -728,19 +735,22 @@ class Executor:
 
     # --- replies --------------------------------------------------------------------------------
 
-    def _answer(self, client: Client, reply: Reply, depends: bool = False) -> None:
+    def _answer(self, client: Client, reply: Reply) -> None:
+        self._slots.append(self._slot(client, reply))
+
+    def _slot(self, client: Client, reply: Reply, depends: bool = False) -> Slot:
         # Pushes are sent in every mode of CLIENT REPLY.
         is_sent, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
         if type(reply) is Paged:
             client.paged = is_sent
-        self._slots.append(Slot(client, reply, None, 0, protocol, depends, is_sent))
+        return Slot(client, reply, None, 0, protocol, depends, is_sent)
 
-    def _deliver(self, message: Message) -> None:
-        """Send a message with the replies of this thread's turn, or else at once."""
+    def _deliver(self, kept: Kept) -> None:
+        """Send a message or reply with those of this thread's turn, or else at once."""
         if self.in_turn:
-            self._slots.append(message)
+            self._slots.append(kept)
         else:
-            self.outbox.send(self.engine.seen_sequence, [message])
+            self.outbox.send(self.engine.seen_sequence, [kept])
             self.pubsub.send_some()
 
     def configure_notifications(self) -> None:
@@ -772,8 +782,6 @@ class Executor:
         unit = partial(run_queue, self.calls, client, queue, watched)
         self._run_unit(turn, client, unit, True, reads)
 
-    # --- waiting --------------------------------------------------------------------------------
-
     @property
     def in_turn(self) -> bool:
         """Whether the current thread runs a turn."""
@@ -781,17 +789,10 @@ class Executor:
 
     def is_alone(self, client: Client) -> bool:
         """Whether no other client has run a request in this turn."""
-        others = any(kept.client is not client for kept in self._slots)
-        return not (others or self._appends.waiting)
+        return not (self._appends.waiting or any(k.client is not client for k in self._slots))
 
     def answer_blocked(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""
         if isinstance(reply, ErrorReply):
             self.statistics.failed(client.last_command, reply.code)
-        if self.in_turn:
-            self._answer(client, reply, depends=True)
-            return
-        slots, self._slots = self._slots, []
-        self._answer(client, reply, depends=True)
-        self.outbox.send(self.engine.seen_sequence, self._slots)
-        self._slots = slots
+        self._deliver(self._slot(client, reply, depends=True))

@@ -336,9 +336,12 @@ def _send(client: Client, replies: bytes | list[bytes]) -> None:
     client.send(b"".join(replies) if isinstance(replies, list) else replies)
 
 
-def error_of(failure: TurnFailed) -> ErrorReply:
-    """Return the error reply for a failed unit; raise what is no Exception."""
-    cause = failure.__cause__
+def error_of(failure: Exception) -> ErrorReply:
+    """Return the error reply for a failed unit, given a TurnFailed or what has made it fail.
+
+    It raises the failure if its cause is no Exception.
+    """
+    cause = failure.__cause__ if isinstance(failure, TurnFailed) else failure
     if isinstance(cause, DataError):
         _damage.log(_log, logging.ERROR, "a request has met damage: %s", cause)
     if isinstance(cause, KVStreamError):

@@ -200,10 +200,12 @@ class Appends:
         return ids
 
     def apart(self, kept: Kept) -> list[Slot]:
-        """Return a slot for each request of a burst; return a slot as it is."""
-        if isinstance(kept, Slot):
-            return [kept]
-        assert isinstance(kept, Burst)
+        """Return a slot for each request of a burst; return a slot as it is.
+
+        A message has none: the request that published it does so again.
+        """
+        if not isinstance(kept, Burst):
+            return [kept] if isinstance(kept, Slot) else []
         client, db = kept.client, database_of(kept.prefix or kept.client.prefix)
         return [
             Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, is_sent=True)

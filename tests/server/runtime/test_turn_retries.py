@@ -348,3 +348,40 @@ def test_a_transaction_that_cannot_be_written_publishes_nothing(server: Server) 
     with write_fails(server, 0, 1):
         assert bob.ask("EXEC").startswith(b"-")
     assert ann.heard() == b""
+
+
+@contextmanager
+def defect_of(part: object, name: str, word: bytes) -> Iterator[None]:
+    """Make a function of the server fail for requests that have ``word`` among their arguments."""
+    whole = getattr(part, name)
+
+    def fails(*given: object) -> object:
+        if any(type(each) is list and word in each for each in given):
+            raise KeyError(word)
+        return whole(*given)
+
+    with patch.object(part, name, fails):
+        yield
+
+
+def test_a_defect_before_a_call_is_its_clients_error(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    with defect_of(server.executor.calls, "refusal", b"bad"):
+        ann.send_bytes(request("INCR", "a") + request("CLIENT", "SETNAME", "bad") + request("PING"))
+        bob.send_bytes(request("MULTI") + request("CLIENT", "SETNAME", "bad") + request("EXEC"))
+        server.turn()
+    assert ann.heard() == b":1\r\n-ERR internal error: KeyError\r\n+PONG\r\n"
+    assert bob.heard().startswith(b"+OK\r\n-ERR internal error: KeyError\r\n-EXECABORT ")
+    assert bob.ask("GET", "a") == b"$1\r\n1\r\n"
+
+
+def test_a_defect_after_a_call_undoes_that_call(server: Server, ann: Talker, bob: Talker) -> None:
+    with defect_of(server.executor.calls.lookups, "note", b"bad"):
+        ann.send_bytes(request("INCR", "a") + request("MSET", "bad", "1", "b", "2"))
+        ann.send_bytes(request("INCR", "a"))
+        bob.send("INCR", "c")
+        server.turn()
+    assert ann.heard() == b":1\r\n-ERR internal error: KeyError\r\n:2\r\n"
+    assert bob.heard() == b":1\r\n"
+    assert ann.ask("EXISTS", "a", "b", "bad", "c") == b":2\r\n"
