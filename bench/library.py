@@ -15,7 +15,8 @@ from typing import Any
 
 from redis import Redis
 
-from bench.processes import further_servers, redis_server
+import kvstream
+from bench.processes import further_servers, owner_process, redis_server
 from bench.results import Comparison, Log
 from bench.workload import BATCH, PAGE, Fields, Sizes, entries
 from kvstream import Store
@@ -51,6 +52,8 @@ class LibraryRow:
     count: Callable[[Sizes], int]
     own: Callable[[Store, Round], Timed]
     peer: Callable[[Redis, Round], Timed]
+    shared: bool = False
+    """kvstream's side is a client of a shared directory; another process owns the store."""
 
 
 def _add(store: Store, work: Round) -> Timed:
@@ -241,6 +244,26 @@ LIBRARY_ROWS = (
         _add_threads,
         _add_threads_peer,
     ),
+    LibraryRow(
+        "shared-add",
+        "shared directory: add by a client, one by one",
+        2,
+        "everysec",
+        lambda s: s.single,
+        _add,
+        _add_peer,
+        shared=True,
+    ),
+    LibraryRow(
+        "shared-read-1",
+        "shared directory: a client reads 1, acks 1",
+        2,
+        "everysec",
+        lambda s: s.single,
+        _consume(1),
+        _consume_peer(1),
+        shared=True,
+    ),
 )
 
 WARM_UP = 500
@@ -303,16 +326,17 @@ def _compare(row: LibraryRow, sides: Sides, sizes: Sizes) -> Comparison:
 def run_library(
     rows: Sequence[LibraryRow], sizes: Sizes, folder: Path, log: Log
 ) -> Iterator[Comparison]:
-    """Run rows one by one, with one store and one redis-server for each durability."""
-    for durability, same in groupby(rows, key=lambda row: row.durability):
+    """Run rows one by one, with one store and one redis-server for each kind of store."""
+    for (durability, shared), same in groupby(rows, key=lambda row: (row.durability, row.shared)):
+        place = folder / f"{durability}{'-shared' if shared else ''}"
         with ExitStack() as stack:
-            client = stack.enter_context(redis_server(folder / f"redis-{durability}", durability))
-            store = stack.enter_context(
-                Store.open(folder / f"kvstream-{durability}", durability=durability)
-            )
-            further = stack.enter_context(
-                further_servers(folder / f"further-{durability}", durability)
-            )
+            client = stack.enter_context(redis_server(place / "redis", durability))
+            if shared:
+                stack.enter_context(owner_process(place / "kvstream"))
+                store = stack.enter_context(kvstream.open(place / "kvstream", shared=True))
+            else:
+                store = stack.enter_context(Store.open(place / "kvstream", durability=durability))
+            further = stack.enter_context(further_servers(place / "further", durability))
             sides = Sides(store, client, further, sizes.settle_s)
             for row in same:
                 log(row.title)

@@ -105,6 +105,29 @@ def file_server(folder: Path) -> Iterator[FileServer]:
         server.wait()
 
 
+_OWN = """
+import sys, kvstream
+with kvstream.open(sys.argv[1], shared=True):
+    print(flush=True)
+    sys.stdin.read()
+"""
+
+
+@contextmanager
+def owner_process(directory: Path) -> Iterator[None]:
+    """Run a process that owns the shared store of a directory, and does nothing else."""
+    command = [sys.executable, "-c", _OWN, str(directory)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as owner:
+        assert owner.stdin is not None
+        assert owner.stdout is not None
+        owner.stdout.readline()
+        try:
+            yield
+        finally:
+            owner.stdin.close()
+            owner.wait()
+
+
 def _arguments(program: str, folder: Path, port: int, appendfsync: str) -> list[str]:
     options = {
         "port": port,

@@ -41,22 +41,6 @@ ORDERS_MAX = 1 << 20
 """More orders than any producer has, gaps included: far above Redis's greatest maxsize."""
 
 
-def _producer_row(stream: StreamMeta, pid: bytes) -> bytes:
-    return tree_prefix(stream.idmp_tree) + b"P" + pid
-
-
-def _iid_row(stream: StreamMeta, pid: bytes, iid: bytes) -> bytes:
-    return tree_prefix(stream.idmp_tree) + b"I" + _LENGTH.pack(len(pid)) + pid + iid
-
-
-def _order_prefix(stream: StreamMeta, pid: bytes) -> bytes:
-    return tree_prefix(stream.idmp_tree) + b"O" + _LENGTH.pack(len(pid)) + pid
-
-
-def _order_row(stream: StreamMeta, pid: bytes, order: int) -> bytes:
-    return _order_prefix(stream, pid) + U64.pack(order)
-
-
 def _unpacked(layout: Struct, row: bytes, value: bytes) -> Any:
     """Return the numbers of a row; raise Corruption if it is damaged."""
     try:
@@ -73,106 +57,154 @@ def maxsize(txn: Txn, stream: StreamMeta) -> int:
     return stream.idmp_maxsize or txn.catalog.limits.idmp_maxsize
 
 
-def lookup(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes) -> StreamID | None:
-    """Return the entry that a producer created with an idempotent ID, if it is still remembered."""
-    if not stream.idmp_tree:
-        return None
-    row = _iid_row(stream, pid, iid)
-    value = txn.batch.get(_TREES, row)
-    if value is None:
-        return None
-    eid, stamp_ms, _ = _unpacked(_IID, row, value)
-    if stamp_ms <= txn.now_ms - duration_ms(txn, stream):
-        return None
-    return StreamID.unpack(eid)
+class Producer:
+    """The idempotent IDs of one producer of a stream, for one call."""
 
+    __slots__ = ("_found", "_head", "_iids", "_orders", "_pid", "_row", "_stream", "_txn")
 
-def remember(txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID) -> None:
-    """Record the entry that a producer created with a new idempotent ID."""
-    if not stream.idmp_tree:
-        stream.idmp_tree = txn.allocate()
-    oldest, following = expire(txn, stream, pid)
-    row = _iid_row(stream, pid, iid)
-    value = txn.batch.get(_TREES, row)
-    if value is not None:  # it expired behind a younger one, after the clock stepped back
-        order = _unpacked(_IID, row, value)[2]
-        txn.batch.delete(_TREES, _order_row(stream, pid, order))
-        stream.iids -= 1
-    if following == oldest:
-        oldest = following = 0
-        stream.pids += 1
-        _expire_others(txn, stream, pid)
-    _put(txn, stream, pid, iid, eid, txn.now_ms, following)
-    following += 1
-    stream.iids += 1
-    while following - oldest > maxsize(txn, stream):
-        oldest = _drop(txn, stream, pid, oldest)
-    txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(oldest, following))
-    txn.reshaped(stream)
+    def __init__(self, txn: Txn, stream: StreamMeta, pid: bytes) -> None:
+        self._txn, self._stream, self._pid = txn, stream, pid
+        self._found: bytes | None = None
+        """The row of the ID that was looked up."""
+        self._head: bytes | None = None
+        """The row of the oldest order, if it was read."""
+        self._locate()
 
+    def _locate(self) -> None:
+        """Set the rows of the producer, or what they begin with."""
+        tree, named = tree_prefix(self._stream.idmp_tree), _LENGTH.pack(len(self._pid)) + self._pid
+        self._row = tree + b"P" + self._pid
+        self._iids, self._orders = tree + b"I" + named, tree + b"O" + named
 
-def _producer(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
-    row = _producer_row(stream, pid)
-    value = txn.batch.get(_TREES, row)
-    if value is None:
-        return 0, 0
-    oldest, following = _unpacked(_PRODUCER, row, value)
-    if not 0 < following - oldest <= ORDERS_MAX or following >= COUNTED_MAX:
-        raise Corruption(f"the row {row.hex()} of an idempotent producer has impossible bounds")
-    return oldest, following
+    def lookup(self, iid: bytes) -> StreamID | None:
+        """Return the entry created with an idempotent ID, if it is still remembered."""
+        if not self._stream.idmp_tree:
+            return None
+        row = self._iids + iid
+        self._found = value = self._txn.batch.get(_TREES, row)
+        if value is None:
+            return None
+        eid, stamp_ms, _ = _unpacked(_IID, row, value)
+        if stamp_ms <= self._txn.now_ms - duration_ms(self._txn, self._stream):
+            return None
+        return StreamID.unpack(eid)
 
-
-def expire(txn: Txn, stream: StreamMeta, pid: bytes) -> tuple[int, int]:
-    """Forget a producer's IDs that are older than the stream's duration; return what is left.
-
-    That is the order of the oldest ID, and of the next one.
-    """
-    first, following = _producer(txn, stream, pid)
-    bound = txn.now_ms - duration_ms(txn, stream)
-    oldest = first
-    while oldest < following:
-        row = _order_row(stream, pid, oldest)
-        value = txn.batch.get(_TREES, row)
-        if value is not None and _unpacked(U64, row, value[: U64.size])[0] > bound:
-            break
-        oldest = _drop(txn, stream, pid, oldest)
-    if oldest > first:
-        row = _producer_row(stream, pid)
-        if oldest == following:
-            stream.pids -= 1
-            txn.batch.delete(_TREES, row)
-        else:
-            txn.batch.put(_TREES, row, _PRODUCER.pack(oldest, following))
+    def remember(self, iid: bytes, eid: StreamID) -> None:
+        """Record the entry created with an idempotent ID, for which ``lookup`` has found none."""
+        txn, stream, batch = self._txn, self._stream, self._txn.batch
+        if not stream.idmp_tree:
+            stream.idmp_tree = txn.allocate()
+            self._locate()
+        oldest, following = self.expire()
+        if self._found is not None:  # it expired, perhaps behind a younger one
+            order = _unpacked(_IID, self._iids + iid, self._found)[2]
+            if order >= oldest:
+                batch.delete(_TREES, self._orders + U64.pack(order))
+                stream.iids -= 1
+        if following == oldest:
+            oldest = following = 0
+            stream.pids += 1
+            self._expire_others()
+        self._put(iid, eid, txn.now_ms, following)
+        following += 1
+        stream.iids += 1
+        most = maxsize(txn, stream)
+        while following - oldest > most:
+            self._drop(oldest)
+            oldest += 1
+        batch.put(_TREES, self._row, _PRODUCER.pack(oldest, following))
         txn.reshaped(stream)
-    return oldest, following
 
+    def _bounds(self) -> tuple[int, int]:
+        value = self._txn.batch.get(_TREES, self._row)
+        if value is None:
+            return 0, 0
+        oldest, following = _unpacked(_PRODUCER, self._row, value)
+        if not 0 < following - oldest <= ORDERS_MAX or following >= COUNTED_MAX:
+            raise Corruption(
+                f"the row {self._row.hex()} of an idempotent producer has impossible bounds"
+            )
+        return oldest, following
 
-def _expire_others(txn: Txn, stream: StreamMeta, pid: bytes) -> None:
-    """Forget old IDs of the producers that follow a new one: producers that ended never come back.
+    def expire(self) -> tuple[int, int]:
+        """Forget the IDs that are older than the stream's duration; return what is left.
 
-    A new producer looks at SWEPT others, so they do not become more and more.
-    """
-    prefix = tree_prefix(stream.idmp_tree) + b"P"
-    start = prefix + pid + b"\0"
-    after = islice(txn.batch.scan(_TREES, start, successor(prefix)), SWEPT)
-    others = [key[len(prefix) :] for key, _ in after]
-    if len(others) < SWEPT:  # go on at the first one
-        first = islice(txn.batch.scan(_TREES, prefix, start), SWEPT - len(others))
-        others += [key[len(prefix) :] for key, _ in first]
-    for other in others:
-        if other != pid:
-            expire(txn, stream, other)
+        That is the order of the oldest ID, and of the next one.
+        """
+        txn, stream, row = self._txn, self._stream, self._row
+        first, following = self._bounds()
+        bound = txn.now_ms - duration_ms(txn, stream)
+        oldest = first
+        while oldest < following:
+            order = self._orders + U64.pack(oldest)
+            self._head = value = txn.batch.get(_TREES, order)
+            if value is not None and _unpacked(U64, order, value[: U64.size])[0] > bound:
+                break
+            self._drop(oldest)
+            oldest += 1
+        if oldest > first:
+            if oldest == following:
+                stream.pids -= 1
+                txn.batch.delete(_TREES, row)
+            else:
+                txn.batch.put(_TREES, row, _PRODUCER.pack(oldest, following))
+            txn.reshaped(stream)
+        return oldest, following
 
+    def _expire_others(self) -> None:
+        """Forget old IDs of the producers that follow this one, which is new.
 
-def _drop(txn: Txn, stream: StreamMeta, pid: bytes, order: int) -> int:
-    """Forget the oldest ID of a producer, and return the next order."""
-    row = _order_row(stream, pid, order)
-    value = txn.batch.get(_TREES, row)
-    if value is not None:
-        txn.batch.delete(_TREES, row)
-        txn.batch.delete(_TREES, _iid_row(stream, pid, value[U64.size :]))
-        stream.iids -= 1
-    return order + 1
+        Producers that ended never come back. A new one looks at SWEPT others, so they do not become
+        more and more.
+        """
+        txn, stream = self._txn, self._stream
+        prefix = self._row[: -len(self._pid)]
+        start = self._row + b"\0"
+        after = islice(txn.batch.scan(_TREES, start, successor(prefix)), SWEPT)
+        others = [key[len(prefix) :] for key, _ in after]
+        if len(others) < SWEPT:  # go on at the first one
+            first = islice(txn.batch.scan(_TREES, prefix, start), SWEPT - len(others))
+            others += [key[len(prefix) :] for key, _ in first]
+        for other in others:
+            if other != self._pid:
+                Producer(txn, stream, other).expire()
+
+    def _drop(self, order: int) -> None:
+        """Forget the oldest ID."""
+        batch, row = self._txn.batch, self._orders + U64.pack(order)
+        value, self._head = self._head or batch.get(_TREES, row), None
+        if value is not None:
+            batch.delete(_TREES, row)
+            batch.delete(_TREES, self._iids + value[U64.size :])
+            self._stream.iids -= 1
+
+    def remembered(self) -> Iterator[tuple[bytes, StreamID, int]]:
+        """Yield (iid, entry, stamp in ms) of each ID, oldest first."""
+        batch = self._txn.batch
+        for _, order in batch.scan(_TREES, self._orders, successor(self._orders)):
+            iid = order[U64.size :]
+            row = self._iids + iid
+            value = batch.get(_TREES, row)
+            if value is not None:
+                eid, stamp_ms, _ = _unpacked(_IID, row, value)
+                yield iid, StreamID.unpack(eid), stamp_ms
+
+    def restore(self, iids: list[tuple[bytes, StreamID]]) -> None:
+        """Record IDs, oldest first, unless it has some: an image may name a producer twice."""
+        txn, stream = self._txn, self._stream
+        if txn.batch.get(_TREES, self._row) is not None:
+            return
+        for order, (iid, eid) in enumerate(iids):
+            self._put(iid, eid, min(eid.ms, txn.now_ms), order)
+        txn.batch.put(_TREES, self._row, _PRODUCER.pack(0, len(iids)))
+        stream.pids += 1
+        stream.iids += len(iids)
+
+    def _put(self, iid: bytes, eid: StreamID, stamp: int, order: int) -> None:
+        """Write the two rows of an idempotent ID."""
+        batch = self._txn.batch
+        batch.put(_TREES, self._iids + iid, _IID.pack(eid.packed, stamp, order))
+        batch.put(_TREES, self._orders + U64.pack(order), U64.pack(stamp) + iid)
 
 
 def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
@@ -182,18 +214,6 @@ def producers(txn: Txn, stream: StreamMeta) -> list[bytes]:
     prefix = tree_prefix(stream.idmp_tree) + b"P"
     rows = txn.batch.scan(_TREES, prefix, successor(prefix))
     return [key[len(prefix) :] for key, _ in rows]
-
-
-def remembered(txn: Txn, stream: StreamMeta, pid: bytes) -> Iterator[tuple[bytes, StreamID, int]]:
-    """Yield a producer's (iid, entry, stamp in ms), oldest first."""
-    prefix = _order_prefix(stream, pid)
-    for _, order in txn.batch.scan(_TREES, prefix, successor(prefix)):
-        iid = order[U64.size :]
-        row = _iid_row(stream, pid, iid)
-        value = txn.batch.get(_TREES, row)
-        if value is not None:
-            eid, stamp_ms, _ = _unpacked(_IID, row, value)
-            yield iid, StreamID.unpack(eid), stamp_ms
 
 
 def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
@@ -215,23 +235,9 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
         kept = list(latest.items())[: maxsize(txn, stream)][::-1]
         if len(kept) != len(iids):
             notes.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
-        if not kept or txn.batch.get(_TREES, _producer_row(stream, pid)) is not None:
-            continue
-        for order, (iid, eid) in enumerate(kept):
-            stamp = min(eid.ms, txn.now_ms)
-            _put(txn, stream, pid, iid, eid, stamp, order)
-        txn.batch.put(_TREES, _producer_row(stream, pid), _PRODUCER.pack(0, len(kept)))
-        stream.pids += 1
-        stream.iids += len(kept)
+        if kept:
+            Producer(txn, stream, pid).restore(kept)
     return notes
-
-
-def _put(
-    txn: Txn, stream: StreamMeta, pid: bytes, iid: bytes, eid: StreamID, stamp: int, order: int
-) -> None:
-    """Write the two rows of an idempotent ID."""
-    txn.batch.put(_TREES, _iid_row(stream, pid, iid), _IID.pack(eid.packed, stamp, order))
-    txn.batch.put(_TREES, _order_row(stream, pid, order), U64.pack(stamp) + iid)
 
 
 def forget_all(txn: Txn, stream: StreamMeta) -> None:

@@ -21,6 +21,7 @@ from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
 from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
+from kvstream.meta.idempotency import Producer
 from kvstream.meta.key_events import XADD, XSETID
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
@@ -122,18 +123,19 @@ def _add_once(
     once: Idempotency,
 ) -> StreamID | None:
     refuse_explicit_id(eid)
-    stream = txn.stream(name)
+    producer, stream = None, txn.stream(name)
     if stream is not None:
-        known = idempotency.lookup(txn, stream, once.pid, once.iid)
+        producer = Producer(txn, stream, once.pid)
+        known = producer.lookup(once.iid)
         if known is not None:
             stream.iids_duplicates += 1
             txn.reshaped(stream)
             return known
     new = add(txn, name, value, names, None, trim, nomkstream)
-    stream = txn.stream(name)
+    stream = stream or txn.stream(name)
     if new is not None and stream is not None:
-        idempotency.remember(txn, stream, once.pid, once.iid, new)
         stream.iids_added += 1
+        (producer or Producer(txn, stream, once.pid)).remember(once.iid, new)
     return new
 
 
@@ -384,14 +386,15 @@ def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: Strea
     stream = txn.stream(name)
     if stream is None:
         raise NoSuchKey
-    known = idempotency.lookup(txn, stream, pid, iid)
+    producer = Producer(txn, stream, pid)
+    known = producer.lookup(iid)
     if known is not None:
         if known != eid:
             raise InvalidArgument("IID already exists for this producer with a different stream ID")
         return
     if not exists(txn, stream, eid):
         raise InvalidID("No such message in stream")
-    idempotency.remember(txn, stream, pid, iid, eid)
+    producer.remember(iid, eid)
 
 
 def refuse_empty_ids(pid: bytes, iid: bytes) -> None:

@@ -374,7 +374,7 @@ def stream_row(txn: Txn, stream: StreamMeta) -> StreamRow:
     """Return the row of XINFO STREAM."""
     if stream.idmp_tree and not txn.read_only:
         for pid in idempotency.producers(txn, stream):
-            idempotency.expire(txn, stream, pid)
+            idempotency.Producer(txn, stream, pid).expire()
     limits, nodes = txn.catalog.limits, stream.nodes
     return (
         *(stream.length, nodes, nodes + 1, stream.last, stream.max_deleted, stream.entries_added),

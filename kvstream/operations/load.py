@@ -539,7 +539,7 @@ def _idempotency(txn: Txn, stream: StreamMeta) -> IdempotencyImage | None:
     producers = []
     oldest = txn.now_ms - idempotency.duration_ms(txn, stream)
     for pid in idempotency.producers(txn, stream):
-        remembered = idempotency.remembered(txn, stream, pid)
+        remembered = idempotency.Producer(txn, stream, pid).remembered()
         iids = [(iid, eid) for iid, eid, stamp_ms in remembered if stamp_ms > oldest]
         if iids:
             producers.append(ProducerImage(pid, iids))
