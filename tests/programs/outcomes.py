@@ -103,7 +103,7 @@ def reason_of(outcome: Outcome, known: tuple[Known, ...]) -> str | None:
 
 
 def read_junit(path: Path) -> list[Outcome]:
-    """Read the file that pytest and Node.js write with the results of tests."""
+    """Read the file that pytest, Node.js and PHPUnit write with the results of tests."""
     found = []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = f"{case.get('classname', '')}::{case.get('name', '')}"
@@ -117,7 +117,8 @@ def read_junit(path: Path) -> list[Outcome]:
     return found
 
 
-def _run_and_read(command: list[str | Path], folder: Path, **environment: str) -> list[Outcome]:
+def junit_outcomes(command: list[str | Path], folder: Path, **environment: str) -> list[Outcome]:
+    """Run a program that writes a file of JUnit at its word RESULTS; return how its tests ended."""
     results = folder / "results.xml"
     results.unlink(missing_ok=True)
     try:
@@ -144,7 +145,7 @@ def pytest_outcomes(
     """Run pytest of another virtual environment in a folder; return how its tests ended."""
     words = ["-m", "pytest", "-p", "no:cacheprovider", "--junitxml=RESULTS", "-q"]
     words += ["-o", "filterwarnings=", *arguments]
-    return _run_and_read([interpreter, *words], folder, **environment)
+    return junit_outcomes([interpreter, *words], folder, **environment)
 
 
 def python_scenario(interpreter: Path, name: str, port: int, *more: str) -> list[Outcome]:
@@ -165,7 +166,7 @@ def node_scenario(modules: Path, name: str, port: int) -> list[Outcome]:
         SCENARIOS / name,
     ]
     with TemporaryDirectory(prefix="kvstream-program-") as place:
-        return _run_and_read(
+        return junit_outcomes(
             [node_program(), "--test", *words, SCENARIOS / name],
             Path(place),
             REDIS_PORT=str(port),
