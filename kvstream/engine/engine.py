@@ -751,6 +751,10 @@ class Turn:
             database.rest()
         return sequence
 
+    @property
+    def is_committed(self) -> bool:
+        return self._sequence is not None
+
     def deliver(self, sequence: int) -> None:
         """Deliver the outcomes of the served waiters, after the commit with that number."""
         for waiter, outcome in self.served:

@@ -285,9 +285,9 @@ class Executor:
             except TurnFailed as failure:
                 self._run_alone(failure)
             except Exception as defect:
-                turn.abandon()
-                if not self._slots:
+                if turn.is_committed or not self._slots:
                     raise
+                turn.abandon()
                 self._run_alone(defect)
         except BaseException:  # KeyboardInterrupt, if a client's own thread runs the turn
             self._abandon()
@@ -409,10 +409,8 @@ class Executor:
 
     def _abandon(self) -> None:
         """Undo an interrupted turn and forget its replies."""
-        if self._turn is None:
-            self.engine.abandon_turn()
-        else:
-            self._turn.abandon()
+        turn, self._turn = self._turn, None  # blocked clients that it has served are answered
+        (self.engine.abandon_turn if turn is None else turn.abandon)()
         self._appends.clear()
         self._pipelines.forget()
         self._slots.clear()
@@ -691,6 +689,8 @@ class Executor:
             turn.deliver(sequence)
             return sequence
         except Exception as failure:
+            if turn.is_committed:
+                raise
             turn.abandon()
             if client.block is not None:
                 self.waits.end(client)

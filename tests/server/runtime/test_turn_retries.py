@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
+from kvstream.engine.engine import Turn
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.operations import thresholds
@@ -374,6 +375,27 @@ def test_a_defect_before_a_call_is_its_clients_error(
     assert ann.heard() == b":1\r\n-ERR internal error: KeyError\r\n+PONG\r\n"
     assert bob.heard().startswith(b"+OK\r\n-ERR internal error: KeyError\r\n-EXECABORT ")
     assert bob.ask("GET", "a") == b"$1\r\n1\r\n"
+
+
+def test_a_defect_after_the_commit_runs_nothing_again(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
+    delivered = Turn.deliver
+    calls: list[int] = []
+
+    def fails(turn: Turn, sequence: int) -> None:
+        calls.append(sequence)
+        if len(calls) == 1:
+            raise KeyError(sequence)
+        delivered(turn, sequence)
+
+    ann.send_bytes(request("INCR", "a") + request("XADD", "s", "1-1", "f", "v"))
+    with patch.object(Turn, "deliver", fails), pytest.raises(KeyError):
+        server.turn()
+    assert bob.heard().startswith(b"*1\r\n*2\r\n$1\r\ns\r\n")
+    assert ann.ask("GET", "a").endswith(b"$1\r\n1\r\n")
+    assert ann.ask("XLEN", "s") == b":1\r\n"
 
 
 def test_a_defect_after_a_call_undoes_that_call(server: Server, ann: Talker, bob: Talker) -> None:
