@@ -113,7 +113,7 @@ class Flag(StrEnum):
     LOADING = "loading"
     STALE = "stale"
     SKIP_MONITOR = "skip_monitor"
-    """It runs a script: its commands are recorded one by one, and it sends itself to MONITOR."""
+    """It sends itself to MONITOR."""
     SKIP_SLOWLOG = "skip_slowlog"
     FAST = "fast"
     NO_AUTH = "no_auth"
@@ -128,6 +128,8 @@ class Flag(StrEnum):
     NO_ASYNC_LOADING = "no_async_loading"
     NO_MULTI = "no_multi"
     ALLOW_BUSY = "allow_busy"
+    SCRIPT_RUNNER = "script_runner"
+    """It runs a script or a function, whose commands are recorded one by one."""
     LOCAL = "local"
     """It touches no key. Not a flag of Redis: COMMAND does not show it."""
     IMMEDIATE = "immediate"
@@ -236,7 +238,7 @@ _ASKED: Final = {
     "is_admin": Flag.ADMIN,
     "is_local": Flag.LOCAL,
     "is_immediate": Flag.IMMEDIATE,
-    "runs_scripts": Flag.SKIP_MONITOR,
+    "runs_scripts": Flag.SCRIPT_RUNNER,
 }
 _OF_STORE = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
 _COUNT_DIGITS_MAX: Final = 19
@@ -287,7 +289,7 @@ class Command:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "arity", self.arity or self._least_words())
-        script = {Flag.SKIP_MONITOR, Flag.MAY_REPLICATE} <= self.flags
+        script = {Flag.SCRIPT_RUNNER, Flag.MAY_REPLICATE} <= self.flags
         object.__setattr__(self, "writes", script or Flag.WRITE in self.flags)
         object.__setattr__(self, "depends", not self.flags.isdisjoint(_OF_STORE))
         for name, flag in _ASKED.items():

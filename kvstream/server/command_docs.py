@@ -294,7 +294,7 @@ _COMMANDS = (
     "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember "
     "georadiusbymember_ro geosearch geosearchstore getbit hdel hexists hexpire hexpireat "
     "hexpiretime hget hgetall hgetdel hgetex hincrby hincrbyfloat hkeys hlen hmget hmset "
-    "hotkeys hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan hset hsetex "
+    "hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan hset hsetex "
     "hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lpop lpos lpush "
     "lpushx lrange lrem lset ltrim migrate module pfadd pfcount pfdebug pfmerge pfselftest "
     "psync readonly readwrite replconf replicaof "

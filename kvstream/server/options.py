@@ -16,6 +16,7 @@ from typing import Any
 
 from kvstream.errors import RequestError
 from kvstream.logs import LEVEL
+from kvstream.server.slowlog import BYTES_MAX, WORDS_MAX
 from kvstream.storage import files
 from kvstream.types.options import (
     MAXCLIENTS,
@@ -220,6 +221,9 @@ class ServerOptions:
     slower_than_us: int = SLOWER_THAN_US
     """Microseconds above which SLOWLOG records a command; negative: none, 0: all."""
     slowlog_length: int = SLOWLOG_LENGTH
+    slowlog_words_max: int = WORDS_MAX
+    slowlog_bytes_max: int = BYTES_MAX
+    """Words of a command that SLOWLOG keeps, and bytes of each."""
     latency_threshold_ms: int = 0
     """Milliseconds above which LATENCY records an event; 0: none."""
     latency_tracking: bool = True

@@ -244,6 +244,12 @@ def _resize_slowlog(executor: "Executor") -> None:
     executor.slowlog.resize(executor.options.slowlog_length)
 
 
+def _bound_slowlog(executor: "Executor") -> None:
+    options = executor.options
+    executor.slowlog.words_max = options.slowlog_words_max
+    executor.slowlog.bytes_max = options.slowlog_bytes_max
+
+
 def _resize_acllog(executor: "Executor") -> None:
     executor.calls.denials.resize(executor.options.acllog_length)
 
@@ -368,6 +374,8 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
     b"shutdown-timeout": _option("shutdown_timeout", _count(0, I32_MAX)),
     b"script-memory": _option("script_memory", _memory(MEGABYTE)),
+    b"slowlog-entry-max-argc": _option("slowlog_words_max", _count(2, I32_MAX), _bound_slowlog),
+    b"slowlog-entry-max-string-len": _option("slowlog_bytes_max", _count(1), _bound_slowlog),
     b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
     b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
     b"oom-score-adj": _fixed(

@@ -14,6 +14,7 @@ from itertools import accumulate
 from math import frexp, ldexp
 
 from kvstream.engine.engine import Engine
+from kvstream.server.slowlog import SlowCalls
 from kvstream.types.options import Durability
 
 RECENT = 1024
@@ -111,6 +112,7 @@ class CommandStatistics:
     idle: int = 0
     """Calls of a write command that changed nothing, as far as the reply or the turn shows."""
     durations: Durations = field(default_factory=Durations)
+    slow: SlowCalls = field(default_factory=SlowCalls)
 
     def ran(self, seconds: float) -> None:
         """Count a call."""
@@ -145,6 +147,7 @@ class Statistics:
         """Keys that reads have found or missed."""
         self.bytes_in = 0
         self.bytes_out = 0
+        self.slow_calls = SlowCalls()
         self.denied: dict[str, int] = {}
         """ACL refusals by kind: auth, cmd, key."""
         self._peak = (0, 0)
@@ -173,6 +176,11 @@ class Statistics:
         recent += times
         if len(recent) >= RECENT:
             row.durations.count()
+
+    def slow(self, name: str, microseconds: int) -> None:
+        """Count a slow call, which is counted already as a call."""
+        self.of(name).slow.add(microseconds)
+        self.slow_calls.add(microseconds)
 
     def failed(self, name: str, code: str) -> None:
         """Count the error of a call that is counted already."""

@@ -10,6 +10,7 @@ from kvstream.server.commands import (
     config,
     connection,
     debug,
+    hotkeys,
     info,
     kvstream_load,
     latency,
@@ -18,7 +19,10 @@ from kvstream.server.commands import (
     scripting,
 )
 
-_OPERATION = (acl, admin, command, config, debug, info, kvstream_load, latency, memory)
+_OPERATION = (
+    *(acl, admin, command, config, debug),
+    *(hotkeys, info, kvstream_load, latency, memory),
+)
 SECTIONS = {
     "Connections": (connection.COMMANDS, client.COMMANDS),
     "Transactions": (connection.TRANSACTIONS,),

@@ -238,7 +238,11 @@ def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     tips="nondeterministic_output request_policy:all_nodes",
 )
 def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Return the newest slow commands, ten by default; -1 for all."""
+    """Return the newest slow commands, ten by default; -1 for all.
+
+    Each has its number, Unix time, microseconds, words, client address, client name, and the number
+    of its words; `slowlog-entry-max-argc` and `slowlog-entry-max-string-len` bound the words shown.
+    """
     count = 10
     if len(argv) == 3:
         message = "count should be greater than or equal to -1"
@@ -246,8 +250,11 @@ def slowlog_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     elif len(argv) > 3:
         raise bad_subcommand(argv)
     return [
-        [each.number, each.at, each.microseconds, each.argv, each.address.encode(), each.name]
-        for each in server_of(client).slowlog.newest(count)
+        [
+            *(entry.number, entry.at, entry.microseconds, entry.argv),
+            *(entry.address.encode(), entry.name, entry.words),
+        ]
+        for entry in server_of(client).slowlog.newest(count)
     ]
 
 

@@ -26,6 +26,7 @@ from kvstream.server.runtime.client import Client, Kind
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.tracking import shown
 from kvstream.server.settings import read
+from kvstream.server.slowlog import SlowCalls
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
@@ -284,6 +285,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("instantaneous_input_kbps", f"{read / 1024:.2f}"),
         ("instantaneous_output_kbps", f"{written / 1024:.2f}"),
         ("rejected_connections", counted.rejected_connections),
+        *((f"slowlog_commands_{name}", value) for name, value in _slow(counted.slow_calls)),
         ("evicted_clients", counted.evicted_clients),
         ("expired_keys", server.engine.catalog.expired),
         ("expired_keys_active", server.engine.catalog.expired_unasked),
@@ -345,11 +347,19 @@ def _commandstats(server: "Executor", txn: Txn) -> Fields:
     for name, row in sorted(server.statistics.commands.items()):
         spent = round(row.seconds * _US)
         mean = spent / row.calls if row.calls else 0.0
-        yield (
-            f"cmdstat_{name}",
+        line = (
             f"calls={row.calls},usec={spent},usec_per_call={mean:.2f},"
-            f"rejected_calls={row.rejected},failed_calls={row.failed}",
+            f"rejected_calls={row.rejected},failed_calls={row.failed}"
         )
+        if row.slow.count:
+            line += "".join(f",slowlog_{name}={value}" for name, value in _slow(row.slow))
+        yield f"cmdstat_{name}", line
+
+
+def _slow(calls: SlowCalls) -> list[tuple[str, str]]:
+    """Return the figures of slow calls, in milliseconds."""
+    times = ("time_ms_sum", calls.microseconds), ("time_ms_max", calls.longest)
+    return [("count", str(calls.count)), *((name, f"{us / 1000:.2f}") for name, us in times)]
 
 
 def _errorstats(server: "Executor", txn: Txn) -> Fields:

@@ -16,14 +16,14 @@ from kvstream.types.glob import matcher
 
 COMMANDS = Family("scripting")
 COMMANDS.add_help("script", since="5.0.0")
-_EVAL = flags("noscript stale skip_monitor may_replicate no_mandatory_keys movablekeys")
-_EVAL_RO = flags("readonly noscript stale skip_monitor no_mandatory_keys movablekeys")
+_RUNS = "noscript stale skip_monitor no_mandatory_keys movablekeys script_runner"
+_RUN, _RUN_RO = flags(f"{_RUNS} may_replicate"), flags(f"{_RUNS} readonly")
 _KEYS = CountedKeys(0, 0)
 _RW, _RO = "RW access update", "RO access"
 
 
 @COMMANDS.command(
-    *("eval", "script numkeys [key [key ...]] [arg [arg ...]]", _EVAL, _KEYS),
+    *("eval", "script numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
     since="2.6.0",
     uses=_RW,
 )
@@ -36,7 +36,7 @@ def eval_(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("eval_ro", "script numkeys [key [key ...]] [arg [arg ...]]", _EVAL_RO, _KEYS),
+    *("eval_ro", "script numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
     since="7.0.0",
     uses=_RO,
 )
@@ -46,7 +46,7 @@ def eval_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("evalsha", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _EVAL, _KEYS),
+    *("evalsha", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
     since="2.6.0",
     uses=_RW,
 )
@@ -56,7 +56,7 @@ def evalsha(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("evalsha_ro", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _EVAL_RO, _KEYS),
+    *("evalsha_ro", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
     since="7.0.0",
     uses=_RO,
 )
@@ -144,14 +144,12 @@ def script_debug(txn: Txn, client: Client, argv: Argv) -> Reply:
 # --- functions ----------------------------------------------------------------------------------
 
 COMMANDS.add_help("function", since="7.0.0")
-_FCALL = flags("noscript stale skip_monitor may_replicate no_mandatory_keys movablekeys")
-_FCALL_RO = flags("readonly noscript stale skip_monitor no_mandatory_keys movablekeys")
 _WRITE, _GROW = flags("write noscript"), flags("write denyoom noscript")
 _EVERYWHERE = "request_policy:all_shards response_policy:all_succeeded"
 
 
 @COMMANDS.command(
-    *("fcall", "function numkeys [key [key ...]] [arg [arg ...]]", _FCALL, _KEYS),
+    *("fcall", "function numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
     since="7.0.0",
     uses="RW access update",
 )
@@ -164,7 +162,7 @@ def fcall(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("fcall_ro", "function numkeys [key [key ...]] [arg [arg ...]]", _FCALL_RO, _KEYS),
+    *("fcall_ro", "function numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
     since="7.0.0",
     uses="RO access",
 )

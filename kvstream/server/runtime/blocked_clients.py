@@ -108,6 +108,9 @@ class Waits:
         attempt, shares = wait.attempt, wait.shares
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
+        if call is not None and self._calls.counts_hot_keys:
+            assert self._calls.hot_keys is not None
+            attempt = self._calls.hot_keys.attempt_of(*call, attempt, client.protocol)
         if shares is not None and wait.group is None:
             # An attempt also checks the user's rights, which may depend on the first argument.
             first = None if call is None else call[1][1]

@@ -7,10 +7,7 @@
 import logging
 import sys
 import time
-from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import islice
 from math import inf
 
 from kvstream.commands.args import text
@@ -21,10 +18,12 @@ from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.keyspace import Usage
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denials, NoPermission
+from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client, Kind
 from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.tracking import Trackers, Tracking
+from kvstream.server.slowlog import Slowlog, cut
 from kvstream.server.stats import Latency, Statistics
 
 _UNUSED = frozenset(
@@ -190,52 +189,6 @@ def _sign(byte: int) -> str:
 _QUOTED = {byte: _sign(byte) for byte in range(256)}
 
 
-WORDS_MAX = 32
-BYTES_MAX = 128
-
-
-@dataclass(frozen=True, slots=True)
-class SlowCommand:
-    """One entry of SLOWLOG GET."""
-
-    number: int
-    at: int
-    """Unix seconds."""
-    microseconds: int
-    argv: list[bytes]
-    address: str
-    name: bytes
-
-
-class Slowlog:
-    """The slow commands, newest first."""
-
-    def __init__(self, length: int) -> None:
-        self._entries: deque[SlowCommand] = deque(maxlen=max(length, 0))
-        self._next = 0
-
-    def __len__(self) -> int:
-        return len(self._entries)
-
-    def add(self, at: int, microseconds: int, argv: list[bytes], address: str, name: bytes) -> None:
-        if self._entries.maxlen == 0:
-            return
-        entry = SlowCommand(self._next, at, microseconds, cut(argv), address, name)
-        self._entries.appendleft(entry)
-        self._next += 1
-
-    def newest(self, count: int) -> list[SlowCommand]:
-        """Return the newest entries; all of them for a negative count."""
-        return list(islice(self._entries, len(self) if count < 0 else count))
-
-    def resize(self, length: int) -> None:
-        """Set the length of the log."""
-        self._entries = deque(islice(self._entries, length), maxlen=length)
-
-    def clear(self) -> None:
-        self._entries.clear()
-
-
 class Request:
     """A request for a log line: its name, keys and size, but no value."""
 
@@ -258,20 +211,6 @@ class Shown:
 
     def __str__(self) -> str:
         return " ".join(map(quoted, cut(self._argv)))
-
-
-def cut(argv: Sequence[bytes]) -> list[bytes]:
-    """Return the words of a request, truncated as in Redis's SLOWLOG."""
-    words = [_cut_word(word) for word in argv[:WORDS_MAX]]
-    if len(argv) > WORDS_MAX:
-        words[-1] = b"... (%d more arguments)" % (len(argv) - WORDS_MAX + 1)
-    return words
-
-
-def _cut_word(word: bytes) -> bytes:
-    if len(word) <= BYTES_MAX:
-        return word
-    return b"%b... (%d more bytes)" % (word[:BYTES_MAX], len(word) - BYTES_MAX)
 
 
 _log = logging.getLogger(__name__)
@@ -323,13 +262,17 @@ class Calls:
         rows = list(commands)
         self.statistics = Statistics(frozenset(row.name for row in rows if Flag.WRITE in row.flags))
         self.lookups = Lookups(self.statistics, rows, usage)
-        self.slowlog = Slowlog(options.slowlog_length)
+        self.slowlog = Slowlog(
+            options.slowlog_length, options.slowlog_words_max, options.slowlog_bytes_max
+        )
         self.latency = Latency()
         self.trackers, self.notifications = trackers, notifications
         self._send_to_monitors = send_to_monitors
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
         self.monitors: dict[Client, None] = {}
+        self.hot_keys: HotKeys | None = None
+        """What HOTKEYS GET shows."""
         self.paused = False
         """CLIENT PAUSE holds some commands or all."""
         self.crowded = False
@@ -349,12 +292,18 @@ class Calls:
         """Whether calls are watched, held or refused by anything but the client's rights."""
         return bool(
             self.monitors
+            or (self.hot_keys is not None and self.hot_keys.is_active)
             or self.trackers.clients
             or self.notifications.of_calls
             or self.paused
             or self.crowded
             or self.read_only is not None
         )
+
+    @property
+    def counts_hot_keys(self) -> bool:
+        """Whether HOTKEYS has started a tracking that goes on."""
+        return self.hot_keys is not None and self.hot_keys.is_active
 
     def refusal(self, client: Client, command: Command, argv: Argv) -> ErrorReply | None:
         """Return the error if a client may not run a command."""
@@ -461,6 +410,8 @@ class Calls:
             if txn.wanted:
                 self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
             self.lookups.note(client, command, argv, txn)
+            if self.hot_keys is not None and self.hot_keys.is_active and not self.in_script:
+                self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.noted
             if changed and (
@@ -528,8 +479,10 @@ class Calls:
         self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
         if spent < self._slow_s or command.name in _NOT_SLOW:
             return
-        now, name, words = int(time.time()), client.name, redacted(argv)
-        self.slowlog.add(now, round(spent * _US), words, client.address, name)
+        if not self.slowlog.is_off:
+            microseconds, words = round(spent * _US), redacted(argv)
+            self.slowlog.add(int(time.time()), microseconds, words, client.address, client.name)
+            self.statistics.slow(command.name, microseconds)
         text = "a request of %s took %.3f ms: %s"
         self._slow.log(_log, NOTICE, text, client.address, 1000 * spent, Request(command, argv))
 

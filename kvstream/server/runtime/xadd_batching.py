@@ -130,6 +130,7 @@ class Appends:
         slower_than_us = self._options.slower_than_us
         return (
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
+            and not self._calls.counts_hot_keys
             and not self._calls.notifications.of_calls
             and not (trackers.clients and trackers.concerns(key_of(name)))
             and not 0 <= slower_than_us < TIMED_S * 1e6

@@ -237,6 +237,41 @@ def test_slow_commands_are_kept_as_redis_keeps_them(served: Served, redis_port: 
     assert seen[0] == seen[1]
 
 
+def test_a_slow_command_has_its_number_of_words_and_bounded_ones(served: Served) -> None:
+    with served.asker() as asker:
+        limits = "slowlog-entry-max-argc 4 slowlog-entry-max-string-len 5"
+        asker.ask(f"CONFIG SET slowlog-log-slower-than 0 {limits}")
+        asker.ask("MSET", "key", "a" * 9, "x", "y", "z", "z")
+        (mset,) = asker.ask("SLOWLOG GET 1")
+        assert mset[3] == [b"MSET", b"key", b"aaaaa... (4 more bytes)", b"... (4 more arguments)"]
+        assert mset[6] == 7
+        asker.ask("CONFIG SET slowlog-entry-max-argc 2")
+        asker.ask("DEL a b")
+        after, _, _, before = asker.ask("SLOWLOG GET 4")
+        assert after[3] == [b"DEL", b"... (2 more arguments)"]
+        assert before == mset
+        for setting, most in (("argc 1", 2147483647), ("string-len 0", 9223372036854775807)):
+            least = 2 if "argc" in setting else 1
+            error = asker.ask(f"CONFIG SET slowlog-entry-max-{setting}")
+            assert error.endswith(f"argument must be between {least} and {most} inclusive")
+
+
+def test_slow_calls_are_counted_until_a_reset_of_the_statistics(client: redis.Redis) -> None:
+    client.config_set("slowlog-log-slower-than", 100_000)
+    client.get("k")
+    assert client.info("stats")["slowlog_commands_count"] == 0
+    for seconds in (0.2, 0.3):
+        client.execute_command("DEBUG", "SLEEP", seconds)  # type: ignore[no-untyped-call]
+    client.slowlog_reset()
+    slow, debug = client.info("stats"), client.info("commandstats")["cmdstat_debug"]
+    assert slow["slowlog_commands_count"] == debug["slowlog_count"] == 2
+    for figure, least in (("time_ms_sum", 500), ("time_ms_max", 300)):
+        assert slow[f"slowlog_commands_{figure}"] == debug[f"slowlog_{figure}"] >= least
+    assert "slowlog_count" not in client.info("commandstats")["cmdstat_get"]
+    client.config_resetstat()
+    assert client.info("stats")["slowlog_commands_time_ms_sum"] == 0
+
+
 def test_redis_py_reads_the_slow_log(client: redis.Redis) -> None:
     client.config_set("slowlog-log-slower-than", 0)
     client.echo("hello")

@@ -28,5 +28,5 @@ def test_every_option_is_described_and_nothing_else() -> None:
 
 
 def test_only_few_commands_have_an_arity_beside_their_syntax() -> None:
-    given = {"command": -1, "quit": -1, "client|kill": -3}
+    given = {"command": -1, "quit": -1, "client|kill": -3, "hotkeys|start": -2}
     assert {name: command.arity for command in ALL if (name := command.name) in given} == given

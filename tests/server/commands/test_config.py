@@ -40,6 +40,7 @@ OURS = {
     *(b"cluster-announce-human-nodename", b"hide-user-data-from-log", b"key-memory-histograms"),
     *(b"locale-collate", b"lookahead", b"max-new-connections-per-cycle"),
     *(b"max-new-tls-connections-per-cycle", b"replica-full-sync-buffer-limit"),
+    *(b"slowlog-entry-max-argc", b"slowlog-entry-max-string-len"),
 }
 """Settings that the redis-server of the tests lacks, or does not show."""
 

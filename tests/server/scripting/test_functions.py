@@ -209,6 +209,8 @@ def test_records_are_those_of_redis(served: Served, redis_port: int) -> None:
     with Asker(redis_port) as theirs, Asker(served.port) as ours:
         for name in names:
             reply = theirs.ask("COMMAND", "INFO", name), ours.ask("COMMAND", "INFO", name)
+            if name.startswith("fcall"):
+                reply[1][0][2].remove(b"script_runner")  # since Redis 8.10
             for row in (row[0] for row in reply):
                 row[2].sort()
                 row[6].sort()

@@ -1,0 +1,147 @@
+"""HOTKEYS: start, stop and show the tracking of hot keys."""
+
+from math import inf
+
+from kvstream.commands.args import Argv, integer, syntax_error
+from kvstream.commands.command import Family, flags
+from kvstream.commands.replies import OK, Map, Reply
+from kvstream.errors import InvalidArgument, RequestError
+from kvstream.meta.txn import Txn
+from kvstream.server.commands.admin import server_of
+from kvstream.server.hotkeys import HotKeys
+from kvstream.server.runtime.client import Client
+
+COMMANDS = Family("server")
+COMMANDS.add_help("hotkeys", since="8.6.1")
+_FLAGS = flags("admin noscript local")
+_TIPS = "request_policy:all_nodes"
+_ALL_SLOTS = [[0, 16383]]
+_METRICS = (b"CPU", b"NET")
+_LIMITS = {
+    b"COUNT": ("count", 64, "COUNT must be between 1 and 64"),
+    b"DURATION": ("seconds", 1_000_000, "DURATION must be between 1 and 1000000"),
+    b"SAMPLE": ("ratio", (1 << 31) - 1, "SAMPLE ratio must be positive"),
+}
+"""Options: what they set, their greatest value, and the error beyond it."""
+
+
+@COMMANDS.command(
+    "hotkeys|start",
+    "METRICS count [CPU] [NET] [COUNT k] [DURATION seconds] [SAMPLE ratio]",
+    _FLAGS,
+    since="8.6.0",
+    tips=_TIPS,
+    arity=-2,
+)
+def hotkeys_start(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Start to track which keys take most time and most bytes of the network.
+
+    METRICS: How many metrics follow.
+    CPU: The time of the calls of commands.
+    NET: The bytes of requests and replies.
+    COUNT: Show so many keys; 10 by default.
+    DURATION: Stop by itself after this time.
+    SAMPLE: Count one call of so many, by chance.
+
+    Meanwhile short commands take about twice as long. Redis estimates the sums. kvstream counts the
+    sums of at least 10,000 keys, and drops the smallest ones of more. SLOTS is for clusters.
+    """
+    calls = server_of(client).calls
+    if calls.counts_hot_keys:
+        raise RequestError("hotkey tracking session already in progress")
+    if len(argv) < 4 or argv[2].upper() != b"METRICS":
+        raise InvalidArgument("METRICS parameter is required")
+    count = _within(argv[3], 2, "METRICS count must be > 0 and <= 2")
+    named = _metrics(argv[4 : 4 + count], count)
+    limits = _options(argv[4 + count :])
+    calls.hot_keys = HotKeys(
+        cpu=b"CPU" in named,
+        net=b"NET" in named,
+        count=limits.get("count", 10),
+        seconds=limits.get("seconds", inf),
+        ratio=limits.get("ratio", 1),
+    )
+    return OK
+
+
+def _metrics(words: Argv, count: int) -> list[bytes]:
+    """Return the metrics that are known; other ones are for newer servers."""
+    named = [word.upper() for word in words]
+    for metric in _METRICS:
+        if named.count(metric) > 1:
+            raise InvalidArgument(f"METRICS {metric.decode()} defined more than once!")
+    if len(words) < count:
+        raise InvalidArgument("METRICS count does not match number of metric types provided")
+    if not set(named) & set(_METRICS):
+        raise InvalidArgument("METRICS no valid metrics passed. Supported: CPU|NET")
+    return named
+
+
+def _options(words: Argv) -> dict[str, int]:
+    limits: dict[str, int] = {}
+    for at in range(0, len(words), 2):
+        word = words[at].upper()
+        if word == b"SLOTS" and at + 1 < len(words):
+            raise InvalidArgument("SLOTS parameter cannot be used in non-cluster mode")
+        if word not in _LIMITS or at + 1 == len(words):
+            raise syntax_error()
+        name, most, message = _LIMITS[word]
+        limits[name] = _within(words[at + 1], most, message)
+    return limits
+
+
+def _within(raw: bytes, most: int, message: str) -> int:
+    number = integer(raw, message)
+    if not 1 <= number <= most:
+        raise InvalidArgument(message)
+    return number
+
+
+@COMMANDS.command("hotkeys|stop", "", _FLAGS, since="8.6.0", tips=_TIPS)
+def hotkeys_stop(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Stop the tracking and keep what was found; null if it does not run."""
+    hot = server_of(client).calls.hot_keys
+    if hot is None or not hot.is_active:
+        return None
+    hot.stop()
+    return OK
+
+
+@COMMANDS.command("hotkeys|get", "", _FLAGS, since="8.6.0", tips=_TIPS)
+def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Return what the last tracking has found, or finds now; null without one.
+
+    It is one map in an array, as Redis's clusters have one of each node. The keys come from the
+    hottest one on, each with microseconds or bytes after it.
+    """
+    hot = server_of(client).calls.hot_keys
+    if hot is None:
+        return None
+    fields: dict[str, Reply] = {
+        "tracking-active": int(hot.is_active),
+        "sample-ratio": hot.ratio,
+        "selected-slots": _ALL_SLOTS,
+        "all-commands-all-slots-us": int(hot.seconds * 1_000_000),
+        "net-bytes-all-commands-all-slots": hot.bytes,
+        "collection-start-time-unix-ms": hot.start_ms,
+        "collection-duration-ms": hot.duration_ms,
+    }
+    if hot.cpu is not None:
+        fields["total-cpu-time-user-ms"], fields["total-cpu-time-sys-ms"] = hot.processor_ms()
+    if hot.net is not None:
+        fields["total-net-bytes"] = int(hot.net.all)
+    if hot.cpu is not None:
+        fields["by-cpu-time-us"] = hot.shown(hot.cpu, 1_000_000)
+    if hot.net is not None:
+        fields["by-net-bytes"] = hot.shown(hot.net)
+    return [Map([(name.encode(), value) for name, value in fields.items()])]
+
+
+@COMMANDS.command("hotkeys|reset", "", _FLAGS, since="8.6.0", tips=_TIPS)
+def hotkeys_reset(txn: Txn, client: Client, argv: Argv) -> Reply:
+    """Forget what the last tracking has found; an error while it runs."""
+    calls = server_of(client).calls
+    if calls.counts_hot_keys:
+        raise RequestError("hotkey tracking session in progress, stop tracking first")
+    calls.hot_keys = None
+    return OK
