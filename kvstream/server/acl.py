@@ -423,6 +423,11 @@ class User:
         sets = (self.root, *self.selectors)
         return any(rights.allows_channel(name, is_pattern) for rights in sets)
 
+    def may_read(self, key: bytes) -> bool:
+        """Return whether one set of rules allows to read a key."""
+        sets = (self.root, *self.selectors)
+        return self.free or any(rights.may(key, reads=True, writes=False) for rights in sets)
+
     def check_writes(self, keys: Iterable[bytes]) -> None:
         """Raise NoPermission unless one set of rules allows to write every key."""
         asked = list(keys)

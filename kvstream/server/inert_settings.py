@@ -265,6 +265,7 @@ ALIASES: Mapping[bytes, bytes] = {
     b"hash-max-ziplist-value": b"hash-max-listpack-value",
     b"list-max-ziplist-size": b"list-max-listpack-size",
     b"min-slaves-max-lag": b"min-replicas-max-lag",
+    b"min-slaves-to-write": b"min-replicas-to-write",
     b"repl-ping-slave-period": b"repl-ping-replica-period",
     b"slave-announce-ip": b"replica-announce-ip",
     b"slave-announce-port": b"replica-announce-port",

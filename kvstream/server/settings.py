@@ -317,7 +317,6 @@ _TOLD = {
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _kept(name) for name in KEPT},
-    **{alias: _kept(name) for alias, name in ALIASES.items()},
     **{name: _always(value) for name, value in _TOLD.items()},
     b"aclfile": _current(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
@@ -359,7 +358,6 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"metrics-port": _current(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
     b"metrics-streams": _current(lambda executor: b"%d" % executor.options.metrics_streams),
     b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
-    b"min-slaves-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
     b"notify-keyspace-events": ServerSetting(
         lambda executor: letters_of(executor.options.notify_keyspace_events).encode(),
         _event_flags,
@@ -399,6 +397,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"unixsocketperm": _current(lambda executor: b"%o" % executor.options.unixsocketperm),
 }
 """By name."""
+SERVER_SETTINGS |= {alias: SERVER_SETTINGS[name] for alias, name in ALIASES.items()}
 
 
 def read(executor: "Executor", name: bytes) -> bytes:

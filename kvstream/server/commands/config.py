@@ -11,7 +11,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
-from kvstream.server.inert_settings import HIDDEN
+from kvstream.server.inert_settings import ALIASES, HIDDEN
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.dispatch import Shown, redacted
 from kvstream.server.settings import SERVER_SETTINGS, change_of, read
@@ -64,7 +64,7 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
             raise InvalidArgument(
                 f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
             )
-        if name in given:
+        if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in given}:
             raise failure(raw_name, "duplicate parameter")
         given[name] = raw
     changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]

@@ -173,7 +173,9 @@ class Trackers:
                     self._messages.setdefault(client, []).append((key,))
             for client, tracking in self.clients.items():
                 prefix = tracking.hears_of(key)
-                if prefix is not None and (client is not by or b"NOLOOP" not in tracking.modes):
+                if prefix is None or (client is by and b"NOLOOP" in tracking.modes):
+                    continue
+                if client.user.may_read(key):  # nobody hears of a key that is forbidden
                     self._broadcasts.setdefault(client, set()).add((prefix, key))
 
     def _change_all(self) -> None:

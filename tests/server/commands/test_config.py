@@ -89,6 +89,26 @@ def test_redis_py_reads_and_changes_settings(client: redis.Redis) -> None:
     assert client.config_get("stream-node-max-*")["stream-node-max-entries"] == "50"
 
 
+@pytest.mark.parametrize(
+    ("name", "alias"),
+    [
+        ("replica-priority", "slave-priority"),
+        ("min-replicas-to-write", "min-slaves-to-write"),
+        ("hash-max-listpack-value", "hash-max-ziplist-value"),
+    ],
+)
+def test_a_setting_is_given_once_by_either_name(served: Served, name: str, alias: str) -> None:
+    with served.asker() as asker:
+        value = asker.ask("CONFIG", "GET", name)[1].decode()
+        for words in ((name, value, alias, value), (alias, value, name, value)):
+            refused = asker.ask("CONFIG", "SET", *words)
+            assert refused == (
+                f"ERR CONFIG SET failed (possibly related to argument '{words[2]}') - "
+                "duplicate parameter"
+            )
+        assert asker.ask("CONFIG", "SET", alias, value) == b"OK"
+
+
 def test_all_settings_are_changed_or_none(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG SET maxclients 5 timeout x") == Failure(

@@ -404,6 +404,21 @@ def test_a_closed_or_reset_client_gets_no_messages(
     assert b"tracking_clients:0\r\n" in bob.ask("INFO", "clients")
 
 
+def test_a_broadcast_names_no_key_that_its_client_may_not_read(
+    server: Server, ann: Talker, bob: Talker
+) -> None:
+    bob.ask("ACL", "SETUSER", "ann", "on", "nopass", "+@all", "~own:*", "%W~log:*")
+    ann.ask("HELLO", "3", "AUTH", "ann", "x")
+    ann.ask("CLIENT", "TRACKING", "ON", "BCAST")
+    for key in ("own:1", "other", "log:1"):
+        bob.ask("SET", key, "v")
+    assert ann.heard() == invalid(b"own:1")
+    bob.ask("ACL", "SETUSER", "ann", "resetkeys", "(~other +@all)")
+    bob.ask("SET", "own:1", "w")
+    bob.ask("SET", "other", "w")
+    assert ann.heard() == invalid(b"other")
+
+
 def test_the_number_of_tracked_keys_is_limited(server: Server, ann: Talker, bob: Talker) -> None:
     bob.ask("CONFIG", "SET", "tracking-table-max-keys", "2")
     tracking(ann)
