@@ -14,7 +14,7 @@ from kvstream.server.runtime.client import Client
 COMMANDS = Family("server")
 COMMANDS.add_help("hotkeys", since="8.6.1")
 _FLAGS = flags("admin noscript local")
-_TIPS = "request_policy:all_nodes"
+_TIPS = "request_policy:special"
 _ALL_SLOTS = [[0, 16383]]
 _METRICS = (b"CPU", b"NET")
 _LIMITS = {
@@ -107,7 +107,11 @@ def hotkeys_stop(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-@COMMANDS.command("hotkeys|get", "", _FLAGS, since="8.6.0", tips=_TIPS)
+@COMMANDS.command(
+    *("hotkeys|get", "", _FLAGS),
+    since="8.6.0",
+    tips=f"nondeterministic_output {_TIPS} response_policy:special",
+)
 def hotkeys_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return what the last tracking has found, or finds now; null without one.
 
