@@ -108,6 +108,7 @@ class Producer:
         self._put(iid, eid, txn.now_ms, following)
         following += 1
         stream.iids += 1
+        stream.iids_added += 1
         most = maxsize(txn, stream)
         while following - oldest > most:
             self._drop(oldest)

@@ -209,7 +209,7 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@COMMANDS.command("xidmprecord", "key pid iid id", FAST_GROW, FIRST, since="8.8.0")
+@COMMANDS.command("xidmprecord", "key pid iid id", FAST_GROW, FIRST, since="8.6.2")
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Store the idempotent ID under which a producer added an entry."""
     _, key, pid, iid, raw = argv

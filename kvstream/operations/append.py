@@ -134,7 +134,6 @@ def _add_once(
     new = add(txn, name, value, names, None, trim, nomkstream)
     stream = stream or txn.stream(name)
     if new is not None and stream is not None:
-        stream.iids_added += 1
         (producer or Producer(txn, stream, once.pid)).remember(once.iid, new)
     return new
 

@@ -247,6 +247,7 @@ class Stream:
         seen = self.producers.setdefault(pid, {})
         seen.pop(iid, None)
         seen[iid] = (id, now)
+        self.iids_added += 1
         if len(seen) > self.idmp_maxsize:
             del seen[next(iter(seen))]
 

@@ -53,7 +53,6 @@ def xadd(db: Redis, argv: Args) -> Reply:
     s.append(id, flat, db.config[b"stream-node-max-entries"], db.config[b"stream-node-max-bytes"])
     if how.pid is not None:
         s.remember_iid(how.pid, iid, id, now)
-        s.iids_added += 1  # Decided: XIDMPRECORD, which restores, does not count
     if how.trim is not None:
         s.trim(how.trim, db.old)
     return id_text(id)

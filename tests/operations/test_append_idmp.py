@@ -290,7 +290,7 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
         ["XIDMPRECORD", "s", "p", "", "1-1"], err("idempotent ID must be non-empty"),
         "XIDMPRECORD s p i bad", INVALID_ID,
         "XIDMPRECORD s p i", wrong_arity("xidmprecord"),
-        "XINFO STREAM s", Has(pids_tracked=2, iids_tracked=2, iids_added=0),
+        "XINFO STREAM s", Has(pids_tracked=2, iids_tracked=2, iids_added=2),
     ),
 )  # fmt: skip
 def test_idempotency(subject: Subject, case: Case) -> None:
