@@ -123,6 +123,8 @@ class KeyRule:
 
     @property
     def text(self) -> bytes:
+        if self == _EVERY_KEY:
+            return b"%RW~*"  # Redis writes ~*, to which a file of users may add no pattern
         if self.reads and self.writes:
             return b"~" + self.pattern
         return (b"%R~" if self.reads else b"%W~") + self.pattern
@@ -137,6 +139,8 @@ class Rights:
 
     rules: list[bytes] = field(default_factory=lambda: [b"-@all"])
     """The rules of commands, in order; the first one is +@all or -@all."""
+    all_keys: bool = False
+    """The rule ``~*`` or ``allkeys``, to which no pattern may be added. ``%RW~*`` is a pattern."""
     keys: list[KeyRule] = field(default_factory=list)
     channels: list[bytes] = field(default_factory=list)
     allowed: frozenset[str] = frozenset()
@@ -145,7 +149,7 @@ class Rights:
     """Every command and every key is allowed; channels are checked for themselves."""
     _first: dict[str, set[bytes]] = field(default_factory=dict)
     """First arguments that are allowed of commands that are not, as in ``+select|0``."""
-    _all_keys: bool = False
+    _every_key: bool = False
     _tests: list[tuple[KeyRule, Callable[[bytes], bool]]] = field(default_factory=list)
     _channel_tests: list[Callable[[bytes], bool]] = field(default_factory=list)
 
@@ -162,7 +166,7 @@ class Rights:
 
     @property
     def keys_text(self) -> bytes:
-        return b" ".join(rule.text for rule in self.keys)
+        return b"~*" if self.all_keys else b" ".join(rule.text for rule in self.keys)
 
     @property
     def channels_text(self) -> bytes:
@@ -176,7 +180,7 @@ class Rights:
         return self._key_refusal(command, argv) or self._channel_refusal(command, argv)
 
     def _key_refusal(self, command: Command, argv: Argv) -> Refusal | None:
-        if self._all_keys:
+        if self._every_key:
             return None
         if command.any_key is not None and command.any_key(argv):
             return Refusal("key", 0, command.keys_of(argv)[0])
@@ -224,10 +228,11 @@ class Rights:
             if rule[:1] == b"+" and word and not names:
                 self._first.setdefault(text(command), set()).add(word)
         self.allowed = frozenset(allowed)
-        self._tests = [(rule, matcher(rule.pattern)) for rule in self.keys]
+        rules = [_EVERY_KEY] if self.all_keys else self.keys
+        self._tests = [(rule, matcher(rule.pattern)) for rule in rules]
         self._channel_tests = [matcher(pattern) for pattern in self.channels]
-        self._all_keys = _EVERY_KEY in self.keys
-        self.free = self._all_keys and len(allowed) == len(commands)
+        self._every_key = _EVERY_KEY in rules
+        self.free = self._every_key and len(allowed) == len(commands)
 
     def apply(self, rule: bytes, table: Table) -> None:
         """Add a rule; BadRule if it is invalid."""
@@ -255,7 +260,9 @@ class Rights:
         self.rules = [*kept, rule]
 
     def _add_keys(self, word: bytes) -> None:
-        if _EVERY_KEY in self.keys and word != b"~*":
+        if word == b"~*":
+            return _keys(True)(self)
+        if self.all_keys:
             raise _without_effect("allkeys", "resetkeys", "patterns")
         rule = _key_rule(word)
         for each in self.keys:
@@ -266,8 +273,6 @@ class Rights:
                 break
         else:
             self.keys.append(rule)
-        if rule == _EVERY_KEY:
-            self.keys = [rule]
 
     def _add_channels(self, pattern: bytes) -> None:
         if pattern == b"*":
@@ -312,8 +317,11 @@ def _without_effect(flag: str, reset: str, what: str) -> BadRule:
     )
 
 
-def _all_keys(rights: Rights) -> None:
-    rights.keys = [_EVERY_KEY]
+def _keys(every: bool) -> Callable[[Rights], None]:
+    def apply(rights: Rights) -> None:
+        rights.all_keys, rights.keys = every, []
+
+    return apply
 
 
 def _all_channels(rights: Rights) -> None:
@@ -328,8 +336,8 @@ def _commands(rule: bytes) -> Callable[[Rights], None]:
 
 
 _PLAIN_RULES: dict[bytes, Callable[[Rights], None]] = {
-    b"allkeys": _all_keys,
-    b"resetkeys": lambda rights: rights.keys.clear(),
+    b"allkeys": _keys(True),
+    b"resetkeys": _keys(False),
     b"allchannels": _all_channels,
     b"resetchannels": lambda rights: rights.channels.clear(),
     b"allcommands": _commands(b"+@all"),
@@ -378,11 +386,19 @@ class User:
     """Every command and every key is allowed; channels are checked for themselves."""
     all_channels: bool = False
     """Every channel is allowed, too."""
+    skips_sanitizing: bool = False
+    """The user has the flag skip-sanitize-payload. It is without effect: payloads are verified."""
+
+    @property
+    def flags(self) -> list[bytes]:
+        """The flags that ACL LIST and GETUSER show, in Redis's order."""
+        words = [b"on" if self.on else b"off"]
+        words += [b"nopass"] if self.nopass else []
+        return [*words, b"skip-sanitize-payload" if self.skips_sanitizing else b"sanitize-payload"]
 
     def describe(self) -> bytes:
         """Return the rules of this user, as ACL LIST shows them."""
-        words = [b"on" if self.on else b"off"]
-        words += [b"nopass"] if self.nopass else []
+        words = self.flags
         words += [b"#" + digest for digest in self.passwords]
         words += [self.root.text, *(b"(%b)" % rights.text for rights in self.selectors)]
         return b"user %b %b" % (self.name, b" ".join(words))
@@ -613,6 +629,13 @@ def _switch(on: bool) -> Callable[[User], None]:
     return switch
 
 
+def _sanitize(on: bool) -> Callable[[User], None]:
+    def set_flag(user: User) -> None:
+        user.skips_sanitizing = not on
+
+    return set_flag
+
+
 def _no_password_needed(user: User) -> None:
     user.nopass = True
     user.passwords = {}
@@ -651,8 +674,8 @@ _PLAIN: dict[bytes, Callable[[User], None]] = {
     b"resetpass": _no_passwords,
     b"reset": _reset,
     b"clearselectors": lambda user: user.selectors.clear(),
-    b"sanitize-payload": lambda user: None,
-    b"skip-sanitize-payload": lambda user: None,
+    b"sanitize-payload": _sanitize(True),
+    b"skip-sanitize-payload": _sanitize(False),
 }
 _MARKED: dict[bytes, Callable[[User, bytes], None]] = {
     b">": lambda user, password: _add_hash(user, sha256(password)),

@@ -65,11 +65,9 @@ def acl_getuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     user = server_of(client).acl.users.get(argv[2])
     if user is None:
         return None
-    flags: list[Reply] = [b"on" if user.on else b"off"]
-    flags += [b"nopass"] if user.nopass else []
     return Map(
         [
-            (b"flags", SetReply(flags)),
+            (b"flags", SetReply([*user.flags])),
             (b"passwords", list(user.passwords)),
             *_rule_pairs(user.root),
             (b"selectors", [Map(_rule_pairs(rights)) for rights in user.selectors]),
@@ -94,10 +92,10 @@ def acl_setuser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Create or change a user by rules, by all of them or none.
 
     Rules for commands of Redis that kvstream does not have are stored and shown without effect.
-    Payloads are always verified: `sanitize-payload` is not shown. Rules are shown in the order in
-    which they were given, as since Redis 7.2. Subscribers whose user may not use their channels any
-    more are disconnected. Users last until the server stops, unless there is an `aclfile` and ACL
-    SAVE was called.
+    Payloads are always verified: `skip-sanitize-payload` is shown and has no effect. Rules are
+    shown in the order in which they were given, as since Redis 7.2. Subscribers whose user may not
+    use their channels any more are disconnected. Users last until the server stops, unless there is
+    an `aclfile` and ACL SAVE was called.
     """
     if any(byte <= 32 for byte in argv[2]):
         raise InvalidArgument("Usernames can't contain spaces or null characters")

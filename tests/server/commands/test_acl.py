@@ -1,6 +1,7 @@
 """Users: passwords, commands, categories and keys; nothing runs before AUTH."""
 
 import hashlib
+import re
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served
 from tests.server.talking import Talker
 
+SINCE_7_2 = b"sanitize-payload"
+"""A flag that older servers do not show."""
 SECRET = hashlib.sha256(b"secret").hexdigest()
 COMMANDS = every(TABLE)
 
@@ -140,7 +143,7 @@ def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: 
     for asker in (served.asker(), Asker(redis_port)):
         with asker:
             asker.ask("ACL SETUSER bob on >secret >other ~k* +get")
-            assert asker.ask("ACL LIST")[0].startswith(b"user bob on #")
+            assert re.match(b"user bob on (sanitize-payload )?#", asker.ask("ACL LIST")[0])
             assert SECRET.encode() in asker.ask("ACL LIST")[0]
             assert asker.ask("AUTH bob other") == b"OK"
             assert asker.ask("AUTH default x") == b"OK"
@@ -153,8 +156,10 @@ def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: 
             asker.ask("ACL", "SETUSER", "bob", "on", "", "nopass")
             assert asker.ask("AUTH bob whatever") == b"OK"
             asker.ask("AUTH default x")
-            assert asker.ask("ACL GETUSER bob") == [
-                *(b"flags", [b"on", b"nopass"], b"passwords", [], b"commands", b"-@all +get"),
+            flags, *shown = asker.ask("ACL GETUSER bob")[1:]
+            assert [flag for flag in flags if flag != SINCE_7_2] == [b"on", b"nopass"]
+            assert shown == [
+                *(b"passwords", [], b"commands", b"-@all +get"),
                 *(b"keys", b"~k*", b"channels", b"", b"selectors", []),
             ]
             assert asker.ask("ACL DELUSER bob") == 1
@@ -185,8 +190,10 @@ def test_redis_py_creates_and_shows_users(served: Served, protocol: int) -> None
     assert "xadd" in client.acl_cat("stream")
     assert len(client.acl_genpass()) == 64
     assert client.acl_list() == [
-        "user ann on #" + SECRET + " ~orders:* resetchannels -@all +@read +xadd +get",
-        "user default on nopass ~* &* +@all",
+        "user ann on sanitize-payload #"
+        + SECRET
+        + " ~orders:* resetchannels -@all +@read +xadd +get",
+        "user default on nopass sanitize-payload ~* &* +@all",
     ]
 
 
@@ -279,8 +286,8 @@ def test_channels_are_shown_after_resetchannels(served: Served) -> None:
         asker.ask("ACL SETUSER u on nopass &foo")
         asker.ask("ACL SETUSER v allchannels")
         assert asker.ask("ACL LIST")[1:] == [
-            b"user u on nopass resetchannels &foo -@all",
-            b"user v off &* -@all",
+            b"user u on nopass sanitize-payload resetchannels &foo -@all",
+            b"user v off sanitize-payload &* -@all",
         ]
 
 
@@ -342,7 +349,29 @@ def test_rules_of_one_command_or_key_are_joined(served: Served) -> None:
     rules = "+config|get +config|set -config +get %R~a %W~a %RW~b"
     with served.asker() as asker:
         asker.ask("ACL SETUSER ann " + rules)
-        assert asker.ask("ACL LIST")[0] == b"user ann off ~a ~b resetchannels -@all -config +get"
+        shown = b"user ann off sanitize-payload ~a ~b resetchannels -@all -config +get"
+        assert asker.ask("ACL LIST")[0] == shown
+
+
+def test_a_pattern_of_all_keys_may_have_others_beside_it(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("ACL SETUSER ann %R~* ~a %W~*")
+        assert asker.ask("ACL GETUSER ann")[7] == b"%RW~* ~a"
+        assert asker.ask("ACL SETUSER ann %RW~* ~b +get") == b"OK"
+        assert asker.ask("ACL DRYRUN ann GET c") == b"OK"
+        asker.ask("ACL SETUSER ann ~*")
+        assert asker.ask("ACL GETUSER ann")[7] == b"~*"
+        assert "Adding a pattern after the * pattern" in asker.ask("ACL SETUSER ann ~c")
+        asker.ask("ACL SETUSER ann resetkeys")
+        assert asker.ask("ACL GETUSER ann")[7] == b""
+
+
+def test_a_flag_of_redis_without_effect_is_shown(served: Served) -> None:
+    with served.asker() as asker:
+        asker.ask("ACL SETUSER ann skip-sanitize-payload")
+        assert asker.ask("ACL GETUSER ann")[1] == [b"off", b"skip-sanitize-payload"]
+        asker.ask("ACL SETUSER ann reset")
+        assert asker.ask("ACL GETUSER ann")[1] == [b"off", b"sanitize-payload"]
 
 
 def test_a_user_may_occur_once_in_a_file(serve: Serve, tmp_path: Path) -> None:
@@ -362,8 +391,8 @@ def test_new_users_have_the_channels_of_the_setting(served: Served) -> None:
         asker.ask("CONFIG SET acl-pubsub-default resetchannels")
         asker.ask("ACL SETUSER bob")
         assert asker.ask("ACL LIST")[:2] == [
-            b"user ann off &* -@all",
-            b"user bob off resetchannels -@all",
+            b"user ann off sanitize-payload &* -@all",
+            b"user bob off sanitize-payload resetchannels -@all",
         ]
 
 
@@ -386,7 +415,7 @@ def test_the_last_of_several_logins_of_hello_counts(served: Served) -> None:
 
 def test_flags_of_a_user_are_a_set_in_resp3(ann: Talker) -> None:
     ann.ask("HELLO", "3")
-    assert b"$5\r\nflags\r\n~2\r\n$2\r\non\r\n$6\r\nnopass\r\n" in ann.ask(
+    assert b"$5\r\nflags\r\n~3\r\n$2\r\non\r\n$6\r\nnopass\r\n" in ann.ask(
         "ACL", "GETUSER", "default"
     )
 

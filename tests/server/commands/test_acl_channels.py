@@ -133,12 +133,14 @@ def test_new_selectors_have_the_channels_of_the_setting(server: Server) -> None:
     assert admin.ask("CONFIG", "GET", "acl-pubsub-default").endswith(b"allchannels\r\n")
     admin.ask("ACL", "SETUSER", "bob", "reset", "on", "nopass", "+@all", "(+get)")
     shown = admin.ask("ACL", "LIST")
-    assert b"user bob on nopass &* +@all (&* -@all +get)\r\n" in shown
+    assert b"user bob on nopass sanitize-payload &* +@all (&* -@all +get)\r\n" in shown
     refused = admin.ask("ACL", "SETUSER", "eve", "&test")
     assert refused.endswith(b"Try 'resetchannels' to start with an empty list of channels\r\n")
     admin.ask("CONFIG", "SET", "acl-pubsub-default", "resetchannels")
     admin.ask("ACL", "SETUSER", "bob", "reset", "on", "nopass", "+@all")
-    assert b"user bob on nopass resetchannels +@all\r\n" in admin.ask("ACL", "LIST")
+    assert b"user bob on nopass sanitize-payload resetchannels +@all\r\n" in admin.ask(
+        "ACL", "LIST"
+    )
 
 
 def test_loading_a_file_grants_and_revokes_channels(serve: Serve, tmp_path: Path) -> None:
