@@ -20,9 +20,7 @@ ACL DRYRUN nobody GET k
 ACL GENPASS 0
 ACL GENPASS 5000
 ACL GENPASS x
-ACL GETUSER default
 ACL GETUSER nobody
-ACL LIST
 ACL NOSUCH
 ACL SETUSER u !abc
 ACL SETUSER u #abc
@@ -162,6 +160,8 @@ def test_a_conversation_gets_the_replies_of_redis(
 
 
 NEWER_CONVERSATION = """
+ACL GETUSER default
+ACL LIST
 ACL SAVE
 ACL LOAD
 ACL DRYRUN default config nosuch
