@@ -43,14 +43,8 @@ def memory_size(raw: bytes) -> int:
     return int(match[1] or 0) * _UNITS[(match[2] or b"").lower()]
 
 
-def within(value: int, least: int, most: int, unsigned: bool = False) -> int:
-    """Return a value within its bounds, or raise InvalidArgument with the reason.
-
-    ``unsigned``: Redis stores the value unsigned. A value beyond 63 bits is negative to it, and its
-    error says so.
-    """
-    if unsigned and not 0 <= value <= I64_MAX:
-        raise InvalidArgument("argument must be greater or equal to 0")
+def within(value: int, least: int, most: int) -> int:
+    """Return a value within its bounds, or raise InvalidArgument with the reason."""
     if not least <= value <= most:
         raise InvalidArgument(f"argument must be between {least} and {most} inclusive")
     return value
@@ -67,7 +61,7 @@ class Setting:
 
     def read(self, raw: bytes) -> int:
         """Parse a value, or raise InvalidArgument with the reason."""
-        return within(self.parse(raw), self.least, self.most, self.parse is memory_size)
+        return within(self.parse(raw), self.least, self.most)
 
 
 @dataclass(frozen=True, slots=True)

@@ -84,7 +84,8 @@ def digest(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 def _delex_uses(argv: Argv) -> str:
-    return "RM delete" if len(argv) == 2 else "RW delete"
+    compares = len(argv) > 3 and argv[2].upper() in COMPARING
+    return "RW delete" if compares else "RM delete"
 
 
 @COMMANDS.command(

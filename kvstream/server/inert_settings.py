@@ -18,21 +18,21 @@ _ALL = 100
 Parse: TypeAlias = Callable[[bytes], object]
 
 
-def count(least: int, most: int = I64_MAX, unsigned: bool = False) -> Parse:
-    """Return a parser of numbers; ``unsigned`` as in ``within``."""
+def count(least: int, most: int = I64_MAX) -> Parse:
+    """Return a parser of numbers."""
 
     def parse(raw: bytes) -> int:
         number = integer(raw, "argument couldn't be parsed into an integer")
-        return within(number, least, most, unsigned)
+        return within(number, least, most)
 
     return parse
 
 
-def memory(least: int, unsigned: bool = True) -> Parse:
-    """Return a parser of bytes, also as ``4kb`` or ``1g``; ``unsigned`` as in ``within``."""
+def memory(least: int) -> Parse:
+    """Return a parser of bytes, also as ``4kb`` or ``1g``."""
 
     def parse(raw: bytes) -> int:
-        return within(memory_size(raw), least, I64_MAX, unsigned)
+        return within(memory_size(raw), least, I64_MAX)
 
     return parse
 
@@ -60,13 +60,25 @@ def memory_or_share(raw: bytes) -> object:
     return b"%d%%" % number if is_share and number else number
 
 
-def word(*words: bytes) -> Parse:
+def word(*allowed: bytes) -> Parse:
     """Return a parser of one of some words."""
 
     def parse(raw: bytes) -> object:
-        if raw.lower() not in words:
-            allowed = ", ".join(each.decode() for each in words)
-            raise InvalidArgument(f"argument(s) must be one of the following: {allowed}")
+        if raw.lower() not in allowed:
+            listed = ", ".join(each.decode() for each in allowed)
+            raise InvalidArgument(f"argument(s) must be one of the following: {listed}")
+        return raw.lower()
+
+    return parse
+
+
+def words(*allowed: bytes) -> Parse:
+    """Return a parser of one or more of some words."""
+    parse_one = word(*allowed)
+
+    def parse(raw: bytes) -> object:
+        for each in raw.split() or [raw]:
+            parse_one(each)
         return raw.lower()
 
     return parse
@@ -106,7 +118,7 @@ def _text_like(pattern: bytes, reason: str) -> Parse:
     return parse
 
 
-_unsigned = count(0, unsigned=True)
+_natural = count(0)
 _score = count(-_OOM_SCORE_MAX, _OOM_SCORE_MAX)
 
 
@@ -157,10 +169,10 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         count(0, _INT_MAX),
         "list-compress-depth repl-diskless-sync-max-replicas",
     ),
-    **_each(128, _unsigned, "set-max-listpack-entries zset-max-listpack-entries"),
-    **_each(64, _unsigned, "set-max-listpack-value"),
+    **_each(128, _natural, "set-max-listpack-entries zset-max-listpack-entries"),
+    **_each(64, _natural, "set-max-listpack-value"),
     **_each(64, memory(0), "hash-max-listpack-value zset-max-listpack-value"),
-    **_each(512, _unsigned, "hash-max-listpack-entries set-max-intset-entries"),
+    **_each(512, _natural, "hash-max-listpack-entries set-max-intset-entries"),
     **_each(
         10,
         count(0, _INT_MAX),
@@ -183,7 +195,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"active-defrag-max-scan-fields": (1000, count(1)),
     b"active-defrag-threshold-lower": (10, count(0, 1000)),
     b"active-defrag-threshold-upper": (100, count(0, 1000)),
-    b"aof-load-corrupt-tail-max-size": (0, memory(0)),
+    b"aof-load-corrupt-tail-max-size": (0, count(0)),
     b"cluster-announce-hostname": (
         b"",
         _text_like(
@@ -210,15 +222,15 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         word(b"ip", b"hostname", b"unknown-endpoint"),
     ),
     b"active-expire-effort": (1, count(1, 10)),
-    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0, unsigned=False)),
+    b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
     b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
     b"hz": (10, clamped(count(0, _INT_MAX), 1, 500)),
     b"hll-sparse-max-bytes": (3000, memory(0)),
     b"lfu-decay-time": (1, count(0, _INT_MAX)),
     b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
     b"lookahead": (16, count(1, _INT_MAX)),
-    b"max-new-connections-per-cycle": (10, count(1, 1000, unsigned=True)),
-    b"max-new-tls-connections-per-cycle": (1, count(1, 1000, unsigned=True)),
+    b"max-new-connections-per-cycle": (10, count(1, 1000)),
+    b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
     b"maxmemory-eviction-tenacity": (10, count(0, 100)),
     b"maxmemory-policy": (b"noeviction", word(*_POLICIES, b"noeviction")),
     b"maxmemory-samples": (5, count(1, 64)),
@@ -235,7 +247,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         b"ignore",
         word(b"ignore", b"panic", b"panic-on-replicas"),
     ),
-    b"repl-backlog-size": (_MB, clamped(memory(1, unsigned=False), _BACKLOG_MIN)),
+    b"repl-backlog-size": (_MB, clamped(memory(1), _BACKLOG_MIN)),
     b"repl-backlog-ttl": (3600, count(0)),
     b"repl-diskless-load": (
         b"disabled",
@@ -243,7 +255,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     ),
     b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
     b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
-    b"replica-full-sync-buffer-limit": (0, memory(0, unsigned=False)),
+    b"replica-full-sync-buffer-limit": (0, memory(0)),
     b"repl-timeout": (60, count(1, _INT_MAX)),
     b"replica-priority": (100, count(0, _INT_MAX)),
     b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),

@@ -21,6 +21,7 @@ from kvstream.server.inert_settings import memory as _memory
 from kvstream.server.inert_settings import split as _split
 from kvstream.server.inert_settings import truth as _truth
 from kvstream.server.inert_settings import word as _word
+from kvstream.server.inert_settings import words as _words
 from kvstream.server.options import OutputLimit
 from kvstream.types.options import MEGABYTE, Durability
 
@@ -41,6 +42,8 @@ class ServerSetting:
     parse: Parse | None = None
     """Parses the argument, or raises InvalidArgument; None: the setting cannot change."""
     apply: Apply = lambda executor, value: None
+    refusal: str = "can't set immutable config"
+    """Why it cannot change."""
 
 
 def _option(
@@ -85,11 +88,7 @@ def _current(read: Read) -> ServerSetting:
 
 def _protected(read: Read) -> ServerSetting:
     """Return a read-only setting that Redis protects from clients, too."""
-
-    def parse(raw: bytes) -> object:
-        raise InvalidArgument("can't set protected config")
-
-    return ServerSetting(read, parse)
+    return ServerSetting(read, refusal="can't set protected config")
 
 
 def _always(value: bytes) -> ServerSetting:
@@ -290,6 +289,7 @@ def _kept(name: bytes) -> ServerSetting:
     )
 
 
+_SHUTDOWN = _words(b"default", b"save", b"nosave", b"now", b"force")
 _NONE = dict.fromkeys(
     (
         *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
@@ -309,6 +309,9 @@ _TOLD = {
         b"no",
     ),
     **dict.fromkeys((b"cluster-port", b"socket-mark-id"), b"0"),
+    b"appenddirname": b"appendonlydir",
+    b"appendfilename": b"appendonly.aof",
+    b"cluster-config-file": b"nodes.conf",
     b"rdbchecksum": b"yes",
     b"syslog-facility": b"local0",
     b"syslog-ident": b"redis",
@@ -351,7 +354,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"log-format": _current(lambda executor: _shown(executor.options.log_format)),
     b"logfile": _current(lambda executor: _shown(executor.options.logfile)),
     b"loglevel": _option("loglevel", _level, _set_level),
-    b"maxclients": _option("maxclients", _count(1, U32_MAX, unsigned=True)),
+    b"maxclients": _option("maxclients", _count(1, U32_MAX)),
     b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
     b"maxmemory-clients": _option("maxmemory_clients", memory_or_share, _bound_clients),
     b"metrics-host": _current(lambda executor: _shown(executor.options.metrics_host)),
@@ -364,9 +367,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
         _set_event_flags,
     ),
     b"port": _current(lambda executor: b"%d" % executor.options.port),
-    b"proto-max-bulk-len": _option(
-        "bulk_max", _memory(1 << 20, unsigned=False), _set_reader_limits
-    ),
+    b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
     b"protected-mode": _option("protected_mode", _truth),
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
@@ -379,8 +380,8 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"oom-score-adj": _fixed(
         b"no", "the system decides that", _word(b"no", b"yes", b"relative", b"absolute")
     ),
-    b"shutdown-on-sigint": _fixed(b"default"),
-    b"shutdown-on-sigterm": _fixed(b"default"),
+    b"shutdown-on-sigint": _fixed(b"default", possible=_SHUTDOWN),
+    b"shutdown-on-sigterm": _fixed(b"default", possible=_SHUTDOWN),
     b"supervised": _current(lambda executor: b"no"),
     b"tcp-backlog": _current(lambda executor: b"511"),
     b"tcp-keepalive": _option("tcp_keepalive", _count(0, I32_MAX)),
@@ -392,7 +393,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-key-file-pass": _current(lambda executor: _shown(executor.options.tls_key_file_pass)),
     b"tls-port": _current(lambda executor: b"%d" % executor.options.tls_port),
     b"tls-protocols": _current(lambda executor: b""),
-    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0, unsigned=True)),
+    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0)),
     b"unixsocket": _current(lambda executor: _shown(executor.options.unixsocket)),
     b"unixsocketperm": _current(lambda executor: b"%o" % executor.options.unixsocketperm),
 }
@@ -416,7 +417,7 @@ def parsed(name: bytes, raw: bytes) -> object:
             return setting.read(raw)
         own = SERVER_SETTINGS[name]
         if own.parse is None:
-            raise InvalidArgument("can't set immutable config")
+            raise InvalidArgument(own.refusal)
         return own.parse(raw)
     except InvalidArgument as error:
         raise failure(name, str(error)) from None

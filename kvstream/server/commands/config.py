@@ -51,9 +51,7 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     0: without replicas every write would be refused. `appendfsync` changes the durability of the
     running server.
 
-    A number below 0 or beyond 63 bits for an unsigned setting is refused as since Redis 8.2; Redis
-    7.0 and Valkey have another text or accept it. A memory value beyond 63 bits is refused: Redis
-    wraps `20000000000gb` around.
+    A memory value beyond 63 bits is refused: Redis wraps `20000000000gb` around.
     """
     if len(argv) % 2:
         raise syntax_error()
@@ -64,6 +62,9 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
             raise InvalidArgument(
                 f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
             )
+        own = SERVER_SETTINGS.get(name)
+        if own is not None and own.parse is None:
+            raise failure(raw_name, own.refusal)
         if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in given}:
             raise failure(raw_name, "duplicate parameter")
         given[name] = raw

@@ -59,6 +59,7 @@ _ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
 _NO_LIMIT: Final = 1 << 40
 QUICK_MAX: Final = 10_000
 """Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""
+_SHA_DIGITS: Final = 40
 _FEW = {b"%d" % count: count for count in range(10)}
 """Counts of keys as nearly all scripts have them."""
 _I64_MIN, _I64_END = -(1 << 63), 1 << 63
@@ -173,6 +174,8 @@ class Scripts:
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
+        if len(argv[1]) != _SHA_DIGITS:
+            raise NoScript
         values, keys = arguments(argv)
         script = self.cache.get(argv[1])
         if script is None:

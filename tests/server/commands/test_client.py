@@ -216,6 +216,8 @@ def test_a_request_without_its_keys_is_refused(served: Served) -> None:
             answer = asker.ask(f"COMMAND {words} XREAD COUNT 2 a b")
             assert answer == Failure("ERR Invalid arguments specified for command")
         assert asker.ask("COMMAND GETKEYSANDFLAGS DELEX k") == [[b"k", [b"RM", b"delete"]]]
+        unknown = asker.ask("COMMAND GETKEYSANDFLAGS DELEX k IFNO v")
+        assert unknown == [[b"k", [b"RM", b"delete"]]]
         compared = asker.ask("COMMAND GETKEYSANDFLAGS DELEX k IFEQ v")
         assert compared == [[b"k", [b"RW", b"delete"]]]
 

@@ -118,6 +118,41 @@ def test_all_settings_are_changed_or_none(served: Served) -> None:
         assert asker.ask("CONFIG GET maxclients") == [b"maxclients", b"10000"]
 
 
+@pytest.mark.parametrize(
+    ("name", "value", "least"),
+    [
+        ("client-query-buffer-limit", "18446744073709551616", 1048576),
+        ("hash-max-listpack-entries", "-1", 0),
+        ("maxmemory", "9223372036854775808", 0),
+        ("stream-node-max-bytes", "9223372036854775808", 0),
+        ("tracking-table-max-keys", "-1", 0),
+    ],
+)
+def test_a_number_out_of_bounds_is_refused_with_the_bounds(
+    served: Served, name: str, value: str, least: int
+) -> None:
+    with served.asker() as asker:
+        refused = asker.ask("CONFIG", "SET", name, value)
+        bounds = f"between {least} and 9223372036854775807 inclusive"
+        assert refused.endswith(f"'{name}') - argument must be {bounds}")
+
+
+def test_a_setting_that_cannot_change_is_refused_before_any_value(served: Served) -> None:
+    with served.asker() as asker:
+        for name, why in (("databases", "immutable"), ("dir", "protected")):
+            refused = asker.ask(f"CONFIG SET maxclients x {name} 1")
+            assert refused.endswith(f"'{name}') - can't set {why} config")
+
+
+def test_settings_of_a_signal_take_several_words(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask("CONFIG SET shutdown-on-sigterm default") == b"OK"
+        refused = asker.ask("CONFIG", "SET", "shutdown-on-sigterm", "save now")
+        assert refused.endswith("it has no other value here")
+        refused = asker.ask("CONFIG", "SET", "shutdown-on-sigterm", "save later")
+        assert refused.endswith("one of the following: default, save, nosave, now, force")
+
+
 def test_every_setting_takes_its_own_value_or_is_refused_as_fixed(served: Served) -> None:
     with served.asker() as asker:
         for name in sorted(SERVER_SETTINGS):

@@ -192,12 +192,10 @@ CONFIG SET client-query-buffer-limit mb
 CONFIG SET client-query-buffer-limit ''
 CONFIG SET client-query-buffer-limit -1
 CONFIG SET client-query-buffer-limit 1kib
-CONFIG SET client-query-buffer-limit 18446744073709551616
 CONFIG SET client-query-buffer-limit 1gb
 CONFIG SET cluster-announce-hostname a_b
 CONFIG SET cluster-announce-human-nodename a+b
 CONFIG SET dbfilename x
-CONFIG SET hash-max-listpack-entries -1
 CONFIG SET hz 1000
 CONFIG GET hz
 CONFIG SET hz 0
@@ -207,7 +205,6 @@ CONFIG SET latency-tracking-info-percentiles ' 1'
 CONFIG SET busy-reply-threshold 7
 CONFIG GET lua-time-limit
 CONFIG SET lua-time-limit 5000
-CONFIG SET maxclients -1
 CONFIG SET maxmemory 1GB
 CONFIG GET maxmemory
 CONFIG SET maxmemory ''
@@ -221,8 +218,6 @@ CONFIG SET maxmemory 1.5gb
 CONFIG SET maxmemory 1e3
 CONFIG SET maxmemory 1kib
 CONFIG SET maxmemory 5%
-CONFIG SET maxmemory 9223372036854775808
-CONFIG SET maxmemory 18446744073709551616
 CONFIG SET maxmemory kb
 CONFIG GET maxmemory
 CONFIG SET maxmemory-clients 0%
@@ -251,9 +246,7 @@ CONFIG SET save ' 3600 1'
 CONFIG SET save ''
 CONFIG SET stream-node-max-bytes ''
 CONFIG GET stream-node-max-bytes
-CONFIG SET stream-node-max-bytes 9223372036854775808
 CONFIG SET stream-node-max-bytes 4kb
-CONFIG SET tracking-table-max-keys -1
 """.strip().splitlines()
 """Requests that newer versions answer differently from 7.0."""
 
