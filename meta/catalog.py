@@ -37,7 +37,7 @@ from kvstream.meta.keyspace import Databases, KeyIndex
 from kvstream.meta.lazyfree import Flushed, Unlinked, drop_few, encode_unlinked, hide
 from kvstream.meta.queue_events import QueueEvents
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.reply_cache import Hot
+from kvstream.meta.reply_cache import ReplyCache
 from kvstream.meta.runs import run_tree
 from kvstream.meta.strings import Key, StringMeta, decode_key
 from kvstream.meta.trees import DELETE_RANGE_ROWS, key_tree
@@ -184,7 +184,7 @@ class Catalog:
         self.retained: dict[bytes, None] = {}
         """Names of streams in memory that may have rules of retention, in the order in which they
         are looked at."""
-        self.hot = Hot()
+        self.reply_cache = ReplyCache()
         """Encoded replies of entries that were read lately."""
         self.libraries: Mapping[bytes, bytes] | None = None
         """The texts of the function libraries by name (``functions``); None: not read."""
@@ -336,7 +336,7 @@ class Catalog:
         """Delete a stream with all its rows, in time that does not depend on its entries."""
         txn.frees = True
         self._drop_trees(txn, stream)
-        self.hot.forget(stream.prefix)
+        self.reply_cache.forget(stream.prefix)
         self._drop_messages(txn, stream)
         self.unlist(txn, stream)
 
@@ -434,7 +434,7 @@ class Catalog:
     def _evict_database(self, txn: Txn, db: int) -> None:
         """Write and evict a database's objects in memory; wake the clients blocked on its keys."""
         txn.finish()
-        self.hot.clear()
+        self.reply_cache.clear()
         self.index.break_watches()
         prefix = U16.pack(db)
         for known in (self.streams, self.strings):
@@ -605,7 +605,7 @@ class Catalog:
         self.streams.clear()
         self.strings.clear()
         self.seen.clear()
-        self.hot.clear()
+        self.reply_cache.clear()
         self.libraries = None
         self.timers_taken.clear()
         self.flushed.forget()

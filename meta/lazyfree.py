@@ -175,7 +175,7 @@ def hide(txn: Txn, stream: StreamMeta) -> bool:
     txn.finish()  # no later commit may write a record of its groups
     if txn.batch.get(Family.METADATA, stream_row(hidden)) is not None:
         return False
-    catalog.hot.forget(stream.prefix)
+    catalog.reply_cache.forget(stream.prefix)
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
     catalog.index.note(stream)  # a command may be about to create a key of that name

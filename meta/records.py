@@ -60,7 +60,7 @@ from kvstream.layout.values import Names
 from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.reply_cache import Ahead
+from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.retention import Progress
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
@@ -354,7 +354,7 @@ class StreamMeta:
         held = self.held
         return held[0] if held and held[0].first == self.head else None
 
-    def keeps(self, ahead: Ahead) -> bool:
+    def keeps(self, ahead: Readahead) -> bool:
         """Return whether no entry of a group's readahead was deleted or trimmed."""
         if ahead.shrinks != self.shrinks:
             rows = ahead.rows
@@ -534,7 +534,7 @@ class GroupMeta:
         the group is indexed, how many there were when it was last tried to keep them in memory."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
-        self.ahead: Ahead | None = None
+        self.ahead: Readahead | None = None
         self.watches: RunWatches | None = None
         """Watches of the runs."""
         self.policy: GroupPolicy | None = None

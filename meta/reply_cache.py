@@ -9,7 +9,7 @@ Stretches of one stream do not overlap. If memory is short the least recently re
 
 ``XRANGE COUNT 100`` and ``XREAD COUNT 100`` take 2.3 times the processor time without this cache.
 
-``Ahead`` is the readahead of a consumer group; reads one by one take 1.2 times the time without it.
+``Readahead`` is that of a consumer group; reads one by one take 1.2 times the time without it.
 """
 
 from bisect import bisect_right
@@ -26,7 +26,7 @@ BYTES_MAX = 1 << 16
 """The limits of one readahead."""
 
 
-class Ahead:
+class Readahead:
     """The readahead of a group: rows behind the last delivered one, in memory only."""
 
     __slots__ = ("after", "pace", "rows", "shrinks")
@@ -89,7 +89,7 @@ class Found:
         """Where the rest of the range begins."""
 
 
-class Hot:
+class ReplyCache:
     """The stretches of all streams, by row prefix."""
 
     rows_min = 8

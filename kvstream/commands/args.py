@@ -9,7 +9,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.layout.compiled import twins
-from kvstream.meta.reply_cache import Hot
+from kvstream.meta.reply_cache import ReplyCache
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 
 T = TypeVar("T")
@@ -30,7 +30,7 @@ QUOTED_MAX = 128
 
 COUNT = (b"COUNT", b"count")
 """As clients write it."""
-FEW_COUNTS = {b"%d" % count: count for count in range(1, Hot.rows_min)}
+FEW_COUNTS = {b"%d" % count: count for count in range(1, ReplyCache.rows_min)}
 """Counts of entries that are read past the reply cache, which would not keep them."""
 
 _SIGNS = {b"-": MIN_ID, b"+": MAX_ID}

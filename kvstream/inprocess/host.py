@@ -262,7 +262,7 @@ class Host:
 
     def join(self) -> None:
         """Wait for the host's thread and for checkpoints that clients have begun."""
-        self.executor.saving.join()
+        self.executor.checkpoints.join()
         if threading.current_thread() is not self._thread:
             self._thread.join()
 

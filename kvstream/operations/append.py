@@ -319,7 +319,7 @@ def set_id(
     elif last < stream.last:  # trimmed rows above the new last ID would be read again
         sweep_emptied(txn, stream)
     if last < stream.last:  # IDs that were used before may be used again
-        txn.catalog.hot.forget(stream.prefix)
+        txn.catalog.reply_cache.forget(stream.prefix)
         stream.deletions += 1
     stream.last = last
     if entries_added is not None:

@@ -9,7 +9,7 @@ from kvstream.layout.rows import Rows, Written
 from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta import nodes
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.reply_cache import Ahead
+from kvstream.meta.reply_cache import Readahead
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family, Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
@@ -92,7 +92,7 @@ def ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
     """
     known = group.ahead
     if known is None or not stream.keeps(known):
-        known = group.ahead = Ahead(stream.shrinks, count)
+        known = group.ahead = Readahead(stream.shrinks, count)
     following, prefix = group.last_delivered, stream.prefix
     queue = known.rows
     if known.after != following:

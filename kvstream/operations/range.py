@@ -20,7 +20,11 @@ _MESSAGES = Family.MESSAGES
 
 def is_kept(txn: Txn, count: int | None) -> bool:
     """Return whether reads of so many entries use the reply cache."""
-    return count is not None and 0 < count <= entries.FIRST_PAGE and txn.catalog.hot.memory_max > 0
+    return (
+        count is not None
+        and 0 < count <= entries.FIRST_PAGE
+        and txn.catalog.reply_cache.memory_max > 0
+    )
 
 
 def is_large(stream: StreamMeta, count: int) -> bool:
@@ -35,17 +39,17 @@ def between(
     first, last = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or first > last:
         return Rows([], 0)
-    prefix, hot = stream.prefix, txn.catalog.hot
+    prefix, cache = stream.prefix, txn.catalog.reply_cache
     upper = PACKED(*last)
-    found = hot.find(prefix, PACKED(*first), upper, count)
+    found = cache.find(prefix, PACKED(*first), upper, count)
     left = count - found.count
     if left == 0 or found.start > upper:
-        hot.hits += 1
+        cache.hits += 1
         return Written(found.count, found.parts, found.ids)
-    hot.misses += 1
+    cache.misses += 1
     page = txn.batch.page(_MESSAGES, prefix + found.start, prefix + upper + b"\x00", left)
     if page:
-        text = hot.keep(prefix, found.start, page)
+        text = cache.keep(prefix, found.start, page)
         if text is None:  # too long to cache, or a value that Python is to check
             if found.count:
                 page = entries.rows(txn, stream, first, last, count)

@@ -267,7 +267,7 @@ def _cut(
         stream.ahead.clear()
         stream.deleted_to = stream.last
         nodes.clear_open(stream)
-        txn.catalog.hot.forget(stream.prefix)
+        txn.catalog.reply_cache.forget(stream.prefix)
     else:
         if whole:
             nodes.begin_at(stream, boundary)
@@ -277,7 +277,7 @@ def _cut(
             stream.first = _live_at(txn, stream, last, part, more)
         if part:
             nodes.lose(txn, stream, boundary, part)
-        txn.catalog.hot.trimmed(stream.prefix, stream.first.packed)
+        txn.catalog.reply_cache.trimmed(stream.prefix, stream.first.packed)
     sweep(txn, stream)
 
 
@@ -398,8 +398,8 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
         parts = nodes.parts_of(txn, stream, ids)
         nodes.lose_parts(txn, stream, parts)
         _delete_rows(txn, stream, parts)
-    if catalog.hot.memory:
-        catalog.hot.deleted(stream.prefix, PACKED(*first), PACKED(*last))
+    if catalog.reply_cache.memory:
+        catalog.reply_cache.deleted(stream.prefix, PACKED(*first), PACKED(*last))
     catalog.deletions.note(stream, ids)
     stream.shrinks += 1
     if last > stream.deleted_to:

@@ -76,9 +76,9 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     for client in executor.clients.values():
         client.pause()
     await _until(lambda: not _has_work(executor), until)
-    saving = executor.saving
-    idle = await _until(lambda: not (saving.is_busy or executor.loads.is_busy), until)
-    sync = saving.start_sync()
+    checkpoints = executor.checkpoints
+    idle = await _until(lambda: not (checkpoints.is_busy or executor.uploads.is_busy), until)
+    sync = checkpoints.start_sync()
     await _until(
         lambda: not (sync.is_alive or executor.is_answering or executor.pending),
         max(until, loop.time() + SYNC_S),
@@ -112,8 +112,8 @@ async def hand_over(executor: Executor, seconds: float) -> None:
 
 def _has_work(executor: Executor) -> bool:
     """Run and write what is possible now; return whether more is left."""
-    paging = executor.paging
-    return executor.run() or paging.write() or executor.pending or bool(paging.under_way)
+    streaming = executor.streaming
+    return executor.run() or streaming.write() or executor.pending or bool(streaming.under_way)
 
 
 async def _until(holds: Callable[[], bool], until: float) -> bool:

@@ -236,7 +236,7 @@ def _watch_latency(executor: "Executor") -> None:
 
 
 def _bound_hot(executor: "Executor") -> None:
-    executor.engine.catalog.hot.bound(executor.options.hot_memory)
+    executor.engine.catalog.reply_cache.bound(executor.options.hot_memory)
 
 
 def _resize_slowlog(executor: "Executor") -> None:

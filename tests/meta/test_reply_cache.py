@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, Text, Written, below, below_in_python
 from kvstream.layout.values import encode_flat
-from kvstream.meta.reply_cache import Hot, following
+from kvstream.meta.reply_cache import ReplyCache, following
 from kvstream.resp.replies import write_rows, write_rows_in_python
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, StreamID
@@ -32,31 +32,31 @@ def text_of(numbers: list[int]) -> Text:
     return text
 
 
-def read(hot: Hot, live: list[int], start: int, end: int, count: int) -> bytes:
+def read(cache: ReplyCache, live: list[int], start: int, end: int, count: int) -> bytes:
     """Read as operations do: first the cached entries, then the rows after them."""
     wanted = [number for number in live if start <= number <= end]
     if not wanted:
         return b""
-    found = hot.find(PREFIX, packed(start), packed(end), count)
+    found = cache.find(PREFIX, packed(start), packed(end), count)
     left = count - found.count
     if left and found.start <= packed(end):
         rest = [number for number in wanted if packed(number) >= found.start][:left]
         if rest:
-            text = hot.keep(PREFIX, found.start, [row(number) for number in rest])
+            text = cache.keep(PREFIX, found.start, [row(number) for number in rest])
             found.parts.append(text_of(rest).data if text is None else text.data)
     return b"".join(found.parts)
 
 
-def assert_sound(hot: Hot, live: list[int]) -> None:
+def assert_sound(cache: ReplyCache, live: list[int]) -> None:
     """Assert that stretches are ordered, complete, counted, and within their limit."""
-    stretches = hot.of(PREFIX)
+    stretches = cache.of(PREFIX)
     for one, other in pairwise(stretches):
         assert one.lower < one.until <= other.lower
     for each in stretches:
         inside = [packed(number) for number in live if each.lower <= packed(number) < each.until]
         kept = [each.text.ids[at : at + 16] for at in range(0, len(each.text.ids), 16)]
         assert [eid for eid in kept if eid >= packed(live[0])] == inside
-    assert hot.memory == sum(each.size for each in stretches) <= hot.memory_max
+    assert cache.memory == sum(each.size for each in stretches) <= cache.memory_max
 
 
 NUMBER = st.integers(1, 80)
@@ -72,8 +72,8 @@ STEPS = st.lists(
 @settings(deadline=None)
 @given(STEPS, st.sampled_from([600, 1500, 4000, 1 << 20]), st.integers(1, 4))
 def test_cached_reads_equal_the_rows(steps: list[tuple], memory: int, least: int) -> None:  # type: ignore[type-arg]
-    hot = Hot(memory, write_rows)
-    hot.rows_min = least
+    cache = ReplyCache(memory, write_rows)
+    cache.rows_min = least
     live, last = [1], 1
     for what, *how in steps:
         if what == "add":
@@ -84,61 +84,61 @@ def test_cached_reads_equal_the_rows(steps: list[tuple], memory: int, least: int
             chosen = [number for number in live if how[0] <= number <= how[0] + how[1]]
             live = [number for number in live if number not in chosen]
             if chosen:
-                hot.deleted(PREFIX, packed(chosen[0]), packed(chosen[-1]))
+                cache.deleted(PREFIX, packed(chosen[0]), packed(chosen[-1]))
         elif what == "trim":
             live = live[how[0] :]
             if live:
-                hot.trimmed(PREFIX, packed(live[0]))
+                cache.trimmed(PREFIX, packed(live[0]))
         if not live:
-            hot.forget(PREFIX)
+            cache.forget(PREFIX)
             last += 1
             live = [last]
         if what == "read":
             start, end, count = max(how[0], live[0]), min(how[1], last), how[2]
             expected = [number for number in live if start <= number <= end][:count]
-            assert read(hot, live, start, end, count) == text_of(expected).data
-        assert_sound(hot, live)
+            assert read(cache, live, start, end, count) == text_of(expected).data
+        assert_sound(cache, live)
 
 
 def test_a_second_reader_needs_no_rows() -> None:
-    hot = Hot(1 << 20, write_rows)
+    cache = ReplyCache(1 << 20, write_rows)
     live = list(range(1, 301))
-    first = read(hot, live, 1, 300, 100) + read(hot, live, 101, 300, 100)
-    found = hot.find(PREFIX, packed(51), packed(300), 100)
+    first = read(cache, live, 1, 300, 100) + read(cache, live, 101, 300, 100)
+    found = cache.find(PREFIX, packed(51), packed(300), 100)
     assert (found.count, found.start) == (100, packed(201))
     assert b"".join(found.parts) == text_of(live[50:150]).data
     assert first == text_of(live[:200]).data
-    assert hot.find(PREFIX, packed(201), packed(300), 9).count == 0
+    assert cache.find(PREFIX, packed(201), packed(300), 9).count == 0
 
 
 def test_a_few_rows_are_not_cached() -> None:
-    hot = Hot(1 << 20, write_rows)
-    read(hot, [1, 2, 3], 1, 3, 100)
-    assert hot.of(PREFIX) == []
-    assert hot.memory == 0
+    cache = ReplyCache(1 << 20, write_rows)
+    read(cache, [1, 2, 3], 1, 3, 100)
+    assert cache.of(PREFIX) == []
+    assert cache.memory == 0
 
 
 def test_the_least_recently_read_leave_first() -> None:
     live = list(range(1, 41))
-    hot = Hot(1 << 20, write_rows)
+    cache = ReplyCache(1 << 20, write_rows)
     for start in (1, 11, 21):
-        read(hot, live, start, 40, 10)
-    read(hot, live, 1, 40, 10)
-    hot.bound(2 * hot.memory // 3 + 1)
-    assert [each.lower for each in hot.of(PREFIX)] == [packed(1), packed(21)]
-    hot.bound(0)
-    assert (hot.of(PREFIX), hot.memory) == ([], 0)
+        read(cache, live, start, 40, 10)
+    read(cache, live, 1, 40, 10)
+    cache.bound(2 * cache.memory // 3 + 1)
+    assert [each.lower for each in cache.of(PREFIX)] == [packed(1), packed(21)]
+    cache.bound(0)
+    assert (cache.of(PREFIX), cache.memory) == ([], 0)
 
 
 def test_entries_of_another_stream_stay() -> None:
-    hot = Hot(1 << 20, write_rows)
-    read(hot, list(range(1, 41)), 1, 40, 20)
-    hot.deleted(b"other", packed(1), packed(40))
-    hot.trimmed(b"other", packed(40))
-    hot.forget(b"other")
-    assert len(hot.of(PREFIX)) == 1
-    hot.clear()
-    assert (hot.of(PREFIX), hot.memory) == ([], 0)
+    cache = ReplyCache(1 << 20, write_rows)
+    read(cache, list(range(1, 41)), 1, 40, 20)
+    cache.deleted(b"other", packed(1), packed(40))
+    cache.trimmed(b"other", packed(40))
+    cache.forget(b"other")
+    assert len(cache.of(PREFIX)) == 1
+    cache.clear()
+    assert (cache.of(PREFIX), cache.memory) == ([], 0)
 
 
 def test_what_follows_the_greatest_id_is_above_all() -> None:

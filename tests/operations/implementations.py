@@ -15,7 +15,7 @@ from kvstream.commands.replies import ErrorReply as CommandError
 from kvstream.commands.replies import flatten
 from kvstream.commands.table import Dispatcher
 from kvstream.engine.engine import Engine
-from kvstream.meta.reply_cache import Hot
+from kvstream.meta.reply_cache import ReplyCache
 from kvstream.operations import checks
 from kvstream.resp.replies import write_rows
 from kvstream.types.options import Durability, StoreOptions
@@ -81,8 +81,8 @@ class Kvstream:
         # The compared results do not depend on fsync, nor do the files that a crash leaves.
         options = StoreOptions(durability=Durability.NO)
         self.engine = Engine(directory, options, self.clock)
-        self.engine.catalog.hot = hot = Hot(self._hot_memory, write_rows)
-        hot.rows_min = 1
+        self.engine.catalog.reply_cache = cache = ReplyCache(self._hot_memory, write_rows)
+        cache.rows_min = 1
         self._dispatcher = Dispatcher(self.engine)
 
     def __call__(self, *argv: Argument) -> Reply:

@@ -80,7 +80,7 @@ class Served:
         for client in list(self.executor.clients.values()):
             client.close()
         await asyncio.sleep(0)
-        self.executor.saving.join()
+        self.executor.checkpoints.join()
 
     def client(self, protocol: int = 2, **options: Any) -> "redis.Redis":
         """Return a client of redis-py whose replies are bytes."""

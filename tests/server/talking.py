@@ -94,7 +94,7 @@ class Server:
     def turn(self) -> None:
         """Run turns until no work is left."""
         executor = self.executor
-        while executor.run() or executor.paging.write() or executor.pending:
+        while executor.run() or executor.streaming.write() or executor.pending:
             pass
 
     def wait(self, seconds: float) -> None:
@@ -141,7 +141,7 @@ class Worker(Talker):
     def end(self, meanwhile: Callable[[], object] = lambda: None) -> Any:
         """Run steps until the command is answered, calling a function between them."""
         steps = 0
-        while self._server.executor.works.is_busy:
+        while self._server.executor.incremental.is_busy:
             meanwhile()
             self.step()
             steps += 1

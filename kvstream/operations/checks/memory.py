@@ -86,11 +86,11 @@ def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -
 
 def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
     """Compare the reply cache with the rows; trimmed entries in it are not used."""
-    hot, prefix = txn.catalog.hot, stream.prefix
-    for stretch in hot.of(prefix):
+    cache, prefix = txn.catalog.reply_cache, stream.prefix
+    for stretch in cache.of(prefix):
         text, lower = stretch.text, max(stretch.lower, stream.first.packed)
         rows = survey.rows.page(_MESSAGES, prefix + lower, prefix + stretch.until, text.length + 1)
-        made = hot.write(rows, len(prefix), TEXT_BYTES_MAX)
+        made = cache.write(rows, len(prefix), TEXT_BYTES_MAX)
         start = below(text.ids, lower)
         if made is None:
             continue  # reported where the entries are checked

@@ -9,7 +9,7 @@ from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
-from kvstream.server.runtime.client import Answers, Client
+from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import Shown
 from kvstream.server.runtime.executor import Executor
 from kvstream.types.options import Durability
@@ -74,7 +74,7 @@ _SAVING = "Background save already in progress"
 )
 def lastsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the Unix time of the last save, or of the start of the server."""
-    return server_of(client).saving.last_save
+    return server_of(client).checkpoints.last_save
 
 
 @COMMANDS.command("save", "", _SAVE | flags("no_multi"), since="1.0.0")
@@ -85,13 +85,13 @@ def save(txn: Txn, client: Client, argv: Argv) -> Answer:
     ones. Without such a directory SAVE and BGSAVE make the store itself durable. `save` is empty by
     default, since every write is in the log; with save points BGSAVE starts by itself.
     """
-    saving = server_of(client).saving
-    job = saving.save
-    if saving.is_saving and job is not None and job.owner is argv:
+    checkpoints = server_of(client).checkpoints
+    job = checkpoints.save
+    if checkpoints.is_saving and job is not None and job.owner is argv:
         return job.wait()  # this request started it, and its turn is run again
-    if saving.is_saving:
+    if checkpoints.is_saving:
         raise RequestError(_SAVING)
-    return saving.start_save(argv, server_of(client).statistics.changes).wait()
+    return checkpoints.start_save(argv, server_of(client).statistics.changes).wait()
 
 
 def _started(client: Client) -> str:
@@ -107,24 +107,24 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
         raise syntax_error()
-    saving = server_of(client).saving
-    owner = saving.save.owner if saving.save is not None else None
-    if saving.is_saving and owner is not argv:
+    checkpoints = server_of(client).checkpoints
+    owner = checkpoints.save.owner if checkpoints.save is not None else None
+    if checkpoints.is_saving and owner is not argv:
         raise RequestError(_SAVING)
-    if not saving.is_saving:
-        saving.start_save(argv, server_of(client).statistics.changes)
+    if not checkpoints.is_saving:
+        checkpoints.start_save(argv, server_of(client).statistics.changes)
     return Simple(f"Background saving {_started(client)}")
 
 
 @COMMANDS.command("bgrewriteaof", "", _SAVE, since="1.0.0")
 def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Start a compaction of the store, which frees the disk space of deleted data."""
-    saving = server_of(client).saving
-    owner = saving.compaction.owner if saving.compaction is not None else None
-    if saving.is_compacting and owner is not argv:
+    checkpoints = server_of(client).checkpoints
+    owner = checkpoints.compaction.owner if checkpoints.compaction is not None else None
+    if checkpoints.is_compacting and owner is not argv:
         raise RequestError("Background append only file rewriting already in progress")
-    if not saving.is_compacting:
-        saving.start_compaction(argv)
+    if not checkpoints.is_compacting:
+        checkpoints.start_compaction(argv)
     return Simple(f"Background append only file rewriting {_started(client)}")
 
 
@@ -174,7 +174,7 @@ def waitaof(txn: Txn, client: Client, argv: Argv) -> Answer:
         return Blocked([_REPLICAS], _never, timeout_ms, expired=[0, 0])
     if not local:
         return [int(server_of(client).engine.durability is Durability.ALWAYS), 0]
-    return server_of(client).saving.start_sync().wait([1, 0], timeout_ms, [0, 0])
+    return server_of(client).checkpoints.start_sync().wait([1, 0], timeout_ms, [0, 0])
 
 
 # --- the end ------------------------------------------------------------------------------------
@@ -207,9 +207,9 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
     server = server_of(client)
     if server.scripts.busy.is_on and b"NOSAVE" not in words:
         return server.scripts.busy.error
-    client.answers = Answers.OFF  # SHUTDOWN has no reply: the connection is closed
+    client.reply_mode = ReplyMode.OFF  # SHUTDOWN has no reply: the connection is closed
     if b"SAVE" in words:
-        server.saving.start_save(argv, server.statistics.changes)
+        server.checkpoints.start_save(argv, server.statistics.changes)
     _log.log(NOTICE, "%s, user %s, has sent SHUTDOWN", client.address, Shown([client.user.name]))
     server.stop()
     return OK

@@ -19,7 +19,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import valid_name
-from kvstream.server.runtime.client import Answers, Client
+from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import listed
 from kvstream.server.runtime.tracking import Tracking
 
@@ -316,7 +316,7 @@ def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-_ANSWERS = {b"on": Answers.ON, b"off": Answers.OFF, b"skip": Answers.SKIP_NEXT}
+_REPLY_MODES = {b"on": ReplyMode.ON, b"off": ReplyMode.OFF, b"skip": ReplyMode.SKIP_NEXT}
 
 
 @COMMANDS.command("client|reply", "on|off|skip", _OWN, since="3.2.0")
@@ -325,11 +325,11 @@ def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     In MULTI it takes effect after EXEC, whose reply is complete; Redis leaves parts of it out.
     """
-    answers = _ANSWERS.get(argv[2].lower())
-    if answers is None:
+    mode = _REPLY_MODES.get(argv[2].lower())
+    if mode is None:
         raise syntax_error()
-    if answers is not Answers.SKIP_NEXT or client.answers is not Answers.OFF:
-        client.answers = answers
+    if mode is not ReplyMode.SKIP_NEXT or client.reply_mode is not ReplyMode.OFF:
+        client.reply_mode = mode
     return OK
 
 
@@ -349,7 +349,7 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
     other = server_of(client).clients.get(integer(argv[2], NOT_AN_INTEGER))
-    return int(other is not None and server_of(client).waits.unblock(other, reason == b"ERROR"))
+    return int(other is not None and server_of(client).blocking.unblock(other, reason == b"ERROR"))
 
 
 Test = Callable[[Client], bool]

@@ -85,7 +85,7 @@ def config_resetstat(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Reset the counters of INFO to zero."""
     server_of(client).statistics.reset()
     txn.catalog.expired = txn.catalog.expired_unasked = 0
-    txn.catalog.hot.hits = txn.catalog.hot.misses = 0
+    txn.catalog.reply_cache.hits = txn.catalog.reply_cache.misses = 0
     return OK
 
 

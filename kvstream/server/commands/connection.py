@@ -13,7 +13,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT, WrongPassword
 from kvstream.server.commands.admin import server_of
-from kvstream.server.runtime.client import Client, Queue
+from kvstream.server.runtime.client import Client, MultiQueue
 from kvstream.types.ids import StreamID
 
 COMMANDS, TRANSACTIONS = Family("connection"), Family("transactions")
@@ -156,7 +156,7 @@ def multi(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Queue the commands that follow until EXEC, which runs them in one commit."""
     if client.queue is not None:
         raise RequestError("MULTI calls can not be nested")
-    client.queue = Queue()
+    client.queue = MultiQueue()
     return OK
 
 

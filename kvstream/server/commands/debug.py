@@ -71,11 +71,11 @@ def _reload(txn: Txn, client: Client, argv: Argv) -> Answer:
     server = server_of(client)
     if not {word.upper() for word in argv[2:]} <= _RELOAD_WORDS:
         raise RequestError("DEBUG RELOAD only supports the MERGE, NOFLUSH and NOSAVE options.")
-    return server.saving.start_reload(False, server.statistics.changes).wait()
+    return server.checkpoints.start_reload(False, server.statistics.changes).wait()
 
 
 def _loadaof(txn: Txn, client: Client, argv: Argv) -> Answer:
-    return server_of(client).saving.start_reload(True, 0).wait()
+    return server_of(client).checkpoints.start_reload(True, 0).wait()
 
 
 def _digest(txn: Txn, client: Client, argv: Argv) -> Reply:

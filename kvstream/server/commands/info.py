@@ -22,7 +22,7 @@ from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
 from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Client, Kind
+from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.tracking import shown
 from kvstream.server.settings import read
@@ -212,7 +212,7 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_startup", server.memory_at_start),
         ("used_memory_dataset", data),
         ("used_memory_dataset_perc", f"{100 * data / used:.2f}%"),
-        ("used_memory_hot_entries", now.hot),
+        ("used_memory_hot_entries", now.reply_cache),
         ("total_system_memory", total),
         ("total_system_memory_human", _human(total)),
         ("used_memory_lua", scripts.memory),
@@ -246,23 +246,23 @@ def _human(size: int) -> str:
 
 
 def _persistence(server: "Executor", txn: Txn) -> Fields:
-    saving, failure = server.saving, server.engine.database.failure
-    begun = saving.save.begun if saving.is_saving and saving.save else None
+    checkpoints, failure = server.checkpoints, server.engine.database.failure
+    begun = checkpoints.save.begun if checkpoints.is_saving and checkpoints.save else None
     durability = server.engine.durability
-    job = saving.compaction
+    job = checkpoints.compaction
     compaction = int(job.seconds) if job is not None and job.done else -1
     compacting = int(time.monotonic() - job.begun) if job is not None and not job.done else -1
     return (
         ("loading", 0),
-        ("rdb_changes_since_last_save", server.statistics.changes - saving.saved_changes),
-        ("rdb_bgsave_in_progress", int(saving.is_saving)),
-        ("rdb_last_save_time", saving.last_save),
-        ("rdb_last_bgsave_status", "err" if saving.last_failed else "ok"),
-        ("rdb_last_bgsave_time_sec", saving.last_seconds),
+        ("rdb_changes_since_last_save", server.statistics.changes - checkpoints.saved_changes),
+        ("rdb_bgsave_in_progress", int(checkpoints.is_saving)),
+        ("rdb_last_save_time", checkpoints.last_save),
+        ("rdb_last_bgsave_status", "err" if checkpoints.last_failed else "ok"),
+        ("rdb_last_bgsave_time_sec", checkpoints.last_seconds),
         ("rdb_current_bgsave_time_sec", -1 if begun is None else int(time.monotonic() - begun)),
-        ("rdb_saves", saving.saves),
+        ("rdb_saves", checkpoints.saves),
         ("aof_enabled", 1),
-        ("aof_rewrite_in_progress", int(saving.is_compacting)),
+        ("aof_rewrite_in_progress", int(checkpoints.is_compacting)),
         ("aof_last_rewrite_time_sec", compaction),
         ("aof_current_rewrite_time_sec", compacting),
         ("aof_last_bgrewrite_status", "err" if job is not None and job.error else "ok"),
@@ -273,7 +273,7 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
 
 
 def _stats(server: "Executor", txn: Txn) -> Fields:
-    counted, hot = server.statistics, server.engine.catalog.hot
+    counted, cache = server.statistics, server.engine.catalog.reply_cache
     calls, read, written, turns, seconds = counted.rates()
     names = server.pubsub.names
     return (
@@ -292,15 +292,15 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("keyspace_hits", counted.keyspace_hits),
         ("keyspace_misses", counted.keyspace_misses),
         ("evicted_scripts", server.scripts.cache.evicted),
-        ("hot_entries_hits", hot.hits),
-        ("hot_entries_misses", hot.misses),
+        ("hot_entries_hits", cache.hits),
+        ("hot_entries_misses", cache.misses),
         ("total_error_replies", counted.error_replies),
         ("client_query_buffer_limit_disconnections", counted.input_disconnections),
         ("client_output_buffer_limit_disconnections", counted.output_disconnections),
         *((f"acl_access_denied_{kind}", counted.denied.get(kind, 0)) for kind in _DENIED),
-        ("pubsub_channels", len(names[Kind.CHANNEL])),
-        ("pubsub_patterns", len(names[Kind.PATTERN])),
-        ("pubsubshard_channels", len(names[Kind.SHARD])),
+        ("pubsub_channels", len(names[ChannelKind.CHANNEL])),
+        ("pubsub_patterns", len(names[ChannelKind.PATTERN])),
+        ("pubsubshard_channels", len(names[ChannelKind.SHARD])),
         *shown(server.trackers).items(),
         ("eventloop_cycles", counted.turns),
         ("eventloop_duration_sum", round(counted.turn_seconds * _US)),

@@ -32,7 +32,7 @@ def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
     server; one that receives nothing for a day is removed. The commands have the category admin,
     since they take disk and time.
     """
-    load, ticket = server_of(client).loads.begin(commit.ticket(txn, client.db, argv[2:]))
+    load, ticket = server_of(client).uploads.begin(commit.ticket(txn, client.db, argv[2:]))
     return Map([(b"load", load), (b"ticket", ticket)])
 
 
@@ -45,7 +45,7 @@ def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     offset = integer(argv[4])
     if offset < 0:
         raise InvalidArgument("offset is out of range, must be positive")
-    return server_of(client).loads.put(argv[2], argv[3], offset, argv[5])
+    return server_of(client).uploads.put(argv[2], argv[3], offset, argv[5])
 
 
 @COMMANDS.command(
@@ -80,7 +80,7 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         words += argv[start + 1 : start + step]
     guard = client.user.check_writes
-    job, outcome = server_of(client).loads.commit(argv, argv[2], words, mark, guard)
+    job, outcome = server_of(client).uploads.commit(argv, argv[2], words, mark, guard)
     return job.wait(Map(outcome))
 
 
@@ -97,5 +97,5 @@ def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
 @COMMANDS.command("kvstream.load|discard", "load", flags("admin local"), since=OURS)
 def load_discard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Cancel a load and delete its files."""
-    server_of(client).loads.discard(argv[2])
+    server_of(client).uploads.discard(argv[2])
     return OK

@@ -67,7 +67,7 @@ def memory_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
         "fragmentation": Double(1.0),
         "fragmentation.bytes": 0,
         **{f"rocksdb.{name}": size for name, size in _of_rocksdb(now)},
-        "hot-entries": now.hot,
+        "hot-entries": now.reply_cache,
     }
     return Map([(name.encode(), figure) for name, figure in figures.items()])
 
@@ -86,7 +86,7 @@ def memory_malloc_stats(txn: Txn, client: Client, argv: Argv) -> Reply:
         ("the process", now.used),
         ("at the most", now.peak),
         *((f"RocksDB: {name}", size) for name, size in _of_rocksdb(now)),
-        ("entries as they were sent", now.hot),
+        ("entries as they were sent", now.reply_cache),
         ("clients", now.clients),
     )
     return Verbatim("".join(f"{name:<26}{size:>16} bytes\n" for name, size in rows))

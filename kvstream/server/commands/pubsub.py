@@ -6,7 +6,7 @@ from kvstream.commands.replies import Push, Pushes, Reply
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
-from kvstream.server.runtime.client import Client, Kind
+from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.pubsub import names_of, subscribed
 from kvstream.types.glob import matcher
 
@@ -20,7 +20,7 @@ _FIRST, _EVERY = Channels(FIRST), Channels(EVERY)
 _SHARD_FIRST, _SHARDS = Channels(FIRST, shard=True), Channels(EVERY, shard=True)
 
 
-def _subscribe(client: Client, kind: Kind, argv: Argv) -> Reply:
+def _subscribe(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     pubsub, word = server_of(client).pubsub, b"%bsubscribe" % kind.value.encode()
     pushes = []
     for name in argv[1:]:
@@ -29,7 +29,7 @@ def _subscribe(client: Client, kind: Kind, argv: Argv) -> Reply:
     return Pushes(pushes)
 
 
-def _unsubscribe(client: Client, kind: Kind, argv: Argv) -> Reply:
+def _unsubscribe(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     pubsub, word = server_of(client).pubsub, b"%bunsubscribe" % kind.value.encode()
     pushes = []
     for name in argv[1:] or names_of(client, kind):
@@ -41,13 +41,13 @@ def _unsubscribe(client: Client, kind: Kind, argv: Argv) -> Reply:
 @COMMANDS.command("subscribe", "channel [channel ...]", _SUBSCRIBE, since="2.0.0", channels=_EVERY)
 def subscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Subscribe to channels; each has a reply, with the number of channels and patterns."""
-    return _subscribe(client, Kind.CHANNEL, argv)
+    return _subscribe(client, ChannelKind.CHANNEL, argv)
 
 
 @COMMANDS.command("unsubscribe", "[channel [channel ...]]", _UNSUBSCRIBE, since="2.0.0")
 def unsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Unsubscribe from channels, or from all; each has a reply."""
-    return _unsubscribe(client, Kind.CHANNEL, argv)
+    return _unsubscribe(client, ChannelKind.CHANNEL, argv)
 
 
 @COMMANDS.command(
@@ -57,13 +57,13 @@ def unsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def psubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Subscribe to all channels that match a pattern; each pattern has a reply."""
-    return _subscribe(client, Kind.PATTERN, argv)
+    return _subscribe(client, ChannelKind.PATTERN, argv)
 
 
 @COMMANDS.command("punsubscribe", "[pattern [pattern ...]]", _UNSUBSCRIBE, since="2.0.0")
 def punsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Unsubscribe from patterns, or from all; each has a reply."""
-    return _unsubscribe(client, Kind.PATTERN, argv)
+    return _unsubscribe(client, ChannelKind.PATTERN, argv)
 
 
 @COMMANDS.command(
@@ -76,7 +76,7 @@ def ssubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if client.in_exec:
         raise RequestError("SSUBSCRIBE isn't allowed for a DENY BLOCKING client")
-    return _subscribe(client, Kind.SHARD, argv)
+    return _subscribe(client, ChannelKind.SHARD, argv)
 
 
 @COMMANDS.command(
@@ -86,7 +86,7 @@ def ssubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def sunsubscribe(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Unsubscribe from shard channels, or from all; each has a reply."""
-    return _unsubscribe(client, Kind.SHARD, argv)
+    return _unsubscribe(client, ChannelKind.SHARD, argv)
 
 
 @COMMANDS.command("publish", "channel message", _PUBLISH, since="2.0.0", channels=_FIRST)
@@ -107,14 +107,14 @@ def spublish(txn: Txn, client: Client, argv: Argv) -> Reply:
     return server_of(client).pubsub.publish(argv[1], argv[2], shard=True)
 
 
-def _channels(client: Client, kind: Kind, argv: Argv) -> Reply:
+def _channels(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     if len(argv) > 3:
         raise bad_subcommand(argv)
     test = matcher(argv[2] if len(argv) == 3 else b"*")
     return [name for name in server_of(client).pubsub.names[kind] if test(name)]
 
 
-def _numbers(client: Client, kind: Kind, argv: Argv) -> Reply:
+def _numbers(client: Client, kind: ChannelKind, argv: Argv) -> Reply:
     names = server_of(client).pubsub.names[kind]
     return [part for name in argv[2:] for part in (name, len(names.get(name, ())))]
 
@@ -122,28 +122,28 @@ def _numbers(client: Client, kind: Kind, argv: Argv) -> Reply:
 @COMMANDS.command("pubsub|channels", "[pattern]", _LOOK, since="2.8.0")
 def pubsub_channels(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the channels with subscribers, or those that match a pattern."""
-    return _channels(client, Kind.CHANNEL, argv)
+    return _channels(client, ChannelKind.CHANNEL, argv)
 
 
 @COMMANDS.command("pubsub|numpat", "", _LOOK, since="2.8.0")
 def pubsub_numpat(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the number of different patterns with subscribers."""
-    return len(server_of(client).pubsub.names[Kind.PATTERN])
+    return len(server_of(client).pubsub.names[ChannelKind.PATTERN])
 
 
 @COMMANDS.command("pubsub|numsub", "[channel [channel ...]]", _LOOK, since="2.8.0")
 def pubsub_numsub(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return channels with their numbers of subscribers, without those of patterns."""
-    return _numbers(client, Kind.CHANNEL, argv)
+    return _numbers(client, ChannelKind.CHANNEL, argv)
 
 
 @COMMANDS.command("pubsub|shardchannels", "[pattern]", _LOOK, since="7.0.0")
 def pubsub_shardchannels(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the shard channels with subscribers, or those that match a pattern."""
-    return _channels(client, Kind.SHARD, argv)
+    return _channels(client, ChannelKind.SHARD, argv)
 
 
 @COMMANDS.command("pubsub|shardnumsub", "[shardchannel [shardchannel ...]]", _LOOK, since="7.0.0")
 def pubsub_shardnumsub(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return shard channels with their numbers of subscribers."""
-    return _numbers(client, Kind.SHARD, argv)
+    return _numbers(client, ChannelKind.SHARD, argv)

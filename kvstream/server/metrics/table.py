@@ -18,7 +18,7 @@ from kvstream.server.metrics.metric import (
     label,
     level,
 )
-from kvstream.server.runtime.client import Kind
+from kvstream.server.runtime.client import ChannelKind
 from kvstream.server.stats import CommandStatistics
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
@@ -142,13 +142,14 @@ _CLIENTS = (
         "kvstream_channels",
         "Channels with subscribers, shard channels included.",
         lambda view: sum(
-            len(view.executor.pubsub.names[kind]) for kind in (Kind.CHANNEL, Kind.SHARD)
+            len(view.executor.pubsub.names[kind])
+            for kind in (ChannelKind.CHANNEL, ChannelKind.SHARD)
         ),
     ),
     level(
         "kvstream_channel_patterns",
         "Patterns with subscribers.",
-        lambda view: len(view.executor.pubsub.names[Kind.PATTERN]),
+        lambda view: len(view.executor.pubsub.names[ChannelKind.PATTERN]),
     ),
     count(
         "kvstream_messages_total",
@@ -247,17 +248,17 @@ _STORE = (
     level(
         "kvstream_last_save_timestamp_seconds",
         "Unix time of the last checkpoint by SAVE or BGSAVE, or of the start.",
-        lambda view: view.executor.saving.last_save,
+        lambda view: view.executor.checkpoints.last_save,
     ),
     level(
         "kvstream_last_save_failed",
         "1 if the last checkpoint failed.",
-        lambda view: view.executor.saving.last_failed,
+        lambda view: view.executor.checkpoints.last_failed,
     ),
     level(
         "kvstream_changes_since_save",
         "Writing commands since the last checkpoint.",
-        lambda view: view.executor.statistics.changes - view.executor.saving.saved_changes,
+        lambda view: view.executor.statistics.changes - view.executor.checkpoints.saved_changes,
     ),
 )
 

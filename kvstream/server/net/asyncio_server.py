@@ -237,7 +237,7 @@ class Listener:
         executor.clock = self._loop.time
         executor.busy.awaits_first = True
         executor.post = self.post
-        outbox = executor.outbox
+        outbox = executor.reply_queue
         outbox.group_fsync = GroupFsync(
             lambda: outbox.waiting, outbox.ask, outbox.wait, self._after_reads
         )
@@ -316,7 +316,7 @@ class Listener:
 
     def write_pages(self) -> None:
         """Schedule the next pages of streamed replies."""
-        self._has_pages = bool(self.executor.paging.under_way)
+        self._has_pages = bool(self.executor.streaming.under_way)
         self.schedule()
 
     def _receive(self) -> None:
@@ -331,8 +331,8 @@ class Listener:
     def _run_turn(self) -> None:
         self.scheduled = False
         self.run_turn()
-        paging = self.executor.paging
-        self._has_pages = bool(paging.under_way) and paging.write()
+        streaming = self.executor.streaming
+        self._has_pages = bool(streaming.under_way) and streaming.write()
         self.schedule()
         self._set_timer()
 

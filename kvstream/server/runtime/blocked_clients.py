@@ -82,7 +82,7 @@ _PAUSE_TOKEN = b"p"
 """The name that paused clients wait for: no key has it."""
 
 
-class Waits:
+class BlockedClients:
     """The blocked clients of one server."""
 
     def __init__(self, server: Server, calls: Calls, only_reads: OnlyReads) -> None:
@@ -243,8 +243,10 @@ def _nothing(txn: Txn) -> None:
 class Pause:
     """CLIENT PAUSE: block clients that send a command, or a write, for some time."""
 
-    def __init__(self, waits: Waits, server: Server, calls: Calls, only_reads: OnlyReads) -> None:
-        self._waits = waits
+    def __init__(
+        self, blocking: BlockedClients, server: Server, calls: Calls, only_reads: OnlyReads
+    ) -> None:
+        self._blocking = blocking
         self._server = server
         self._calls = calls
         self._only_reads = only_reads
@@ -271,7 +273,7 @@ class Pause:
     def _release(self) -> None:
         held, self._held = self._held, {}
         for client in held:
-            self._waits.cancel(client)
+            self._blocking.cancel(client)
 
     def holds(self, txn: Txn, client: Client, command: Command, argv: Argv) -> bool:
         """Return whether the pause holds a request of a client."""
@@ -302,10 +304,10 @@ class Pause:
         """Release a held client; its request runs again, and may be held again."""
         if self.has(client):
             del self._held[client]
-            self._waits.cancel(client)
+            self._blocking.cancel(client)
 
     def hold(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Block a client until the pause ends; then its request runs."""
         client.requests.appendleft(argv)
-        self._waits.begin(turn, client, Blocked([_PAUSE_TOKEN], _nothing, None))
+        self._blocking.begin(turn, client, Blocked([_PAUSE_TOKEN], _nothing, None))
         self._held[client] = None

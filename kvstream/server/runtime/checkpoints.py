@@ -86,7 +86,7 @@ class JobFailed(RequestError):
     """A save or a compaction has failed; the text gives the reason."""
 
 
-class Saving:
+class Checkpoints:
     """The jobs of one server, and the time of the last save."""
 
     def __init__(self, engine: Engine, directory: Path | None, kept: int) -> None:

@@ -69,7 +69,7 @@ STRANGER_AHEAD = 64 << 10
 """The same for a client that has not authenticated: all it may send is its password."""
 
 
-class Answers(Enum):
+class ReplyMode(Enum):
     """The modes of CLIENT REPLY."""
 
     ON = "on"
@@ -78,11 +78,11 @@ class Answers(Enum):
     SKIP = "skip"
 
 
-_ON = Answers.ON
+_ON = ReplyMode.ON
 
 
 @dataclass(slots=True)
-class Queue:
+class MultiQueue:
     """The commands of a MULTI."""
 
     commands: list[tuple[Command, Argv]] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Block:
     """When it is tried again even if nothing was written."""
 
 
-class Kind(Enum):
+class ChannelKind(Enum):
     """What a client subscribes to; the value is the first letter of its commands and messages."""
 
     CHANNEL = ""
@@ -120,7 +120,7 @@ class Kind(Enum):
     SHARD = "s"
 
 
-Subscriptions = dict[Kind, dict[bytes, None]]
+Subscriptions = dict[ChannelKind, dict[bytes, None]]
 """What one client is subscribed to, in the order of its requests."""
 
 
@@ -163,7 +163,6 @@ class Client(Session):
     __slots__ = (
         "abort",
         "address",
-        "answers",
         "authenticated",
         "block",
         "bytes_in",
@@ -196,6 +195,7 @@ class Client(Session):
         "pending_output",
         "queue",
         "reader",
+        "reply_mode",
         "requests",
         "resume",
         "send",
@@ -253,7 +253,7 @@ class Client(Session):
         """Whole requests that have not run."""
         self.unread = Unread()
         """Bytes behind them that are not parsed yet."""
-        self.queue: Queue | None = None
+        self.queue: MultiQueue | None = None
         """The open MULTI."""
         self.watched = Watched()
         """Keys under WATCH."""
@@ -263,7 +263,7 @@ class Client(Session):
         self.paged = False
         """Its reply is streamed, or its request is in steps or put off to the next turn: its other
         requests wait."""
-        self.answers = Answers.ON
+        self.reply_mode = ReplyMode.ON
         self.direct = False
         """It is in no special state, and all received bytes are in ``requests``: plain requests
         take the short way (``Pipelines``), and its next bytes may be an XADD burst."""
@@ -334,8 +334,8 @@ class Client(Session):
         self.end_queue()
         self.name = b""
         self.protocol = RESP2
-        if self.answers is not Answers.SKIP:  # this reply
-            self.answers = Answers.ON
+        if self.reply_mode is not ReplyMode.SKIP:  # this reply
+            self.reply_mode = ReplyMode.ON
         self.no_evict = self.no_touch = self.monitors = False
         self.become(self.server.acl.default, self.server.acl.is_open)
 
@@ -343,7 +343,7 @@ class Client(Session):
     def is_plain(self) -> bool:
         """Whether its plain requests may take the short way."""
         return (
-            self.answers is _ON
+            self.reply_mode is _ON
             and self.queue is None
             and self.authenticated
             and self.user.free
@@ -363,18 +363,18 @@ class Client(Session):
 
     def wants_next(self) -> bool:
         """Return whether the next reply is written; count it for CLIENT REPLY SKIP."""
-        if self.answers is _ON:
+        if self.reply_mode is _ON:
             return True
-        if self.answers is Answers.SKIP_NEXT:
-            self.answers = Answers.SKIP
+        if self.reply_mode is ReplyMode.SKIP_NEXT:
+            self.reply_mode = ReplyMode.SKIP
             return False
-        if self.answers is Answers.SKIP:
-            self.answers = Answers.ON
+        if self.reply_mode is ReplyMode.SKIP:
+            self.reply_mode = ReplyMode.ON
             return False
         return False
 
 
-class Kept(Protocol):
+class PendingReplies(Protocol):
     """A slot, a pipeline, an XADD burst with its replies, or a published message."""
 
     @property

@@ -20,7 +20,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Argv, Client, Kind
+from kvstream.server.runtime.client import Argv, ChannelKind, Client
 from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.tracking import Trackers, Tracking
 from kvstream.server.slowlog import Slowlog, cut
@@ -532,7 +532,7 @@ def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
-        *((0, 0, 0) if held_names is None else [len(held_names[kind]) for kind in Kind]),
+        *((0, 0, 0) if held_names is None else [len(held_names[kind]) for kind in ChannelKind]),
         -1 if client.queue is None else len(client.queue.commands),
         *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),

@@ -20,22 +20,22 @@ from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
 from kvstream.errors import RequestError, UnknownOutcome
-from kvstream.meta.reply_cache import Hot
+from kvstream.meta.reply_cache import ReplyCache
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.blocked_clients import Waits
-from kvstream.server.runtime.checkpoints import Saving
-from kvstream.server.runtime.client import PIECE, Answers, Argv, Client, Kept
+from kvstream.server.runtime.blocked_clients import BlockedClients
+from kvstream.server.runtime.checkpoints import Checkpoints
+from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
 from kvstream.server.runtime.dispatch import Calls, name_of
 from kvstream.server.runtime.functions import Functions
-from kvstream.server.runtime.incremental_commands import Works
+from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
 from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_queue import Again, Operation, Outbox, Slot, error_of
-from kvstream.server.runtime.reply_streaming import Paging
+from kvstream.server.runtime.reply_queue import Operation, ReplyQueue, Requeued, Slot, error_of
+from kvstream.server.runtime.reply_streaming import ReplyStreaming
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
 from kvstream.server.runtime.transactions import (
@@ -46,8 +46,8 @@ from kvstream.server.runtime.transactions import (
     refusal_of_exec,
     run_queue,
 )
-from kvstream.server.runtime.uploads import Loads
-from kvstream.server.runtime.xadd_batching import WORDS_MIN, Appends
+from kvstream.server.runtime.uploads import Uploads
+from kvstream.server.runtime.xadd_batching import WORDS_MIN, BatchedXadds
 from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
 
 _log = logging.getLogger(__name__)
@@ -108,16 +108,16 @@ class Executor:
         self.scripts = Scripts(self, self.calls, commands)
         self.busy = self.scripts.busy
         self.functions = Functions(self.scripts)
-        self.paging = Paging(self)
-        self.pubsub: PubSub = PubSub(self._deliver, self.paging.under_way, self.monitors)
+        self.streaming = ReplyStreaming(self)
+        self.pubsub: PubSub = PubSub(self._deliver, self.streaming.under_way, self.monitors)
         self.limits = Limits(self)
-        self.saving = Saving(engine, self.options.checkpoint_dir, self.options.checkpoints_kept)
-        self.loads = Loads(engine)
-        self.waits = Waits(self, self.calls, self.functions.only_reads)
-        self.blocked, self.pause = self.waits.blocked, self.waits.pause
-        self.due = self.waits.due
-        self.works = Works(self, self.calls, self.pause, self.run_step)
-        self.outbox = Outbox(engine.committer, self, self.paging, self.pubsub)
+        directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
+        self.checkpoints = Checkpoints(engine, directory, copies)
+        self.uploads = Uploads(engine)
+        self.blocking = clients = BlockedClients(self, self.calls, self.functions.only_reads)
+        self.blocked, self.pause, self.due = clients.blocked, clients.pause, clients.due
+        self.incremental = IncrementalCommands(self, self.calls, self.pause, self.run_step)
+        self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub)
 
         self._turn: Turn | None = None
         self._until = 0.0
@@ -125,13 +125,13 @@ class Executor:
         self._is_odd = False
         """The server is in a special state: no request is plain."""
         self._runner = 0
-        self._slots: list[Kept] = []
+        self._slots: list[PendingReplies] = []
         self._pipelines = Pipelines(self.calls, commands)
         self._queueable = queueable(commands)
-        self._appends = Appends(engine, self.calls, self.options, lambda: self.clock())
+        self._xadds = BatchedXadds(engine, self.calls, self.options, lambda: self.clock())
         self._gate = engine.database.gate
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
-        engine.catalog.hot = Hot(self.options.hot_memory, write_rows)
+        engine.catalog.reply_cache = ReplyCache(self.options.hot_memory, write_rows)
 
     # --- clients --------------------------------------------------------------------------------
 
@@ -201,11 +201,11 @@ class Executor:
         self.pubsub.forget(client)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
-        self.waits.cancel(client)
-        self.paging.forget(client)
+        self.blocking.cancel(client)
+        self.streaming.forget(client)
         if client in self.first:
             self.first.remove(client)
-        self.works.forget(client)
+        self.incremental.forget(client)
 
     def drop(self, client: Client) -> None:
         """Close a client's connection at once, and discard its unread replies."""
@@ -219,20 +219,20 @@ class Executor:
         self.statistics.sample(self.clock())
         if self.busy.is_on:
             return
-        self.paging.tick()
+        self.streaming.tick()
         self._send_invalidations()
-        self.saving.save_if_due(self.options.save_points, self.statistics.changes)
+        self.checkpoints.save_if_due(self.options.save_points, self.statistics.changes)
         self.limits.tick()
 
     def expire(self) -> None:
         """End the waits that time out, and retry those that are due."""
         if not self.busy.is_on:
-            self.waits.expire()
+            self.blocking.expire()
 
     def _look_after(self) -> None:
         """Do the work between two turns."""
-        if self.works.is_busy:
-            self.works.run()
+        if self.incremental.is_busy:
+            self.incremental.run()
         if self.limits.held:
             self.limits.release()
         if self.options.maxmemory_clients:
@@ -245,12 +245,12 @@ class Executor:
     def _send_invalidations(self) -> None:
         slots = self.trackers.messages()
         if slots:
-            self.outbox.send(self.engine.seen_sequence, slots)
+            self.reply_queue.send(self.engine.seen_sequence, slots)
 
     @property
     def is_answering(self) -> bool:
         """Whether replies wait for an fsync."""
-        return self.outbox.is_waiting
+        return self.reply_queue.is_waiting
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -302,7 +302,7 @@ class Executor:
     def pending(self) -> bool:
         """Whether there are requests to run."""
         waiting = self.ready or self.bursts or self.first or self.pubsub.queue
-        return bool(waiting or self.works.is_busy or self.busy.is_on)
+        return bool(waiting or self.incremental.is_busy or self.busy.is_on)
 
     def _run_in_slices(self) -> bool:
         """Run a turn that may be suspended, or the next slice of one that is."""
@@ -317,16 +317,16 @@ class Executor:
         assert turn is not None
         self._queue_bursts(self.bursts)
         self.bursts.clear()
-        kept, self._slots = self._slots, []
-        waiting = {slot.client for slot in kept}
+        suspended, self._slots = self._slots, []
+        waiting = {slot.client for slot in suspended}
         for client in list(self.ready):
             if client not in waiting and client.block is None and not client.paged:
                 del self.ready[client]
                 client.direct = False
                 self._settle_requests(client, self._answer_busy(turn, client))
-        slots, self._slots = self._slots, kept
+        slots, self._slots = self._slots, suspended
         if slots:
-            self.outbox.send(0, slots)
+            self.reply_queue.send(0, slots)
 
     def _answer_busy(self, turn: Turn, client: Client) -> bool:
         """Answer a client's requests while a turn is suspended; return whether there are more."""
@@ -335,7 +335,7 @@ class Executor:
             while not requests:
                 if client.closing or not client.take_in():
                     return False
-            if client.closing or type(requests[0]) is Again:
+            if client.closing or type(requests[0]) is Requeued:
                 break
             argv = requests.popleft()
             try:
@@ -363,8 +363,8 @@ class Executor:
             del ready[client]
             if client.direct and client.user.free and not self._is_odd:
                 try:
-                    if self._appends.waiting and pipelines.has_next(client):
-                        self._appends.flush(turn)
+                    if self._xadds.waiting and pipelines.has_next(client):
+                        self._xadds.flush(turn)
                     ran, held = pipelines.run(turn, client, min(left, LOOKS), self._until, slots)
                 except TurnFailed:
                     ready[client] = None  # for the requests that have not run
@@ -393,7 +393,7 @@ class Executor:
 
     def _run_bursts(self, most: int) -> int:
         """Take bursts, which run at the end of the turn, or queue their requests one by one."""
-        taken, others, entries = self._appends.take_bursts(self.bursts, most)
+        taken, others, entries = self._xadds.take_bursts(self.bursts, most)
         self._slots += taken
         self._queue_bursts(others)
         return entries
@@ -411,7 +411,7 @@ class Executor:
         """Undo an interrupted turn and forget its replies."""
         turn, self._turn = self._turn, None  # blocked clients that it has served are answered
         (self.engine.abandon_turn if turn is None else turn.abandon)()
-        self._appends.clear()
+        self._xadds.clear()
         self._pipelines.forget()
         self._slots.clear()
 
@@ -458,8 +458,8 @@ class Executor:
             if requests:
                 ran, held = 0, None
                 if not self._is_odd and client.is_plain and pipelines.has_next(client):
-                    if self._appends.waiting:
-                        self._appends.flush(turn)
+                    if self._xadds.waiting:
+                        self._xadds.flush(turn)
                     room = min(most - count, LOOKS - count % LOOKS)
                     ran, held = pipelines.run(turn, client, room, self._until, self._slots)
                 elif client.queue is not None and not self._is_odd:
@@ -481,27 +481,27 @@ class Executor:
 
     def _attempt(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request; one that meets a defect before its call gets an error."""
-        kept = len(self._slots)
+        before = len(self._slots)
         try:
             self._request(turn, client, argv)
         except TurnFailed:
             raise
         except Exception as defect:
-            if len(self._slots) > kept:
+            if len(self._slots) > before:
                 raise
             name = name_of(argv, self.commands)
             self._answer(client, self.calls.refused(client, name, internal_error(defect)))
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
-        appends = self._appends
-        if len(argv) >= WORDS_MIN and (waits := appends.take(client, argv)) is not None:
+        xadds = self._xadds
+        if len(argv) >= WORDS_MIN and (waits := xadds.take(client, argv)) is not None:
             self._slots.append(waits)
             return
-        if appends.waiting:
-            appends.make_way(turn, client, argv)
+        if xadds.waiting:
+            xadds.make_way(turn, client, argv)
             return self._request(turn, client, argv)
-        if type(argv) is Again:
+        if type(argv) is Requeued:
             return self._again(turn, client, argv.slot)
         try:
             command = find(argv, self.commands)
@@ -545,7 +545,7 @@ class Executor:
     def _run_unit(
         self, turn: Turn, client: Client, unit: Operation, depends: bool, reads: bool
     ) -> Slot:
-        is_sent = client.answers is Answers.ON or None  # an EXEC may change the mode
+        is_sent = client.reply_mode is ReplyMode.ON or None  # an EXEC may change the mode
         slot = Slot(client, None, unit, client.db, client.protocol, depends, is_sent, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
@@ -569,18 +569,18 @@ class Executor:
         if isinstance(reply, Blocked):
             if not client.closing:  # nor gone
                 assert isinstance(slot.unit, partial)  # of Calls.answer or answer_later
-                self.waits.begin(turn, client, reply, slot.unit.args[1:])
+                self.blocking.begin(turn, client, reply, slot.unit.args[1:])
             return
         if reply is LATER:
             slot.reply = None
-            client.requests.appendleft(Again(slot))
+            client.requests.appendleft(Requeued(slot))
             self._slots.remove(slot)
             self.first.append(client)
             client.paged = True
             return
         if isinstance(reply, Stepwise):
             self._slots.remove(slot)
-            self.works.add(slot, reply)
+            self.incremental.add(slot, reply)
             client.paged = True
             return
         assert isinstance(reply, Paged)
@@ -601,11 +601,11 @@ class Executor:
             if not slot.client.paged and slot.client.block is None:
                 self.ready[slot.client] = None
         if slots:  # its answer, and those of clients that it has unblocked
-            self.outbox.send(sequence, slots)
+            self.reply_queue.send(sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
-        if self._appends.waiting:
-            self._appends.flush(turn)
+        if self._xadds.waiting:
+            self._xadds.flush(turn)
         self._pipelines.record(turn.txn)
         if turn.txn.events:
             self.notifications.publish(turn.txn)
@@ -614,7 +614,7 @@ class Executor:
             turn.deliver(sequence)
         slots, self._slots = self._slots, []
         if slots:
-            self.outbox.send(sequence, slots)
+            self.reply_queue.send(sequence, slots)
 
     def _run_alone(self, failure: Exception) -> None:
         """Run each unit of a failed turn again, in a turn of its own.
@@ -622,10 +622,10 @@ class Executor:
         If it is unknown whether the turn was written, units that write get that error instead.
         """
         is_unknown = isinstance(failure.__cause__, UnknownOutcome)
-        self._appends.clear()
+        self._xadds.clear()
         self._pipelines.forget()
-        kept, self._slots = self._slots, []
-        slots = [slot for each in kept for slot in self._apart(each)]
+        failed, self._slots = self._slots, []
+        slots = [slot for replies in failed for slot in self._slots_of(replies)]
         slots += map(self._take_back, list(self.first))  # otherwise they might be put off forever
         for slot in slots:
             self._release(slot)
@@ -634,7 +634,7 @@ class Executor:
         for slot in slots:
             client = slot.client
             if client.block is not None or client.paged:  # by its request before
-                behind.setdefault(client, []).append(Again(slot))
+                behind.setdefault(client, []).append(Requeued(slot))
             elif slot.unit is None:
                 self._slots.append(slot)
             elif is_unknown and not slot.reads:
@@ -649,12 +649,13 @@ class Executor:
             client.requests.extendleft(reversed(requests))
         rest, self._slots = self._slots, []
         if rest:
-            self.outbox.send(sequence, rest)
+            self.reply_queue.send(sequence, rest)
 
-    def _apart(self, kept: Kept) -> list[Slot]:
+    def _slots_of(self, replies: PendingReplies) -> list[Slot]:
         """Return a slot for each request; none for a message, which is published again."""
-        pipelines, appends = self._pipelines, self._appends
-        return pipelines.apart(kept) if isinstance(kept, Pipeline) else appends.apart(kept)
+        if isinstance(replies, Pipeline):
+            return self._pipelines.slots_of(replies)
+        return self._xadds.slots_of(replies)
 
     def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""
@@ -679,7 +680,7 @@ class Executor:
         self._turn = turn = Turn(self.engine)
         if slot.reads and self.engine.database.failure is not None:
             turn.txn.read_only = turn.txn.keeps_expired = True  # a write would fail
-        kept, self._slots = self._slots, [slot]
+        others, self._slots = self._slots, [slot]
         try:
             slot.reply = turn.run(unit)
             self._settle(turn, slot)
@@ -693,18 +694,18 @@ class Executor:
                 raise
             turn.abandon()
             if client.block is not None:
-                self.waits.end(client)
+                self.blocking.end(client)
             if client in self.first:
                 self._take_back(client)
-            self.works.forget(client)
-            self.paging.release(client)
+            self.incremental.forget(client)
+            self.streaming.release(client)
             slot.reply = error_of(failure)
             slot.is_wanted()
             self._slots = [slot]
             return self.engine.seen_sequence
         finally:
             client.select(db)
-            self._slots = kept + self._slots
+            self._slots = others + self._slots
 
     def _release(self, slot: Slot) -> None:
         """Release a client that was held by a turn that was rolled back.
@@ -712,17 +713,17 @@ class Executor:
         Its unanswered request becomes its next one.
         """
         client = slot.client
-        self.works.put_back(client)
+        self.incremental.put_back(client)
         self.pause.let_go(client)
         if client.requests:
             self.ready[client] = None
         if isinstance(slot.reply, Blocked):
             if client.block is not None and client.block.wait is slot.reply:
-                self.waits.end(client)  # its waiter went with the turn
+                self.blocking.end(client)  # its waiter went with the turn
             else:  # the wait has ended: another slot has its reply
                 slot.unit = None
         elif type(slot.reply) is Paged:
-            self.paging.release(client)
+            self.streaming.release(client)
 
     def _take_back(self, client: Client) -> Slot:
         """Return the request of a client that was to run first in the next turn."""
@@ -730,7 +731,7 @@ class Executor:
         client.paged = False
         self.ready[client] = None  # for the requests after it
         again = client.requests.popleft()
-        assert isinstance(again, Again)
+        assert isinstance(again, Requeued)
         return again.slot
 
     # --- replies --------------------------------------------------------------------------------
@@ -745,12 +746,12 @@ class Executor:
             client.paged = is_sent
         return Slot(client, reply, None, 0, protocol, depends, is_sent)
 
-    def _deliver(self, kept: Kept) -> None:
+    def _deliver(self, replies: PendingReplies) -> None:
         """Send a message or reply with those of this thread's turn, or else at once."""
         if self.in_turn:
-            self._slots.append(kept)
+            self._slots.append(replies)
         else:
-            self.outbox.send(self.engine.seen_sequence, [kept])
+            self.reply_queue.send(self.engine.seen_sequence, [replies])
             self.pubsub.send_some()
 
     def configure_notifications(self) -> None:
@@ -763,7 +764,7 @@ class Executor:
 
     def _queue(self, client: Client, most: int) -> int:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
-        if not (client.user.free and client.authenticated and client.answers is Answers.ON):
+        if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
             return 0
         count = queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
@@ -789,7 +790,7 @@ class Executor:
 
     def is_alone(self, client: Client) -> bool:
         """Whether no other client has run a request in this turn."""
-        return not (self._appends.waiting or any(k.client is not client for k in self._slots))
+        return not (self._xadds.waiting or any(k.client is not client for k in self._slots))
 
     def answer_blocked(self, client: Client, reply: Reply) -> None:
         """Answer a client that was blocked: at the end of this thread's turn, or else at once."""

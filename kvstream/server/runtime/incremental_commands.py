@@ -16,14 +16,14 @@ from kvstream.meta.txn import Txn
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.client import Client, Server
 from kvstream.server.runtime.dispatch import Calls
-from kvstream.server.runtime.reply_queue import Again, Slot
+from kvstream.server.runtime.reply_queue import Requeued, Slot
 
 STEPS_S = 0.002
 """Time for steps between two turns."""
 
 
 @dataclass(slots=True)
-class Work:
+class IncrementalCommand:
     """A command that runs in steps."""
 
     slot: Slot
@@ -31,7 +31,7 @@ class Work:
     undo: Callable[[Txn], None] | None
 
 
-class Works:
+class IncrementalCommands:
     """The incremental commands of one server's clients."""
 
     def __init__(
@@ -42,7 +42,7 @@ class Works:
         self._calls = calls
         self._pause = pause
         self._run_step = run_step
-        self._under_way: dict[Client, Work] = {}
+        self._under_way: dict[Client, IncrementalCommand] = {}
         self._undos: list[Callable[[Txn], None]] = []
         """Remove what commands have staged whose clients are gone."""
 
@@ -67,7 +67,7 @@ class Works:
         step = replace(command, run=reply.step)
         following = partial(self._calls.answer_later, client, step, argv)
         again = Slot(client, None, following, slot.db, slot.protocol, reads=slot.reads)
-        self._under_way[client] = Work(again, command, reply.undo)
+        self._under_way[client] = IncrementalCommand(again, command, reply.undo)
 
     def forget(self, client: Client) -> None:
         """Abandon the command of a client that is gone."""
@@ -79,7 +79,7 @@ class Works:
         """Make the rolled back step of a client its next request."""
         work = self._under_way.pop(client, None)
         if work is not None:
-            client.requests.appendleft(Again(work.slot))
+            client.requests.appendleft(Requeued(work.slot))
             client.paged = False
 
     def run(self) -> None:

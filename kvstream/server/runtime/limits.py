@@ -21,7 +21,7 @@ from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Calls
 from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_streaming import Paging
+from kvstream.server.runtime.reply_streaming import ReplyStreaming
 from kvstream.server.runtime.xadd_requests import Burst
 from kvstream.storage.batch import Family
 from kvstream.types.options import OUTPUT_MAX
@@ -35,7 +35,7 @@ class LimitedServer(Server, Protocol):
     """The executor as its limits see it."""
 
     calls: Calls
-    paging: Paging
+    streaming: ReplyStreaming
     pubsub: PubSub
     bursts: list[Burst]
 
@@ -47,7 +47,7 @@ class Memory:
     used: int
     """Resident memory of the process."""
     peak: int
-    hot: int
+    reply_cache: int
     """The cache of encoded entries."""
     blocks: int
     """RocksDB's block cache."""
@@ -59,7 +59,7 @@ class Memory:
 
     @property
     def data(self) -> int:
-        return self.hot + self.blocks + self.memtables + self.readers
+        return self.reply_cache + self.blocks + self.memtables + self.readers
 
 
 def memory_of(server: LimitedServer) -> Memory:
@@ -69,7 +69,7 @@ def memory_of(server: LimitedServer) -> Memory:
     return Memory(
         used=used,
         peak=max(used, _peak_bytes()),
-        hot=server.engine.catalog.hot.memory,
+        reply_cache=server.engine.catalog.reply_cache.memory,
         blocks=database.property_int("rocksdb.block-cache-usage", Family.MESSAGES),
         memtables=_of_families(server, "rocksdb.cur-size-all-mem-tables"),
         readers=_of_families(server, "rocksdb.estimate-table-readers-mem"),
@@ -83,8 +83,8 @@ def _of_families(server: LimitedServer, name: str) -> int:
 
 def held_by(server: LimitedServer, client: Client) -> int:
     """Return the bytes of a client's unrun requests and unread replies."""
-    kept = server.paging.memory_of(client) + server.pubsub.memory_of(client)
-    return client.query + client.pending_output() + kept
+    unsent = server.streaming.memory_of(client) + server.pubsub.memory_of(client)
+    return client.query + client.pending_output() + unsent
 
 
 def resident_bytes() -> int:
@@ -284,7 +284,7 @@ class Limits:
     def _measured(self) -> dict[Client, int]:
         """Return the bytes that each client takes, and note the largest buffers for INFO."""
         clients = self._server.clients.values()
-        of_reply, of_channels = self._server.paging.memory_of, self._server.pubsub.memory_of
+        of_reply, of_channels = self._server.streaming.memory_of, self._server.pubsub.memory_of
         inputs = [client.query for client in clients]
         outputs = [client.pending_output() for client in clients]
         self.recent_input, self.recent_output = max(inputs, default=0), max(outputs, default=0)

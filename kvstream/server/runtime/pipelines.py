@@ -30,7 +30,7 @@ from kvstream.engine.engine import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
-from kvstream.server.runtime.client import Argv, Client, Kept
+from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Calls
 from kvstream.server.runtime.reply_queue import Slot
 
@@ -151,7 +151,7 @@ class Pipelines:
     def _find(self, argv: Argv, all_channels: bool = True) -> Plain | None:
         """Return the command of a request that is plain."""
         by_word = self._by_word if all_channels else self._unchecked
-        found = by_word.get(argv[0]) if argv else None  # Again has no words
+        found = by_word.get(argv[0]) if argv else None  # a Requeued is empty
         if type(found) is dict:
             found = found.get(argv[1]) if len(argv) > 1 else None
         return found  # type: ignore[return-value]
@@ -161,7 +161,7 @@ class Pipelines:
         return self._find(client.requests[0], client.user.all_channels) is not None
 
     def run(
-        self, turn: Turn, client: Client, most: int, until: float, slots: list[Kept]
+        self, turn: Turn, client: Client, most: int, until: float, slots: list[PendingReplies]
     ) -> tuple[int, Slot | None]:
         """Run the next plain requests of a plain client, and add their replies to ``slots``.
 
@@ -178,7 +178,7 @@ class Pipelines:
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
-            found = by_word.get(argv[0]) if argv else None  # Again has no words
+            found = by_word.get(argv[0]) if argv else None  # a Requeued is empty
             if type(found) is not Plain:
                 found = self._find(argv, client.user.all_channels)
             if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
@@ -282,7 +282,7 @@ class Pipelines:
         self._calls.record(client, found.command, argv, txn, answer, spent)
         return self._slot(pipeline, found.command, argv, answer)
 
-    def apart(self, pipeline: Pipeline) -> list[Slot]:
+    def slots_of(self, pipeline: Pipeline) -> list[Slot]:
         """Return a slot for each request of a pipeline, to run it again."""
         rows = [(self._find(argv), argv) for argv in pipeline.requests]
         return [self._slot(pipeline, row.command, argv, None) for row, argv in rows if row]

@@ -13,7 +13,7 @@ from time import perf_counter
 from typing import Final, NamedTuple, cast
 
 from kvstream.commands.replies import RESP2, RESP3
-from kvstream.server.runtime.client import Client, Kept, Kind
+from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies
 from kvstream.types.glob import matcher
 
 SLICE_S: Final = 0.001
@@ -90,12 +90,17 @@ class PubSub:
         """Messages, with subscribers or without."""
         self.clients: dict[Client, int] = {}
         """The subscribed clients, and the bytes of memory that their subscriptions take."""
-        self.names: dict[Kind, dict[bytes, dict[Client, None]]] = {kind: {} for kind in Kind}
+        self.names: dict[ChannelKind, dict[bytes, dict[Client, None]]] = {
+            kind: {} for kind in ChannelKind
+        }
         """The subscribers by channel or pattern."""
         self._tests: dict[bytes, Callable[[bytes], bool]] = {}
         """The matchers of the patterns."""
-        self._routes: dict[Kind, dict[bytes, Route]] = {Kind.CHANNEL: {}, Kind.SHARD: {}}
-        self._groups: dict[tuple[Kind, bytes], Heads] = {}
+        self._routes: dict[ChannelKind, dict[bytes, Route]] = {
+            ChannelKind.CHANNEL: {},
+            ChannelKind.SHARD: {},
+        }
+        self._groups: dict[tuple[ChannelKind, bytes], Heads] = {}
         """The subscribers of a channel or pattern by the first byte of their messages."""
         self._unsent: dict[Client, list[bytes]] = {}
         self._unsent_bytes = 0
@@ -106,10 +111,10 @@ class PubSub:
 
     # --- subscriptions --------------------------------------------------------------------------
 
-    def subscribe(self, client: Client, kind: Kind, name: bytes) -> None:
+    def subscribe(self, client: Client, kind: ChannelKind, name: bytes) -> None:
         """Subscribe a client to a channel or pattern."""
         if client.subscriptions is None:
-            client.subscriptions = {each: {} for each in Kind}
+            client.subscriptions = {each: {} for each in ChannelKind}
             self.clients[client] = 0
             self.is_used = True
         if name in client.subscriptions[kind]:
@@ -117,11 +122,11 @@ class PubSub:
         self.clients[client] += NAME_BYTES + len(name)
         client.subscriptions[kind][name] = None
         self.names[kind].setdefault(name, {})[client] = None
-        if kind is Kind.PATTERN and name not in self._tests:
+        if kind is ChannelKind.PATTERN and name not in self._tests:
             self._tests[name] = matcher(name)
         self._changed(kind, name)
 
-    def unsubscribe(self, client: Client, kind: Kind, name: bytes) -> None:
+    def unsubscribe(self, client: Client, kind: ChannelKind, name: bytes) -> None:
         """Unsubscribe a client, if it is subscribed."""
         held = client.subscriptions
         if held is None or name not in held[kind]:
@@ -132,7 +137,7 @@ class PubSub:
         del subscribers[client]
         if not subscribers:
             del self.names[kind][name]
-            if kind is Kind.PATTERN:
+            if kind is ChannelKind.PATTERN:
                 del self._tests[name]
         self._changed(kind, name)
         if not any(held.values()):
@@ -141,7 +146,7 @@ class PubSub:
 
     def leave(self, client: Client) -> None:
         """Unsubscribe a client from everything."""
-        for kind in Kind:
+        for kind in ChannelKind:
             for name in names_of(client, kind):
                 self.unsubscribe(client, kind, name)
 
@@ -157,10 +162,10 @@ class PubSub:
         for routes in self._routes.values():
             routes.clear()
 
-    def _changed(self, kind: Kind, name: bytes) -> None:
+    def _changed(self, kind: ChannelKind, name: bytes) -> None:
         self._groups.pop((kind, name), None)
-        if kind is Kind.PATTERN:
-            self._routes[Kind.CHANNEL].clear()
+        if kind is ChannelKind.PATTERN:
+            self._routes[ChannelKind.CHANNEL].clear()
         else:
             self._routes[kind].pop(name, None)
 
@@ -175,7 +180,7 @@ class PubSub:
         self.published += 1
         if not self.clients:
             return 0
-        kind = Kind.SHARD if shard else Kind.CHANNEL
+        kind = ChannelKind.SHARD if shard else ChannelKind.CHANNEL
         route = self._routes[kind].get(channel) or self._find(kind, channel)
         if route.receivers:
             body = b"$%d\r\n%b\r\n" % (len(message), message)
@@ -187,15 +192,15 @@ class PubSub:
         self.is_used = True
         self._deliver(Message([(line, tuple(self._monitors))]))
 
-    def _find(self, kind: Kind, channel: bytes) -> Route:
+    def _find(self, kind: ChannelKind, channel: bytes) -> Route:
         """Find the receivers of a channel, and keep them ready."""
         begin = _begin(b"%bmessage" % kind.value.encode(), channel)
         heads = self._heads(kind, channel, begin)
-        if kind is Kind.CHANNEL:
+        if kind is ChannelKind.CHANNEL:
             for pattern, matches in self._tests.items():
                 if matches(channel):
                     heads += self._heads(
-                        Kind.PATTERN, pattern, _begin(b"pmessage", pattern, channel)
+                        ChannelKind.PATTERN, pattern, _begin(b"pmessage", pattern, channel)
                     )
         route, routes = (
             Route(sum([len(clients) for _, clients in heads]), heads),
@@ -207,7 +212,7 @@ class PubSub:
             routes[channel] = route
         return route
 
-    def _heads(self, kind: Kind, name: bytes, begin: bytes) -> Heads:
+    def _heads(self, kind: ChannelKind, name: bytes, begin: bytes) -> Heads:
         """Return the begin of a message for the subscribers of each protocol."""
         subscribers = self.names[kind].get(name)
         if subscribers is None:
@@ -223,7 +228,7 @@ class PubSub:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def concerns(self, slots: Sequence[Kept]) -> bool:
+    def concerns(self, slots: Sequence[PendingReplies]) -> bool:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True
@@ -309,7 +314,7 @@ class PubSub:
                 return
 
 
-def names_of(client: Client, kind: Kind) -> list[bytes]:
+def names_of(client: Client, kind: ChannelKind) -> list[bytes]:
     """Return what a client is subscribed to."""
     return [] if client.subscriptions is None else list(client.subscriptions[kind])
 
@@ -317,13 +322,13 @@ def names_of(client: Client, kind: Kind) -> list[bytes]:
 def has_forbidden(client: Client) -> bool:
     """Return whether a client is subscribed to something that its user may not use."""
     return any(
-        not client.user.allows_channel(name, kind is Kind.PATTERN)
-        for kind in Kind
+        not client.user.allows_channel(name, kind is ChannelKind.PATTERN)
+        for kind in ChannelKind
         for name in names_of(client, kind)
     )
 
 
-def subscribed(client: Client, kind: Kind) -> int:
+def subscribed(client: Client, kind: ChannelKind) -> int:
     """Return the count that the replies of a kind's commands show.
 
     Channels and patterns count together, shard channels for themselves.
@@ -331,7 +336,7 @@ def subscribed(client: Client, kind: Kind) -> int:
     held = client.subscriptions
     if held is None:
         return 0
-    counted = (kind,) if kind is Kind.SHARD else (Kind.CHANNEL, Kind.PATTERN)
+    counted = (kind,) if kind is ChannelKind.SHARD else (ChannelKind.CHANNEL, ChannelKind.PATTERN)
     return sum([len(held[each]) for each in counted])
 
 

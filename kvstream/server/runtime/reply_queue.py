@@ -32,9 +32,9 @@ from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp import twins
 from kvstream.resp.replies import encode
-from kvstream.server.runtime.client import Client, Kept, Server
+from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.pubsub import Message, PubSub
-from kvstream.server.runtime.reply_streaming import Paging
+from kvstream.server.runtime.reply_streaming import ReplyStreaming
 from kvstream.storage.durability import Committer
 
 LINGER_S = 0.001
@@ -164,8 +164,8 @@ class Slot:
             self.reply = error
 
 
-class Again(list[bytes]):
-    """A request of a failed turn, put back among its client's requests."""
+class Requeued(list[bytes]):
+    """A request put back among its client's requests: its turn failed, or it was put off."""
 
     __slots__ = ("slot",)
 
@@ -174,17 +174,17 @@ class Again(list[bytes]):
         self.slot = slot
 
 
-class Outbox:
+class ReplyQueue:
     """The replies of committed turns, in order."""
 
     def __init__(
-        self, committer: Committer, server: Server, paging: Paging, pubsub: PubSub
+        self, committer: Committer, server: Server, streaming: ReplyStreaming, pubsub: PubSub
     ) -> None:
         self._committer = committer
         self._server = server
-        self._paging = paging
+        self._paging = streaming
         self._pubsub = pubsub
-        self._waiting: deque[tuple[int, list[Kept], list[Client], int]] = deque()
+        self._waiting: deque[tuple[int, list[PendingReplies], list[Client], int]] = deque()
         self.held = 0
         """Bytes of memory that waiting replies take."""
         self.group_fsync: GroupFsync | None = None
@@ -199,7 +199,7 @@ class Outbox:
         """The number of waiting replies; those of a burst are one."""
         return sum([len(slots) for _, slots, _, _ in self._waiting])
 
-    def send(self, sequence: int, slots: list[Kept]) -> None:
+    def send(self, sequence: int, slots: list[PendingReplies]) -> None:
         """Write replies once that sequence number is durable, after those of earlier turns."""
         closing = closing_clients(slots)
         if not self._waiting and not self._committer.delays(sequence):
@@ -252,7 +252,7 @@ class Outbox:
         if self.group_fsync is not None:
             self.group_fsync.done()
 
-    def _write(self, slots: list[Kept], closing: list[Client]) -> None:
+    def _write(self, slots: list[PendingReplies], closing: list[Client]) -> None:
         pubsub = self._pubsub
         # A later turn that waits may have messages of clients that have left since.
         if pubsub.is_used and (self._waiting or pubsub.concerns(slots)):
@@ -262,7 +262,7 @@ class Outbox:
         for client in closing:
             client.close()
 
-    def _write_with_messages(self, slots: list[Kept]) -> None:
+    def _write_with_messages(self, slots: list[PendingReplies]) -> None:
         """Send replies, in order with the messages to the same clients.
 
         Messages wait for the next Slot, since no pipeline or burst is of a subscribed client.
@@ -288,13 +288,15 @@ class Outbox:
         for client in answered:
             pubsub.send(client)
 
-    def _begin_pages(self, slot: Kept) -> None:
+    def _begin_pages(self, slot: PendingReplies) -> None:
         """Begin to stream a long reply after the replies before it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
             self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
-def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most: int) -> None:
+def write_in_python(
+    slots: list[PendingReplies], begin_pages: Callable[[PendingReplies], None], most: int
+) -> None:
     """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
 
     ``begin_pages`` is called for a slot without bytes whose client is paged.
@@ -322,7 +324,7 @@ def write_in_python(slots: list[Kept], begin_pages: Callable[[Kept], None], most
         _send(client, replies)
 
 
-def closing_in_python(slots: list[Kept]) -> list[Client]:
+def closing_in_python(slots: list[PendingReplies]) -> list[Client]:
     """Return the clients of ``slots`` that are closing."""
     return [slot.client for slot in slots if slot.client.closing]
 

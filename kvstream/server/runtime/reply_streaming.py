@@ -26,7 +26,7 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
-class Reply:
+class StreamedReply:
     """One reply being streamed."""
 
     pages: Iterator[bytes]
@@ -37,18 +37,20 @@ class Reply:
     """When the last page was sent."""
 
 
-class Paging:
+class ReplyStreaming:
     """The streamed replies of one server's clients."""
 
     def __init__(self, server: Server) -> None:
         self._server = server
-        self.under_way: dict[Client, Reply] = {}
+        self.under_way: dict[Client, StreamedReply] = {}
 
     def begin(self, client: Client, reply: Paged, protocol: int) -> None:
         """Begin to stream a reply; the replies before it are sent."""
         pages = encode_pages(reply.reply, protocol)
         held = memory_of(reply)
-        self.under_way[client] = Reply(pages, client.last_command, held, self._server.clock())
+        self.under_way[client] = StreamedReply(
+            pages, client.last_command, held, self._server.clock()
+        )
 
     def memory_of(self, client: Client) -> int:
         """Return the bytes that a client's streamed reply takes."""
@@ -101,7 +103,7 @@ class Paging:
             client.send(page)
         return client.pending_output() <= AHEAD
 
-    def _fail(self, client: Client, reply: Reply, error: Exception) -> None:
+    def _fail(self, client: Client, reply: StreamedReply, error: Exception) -> None:
         """Close a connection in the middle of a reply, where no error can be sent."""
         code = error.code if isinstance(error, KVStreamError) else "ERR"
         self._server.statistics.failed(reply.command, code)

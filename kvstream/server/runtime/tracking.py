@@ -18,7 +18,7 @@ from kvstream.commands.replies import RESP3, Push, Reply
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
-from kvstream.server.runtime.client import Argv, Client, Kept, Server
+from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
 from kvstream.server.runtime.reply_queue import Slot
 
 INVALIDATE = b"__redis__:invalidate"
@@ -186,7 +186,7 @@ class Trackers:
 
     # --- messages -------------------------------------------------------------------------------
 
-    def messages(self) -> list[Kept]:
+    def messages(self) -> list[PendingReplies]:
         """Return the messages to send now; a client with a streamed reply gets its own later."""
         self.notice()
         most = self._server.options.tracked_keys_max
@@ -197,7 +197,7 @@ class Trackers:
             for _, group in groupby(sorted(pairs), itemgetter(0)):
                 said.append([key for _, key in group])
         self._broadcasts.clear()
-        slots: list[Kept] = []
+        slots: list[PendingReplies] = []
         for client in list(self._messages):
             hearer = self._hearer(client)
             if hearer is None:
@@ -224,7 +224,7 @@ class Trackers:
         hearer = self._server.clients.get(number)
         return None if hearer is None or hearer.closing else hearer
 
-    def _told_as_broken(self, client: Client) -> list[Kept]:
+    def _told_as_broken(self, client: Client) -> list[PendingReplies]:
         tracking = self.clients[client]
         tracking.broken = True
         if client.protocol != RESP3:

@@ -36,7 +36,7 @@ from kvstream.meta.filling import Limits
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.watch import Watched
-from kvstream.server.runtime.client import Answers, Argv, Client, Queue
+from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Calls
 from kvstream.server.runtime.xadd_batching import TIMED_S
 
@@ -51,7 +51,7 @@ _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
 
 
-class Room:
+class ExecReplies:
     """The memory that the replies of one EXEC may take: together as much as one reply."""
 
     def __init__(self, limits: Limits) -> None:
@@ -102,7 +102,7 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
     assert queue is not None
     while requests and count < most:
         argv = requests[0]
-        command = commands.get(argv[0]) if argv else None  # Again has no words
+        command = commands.get(argv[0]) if argv else None  # a Requeued is empty
         if command is None or (len(argv) != command.arity and not 0 < -command.arity <= len(argv)):
             break
         queue.add(command, requests.popleft())
@@ -126,7 +126,9 @@ def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
     return calls.failed("exec", _EXECABORT) if queue.failed else None
 
 
-def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn: Txn) -> Answer:
+def run_queue(
+    calls: Calls, client: Client, queue: MultiQueue, watched: Watched, txn: Txn
+) -> Answer:
     """Run queued commands; an error of one does not stop the others."""
     has_scripts = any(command.runs_scripts for command, _ in queue.commands)
     if has_scripts and client.pages and calls.prepare_scripts():
@@ -134,7 +136,7 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
     begun = calls.clock()
     if watched.is_changed(txn):
         return NULL_ARRAY
-    room = Room(txn.catalog.limits)
+    room = ExecReplies(txn.catalog.limits)
     tracking = calls.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
     replies: list[Reply] = []
@@ -157,8 +159,8 @@ def run_queue(calls: Calls, client: Client, queue: Queue, watched: Watched, txn:
         client.in_exec = False
         room.leave()
         client.last_command = "exec"
-    if client.answers is Answers.SKIP_NEXT:  # EXEC has one reply
-        client.answers = Answers.SKIP
+    if client.reply_mode is ReplyMode.SKIP_NEXT:  # EXEC has one reply
+        client.reply_mode = ReplyMode.SKIP
     calls.statistics.ran("exec", calls.clock() - begun)
     return given_up(replies, room.held) if client.pages and room.is_long else replies
 

@@ -52,7 +52,7 @@ _HOW = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
 Outcome = list[tuple[Reply, Reply]]
 
 
-class Loads:
+class Uploads:
     """The loads of one server; its event loop calls this, jobs run in threads."""
 
     def __init__(self, engine: Engine) -> None:

@@ -21,7 +21,7 @@ from kvstream.layout.values import encode_flat
 from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Answers, Argv, Client, Kept
+from kvstream.server.runtime.client import Argv, Client, PendingReplies, ReplyMode
 from kvstream.server.runtime.dispatch import Calls
 from kvstream.server.runtime.reply_queue import Slot
 from kvstream.server.runtime.xadd_requests import (
@@ -46,7 +46,7 @@ TIMED_S = 0.001
 """If the slow log has a lower threshold, each XADD runs and is timed on its own."""
 
 
-class Appends:
+class BatchedXadds:
     """The batched XADDs of one turn."""
 
     def __init__(
@@ -71,12 +71,12 @@ class Appends:
             if not self._may_wait(name) or (name in trimming and self._is_long(name, waiting)):
                 others += self.waiting.pop(name)
         if others:
-            return *self._set_apart(bursts, stop, set(map(id, others))), entries
+            return *self._split_off(bursts, stop, set(map(id, others))), entries
         taken = bursts[:stop]
         del bursts[:stop]
         return taken, others, entries
 
-    def _set_apart(
+    def _split_off(
         self, bursts: list[Burst], stop: int, apart: set[int]
     ) -> tuple[list[Burst], list[Burst]]:
         """Remove the first ``stop`` bursts from the list; split off those that are ``apart``.
@@ -105,7 +105,7 @@ class Appends:
         """Batch a request if it is a plain XADD; return its burst, or None."""
         if len(argv) < WORDS_MIN or argv[0] not in _NAMES:
             return None
-        if client.queue is not None or client.answers is not Answers.ON:
+        if client.queue is not None or client.reply_mode is not ReplyMode.ON:
             return None
         name = client.prefix + argv[1]
         if not (client.authenticated and client.user.free and self._may_wait(name)):
@@ -164,7 +164,7 @@ class Appends:
                 ids = self._append(turn, name, entries, trims)
             except RequestError:  # nothing has been changed: each request gets its own reply
                 for burst in bursts:
-                    burst.replies = b"".join(_answered(turn, slot) for slot in self.apart(burst))
+                    burst.replies = b"".join(_answered(turn, slot) for slot in self.slots_of(burst))
                 continue
             answer(bursts, ids, now)
             names.append(name)
@@ -200,17 +200,17 @@ class Appends:
                 turn.serve()
         return ids
 
-    def apart(self, kept: Kept) -> list[Slot]:
+    def slots_of(self, replies: PendingReplies) -> list[Slot]:
         """Return a slot for each request of a burst; return a slot as it is.
 
         A message has none: the request that published it does so again.
         """
-        if not isinstance(kept, Burst):
-            return [kept] if isinstance(kept, Slot) else []
-        client, db = kept.client, database_of(kept.prefix or kept.client.prefix)
+        if not isinstance(replies, Burst):
+            return [replies] if isinstance(replies, Slot) else []
+        client, db = replies.client, database_of(replies.prefix or replies.client.prefix)
         return [
             Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, is_sent=True)
-            for argv in requests_of(kept)
+            for argv in requests_of(replies)
         ]
 
     def clear(self) -> None:

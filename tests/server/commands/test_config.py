@@ -216,7 +216,7 @@ def test_memory_is_checked_before_each_turn(server: Server, ann: Talker) -> None
 
 
 def test_save_points_start_saves_automatically(served: Served) -> None:
-    saving = served.executor.saving
+    checkpoints = served.executor.checkpoints
     with served.asker() as asker:
         assert asker.ask("CONFIG GET save") == [b"save", b""]
         for wrong in ("a", "900", "0 1", "1 -1"):
@@ -225,18 +225,18 @@ def test_save_points_start_saves_automatically(served: Served) -> None:
         assert asker.ask("CONFIG GET save") == [b"save", b"900 1 1 3"]
         for _ in range(2):
             asker.ask("XADD s * f v")
-        saving.save_if_due([(900, 1), (1, 3)], 2)
-        assert saving.save is None
+        checkpoints.save_if_due([(900, 1), (1, 3)], 2)
+        assert checkpoints.save is None
         asker.ask("XADD s * f v")
-        until(lambda: saving.saves == 1)  # by the server's own clock, within a second or two
+        until(lambda: checkpoints.saves == 1)  # by the server's own clock, within a second or two
         asker.ask("CONFIG", "SET", "save", "")
         assert b"rdb_changes_since_last_save:0\r\n" in asker.ask("INFO persistence")
-        saving.last_save -= 1
-        saving.last_failed = True
-        failed = saving.save
+        checkpoints.last_save -= 1
+        checkpoints.last_failed = True
+        failed = checkpoints.save
         with patch("kvstream.server.runtime.checkpoints.RETRY_S", 3600):
-            saving.save_if_due([(1, 0)], 9)
-        assert saving.save is failed  # it is not retried at once
+            checkpoints.save_if_due([(1, 0)], 9)
+        assert checkpoints.save is failed  # it is not retried at once
 
 
 def test_output_limits_are_set_class_by_class(served: Served) -> None:

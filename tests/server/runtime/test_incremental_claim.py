@@ -96,7 +96,7 @@ def test_the_effect_happens_in_the_last_step(
         elif at % 3 == 2:
             twins.draw.shuffle(ids)
         worker.begin(*worded(command, "s", ids))
-        while server.executor.works.is_busy:
+        while server.executor.incremental.is_busy:
             twins.change(rarely=at >= len(COMMANDS), kinds=kinds)
             worker.step()
         one = reply_to(ann, *worded(command, "t", ids))
@@ -124,7 +124,7 @@ def test_other_clients_see_all_of_it_or_nothing(
     one = reply_to(ann, *worded(command, "t", ids))
     worker.begin(*worded(command, "s", ids))
     steps = 1
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         assert shown(server, "s") == seen
         steps += 1
         worker.step()
@@ -163,7 +163,7 @@ def test_no_more_entries_than_requested_are_claimed(
     first, rest = IDS[:12], IDS[12:32]
     ann.ask("XCLAIM", "s", "g", "w", "0", *rest, "IDLE", "1000", "JUSTID")
     worker.begin("XAUTOCLAIM", "s", "g", "other", "500", "0", "COUNT", "10")
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         ann.ask("XNACK", "s", "g", "SILENT", "IDS", "1", first.pop())
         worker.step()
     server.turn()

@@ -193,7 +193,7 @@ class Others:
 
     def __init__(self, ann: Talker, kinds: str) -> None:
         self._ann, self._kinds = ann, kinds
-        self._works = server_of(ann.client).works
+        self._works = server_of(ann.client).incremental
         self._last = ENTRIES
         self.given: set[bytes] = set()
 
@@ -401,7 +401,7 @@ def test_a_client_that_disconnects_leaves_nothing(
     worker.step()
     worker.leave()
     server.turn()
-    assert not server.executor.works.is_busy
+    assert not server.executor.incremental.is_busy
     assert state(ann, "s") == before
     assert reply_to(ann, "EXISTS", "c") == 0
 
@@ -452,7 +452,7 @@ def test_a_transaction_runs_it_in_one_step(server: Server, ann: Talker, worker: 
         worker.ask(*words)
     worker.send("EXEC")
     worker.step()
-    assert not server.executor.works.is_busy
+    assert not server.executor.incremental.is_busy
     server.turn()
     copied, read = parsed(worker.heard())
     assert copied == 1

@@ -146,7 +146,7 @@ def test_other_clients_see_all_keys_until_all_are_deleted(
     blocked.send("XREADGROUP", "GROUP", "g", "w", "BLOCK", "0", "STREAMS", KEYS[0], ">")
     ann.ask("WATCH", KEYS[1])
     worker.begin("UNLINK", *KEYS, "none", KEYS[0])
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         assert reply_to(ann, "DBSIZE") == len(KEYS)
         assert blocked.heard() == b""
         worker.step()

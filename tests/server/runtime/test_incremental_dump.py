@@ -139,7 +139,7 @@ def test_it_restarts_if_the_database_was_flushed_or_swapped(
     expected = ann.ask("DUMP", "s")
     worker.send("RESTORE", "made", "0", payload_of(expected))
     left = times
-    while server.executor.works.is_busy or left == times:
+    while server.executor.incremental.is_busy or left == times:
         worker.step()
         worker.step()
         if left > 0:

@@ -105,7 +105,7 @@ def test_another_client_is_served_between_two_parts(
     leased(ann, clock, "s")
     worker.begin(*worded(command, "s", [*range(1, ENTRIES + 1)]))
     seen = []
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         shown = state(server, "s")
         seen += [shown] if shown not in seen else []
         do(server, "XACK s g 40-1")
@@ -149,7 +149,7 @@ def test_a_full_disk_ends_it_and_earlier_parts_stay(
     with patch.object(server.engine.database, "write", side_effect=StoreFull("no space")):
         worker.step()
     assert "no space" in str(parsed(worker.heard()))
-    assert not server.executor.works.is_busy
+    assert not server.executor.incremental.is_busy
     assert len(pending(server)) == ENTRIES - 2 - STEP
 
 
@@ -161,7 +161,7 @@ def test_a_client_that_disconnects_leaves_the_rest(
     while len(pending(server)) == ENTRIES - 2:
         worker.step()
     worker.leave()
-    assert not server.executor.works.is_busy
+    assert not server.executor.incremental.is_busy
     assert len(pending(server)) == ENTRIES - 2 - STEP
 
 
@@ -174,7 +174,7 @@ def test_delayed_messages_are_cancelled_in_parts(
     ]
     worker.begin("KVSTREAM.DELAYED", "CANCEL", "s", *tickets, tickets[0], "@5-5")
     left = []
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         left.append(do(server, "KVSTREAM.DELAYED LEN s"))
         do(server, f"KVSTREAM.DELAYED CANCEL s {tickets[-1]}")
         worker.step()
@@ -233,7 +233,7 @@ def test_other_clients_are_served_while_an_order_ends(
     ordered(ann, "s")
     worker.begin(*f"KVSTREAM.POLICY {change}".replace("KEY", "s").split())
     steps = 0
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         do(server, f"XADD s {1000 + steps}-1 user u1")
         do(server, "XREADGROUP GROUP g v COUNT 2 STREAMS s >")
         do(server, f"XACK s g {steps + 1}-1")

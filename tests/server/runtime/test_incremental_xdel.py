@@ -96,7 +96,7 @@ def test_other_clients_see_all_of_it_or_nothing(
     one = reply_to(ann, command[0], *["t" if word == "s" else word for word in words])
     worker.begin(command[0], *words)
     steps = 1
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         assert shown(server, "s") == seen
         steps += 1
         worker.step()
@@ -110,7 +110,7 @@ def test_constant_deletions_do_not_restart_it(server: Server, ann: Other, worker
     fill(ann, "s", ENTRIES)
     worker.begin("XDEL", "s", *IDS)
     steps = 1
-    while server.executor.works.is_busy:
+    while server.executor.incremental.is_busy:
         ann.send("XDEL", "s", IDS[-steps])  # in the turn before the step
         worker.step()
         steps += 1
@@ -161,7 +161,7 @@ def test_a_client_that_disconnects_and_a_transaction(
     worker.ask("XDEL", "s", *IDS[:20])
     worker.send("EXEC")
     worker.step()
-    assert not server.executor.works.is_busy
+    assert not server.executor.incremental.is_busy
     server.turn()
     assert parsed(worker.heard()) == [20]
     worker.begin("XDEL", "s", *IDS)

@@ -149,6 +149,6 @@ def test_only_the_row_of_a_large_entry_is_kept_until_it_is_written(
     server: Server, ann: Talker
 ) -> None:
     value = b"v" * LARGE
-    taken = server.executor._appends.take(ann.client, [b"XADD", b"s", b"*", b"f", value])
+    taken = server.executor._xadds.take(ann.client, [b"XADD", b"s", b"*", b"f", value])
     assert taken is not None
     assert taken.sent == (b"XADD", b"s", b"*")

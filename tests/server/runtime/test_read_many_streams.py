@@ -117,7 +117,7 @@ def test_the_positions_of_very_many_streams_are_looked_up_in_a_separate_turn(
     for key in STREAMS:
         ann.ask("XADD", key, "1-1", "f", "v")
     reader.send("XREAD", "STREAMS", *STREAMS, *["$", "0"] * 6)
-    with patch.object(server.executor.works, "run"):
+    with patch.object(server.executor.incremental, "run"):
         server.executor.run()
         assert reader.client.paged
         Other(server, 101).ask("XADD", STREAMS[0], "2-1", "f", "v")

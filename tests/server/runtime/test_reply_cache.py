@@ -7,7 +7,7 @@ import pytest
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified
 from kvstream.layout.rows import Rows
-from kvstream.meta.reply_cache import Hot, Stretch
+from kvstream.meta.reply_cache import ReplyCache, Stretch
 from kvstream.operations.checks import check
 from kvstream.operations.readgroup import NEW, read_group
 from kvstream.server.options import HOT_MEMORY
@@ -20,7 +20,7 @@ AFTER = ("XREAD", "COUNT", "100", "STREAMS", "s", "5-0")
 
 @pytest.fixture(autouse=True)
 def _keep_single_entries(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Hot, "rows_min", 1)
+    monkeypatch.setattr(ReplyCache, "rows_min", 1)
 
 
 def add(ann: Talker, first: int, last: int, key: str = "s") -> None:
@@ -39,11 +39,11 @@ def entries(*numbers: int) -> bytes:
 
 def stretches(server: Server, key: str = "s") -> list[Stretch]:
     catalog = server.engine.catalog
-    return catalog.hot.of(catalog.streams[qualified(0, key.encode())].prefix)
+    return catalog.reply_cache.of(catalog.streams[qualified(0, key.encode())].prefix)
 
 
 def hits(server: Server) -> int:
-    return server.engine.catalog.hot.hits
+    return server.engine.catalog.reply_cache.hits
 
 
 def test_cached_entries_are_joined_for_any_range(server: Server, ann: Talker) -> None:
@@ -154,7 +154,7 @@ def test_the_cache_is_empty_after_a_reopening(server: Server, ann: Talker) -> No
     add(ann, 1, 9)
     assert ann.ask(*ALL) == entries(*range(1, 10))
     server.engine.reopen()
-    assert (server.engine.catalog.hot.memory, hits(server)) == (0, 0)
+    assert (server.engine.catalog.reply_cache.memory, hits(server)) == (0, 0)
     assert ann.ask(*ALL) == entries(*range(1, 10))
 
 
@@ -187,32 +187,32 @@ def test_a_transaction_shows_its_changes(ann: Talker, bob: Talker) -> None:
 
 
 def test_the_memory_is_limited_shown_and_configurable(server: Server, ann: Talker) -> None:
-    hot = server.engine.catalog.hot
-    assert hot.memory_max == HOT_MEMORY
+    cache = server.engine.catalog.reply_cache
+    assert cache.memory_max == HOT_MEMORY
     add(ann, 1, 80)
     assert ann.ask("CONFIG", "SET", "hot-entries-memory", "3kb") == b"+OK\r\n"
     for after in range(0, 80, 8):
         ann.ask("XREAD", "COUNT", "8", "STREAMS", "s", f"{after}-0")
-    assert 0 < hot.memory <= 3072
-    reply = b"used_memory_hot_entries:%d\r\n" % hot.memory
+    assert 0 < cache.memory <= 3072
+    reply = b"used_memory_hot_entries:%d\r\n" % cache.memory
     assert reply in ann.ask("INFO", "memory")
     assert b"hot_entries_misses:10\r\n" in ann.ask("INFO", "stats")
     ann.ask("CONFIG", "RESETSTAT")
     assert b"hot_entries_hits:0\r\nhot_entries_misses:0\r\n" in ann.ask("INFO", "stats")
     ann.ask("CONFIG", "SET", "hot-entries-memory", "0")
-    assert hot.memory == 0
+    assert cache.memory == 0
     for _ in range(2):
         assert ann.ask(*ALL) == entries(*range(1, 81))
-    assert (hot.memory, hot.hits) == (0, 0)
+    assert (cache.memory, cache.hits) == (0, 0)
 
 
 @pytest.mark.parametrize("words", [("DEL", "s"), ("UNLINK", "s"), ("FLUSHDB",), ("FLUSHALL",)])
 def test_deleted_entries_use_no_memory(server: Server, ann: Talker, words: tuple[str, ...]) -> None:
     add(ann, 1, 9)
     ann.ask(*ALL)
-    assert server.engine.catalog.hot.memory > 0
+    assert server.engine.catalog.reply_cache.memory > 0
     ann.ask(*words)
-    assert server.engine.catalog.hot.memory == 0
+    assert server.engine.catalog.reply_cache.memory == 0
 
 
 def test_long_entries_are_not_cached(server: Server, ann: Talker) -> None:

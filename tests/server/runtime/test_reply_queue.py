@@ -123,7 +123,7 @@ class Patient(GroupFsync):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
-    outbox, ann, bob = server.executor.outbox, server.client(), server.client()
+    outbox, ann, bob = server.executor.reply_queue, server.client(), server.client()
     outbox.group_fsync = patient = Patient()
     for talker in (ann, bob):
         talker.send("SET", "k", "v")
@@ -150,7 +150,7 @@ def test_requests_after_a_long_command_are_answered_after_it(
     for name in ("LONG_ROWS", "STEP_NODES", "SHORT_ROWS", "LOOK_ROWS"):
         monkeypatch.setattr(thresholds, name, 1)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    outbox, worker = server.executor.outbox, Worker(server, 1)
+    outbox, worker = server.executor.reply_queue, Worker(server, 1)
     for _ in range(2):
         worker.send("XADD", "s", "*", "f", "v")
     server.turn()
@@ -186,12 +186,12 @@ def test_waiting_replies_have_a_limit(
 
     running = threading.Thread(target=turns)
     running.start()
-    until(lambda: server.executor.outbox.held > 1 << 20)
+    until(lambda: server.executor.reply_queue.held > 1 << 20)
     threading.Event().wait(0.1)
-    assert server.executor.outbox.held < 2 << 20  # the replies of one turn more
+    assert server.executor.reply_queue.held < 2 << 20  # the replies of one turn more
     disk.release()
     running.join(PATIENCE_S)
     said = _heard(talker, 5 + 40 * (22 if adds else len(value)))
     assert said.startswith(b"+OK\r\n")
     assert said.count(b"$") == 40
-    assert server.executor.outbox.held == 0
+    assert server.executor.reply_queue.held == 0

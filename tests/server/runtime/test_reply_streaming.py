@@ -48,7 +48,7 @@ class Reader(Talker):
         said = b""
         with patch("kvstream.server.runtime.reply_streaming.PAGES_S", -1.0):
             while not said and self.client.paged:
-                executor.paging.write()
+                executor.streaming.write()
                 said = self.heard()
         self.reads = False
         return said
@@ -343,7 +343,7 @@ def test_a_client_that_disconnects_during_a_transaction_leaves_nothing(
     assert held(server) > 0
     reader.leave()
     assert held(server) == 0
-    assert not server.executor.paging.under_way
+    assert not server.executor.streaming.under_way
     assert ann.ask("XLEN", "s") == b":%d\r\n" % (ENTRIES + 1)
 
 
@@ -462,7 +462,7 @@ def test_a_client_that_disconnects_during_a_reply_leaves_nothing(
     assert held(server) == 1
     reader.leave()
     assert held(server) == 0
-    assert not server.executor.paging.under_way
+    assert not server.executor.streaming.under_way
 
 
 @pytest.mark.usefixtures("filled")
@@ -569,7 +569,7 @@ def test_replies_are_started_once_they_are_durable(
     assert reader.rest() == b""
     go_on.set()
     server.engine.committer.wait(server.engine.seen_sequence)
-    while not (reader.client.paged and server.executor.paging.under_way):
+    while not (reader.client.paged and server.executor.streaming.under_way):
         for function in posted[:]:
             posted.remove(function)
             function()  # type: ignore[operator]

@@ -351,7 +351,7 @@ def test_invalidations_follow_a_long_reply(served: Served) -> None:
         ann.ask("CLIENT TRACKING ON")
         ann.ask("GET", "k")
         ann.send("GET", "long")
-        while b"qbuf" not in bob.ask("CLIENT LIST") or not served.executor.paging.under_way:
+        while b"qbuf" not in bob.ask("CLIENT LIST") or not served.executor.streaming.under_way:
             pass
         bob.ask("SET", "k", "w")
         assert ann.read() == b"v" * (8 << 20)

@@ -306,7 +306,7 @@ def test_a_postponed_read_is_answered_once_after_any_number_of_failures(
     with refused(server, failures):
         for _ in range(20):
             server.executor.run()
-            server.executor.paging.write()
+            server.executor.streaming.write()
     said = reader.heard()
     assert said.startswith(
         b"*1\r\n*2\r\n$1\r\ns\r\n*2\r\n" if failures == 1 else b"-MISCONF no room\r\n"
