@@ -39,8 +39,8 @@ class Blocked:
     """Unix milliseconds at which an attempt may succeed although nothing was written."""
     expired: Reply = NULL_ARRAY
     """The reply after the timeout."""
-    shares: Hashable | None = None
-    """What waiting clients compete for, or read alike: see ``Waiter``."""
+    share_key: Hashable | None = None
+    """The key of clients that share an attempt: see ``Waiter.share_key``."""
     group: bytes | None = None
     """The consumer group that the command reads for."""
 

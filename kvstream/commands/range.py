@@ -55,7 +55,7 @@ def _range(
     name = session.prefix + argv[1]
     if may_be_long(txn, session, [name], count):
         return _paged_range(txn, session, name, start, end, count, reverse)
-    if not reverse and count is not None and ranges.is_kept(txn, count):
+    if not reverse and count is not None and ranges.is_cached(txn, count):
         stream = txn.stream(name)
         if stream is None or not ranges.is_large(stream, count):
             return [] if stream is None else ranges.between(txn, stream, start, end, count)

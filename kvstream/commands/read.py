@@ -124,7 +124,7 @@ def _read(
     if budget is None and may_be_long(txn, session, names, options.count):
         reply = _paged_streams(txn, session, wanted, options.count)
     else:
-        reply = _reply(read.read(txn, wanted, options.count, budget, shown=True))
+        reply = _reply(read.read(txn, wanted, options.count, budget, encoded=True))
     if reply is not None:
         return reply
     return _blocked(session, names, wanted, options) if options.blocks else NULL_ARRAY
@@ -138,8 +138,8 @@ def _blocked(
         return None if found is None else Shared(found)
 
     limits = (options.maxcount, options.maxsize, options.maxsize and session.protocol)
-    shares = (*wanted, options.count, *limits)
-    return Blocked(names, attempt, options.timeout_ms or None, shares=shares)
+    share_key = (*wanted, options.count, *limits)
+    return Blocked(names, attempt, options.timeout_ms or None, share_key=share_key)
 
 
 def _reply(found: read.Reply) -> Streams | None:
@@ -150,7 +150,7 @@ def _read_one(txn: Txn, name: bytes, argv: Argv) -> Streams | NullArray | None:
     """Run the usual XREAD, ``COUNT count STREAMS key id``; None if the reply may be long."""
     ids, few = plain_ids(argv[5:]), FEW_COUNTS.get(argv[2])
     count = few or integer(argv[2])
-    if ids is None or not (few or ranges.is_kept(txn, count)):
+    if ids is None or not (few or ranges.is_cached(txn, count)):
         return None
     stream = txn.stream(name)
     if stream is None or not entries.has_after(stream, ids[0]):

@@ -100,19 +100,19 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
                 options.noack,
                 options.claim_min_idle_ms,
                 options.budget(session),
-                shown=True,
+                encoded=True,
             ),
         )
 
     idle = options.claim_min_idle_ms
-    shares = readgroup.shares(group, idle)
+    share_key = readgroup.share_key(group, idle)
     retry_at = None
-    if idle is not None and shares is None:
+    if idle is not None and share_key is None:
         retry_at = partial(_claimable_at, names, group, idle)
     timeout_ms = options.timeout_ms or None
 
     def nothing() -> Answer:
-        wait = Blocked(names, attempt, timeout_ms, retry_at, shares=shares, group=group)
+        wait = Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
         return blocked_or_null(wait, options)
 
     if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any, Final, TypeAlias
 
 from kvstream.errors import KVStreamError
+from kvstream.layout.rows import EncodedEntries as EncodedEntries
 from kvstream.layout.rows import Rows as Rows
-from kvstream.layout.rows import Written as Written
 from kvstream.logs import Throttle
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
@@ -218,8 +218,8 @@ class Pushes:
 
 Reply: TypeAlias = (
     "bytes | int | Sequence[Reply] | Simple | Map | Entries | Streams | Rows | NullArray | "
-    "Written | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | Pushes | "
-    "Attributed | Gradual | Bulk | Paged | Shared | None"
+    "EncodedEntries | ErrorReply | Double | BigNumber | Boolean | Verbatim | SetReply | Push | "
+    "Pushes | Attributed | Gradual | Bulk | Paged | Shared | None"
 )
 
 OK: Final = Simple("OK")
@@ -236,7 +236,7 @@ def flatten(reply: Reply, protocol: int = RESP2) -> Any:
     """
     if isinstance(reply, bytes | int | ErrorReply) or reply is None:
         return reply
-    if isinstance(reply, Sequence) and not isinstance(reply, Rows | Written):
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows | EncodedEntries):
         return [flatten(item, protocol) for item in reply]
     return _FLAT[type(reply)](reply, protocol)
 
@@ -282,7 +282,7 @@ _FLAT: dict[type, Callable[[Any, int], Any]] = {
     Map: _flat_map,
     Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
     Rows: _flat_entries,
-    Written: _flat_entries,
+    EncodedEntries: _flat_entries,
     Alike: _flat_alike,
     Gradual: _flat_gradual,
     Bulk: lambda reply, _: b"".join(reply.pieces),

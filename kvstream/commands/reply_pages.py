@@ -12,6 +12,7 @@ from kvstream.commands.command import Session
 from kvstream.commands.replies import (
     Alike,
     Bulk,
+    EncodedEntries,
     Entries,
     Gradual,
     Map,
@@ -22,7 +23,6 @@ from kvstream.commands.replies import (
     Shared,
     Streams,
     Verbatim,
-    Written,
 )
 from kvstream.layout.keys import key_of
 from kvstream.meta.txn import Txn
@@ -103,7 +103,7 @@ _MEMORY: dict[type, Callable[[Any], int]] = {
     Shared: lambda reply: memory_of(reply.reply),
     Streams: lambda reply: _memory_of_streams(reply.streams),
     Verbatim: lambda reply: OBJECT_BYTES + len(reply.text),
-    Written: entries.memory_of_entries,
+    EncodedEntries: entries.memory_of_entries,
 }
 
 

@@ -122,9 +122,9 @@ class GroupRead:
         )
 
     @property
-    def shares(self) -> Hashable | None:
-        """What it has in common with readers that find nothing if it finds nothing."""
-        return readgroup.shares(self.group, self.claim_ms, self.given_back)
+    def share_key(self) -> Hashable | None:
+        """The key of reads that find nothing if this one finds nothing."""
+        return readgroup.share_key(self.group, self.claim_ms, self.given_back)
 
     def retry_at(self, txn: Txn) -> int | None:
         """Return the Unix time in milliseconds at which an entry can be claimed, if any can."""

@@ -66,7 +66,7 @@ class Waiter:
         "found",
         "group",
         "names",
-        "shares",
+        "share_key",
     )
 
     def __init__(
@@ -74,7 +74,7 @@ class Waiter:
         names: list[bytes],
         attempt: Callable[[Any], Any],
         deliver: Callable[[Outcome], None],
-        shares: Hashable | None = None,
+        share_key: Hashable | None = None,
         before_fsync: bool = False,
         group: bytes | None = None,
     ) -> None:
@@ -87,10 +87,10 @@ class Waiter:
         self.found: tuple[int, Outcome] | None = None
         """The sequence number to wait for, and the outcome. It is kept so that the outcome can be
         delivered again if the thread that served the waiter was interrupted."""
-        self.shares = shares
-        """If an attempt finds nothing, the waiters behind it with the same value are not tried.
+        self.share_key = share_key
+        """If an attempt finds nothing, the waiters behind it with the same key are not tried.
 
-        Those that read for no group change nothing, so they also share what an attempt finds."""
+        Waiters without a group change nothing, so they also share the outcome of an attempt."""
         self.group = group
         """The group that it reads for, or None."""
         self.before_fsync = before_fsync
@@ -100,12 +100,12 @@ class Waiter:
     def of(
         cls, names: list[bytes], attempt: Callable[[Any], Any], deliver: Callable[[Outcome], None]
     ) -> Self:
-        """Return the waiter of a read of the library, which has ``shares`` and ``group`` or not."""
-        shares, group = getattr(attempt, "shares", None), getattr(attempt, "group", None)
-        return cls(names, attempt, deliver, shares, group=group)
+        """Return the waiter of a library read; not every attempt has a share key and a group."""
+        share_key, group = getattr(attempt, "share_key", None), getattr(attempt, "group", None)
+        return cls(names, attempt, deliver, share_key, group=group)
 
 
-class Queue(dict[Waiter, None]):
+class WaiterQueue(dict[Waiter, None]):
     """The waiters of one key, in order of arrival."""
 
     __slots__ = ("sharing",)
@@ -113,31 +113,31 @@ class Queue(dict[Waiter, None]):
     def __init__(self) -> None:
         super().__init__()
         self.sharing: dict[Hashable, int] = {}
-        """How many waiters take from the same entries; None: they try whatever others find.
+        """The number of waiters by share key; None: those that are always tried.
 
         After an interrupt it may be too high, which costs time only.
         """
 
     def add(self, waiter: Waiter) -> None:
         if waiter not in self:
-            shares = waiter.shares if waiter.group is not None else None
-            self.sharing[shares] = self.sharing.get(shares, 0) + 1  # first: see ``sharing``
+            share_key = waiter.share_key if waiter.group is not None else None
+            self.sharing[share_key] = self.sharing.get(share_key, 0) + 1  # first: see ``sharing``
             self[waiter] = None
 
     def discard(self, waiter: Waiter) -> None:
         if waiter in self:
-            shares = waiter.shares if waiter.group is not None else None
+            share_key = waiter.share_key if waiter.group is not None else None
             del self[waiter]
-            self.sharing[shares] -= 1
-            if not self.sharing[shares]:
-                del self.sharing[shares]
+            self.sharing[share_key] -= 1
+            if not self.sharing[share_key]:
+                del self.sharing[share_key]
 
 
 class Waiters:
     """The waiters of every key."""
 
     def __init__(self) -> None:
-        self.queues: dict[bytes, Queue] = {}
+        self.queues: dict[bytes, WaiterQueue] = {}
 
     def __contains__(self, name: object) -> bool:
         return name in self.queues
@@ -149,7 +149,7 @@ class Waiters:
         for name in waiter.names:
             queue = self.queues.get(name)
             if queue is None:
-                queue = self.queues[name] = Queue()
+                queue = self.queues[name] = WaiterQueue()
             queue.add(waiter)
 
     def remove(self, waiter: Waiter) -> None:
@@ -162,12 +162,12 @@ class Waiters:
         waiter.done = True  # last: after an interrupt it is removed once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
-        """Queue removed waiters again, before all others."""
+        """WaiterQueue removed waiters again, before all others."""
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
                 behind = self.queues.pop(name, ())
-                queue = self.queues[name] = Queue()
+                queue = self.queues[name] = WaiterQueue()
                 for each in (waiter, *behind):
                     queue.add(each)
 
@@ -203,15 +203,15 @@ class Waiters:
         for waiter in list(queue):
             if waiter.done or (groups is not None and waiter.group not in groups):
                 continue
-            shares = waiter.shares
-            if shares in found:
-                outcome = found[shares]
+            share_key = waiter.share_key
+            if share_key in found:
+                outcome = found[share_key]
             else:
                 outcome = attempt(waiter)
-                if shares is not None and (outcome is None or waiter.group is None):
-                    found[shares] = outcome
-                if outcome is None and shares is not None:
-                    untried.discard(shares)
+                if share_key is not None and (outcome is None or waiter.group is None):
+                    found[share_key] = outcome
+                if outcome is None and share_key is not None:
+                    untried.discard(share_key)
                     if not untried:
                         return
             if outcome is not None:

@@ -162,7 +162,7 @@ def below_in_python(ids: bytes, eid: bytes) -> int:
 below = below_in_python if twins is None else twins.below
 
 
-class Written(Undecoded):
+class EncodedEntries(Undecoded):
     """Entries as pieces of encoded text; the reply writer copies them without decoding."""
 
     __slots__ = ("_count", "_entries", "_ids", "parts")
@@ -178,7 +178,7 @@ class Written(Undecoded):
         return self._count
 
     def __repr__(self) -> str:
-        return f"Written({self._count}, {self.parts!r}, {self._ids!r})"
+        return f"EncodedEntries({self._count}, {self.parts!r}, {self._ids!r})"
 
     def packed_ids(self) -> list[bytes]:
         """Return the packed IDs of the entries."""

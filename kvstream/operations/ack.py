@@ -28,53 +28,56 @@ from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import Outcome
 
 
-def stream_and_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta] | None:
+def stream_and_group(
+    txn: Txn, name: bytes, group_name: bytes
+) -> tuple[StreamMeta, GroupMeta] | None:
     """Return a stream and its group; None if either is missing, so that nothing is pending."""
     stream = txn.stream(name)
     if stream is None:
         return None
-    found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
-    return None if found is None else (stream, found)
+    group = stream.groups.get(group_name) or txn.catalog.group(txn, stream, group_name)
+    return None if group is None else (stream, group)
 
 
-def acknowledge(txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID]) -> int:
+def acknowledge(txn: Txn, name: bytes, group_name: bytes, ids: Sequence[StreamID]) -> int:
     """Acknowledge entries as XACK does; return how many were pending."""
-    return acknowledge_packed(txn, name, group, [PACKED(*eid) for eid in ids])
+    return acknowledge_packed(txn, name, group_name, [PACKED(*eid) for eid in ids])
 
 
-def acknowledge_packed(txn: Txn, name: bytes, group: bytes, ids: Sequence[PackedID]) -> int:
+def acknowledge_packed(txn: Txn, name: bytes, group_name: bytes, ids: Sequence[PackedID]) -> int:
     """Acknowledge entries by packed IDs, in any order; return how many were pending."""
-    found = stream_and_group(txn, name, group)
+    found = stream_and_group(txn, name, group_name)
     if found is None:
         return 0
+    group = found[1]
     txn.frees = True
-    if found[1].policy is not None:
-        signal_freed(txn, name, found[1])
+    if group.policy is not None:
+        signal_freed(txn, name, group)
     if len(ids) == 1:
-        return drop_one(txn, found[1], ids[0])
-    return drop(txn, found[1], ascending_packed(ids))
+        return drop_one(txn, group, ids[0])
+    return drop(txn, group, ascending_packed(ids))
 
 
 def acknowledge_and_delete(
     txn: Txn,
     name: bytes,
-    group: bytes,
+    group_name: bytes,
     ids: Sequence[StreamID],
     policy: RefPolicy,
     live: Live = live,
 ) -> list[Outcome]:
     """Acknowledge entries and delete their messages as XACKDEL does; return each ID's outcome."""
-    found = stream_and_group(txn, name, group)
+    found = stream_and_group(txn, name, group_name)
     if found is None:
         return [Outcome.MISSING] * len(ids)
-    stream, of_group = found
+    stream, group = found
     txn.frees = True
     distinct = ascending(ids)
-    taken = take(txn, of_group, [PACKED(*eid) for eid in distinct])
+    taken = take(txn, group, [PACKED(*eid) for eid in distinct])
     whole = len(taken) == len(distinct)
     acked = distinct if whole else [StreamID.unpack(eid) for eid in taken]
     kept = referenced(txn, stream, acked) if policy is RefPolicy.ACKED else frozenset()
-    signal_freed(txn, name, of_group)
+    signal_freed(txn, name, group)
     delete_but(txn, stream, acked, kept, live)
     if policy is RefPolicy.DELREF:
         drop_references(txn, stream, acked)
@@ -135,23 +138,23 @@ class Nack:
 
 
 def negative_acknowledge(
-    txn: Txn, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
+    txn: Txn, name: bytes, group_name: bytes, ids: Sequence[StreamID], nack: Nack
 ) -> int:
     """Give pending entries back to the group, owned by nobody, and return how many.
 
     ``force`` also takes entries of the stream that are not pending.
     """
-    stream, found = group_of_key(txn, name, group)
+    stream, group = group_of_key(txn, name, group_name)
     released = 0
     packed = [PACKED(*eid) for eid in ids]
-    if found.policy is not None:
-        return _nack_by_policy(txn, name, stream, found, ascending_packed(packed), nack)
+    if group.policy is not None:
+        return _nack_by_policy(txn, name, stream, group, ascending_packed(packed), nack)
     for part in ascending_parts(packed):  # an ID may be given again
-        rank = found.nack_rank + 1
+        rank = group.nack_rank + 1
         decide = partial(nack.decide, txn, stream, rank)
-        change = plan(found, stretches(txn, found, part), decide)
-        change.apply(txn, found)
-        note_released(txn, name, found, rank, change.count)
+        change = plan(group, stretches(txn, group, part), decide)
+        change.apply(txn, group)
+        note_released(txn, name, group, rank, change.count)
         released += change.count
     return released
 

@@ -198,7 +198,7 @@ def advance(txn: Txn, group: GroupMeta, last_id: StreamID | None) -> None:
 
 
 def delivery_time(txn: Txn, time_ms: int | None) -> int:
-    """Return the delivery time that a claim notes; one in the future counts as now."""
+    """Return the delivery time that a claim sets; one in the future counts as now."""
     return txn.now_ms if time_ms is None or time_ms > txn.now_ms else max(0, time_ms)
 
 
@@ -210,18 +210,18 @@ def idle_bound(txn: Txn, min_idle_ms: int) -> int:
     return txn.now_ms - min_idle_ms if min_idle_ms > 0 else _END_OF_TIME
 
 
-def note_claimed(txn: Txn, member: ConsumerMeta, claimed: bool) -> None:
-    """Note when a consumer asked, and whether it was given anything."""
+def note_claimed(txn: Txn, consumer: ConsumerMeta, claimed: bool) -> None:
+    """Record that a consumer was seen, and that it was active if it claimed entries."""
     if claimed:
-        member.active_ms = txn.now_ms
-    txn.member_changed(member)
+        consumer.active_ms = txn.now_ms
+    txn.member_changed(consumer)
 
 
 def claim(
     txn: Txn,
     name: bytes,
-    group: bytes,
-    consumer: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
     min_idle_ms: int,
     ids: Sequence[StreamID],
     *,
@@ -233,50 +233,50 @@ def claim(
 ) -> Sequence[AnyEntry]:
     """Take over pending entries as XCLAIM does; with ``justid`` the entries have no fields.
 
-    ``time_ms`` is the Unix time of delivery to note; one in the future counts as now.
+    ``time_ms`` is the Unix time of delivery to set; one in the future counts as now.
     """
     refuse_retrycount(retrycount)
-    stream, found_group = group_of_key(txn, name, group)
-    member = consumer_of(txn, name, found_group, consumer)
-    advance(txn, found_group, last_id)
+    stream, group = group_of_key(txn, name, group_name)
+    consumer = consumer_of(txn, name, group, consumer_name)
+    advance(txn, group, last_id)
     packed = [PACKED(*eid) for eid in ids]
     distinct = packed if len(packed) == 1 else ascending_packed(packed)
     bound, time_ms = idle_bound(txn, min_idle_ms), delivery_time(txn, time_ms)
     rule = Claim(
-        stream, consumer, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
+        stream, consumer_name, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
     )
     found = Found()
-    asked = list(stretches(txn, found_group, distinct))
+    asked = list(stretches(txn, group, distinct))
     read = _reader(txn, rule, asked)
-    plan_claim(found_group, rule, read, found, asked).apply(txn, found_group)
+    plan_claim(group, rule, read, found, asked).apply(txn, group)
     rows = found.rows
     if distinct is not packed:
         rows = rule.in_order(rows, packed)
     elif force:
         rows.sort()
-    note_claimed(txn, member, bool(rows))
-    signal_owned(txn, name, found_group)
+    note_claimed(txn, consumer, bool(rows))
+    signal_owned(txn, name, group)
     return _entries(rule, rows)
 
 
 def renew(
-    txn: Txn, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
+    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, ids: Sequence[StreamID]
 ) -> list[StreamID]:
     """Set the idle time of entries that are pending with a consumer to 0, and return these."""
-    _, found = group_of_key(txn, name, group)
+    _, group = group_of_key(txn, name, group_name)
     kept: list[PackedID] = []
 
     def decide(run: Run | None, ids: Sequence[PackedID]) -> Targets:
-        if run is None or not run.owned or run.owner != consumer:
+        if run is None or not run.owned or run.owner != consumer_name:
             return {}
         kept.extend(ids)
-        return dict.fromkeys(ids, (consumer, txn.now_ms, run.deliveries, 0))
+        return dict.fromkeys(ids, (consumer_name, txn.now_ms, run.deliveries, 0))
 
     packed = ascending_packed([PACKED(*eid) for eid in ids])
-    plan(found, stretches(txn, found, packed), decide).apply(txn, found)
+    plan(group, stretches(txn, group, packed), decide).apply(txn, group)
     if kept:
-        note_renewed(txn, found)
-        txn.member_changed(found)
+        note_renewed(txn, group)
+        txn.member_changed(group)
     return [*map(StreamID.unpack, kept)]
 
 
@@ -301,8 +301,8 @@ class Taken(NamedTuple):
 def autoclaim(
     txn: Txn,
     name: bytes,
-    group: bytes,
-    consumer: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
     min_idle_ms: int,
     start: StreamID = MIN_ID,
     count: int = AUTOCLAIM_COUNT,
@@ -310,15 +310,15 @@ def autoclaim(
 ) -> Taken:
     """Scan the pending entries from ``start`` and take over those idle for ``min_idle_ms``."""
     refuse_autoclaim_count(count)
-    stream, found_group = group_of_key(txn, name, group)
-    member = consumer_of(txn, name, found_group, consumer)
-    rule = Claim(stream, consumer, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
+    stream, group = group_of_key(txn, name, group_name)
+    consumer = consumer_of(txn, name, group, consumer_name)
+    rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
     found = Found(count)
     read = partial(live_rows, txn, stream)
-    pending = _pending_from(txn, found_group, start.packed, found)
-    plan_claim(found_group, rule, read, found, pending).apply(txn, found_group)
-    note_claimed(txn, member, bool(found.rows))
-    signal_owned(txn, name, found_group)
+    pending = _pending_from(txn, group, start.packed, found)
+    plan_claim(group, rule, read, found, pending).apply(txn, group)
+    note_claimed(txn, consumer, bool(found.rows))
+    signal_owned(txn, name, group)
     cursor = MIN_ID if found.next is None else StreamID.unpack(found.next)
     return Taken(cursor, _entries(rule, found.rows), [*map(StreamID.unpack, found.gone)])
 
@@ -353,37 +353,37 @@ SummaryRow = tuple[int, StreamID | None, StreamID | None, dict[bytes, int]]
 """The fields of PendingSummary, in its order."""
 
 
-def pending_summary(txn: Txn, name: bytes, group: bytes) -> PendingSummary:
+def pending_summary(txn: Txn, name: bytes, group_name: bytes) -> PendingSummary:
     """Return XPENDING's summary."""
-    return PendingSummary(*summary_row(txn, name, group))
+    return PendingSummary(*summary_row(txn, name, group_name))
 
 
-def summary_row(txn: Txn, name: bytes, group: bytes) -> SummaryRow:
+def summary_row(txn: Txn, name: bytes, group_name: bytes) -> SummaryRow:
     """Return the row of XPENDING's summary."""
-    _, found = group_of_key(txn, name, group)
-    last = found.runs.floor(txn.batch, _LAST)
+    _, group = group_of_key(txn, name, group_name)
+    last = group.runs.floor(txn.batch, _LAST)
     if last is None:
         return 0, None, None, {}
-    first = found.runs.first(txn.batch) or last
+    first = group.runs.first(txn.batch) or last
     ends = StreamID.unpack(first.ids[0]), StreamID.unpack(last.ids[-1])
-    return pending_in(txn, found), *ends, pending_by_consumer(txn, found)
+    return pending_in(txn, group), *ends, pending_by_consumer(txn, group)
 
 
 def pending_range(
     txn: Txn,
     name: bytes,
-    group: bytes,
+    group_name: bytes,
     start: StreamID,
     end: StreamID,
     count: int,
-    consumer: bytes | None = None,
+    consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> list[PendingEntry]:
-    """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer`` if it is given.
+    """Return XPENDING's rows of ``start <= id <= end``, of one ``consumer_name`` if it is given.
 
     Entries given back have no owner and no idle time, and every idle filter includes them.
     """
-    pieces = pending_pieces(txn, name, group, start, end, count, consumer, min_idle_ms)
+    pieces = pending_pieces(txn, name, group_name, start, end, count, consumer_name, min_idle_ms)
     return [
         PendingEntry(
             StreamID.unpack(eid),
@@ -409,37 +409,37 @@ class Piece(NamedTuple):
 def pending_pieces(
     txn: Txn,
     name: bytes,
-    group: bytes,
+    group_name: bytes,
     start: StreamID,
     end: StreamID,
     count: int,
-    consumer: bytes | None = None,
+    consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Iterator[Piece]:
     """Return the rows of XPENDING as runs of IDs."""
-    _, found = group_of_key(txn, name, group)
+    _, group = group_of_key(txn, name, group_name)
     if count <= 0 or start > end:
         return iter(())
-    runs = _candidates(txn, found, start.packed, consumer, min_idle_ms)
-    parts = _pieces(txn.now_ms, runs, start, end, count, consumer, min_idle_ms)
+    runs = _candidates(txn, group, start.packed, consumer_name, min_idle_ms)
+    parts = _pieces(txn.now_ms, runs, start, end, count, consumer_name, min_idle_ms)
     return (part for part in parts if part is not None)
 
 
 def pending_steps(
     txn: Txn,
     name: bytes,
-    group: bytes,
+    group_name: bytes,
     start: StreamID,
     end: StreamID,
     count: int,
-    consumer: bytes | None = None,
+    consumer_name: bytes | None = None,
     min_idle_ms: int = 0,
 ) -> Steps[Piece]:
     """Return the steps of XPENDING's rows, as they are now."""
-    _, found = group_of_key(txn, name, group)
-    first = found.runs.floor(txn.batch, start.packed)
-    (runs,) = found.runs.snapshot(txn.batch, first.anchor if first else start.packed)
-    return counted(_pieces(txn.now_ms, runs, start, end, count, consumer, min_idle_ms))
+    _, group = group_of_key(txn, name, group_name)
+    first = group.runs.floor(txn.batch, start.packed)
+    (runs,) = group.runs.snapshot(txn.batch, first.anchor if first else start.packed)
+    return counted(_pieces(txn.now_ms, runs, start, end, count, consumer_name, min_idle_ms))
 
 
 def counted(parts: Iterator[Piece | None]) -> Steps[Piece]:
@@ -460,7 +460,7 @@ def _pieces(
     start: StreamID,
     end: StreamID,
     count: int,
-    consumer: bytes | None,
+    consumer_name: bytes | None,
     min_idle_ms: int,
 ) -> Iterator[Piece | None]:
     """Yield the part of runs that lies in a range, and None after every step."""
@@ -471,7 +471,7 @@ def _pieces(
             yield None
         if run.anchor > upper or left <= 0:
             return
-        if consumer is not None and (run.rank or run.owner != consumer):
+        if consumer_name is not None and (run.rank or run.owner != consumer_name):
             continue
         if run.owned and min_idle_ms and now_ms - run.time_ms < min_idle_ms:
             continue
@@ -483,12 +483,12 @@ def _pieces(
 
 
 def _candidates(
-    txn: Txn, group: GroupMeta, lower: bytes, consumer: bytes | None, min_idle_ms: int
+    txn: Txn, group: GroupMeta, lower: bytes, consumer_name: bytes | None, min_idle_ms: int
 ) -> Iterator[Run]:
     """Yield runs in ID order, from the index that needs the fewest of them."""
-    if consumer is not None:
-        member = txn.catalog.consumer(txn, group, consumer)
-        return iter(()) if member is None else runs_of(txn, group, member, lower)
+    if consumer_name is not None:
+        consumer = txn.catalog.consumer(txn, group, consumer_name)
+        return iter(()) if consumer is None else runs_of(txn, group, consumer, lower)
     if min_idle_ms > 0:
         idle = runs_by_time(txn, group, txn.now_ms - min_idle_ms)
         few = list(islice(idle, _IDLE_RUNS_MAX))

@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.rows import Rows, Written
+from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.layout.values import decode_checked, decode_fields
 from kvstream.meta import nodes
 from kvstream.meta.records import GroupMeta, StreamMeta
@@ -230,7 +230,7 @@ def memory_of_entries(found: Sequence[AnyEntry]) -> int:
     """Estimate the memory that entries take, decoded or not, in bytes."""
     if isinstance(found, Rows):
         return memory_of(found.page)
-    if isinstance(found, Written):
+    if isinstance(found, EncodedEntries):
         return sum(map(len, found.parts))
     flat = [part for entry in found for part in entry.flat]
     return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2

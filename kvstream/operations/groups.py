@@ -112,9 +112,9 @@ def text(name: bytes) -> str:
     return name.decode("utf-8", "surrogateescape")
 
 
-def no_such_group(name: bytes, group: bytes) -> NoGroup:
+def no_such_group(name: bytes, group_name: bytes) -> NoGroup:
     """Return the error of an XGROUP or XINFO subcommand for a group that does not exist."""
-    return NoGroup(f"No such consumer group '{text(group)}' for key name '{text(name[2:])}'")
+    return NoGroup(f"No such consumer group '{text(group_name)}' for key name '{text(name[2:])}'")
 
 
 def existing_stream(txn: Txn, name: bytes) -> StreamMeta:
@@ -124,78 +124,80 @@ def existing_stream(txn: Txn, name: bytes) -> StreamMeta:
     return stream
 
 
-def existing_group(txn: Txn, name: bytes, group: bytes) -> tuple[StreamMeta, GroupMeta]:
+def existing_group(txn: Txn, name: bytes, group_name: bytes) -> tuple[StreamMeta, GroupMeta]:
     """Return the stream and group of an XGROUP or XINFO subcommand."""
     stream = existing_stream(txn, name)
-    found = txn.catalog.group(txn, stream, group)
-    if found is None:
-        raise no_such_group(name, group)
-    return stream, found
+    group = txn.catalog.group(txn, stream, group_name)
+    if group is None:
+        raise no_such_group(name, group_name)
+    return stream, group
 
 
 def group_of_key(
-    txn: Txn, name: bytes, group: bytes, where: str = ""
+    txn: Txn, name: bytes, group_name: bytes, where: str = ""
 ) -> tuple[StreamMeta, GroupMeta]:
     """Return the stream and group of a command that reads or claims."""
     stream = txn.stream(name)
-    found = None
+    group = None
     if stream is not None:
-        found = stream.groups.get(group) or txn.catalog.group(txn, stream, group)
-    if stream is None or found is None:
-        raise NoGroup(f"No such key '{text(name[2:])}' or consumer group '{text(group)}'{where}")
-    return stream, found
+        group = stream.groups.get(group_name) or txn.catalog.group(txn, stream, group_name)
+    if stream is None or group is None:
+        raise NoGroup(
+            f"No such key '{text(name[2:])}' or consumer group '{text(group_name)}'{where}"
+        )
+    return stream, group
 
 
-def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer: bytes) -> ConsumerMeta:
+def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer_name: bytes) -> ConsumerMeta:
     """Return a consumer, created if missing, and update its seen time; ``name`` is the stream's."""
-    found = group.consumers.get(consumer) or txn.catalog.consumer(txn, group, consumer)
-    if found is None:
-        _check_name(consumer)
+    consumer = group.consumers.get(consumer_name) or txn.catalog.consumer(txn, group, consumer_name)
+    if consumer is None:
+        _check_name(consumer_name)
         txn.notify(XGROUP_CREATECONSUMER, name)
-        return txn.catalog.create_consumer(txn, group, consumer)
-    txn.seen(found)
-    return found
+        return txn.catalog.create_consumer(txn, group, consumer_name)
+    txn.seen(consumer)
+    return consumer
 
 
 def create_group(
     txn: Txn,
     name: bytes,
-    group: bytes,
+    group_name: bytes,
     after: Delivered,
     mkstream: bool = False,
     entries_read: int | None = None,
 ) -> None:
     """Create a group that counts all up to ``after`` as delivered; BusyGroup if it exists."""
     read = checked_entries_read(entries_read)
-    _check_name(group)
+    _check_name(group_name)
     stream = txn.stream(name)
     if stream is None:
         if not mkstream:
             raise RequestError(_KEY_REQUIRED)
         stream = txn.catalog.create_stream(txn, name)
-    if txn.catalog.group(txn, stream, group) is not None:
+    if txn.catalog.group(txn, stream, group_name) is not None:
         raise BusyGroup
-    made = txn.catalog.create_group(txn, stream, group)
-    _set_delivered(stream, made, after, read)
-    unique.note_position(txn, stream, made, is_new=True)
+    group = txn.catalog.create_group(txn, stream, group_name)
+    _set_delivered(stream, group, after, read)
+    unique.note_position(txn, stream, group, is_new=True)
     txn.notify(XGROUP_CREATE, name)
     txn.signal(name)
 
 
 def set_group_id(
-    txn: Txn, name: bytes, group: bytes, after: Delivered, entries_read: int | None = None
+    txn: Txn, name: bytes, group_name: bytes, after: Delivered, entries_read: int | None = None
 ) -> None:
     """Move a group's last delivered ID; its pending entries stay."""
     read = checked_entries_read(entries_read)
-    stream, found = existing_group(txn, name, group)
-    _set_delivered(stream, found, after, read)
-    unique.note_position(txn, stream, found, is_new=False)
-    txn.member_changed(found)
+    stream, group = existing_group(txn, name, group_name)
+    _set_delivered(stream, group, after, read)
+    unique.note_position(txn, stream, group, is_new=False)
+    txn.member_changed(group)
     txn.notify(XGROUP_SETID, name)
     txn.signal(name)
 
 
-def seek(txn: Txn, name: bytes, group: bytes, at_ms: int) -> StreamID:
+def seek(txn: Txn, name: bytes, group_name: bytes, at_ms: int) -> StreamID:
     """Make a group deliver the entries added at a time and later; return its last delivered ID.
 
     Pending entries stay as they are. In a group with a policy they are not delivered as new ones.
@@ -203,9 +205,9 @@ def seek(txn: Txn, name: bytes, group: bytes, at_ms: int) -> StreamID:
     if not 0 <= at_ms <= U64_MAX:
         raise InvalidArgument(f"a time of Unix milliseconds cannot be {at_ms}")
     after = StreamID(at_ms - 1, U64_MAX) if at_ms else MIN_ID
-    stream, _ = existing_group(txn, name, group)
+    stream, _ = existing_group(txn, name, group_name)
     read = stream.entries_added - nodes.live_after(txn, stream, after)
-    set_group_id(txn, name, group, after, read)
+    set_group_id(txn, name, group_name, after, read)
     return after
 
 
@@ -214,43 +216,43 @@ def _set_delivered(stream: StreamMeta, group: GroupMeta, after: Delivered, read:
     group.entries_read = min(read, stream.entries_added)  # clamped since Redis 8.2.2
 
 
-def destroy_group(txn: Txn, name: bytes, group: bytes) -> bool:
+def destroy_group(txn: Txn, name: bytes, group_name: bytes) -> bool:
     """Delete a group with its consumers and pending entries; return whether it existed."""
     stream = existing_stream(txn, name)
-    found = txn.catalog.group(txn, stream, group)
-    if found is None:
+    group = txn.catalog.group(txn, stream, group_name)
+    if group is None:
         return False
     txn.frees = True
-    unique.forget_position(txn, stream, found)
-    txn.catalog.drop_group(txn, stream, found)
+    unique.forget_position(txn, stream, group)
+    txn.catalog.drop_group(txn, stream, group)
     txn.notify(XGROUP_DESTROY, name)
     txn.signal(name)
     return True
 
 
-def create_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> bool:
+def create_consumer(txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes) -> bool:
     """Create a consumer; return whether it is new."""
-    _check_name(consumer)
-    _, found = existing_group(txn, name, group)
-    if txn.catalog.consumer(txn, found, consumer) is not None:
+    _check_name(consumer_name)
+    _, group = existing_group(txn, name, group_name)
+    if txn.catalog.consumer(txn, group, consumer_name) is not None:
         return False
-    txn.catalog.create_consumer(txn, found, consumer)
+    txn.catalog.create_consumer(txn, group, consumer_name)
     txn.notify(XGROUP_CREATECONSUMER, name)
     return True
 
 
-def delete_consumer(txn: Txn, name: bytes, group: bytes, consumer: bytes) -> int:
+def delete_consumer(txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes) -> int:
     """Delete a consumer; return how many pending entries were lost with it."""
-    _, found = existing_group(txn, name, group)
-    member = txn.catalog.consumer(txn, found, consumer)
-    if member is None:
+    _, group = existing_group(txn, name, group_name)
+    consumer = txn.catalog.consumer(txn, group, consumer_name)
+    if consumer is None:
         return 0
     txn.frees = True
-    lost = pel.drop_of(txn, found, member)
-    txn.catalog.drop_consumer(txn, found, member)
+    lost = pel.drop_of(txn, group, consumer)
+    txn.catalog.drop_consumer(txn, group, consumer)
     txn.notify(XGROUP_DELCONSUMER, name)
     if lost:
-        pel.signal_freed(txn, name, found)
+        pel.signal_freed(txn, name, group)
     return lost
 
 
@@ -289,15 +291,15 @@ def groups(txn: Txn, name: bytes) -> Loading | None:
     return Loading(stream.groups_tree, load)
 
 
-def consumers(txn: Txn, name: bytes, group: bytes) -> Loading | None:
+def consumers(txn: Txn, name: bytes, group_name: bytes) -> Loading | None:
     """Return what loads the consumers of a group; None if they need no steps."""
     if txn.stream(name) is None:
         return None
-    _, found = existing_group(txn, name, group)
-    if found.consumers_count - len(found.consumers) < thresholds.LONG_MEMBERS:
+    _, group = existing_group(txn, name, group_name)
+    if group.consumers_count - len(group.consumers) < thresholds.LONG_MEMBERS:
         return None
 
     def load(txn: Txn, name: bytes) -> None:
-        txn.catalog.consumer(txn, found, name)
+        txn.catalog.consumer(txn, group, name)
 
-    return Loading(found.consumers_tree, load)
+    return Loading(group.consumers_tree, load)

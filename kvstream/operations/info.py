@@ -142,20 +142,20 @@ class Counted(NamedTuple):
     """The ID at which the next step starts; None: all are counted."""
 
 
-def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Counted:
+def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> Counted:
     """Count more pending entries of a group.
 
     An index in memory has the counts. None is built for them, since every delivery would have to
     update it.
     """
-    found = _group(txn, name, group)
-    if found is None:
+    group = _group(txn, name, group_name)
+    if group is None:
         return so_far._replace(following=None)
-    if found.indexed or found.index is not None:
-        oldest, nacked = oldest_delivery(txn, found), nacked_in(txn, found)
-        waiting = nacked - count_given_back(txn, found, b"", OWNED_FIRST) if nacked else 0
-        return Counted(pending_in(txn, found), nacked, oldest, waiting, None)
-    runs = found.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
+    if group.indexed or group.index is not None:
+        oldest, nacked = oldest_delivery(txn, group), nacked_in(txn, group)
+        waiting = nacked - count_given_back(txn, group, b"", OWNED_FIRST) if nacked else 0
+        return Counted(pending_in(txn, group), nacked, oldest, waiting, None)
+    runs = group.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
     times = [run.time_ms for run in runs if run.owned]
     if so_far.oldest is not None:
         times.append(so_far.oldest)
@@ -169,23 +169,23 @@ def count_pending(txn: Txn, name: bytes, group: bytes, so_far: Counted) -> Count
 
 
 def group_figures(
-    txn: Txn, name: bytes, group: bytes, counted: Counted | None = None
+    txn: Txn, name: bytes, group_name: bytes, counted: Counted | None = None
 ) -> GroupFigures | None:
     """Return the figures of a group, None if there is none.
 
     ``counted`` holds its pending entries; None: they are counted now, however long it takes.
     """
-    stream, found = _stream(txn, name), _group(txn, name, group)
-    if stream is None or found is None:
+    stream, group = _stream(txn, name), _group(txn, name, group_name)
+    if stream is None or group is None:
         return None
     if counted is None:
         counted = Counted()
         while counted.following is not None:
-            counted = count_pending(txn, name, group, counted)
+            counted = count_pending(txn, name, group_name, counted)
     return GroupFigures(
-        consumers=found.consumers_count,
-        lag=lag(stream, found),
-        entries_read=None if found.entries_read == UNKNOWN else found.entries_read,
+        consumers=group.consumers_count,
+        lag=lag(stream, group),
+        entries_read=None if group.entries_read == UNKNOWN else group.entries_read,
         pending=counted.pending,
         nacked=counted.nacked,
         oldest_ms=0 if counted.oldest is None else max(0, txn.now_ms - counted.oldest),
@@ -205,9 +205,9 @@ def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> in
     return count
 
 
-def _group(txn: Txn, name: bytes, group: bytes) -> GroupMeta | None:
+def _group(txn: Txn, name: bytes, group_name: bytes) -> GroupMeta | None:
     stream = _stream(txn, name)
-    return None if stream is None else txn.catalog.group(txn, stream, group)
+    return None if stream is None else txn.catalog.group(txn, stream, group_name)
 
 
 SAMPLES = 5
@@ -403,10 +403,10 @@ def group_rows(txn: Txn, name: bytes) -> list[GroupRow]:
     return [_group_row(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
 
 
-def group_info(txn: Txn, name: bytes, group: bytes) -> GroupInfo:
+def group_info(txn: Txn, name: bytes, group_name: bytes) -> GroupInfo:
     """Return one group's part of XINFO GROUPS."""
     _existing(txn, name)
-    return GroupInfo(*_group_row(txn, *existing_group(txn, name, group)))
+    return GroupInfo(*_group_row(txn, *existing_group(txn, name, group_name)))
 
 
 def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
@@ -435,10 +435,10 @@ def largest_lag(lags: Sequence[int | None]) -> int | None:
     return max(known) if known and len(known) == len(lags) else None
 
 
-def backlog(txn: Txn, name: bytes, group: bytes) -> int:
+def backlog(txn: Txn, name: bytes, group_name: bytes) -> int:
     """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
-    stream, found = existing_group(txn, name, group)
-    return nodes.live_after(txn, stream, found.last_delivered)
+    stream, group = existing_group(txn, name, group_name)
+    return nodes.live_after(txn, stream, group.last_delivered)
 
 
 def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
@@ -447,24 +447,24 @@ def count_after(txn: Txn, name: bytes, eid: StreamID) -> int:
     return 0 if stream is None else nodes.live_after(txn, stream, eid)
 
 
-def consumer_infos(txn: Txn, name: bytes, group: bytes) -> list[ConsumerInfo]:
+def consumer_infos(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerInfo]:
     """Return XINFO CONSUMERS, sorted by name."""
-    return [ConsumerInfo(*row) for row in consumer_rows(txn, name, group)]
+    return [ConsumerInfo(*row) for row in consumer_rows(txn, name, group_name)]
 
 
-def consumer_rows(txn: Txn, name: bytes, group: bytes) -> list[ConsumerRow]:
+def consumer_rows(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerRow]:
     """Return the rows of XINFO CONSUMERS, sorted by name."""
     _existing(txn, name)
-    _, found = existing_group(txn, name, group)
+    _, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms
     return [
         (
-            member.name,
-            pending_with(txn, found, member),
-            max(0, now_ms - member.seen_ms),
-            -1 if member.active_ms < 0 else max(0, now_ms - member.active_ms),
+            consumer.name,
+            pending_with(txn, group, consumer),
+            max(0, now_ms - consumer.seen_ms),
+            -1 if consumer.active_ms < 0 else max(0, now_ms - consumer.active_ms),
         )
-        for member in txn.catalog.consumers(txn, found)
+        for consumer in txn.catalog.consumers(txn, group)
     ]
 
 
@@ -518,7 +518,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
 def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | None) -> GroupPages:
     detail = _group_detail(txn, stream, group, NOTHING)
     runs, *others = group.runs.snapshot(txn.batch, times=1 + len(detail.consumers))
-    owners = [member.name for member in detail.consumers]
+    owners = [consumer.name for consumer in detail.consumers]
     each = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
     return GroupPages(detail, run_steps(runs, limit), each)
 
@@ -565,21 +565,21 @@ def _group_detail(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | N
         nacked_count=nacked_in(txn, group),
         pending=_details(runs_from(txn, group, b""), limit),
         consumers=[
-            _consumer_detail(txn, group, member, limit)
-            for member in txn.catalog.consumers(txn, group)
+            _consumer_detail(txn, group, consumer, limit)
+            for consumer in txn.catalog.consumers(txn, group)
         ],
     )
 
 
 def _consumer_detail(
-    txn: Txn, group: GroupMeta, member: ConsumerMeta, limit: int | None
+    txn: Txn, group: GroupMeta, consumer: ConsumerMeta, limit: int | None
 ) -> ConsumerDetail:
     return ConsumerDetail(
-        name=member.name,
-        seen_time_ms=member.seen_ms,
-        active_time_ms=member.active_ms,
-        pel_count=pending_with(txn, group, member),
-        pending=_details(runs_of(txn, group, member), limit),
+        name=consumer.name,
+        seen_time_ms=consumer.seen_ms,
+        active_time_ms=consumer.active_ms,
+        pel_count=pending_with(txn, group, consumer),
+        pending=_details(runs_of(txn, group, consumer), limit),
     )
 
 

@@ -7,7 +7,7 @@ a stream among readers by its nodes.
 from typing import NamedTuple
 
 from kvstream.layout.keys import ID_BYTES
-from kvstream.layout.rows import Rows, Written
+from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta import nodes
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
@@ -18,7 +18,7 @@ from kvstream.types.ids import PACKED, StreamID
 _MESSAGES = Family.MESSAGES
 
 
-def is_kept(txn: Txn, count: int | None) -> bool:
+def is_cached(txn: Txn, count: int | None) -> bool:
     """Return whether reads of so many entries use the reply cache."""
     return (
         count is not None
@@ -34,7 +34,7 @@ def is_large(stream: StreamMeta, count: int) -> bool:
 
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
-) -> Rows | Written:
+) -> Rows | EncodedEntries:
     """Return the first ``count`` entries of ``start <= id <= end``, through the reply cache."""
     first, last = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or first > last:
@@ -45,7 +45,7 @@ def between(
     left = count - found.count
     if left == 0 or found.start > upper:
         cache.hits += 1
-        return Written(found.count, found.parts, found.ids)
+        return EncodedEntries(found.count, found.parts, found.ids)
     cache.misses += 1
     page = txn.batch.page(_MESSAGES, prefix + found.start, prefix + upper + b"\x00", left)
     if page:
@@ -56,7 +56,7 @@ def between(
             return Rows(page, len(prefix))
         found.parts.append(text.data)
         found.ids.append(text.ids)
-    return Written(found.count + len(page), found.parts, found.ids)
+    return EncodedEntries(found.count + len(page), found.parts, found.ids)
 
 
 def few(

@@ -221,11 +221,11 @@ def read(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None = None,
     budget: Budget | None = None,
-    shown: bool = False,
+    encoded: bool = False,
 ) -> Reply:
     """Return up to ``count`` entries after the given ID of each stream; empty: nothing new.
 
-    There may be fewer if a server limits replies. ``shown``: entries may be Written.
+    There may be fewer if a server limits replies. With ``encoded`` they may be EncodedEntries.
     """
     streams = [(name, txn.stream(name), after) for name, after in wanted]  # or raises WrongType
     found = [
@@ -233,7 +233,7 @@ def read(
         for name, stream, after in streams
         if stream is not None and entries.has_after(stream, after)
     ]
-    return _read_streams(txn, found, count, budget, shown)
+    return _read_streams(txn, found, count, budget, encoded)
 
 
 def _read_streams(
@@ -241,7 +241,7 @@ def _read_streams(
     wanted: list[tuple[bytes, StreamMeta, StreamID]],
     count: int | None,
     budget: Budget | None,
-    shown: bool,
+    encoded: bool,
 ) -> Reply:
     """Read streams that may have entries after an ID."""
     reply: Reply = []
@@ -249,14 +249,14 @@ def _read_streams(
         return reply
     budget = budget or Budget()
     room = Room(len(wanted), txn.catalog.limits.reply_left)
-    shown = shown and room.counts_few and not budget.limited and ranges.is_kept(txn, count)
-    seeks = None if shown or len(wanted) == 1 else begin(txn)
+    encoded = encoded and room.counts_few and not budget.limited and ranges.is_cached(txn, count)
+    seeks = None if encoded or len(wanted) == 1 else begin(txn)
     for name, stream, after in wanted:
         if budget.exhausted:
             break
         found: Sequence[Entry] | None = None
         most = budget.most(count)
-        if shown and count is not None and not ranges.is_large(stream, count):
+        if encoded and count is not None and not ranges.is_large(stream, count):
             found = ranges.between(txn, stream, after.next(), MAX_ID, count)
         elif seeks is not None:
             found = whole(seeks, part_of(name, stream, after), most)
@@ -295,7 +295,7 @@ def read_on(
             continue
         if stream is not None and entries.has_after(stream, after):
             readable.append((name, stream, after))
-    reply = _read_streams(txn, readable, count, budget, shown=False)
+    reply = _read_streams(txn, readable, count, budget, encoded=False)
     if reply and wrong is not None:
         raise wrong
     return reply

@@ -11,7 +11,7 @@ from collections.abc import Hashable, Sequence
 from operator import itemgetter
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout.rows import Rows, Written
+from kvstream.layout.rows import EncodedEntries, Rows
 from kvstream.meta import catalog
 from kvstream.meta.pel import (
     COUNT_MAX,
@@ -75,51 +75,51 @@ def no_history_from(sign: str) -> InvalidArgument:
 
 def read_group(
     txn: Txn,
-    group: bytes,
-    consumer: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
     wanted: Sequence[tuple[bytes, StreamID | None]],
     count: int | None = None,
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
     budget: Budget | None = None,
-    shown: bool = False,
+    encoded: bool = False,
     given_back: bool = False,
 ) -> Reply:
     """Deliver new entries (NEW), or show the consumer's pending entries after an ID.
 
     With ``claim_min_idle_ms``, pending entries idle for that long come first, and every entry has
-    its idle time and deliveries. ``given_back``: those that were given back come first. A read of
-    pending entries is in the reply even if it is empty; the reply is empty if there is nothing new.
-    ``shown``: new entries may be Written.
+    its idle time and deliveries. With ``given_back``, entries given back by XNACK come first. A
+    stream read for its pending entries is in the reply even without entries; a stream read for new
+    ones only with entries. With ``encoded`` new entries may be EncodedEntries.
     """
-    groups = [group_of_key(txn, name, group, WHERE) for name, _ in wanted]
+    groups = [group_of_key(txn, name, group_name, WHERE) for name, _ in wanted]
     refuse_min_idle(claim_min_idle_ms)
     room = Room(len(wanted), txn.catalog.limits.reply_left)
-    shown = shown and room.counts_few
+    encoded = encoded and room.counts_few
     reply: Reply = []
-    for (name, after), (stream, found) in zip(wanted, groups, strict=True):
+    for (name, after), (stream, group) in zip(wanted, groups, strict=True):
         if budget is not None:
             if budget.exhausted:
                 break
             budget.open(name)
-        member = consumer_of(txn, name, found, consumer)
-        given: Sequence[HistoryEntry]
+        consumer = consumer_of(txn, name, group, consumer_name)
+        delivered: Sequence[HistoryEntry]
         if after is None:
             idle = claim_min_idle_ms
-            given = _new(
+            delivered = _deliver(
                 txn,
-                *(name, stream, found, member, count, noack, idle, budget, room.left, shown),
+                *(name, stream, group, consumer, count, noack, idle, budget, room.left, encoded),
                 given_back,
             )
             txn.noted = False
         else:
-            given = _history(txn, stream, found, member, after, count, budget or Budget())
-        listed = bool(given) or after is not None or (budget is not None and budget.is_cut)
+            delivered = _history(txn, stream, group, consumer, after, count, budget or Budget())
+        in_reply = bool(delivered) or after is not None or (budget is not None and budget.is_cut)
         if budget is not None:
-            budget.close(len(given) if listed else None)
-        if listed:
-            reply.append((name, given))
-        if not room.take(given):
+            budget.close(len(delivered) if in_reply else None)
+        if in_reply:
+            reply.append((name, delivered))
+        if not room.take(delivered):
             break
     return reply
 
@@ -127,8 +127,8 @@ def read_group(
 def read_new(
     txn: Txn,
     name: bytes,
-    group: bytes,
-    consumer: bytes,
+    group_name: bytes,
+    consumer_name: bytes,
     count: int | None = None,
     noack: bool = False,
     claim_min_idle_ms: int | None = None,
@@ -139,62 +139,64 @@ def read_new(
     Entries that were given back come before them, or all that are idle for ``claim_min_idle_ms``.
     """
     refuse_min_idle(claim_min_idle_ms)
-    stream, found = group_of_key(txn, name, group, WHERE)
-    member = consumer_of(txn, name, found, consumer)
-    again = claim_min_idle_ms is None and not noack
-    return _new(
-        *(txn, name, stream, found, member, count, noack, claim_min_idle_ms, budget),
-        given_back=again,
+    stream, group = group_of_key(txn, name, group_name, WHERE)
+    consumer = consumer_of(txn, name, group, consumer_name)
+    given_back = claim_min_idle_ms is None and not noack
+    return _deliver(
+        *(txn, name, stream, group, consumer, count, noack, claim_min_idle_ms, budget),
+        given_back=given_back,
     )
 
 
-def _new(
+def _deliver(
     txn: Txn,
     name: bytes,
     stream: StreamMeta,
-    found: GroupMeta,
-    member: ConsumerMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
     claim_min_idle_ms: int | None,
     budget: Budget | None = None,
     room: int = 0,
-    shown: bool = False,
+    encoded: bool = False,
     given_back: bool = False,
 ) -> Sequence[Entry]:
     """Deliver new entries, after idle ones or those that were given back.
 
     ``room`` is the memory that new entries may take; 0: no limit.
     """
-    if found.policy is not None:
-        return _by_policy(
-            txn, name, stream, found, member, count, noack, claim_min_idle_ms, budget, room
+    if group.policy is not None:
+        return _deliver_by_policy(
+            txn, name, stream, group, consumer, count, noack, claim_min_idle_ms, budget, room
         )
-    again = given_back and found.nack_rank and nacked_in(txn, found)
-    if claim_min_idle_ms is None and budget is None and not again:
-        return _deliver_new(txn, stream, found, member, count, noack, None, False, room, shown)
+    takes_given_back = given_back and group.nack_rank and nacked_in(txn, group)
+    if claim_min_idle_ms is None and budget is None and not takes_given_back:
+        return _deliver_new(txn, stream, group, consumer, count, noack, None, False, room, encoded)
     budget = budget or Budget()
     most = budget.most(count)
-    given: list[Entry] = []
+    delivered: list[Entry] = []
     if claim_min_idle_ms is not None:
-        given = _claim_idle(txn, stream, found, member, claim_min_idle_ms, most, budget)
-    elif again:
-        given = _take_given_back(txn, stream, found, member, most, budget)
-    rest = budget.most(None if count is None else count - len(given))
+        delivered = _claim_idle(txn, stream, group, consumer, claim_min_idle_ms, most, budget)
+    elif takes_given_back:
+        delivered = _take_given_back(txn, stream, group, consumer, most, budget)
+    rest = budget.most(None if count is None else count - len(delivered))
     if rest is not None and rest <= 0:
-        return given
+        return delivered
     with_idle = claim_min_idle_ms is not None
-    shown = shown and not with_idle and not budget.limited
-    fresh = _deliver_new(txn, stream, found, member, rest, noack, budget, with_idle, room, shown)
-    return [*given, *fresh] if given else fresh
+    encoded = encoded and not with_idle and not budget.limited
+    fresh = _deliver_new(
+        txn, stream, group, consumer, rest, noack, budget, with_idle, room, encoded
+    )
+    return [*delivered, *fresh] if delivered else fresh
 
 
-def _by_policy(
+def _deliver_by_policy(
     txn: Txn,
     name: bytes,
     stream: StreamMeta,
-    found: GroupMeta,
-    member: ConsumerMeta,
+    group: GroupMeta,
+    consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
     idle_ms: int | None,
@@ -206,52 +208,52 @@ def _by_policy(
     most = count if budget is None else budget.most(count)
     if room:
         most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
-    if found.last_delivered < stream.last and delivery.is_plain(txn, found, idle_ms, most):
-        new = _deliver_new(txn, stream, found, member, most, noack, budget, with_idle, room)
+    if group.last_delivered < stream.last and delivery.is_plain(txn, group, idle_ms, most):
+        new = _deliver_new(txn, stream, group, consumer, most, noack, budget, with_idle, room)
         if new:
             return new
 
-    def fresh(most: int | None, room: int) -> Sequence[Entry]:
-        return _deliver_new(txn, stream, found, member, most, noack, budget, with_idle, room)
+    def deliver_new(most: int | None, room: int) -> Sequence[Entry]:
+        return _deliver_new(txn, stream, group, consumer, most, noack, budget, with_idle, room)
 
     return delivery.deliver(
-        *(txn, name, stream, found, member, count, noack, budget or Budget(), room, with_idle),
-        *(fresh, idle_ms),
+        *(txn, name, stream, group, consumer, count, noack, budget or Budget(), room, with_idle),
+        *(deliver_new, idle_ms),
     )
 
 
 def read_few(
-    txn: Txn, name: bytes, group: bytes, consumer: bytes, count: int
+    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int
 ) -> Sequence[Entry] | None:
     """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
-    stream, found = group_of_key(txn, name, group, WHERE)
+    stream, group = group_of_key(txn, name, group_name, WHERE)
     if ranges.is_large(stream, count):
         return None
-    if found.policy is not None:
-        member = consumer_of(txn, name, found, consumer)
-        return _by_policy(txn, name, stream, found, member, count, False, None, None, 0)
-    if found.last_delivered >= stream.last or stream.length == 0:
-        consumer_of(txn, name, found, consumer)
+    if group.policy is not None:
+        consumer = consumer_of(txn, name, group, consumer_name)
+        return _deliver_by_policy(txn, name, stream, group, consumer, count, False, None, None, 0)
+    if group.last_delivered >= stream.last or stream.length == 0:
+        consumer_of(txn, name, group, consumer_name)
         return []
-    member = found.consumers.get(consumer) or consumer_of(txn, name, found, consumer)
-    rows = entries.ahead(txn, stream, found, count)
+    consumer = group.consumers.get(consumer_name) or consumer_of(txn, name, group, consumer_name)
+    rows = entries.ahead(txn, stream, group, count)
     if rows.page:
-        give(txn, stream, found, member, rows.packed_ids(), noack=False)
+        give(txn, stream, group, consumer, rows.packed_ids(), noack=False)
     else:
-        txn.seen(member)  # as ``give`` does
+        txn.seen(consumer)  # as ``give`` does
     return rows
 
 
-def claimable_at(txn: Txn, name: bytes, group: bytes, min_idle_ms: int) -> int:
+def claimable_at(txn: Txn, name: bytes, group_name: bytes, min_idle_ms: int) -> int:
     """Return the earliest time at which an entry of the group may be idle for ``min_idle_ms``.
 
     If none is pending, that is ``min_idle_ms`` from now. Readers of a group with a policy are woken
     when a lease ends, so a time far enough ahead is returned for them.
     """
-    _, found = group_of_key(txn, name, group, WHERE)
-    if found.policy is not None:
+    _, group = group_of_key(txn, name, group_name, WHERE)
+    if group.policy is not None:
         return txn.now_ms + _WOKEN_MS
-    oldest = oldest_time(txn, found)
+    oldest = oldest_time(txn, group)
     return (txn.now_ms if oldest is None else oldest) + min_idle_ms
 
 
@@ -268,7 +270,7 @@ def _deliver_new(
     budget: Budget | None = None,
     with_idle: bool = False,
     room: int = 0,
-    shown: bool = False,
+    encoded: bool = False,
 ) -> Sequence[Entry]:
     """Deliver new entries; with ``with_idle`` each has idle time 0 and no deliveries."""
     if group.last_delivered >= stream.last or stream.length == 0:
@@ -277,7 +279,7 @@ def _deliver_new(
     few = 0 if count is None or ranges.is_large(stream, count) else count
     if 0 < few <= SMALL_READ:
         found = entries.ahead(txn, stream, group, few)
-    elif few and shown and stream.groups_count > 1 and ranges.is_kept(txn, few):
+    elif few and encoded and stream.groups_count > 1 and ranges.is_cached(txn, few):
         found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
@@ -291,7 +293,7 @@ def _deliver_new(
     if type(found) is list:
         ids = [PACKED(*each[0]) for each in found]
     else:
-        assert isinstance(found, Rows | Written)
+        assert isinstance(found, Rows | EncodedEntries)
         ids = found.packed_ids()
     give(txn, stream, group, consumer, ids, noack)
     return found
@@ -331,10 +333,10 @@ def _history(
         return []
     count = budget.most(count)
     start = after.next().packed
-    shown: list[HistoryEntry] = []
+    history: list[HistoryEntry] = []
     touched: list[tuple[Run, list[bytes]]] = []
     for run in runs_of(txn, group, consumer, start):
-        rest = None if count is None else count - len(shown)
+        rest = None if count is None else count - len(history)
         if (rest is not None and rest <= 0) or budget.exhausted:
             break
         ids = list(ids_between(run, start, _LAST))[:rest]
@@ -343,17 +345,17 @@ def _history(
             for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
         ]
         found = found[: budget.take(found)]
-        shown += found
+        history += found
         touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
     txn.noted = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
-        _touch(txn, group, run, ids, consumer.name)
-    return shown
+        _redeliver(txn, group, run, ids, consumer.name)
+    return history
 
 
-def _touch(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
-    """Count another delivery of ``ids`` to ``owner``, now."""
+def _redeliver(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
+    """Count another delivery of ``ids``, to ``owner`` and now."""
     if not ids:
         return
     lift(txn, group, ids)
@@ -391,7 +393,7 @@ def _claim_idle(
         claimed += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _touch(txn, group, run, ids, consumer.name)
+        _redeliver(txn, group, run, ids, consumer.name)
     if claimed:
         consumer.active_ms = txn.now_ms
         txn.member_changed(consumer)
@@ -406,10 +408,10 @@ def _take_given_back(
     count: int | None,
     budget: Budget,
 ) -> list[Entry]:
-    """Take over entries that were given back, in that order; each tells its deliveries.
+    """Take over entries that were given back, in that order, and return their delivery counts too.
 
-    Those not to be tried again (XNACK FATAL) are taken over and not returned, those whose message
-    was deleted are acknowledged: later reads do not come across them.
+    Entries of XNACK FATAL are taken over but not returned, and entries whose message was deleted
+    are acknowledged: otherwise every later read would meet them again.
     """
     taken: list[Entry] = []
     moves: list[tuple[Run, list[PackedID]]] = []
@@ -428,7 +430,7 @@ def _take_given_back(
         taken += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _touch(txn, group, run, ids, consumer.name)
+        _redeliver(txn, group, run, ids, consumer.name)
     if gone:
         drop(txn, group, ascending_packed(gone))
     if taken:
@@ -437,44 +439,44 @@ def _take_given_back(
     return taken
 
 
-def plain(reply: Reply) -> tuple[Reply, bool]:
-    """Return a reply to CLAIM of GIVEN_BACK_MS as that of a read of the library.
+def as_library_read(reply: Reply) -> tuple[Reply, bool]:
+    """Convert the reply to a read with CLAIM GIVEN_BACK_MS into that of a library read.
 
-    And whether it had entries that were given back.
+    Returns it, and whether it had entries that were given back.
     """
-    found: Reply = []
-    again = False
-    for name, given in reply:
+    plain_reply: Reply = []
+    has_given_back = False
+    for name, found in reply:
         kept: list[HistoryEntry] = []
-        for entry in given:
+        for entry in found:
             if not entry.idle_ms:  # a new one
                 kept.append(entry._replace(idle_ms=None, deliveries=None))
                 continue
-            again = True
+            has_given_back = True
             if entry.deliveries != COUNT_MAX:
                 kept.append(entry._replace(idle_ms=None))
         if kept:
-            found.append((name, kept))
-    return found, again
+            plain_reply.append((name, kept))
+    return plain_reply, has_given_back
 
 
-def shares(group: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable | None:
-    """Return what blocked reads have in common of which each finds what the others find.
+def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable | None:
+    """Return the key of blocked reads that find nothing if one of them finds nothing.
 
-    None: with CLAIM each waits for another idle time.
+    None: with CLAIM each read waits for its own idle time.
     """
     if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
-        return group, GIVEN_BACK_MS
-    return group if claim_ms is None else None
+        return group_name, GIVEN_BACK_MS
+    return group_name if claim_ms is None else None
 
 
 class LongDelivery:
     """XREADGROUP of new entries of one stream, in steps."""
 
     def __init__(
-        self, name: bytes, group: bytes, consumer: bytes, count: int | None, noack: bool
+        self, name: bytes, group_name: bytes, consumer_name: bytes, count: int | None, noack: bool
     ) -> None:
-        self._name, self._group, self._consumer = name, group, consumer
+        self._name, self._group, self._consumer = name, group_name, consumer_name
         self._count, self._noack = count, noack
         self._seen: StreamVersion | None = None
         self._after = MIN_ID
@@ -500,10 +502,10 @@ class LongDelivery:
         while room and self._size > room and len(self._rows) > 1:
             self._size -= entries.memory_of([self._rows.pop()])
             self._ids.pop()
-        member = consumer_of(txn, self._name, group, self._consumer)
+        consumer = consumer_of(txn, self._name, group, self._consumer)
         found = Rows(self._rows, len(stream.prefix))
         if found:
-            give(txn, stream, group, member, self._ids, self._noack)
+            give(txn, stream, group, consumer, self._ids, self._noack)
         return [(self._name, found)] if found else []
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
@@ -541,16 +543,16 @@ class LongDelivery:
         return len(page) == thresholds.STEP_ROWS
 
 
-def delivers_many(txn: Txn, name: bytes, group: bytes, count: int | None) -> bool:
+def delivers_many(txn: Txn, name: bytes, group_name: bytes, count: int | None) -> bool:
     """Return whether XREADGROUP may deliver very many new entries."""
     if count is not None and count <= thresholds.LONG_ROWS:
         return False
-    stream, found = group_of_key(txn, name, group, WHERE)
+    stream, group = group_of_key(txn, name, group_name, WHERE)
     if (
-        found.policy is not None
+        group.policy is not None
         or stream.length <= thresholds.LONG_ROWS
-        or found.last_delivered >= stream.last
+        or group.last_delivered >= stream.last
     ):
         return False
-    behind = lag(stream, found)
+    behind = lag(stream, group)
     return behind is None or behind > thresholds.LONG_ROWS

@@ -90,7 +90,7 @@ class GivenBack:
             claim_ms = readgroup.GIVEN_BACK_MS if has_xnack else None
             reply = self._call(commands.group_read(attempt, block, claim_ms))
             if has_xnack:
-                reply, found = readgroup.plain(reply)
+                reply, found = readgroup.as_library_read(reply)
         if found:
             due = 0.0
         if len(self._due) > _GROUPS_MAX:

@@ -30,7 +30,7 @@ from libc.stdint cimport UINT32_MAX, int64_t, uint32_t, uint64_t
 from libc.string cimport memcmp, memcpy
 
 from kvstream.commands.replies import Entries, Map, Simple, Streams
-from kvstream.layout.rows import Rows, Written
+from kvstream.layout.rows import Rows, EncodedEntries
 from kvstream.types.records import RepeatedFields
 
 
@@ -1016,7 +1016,7 @@ cdef int put_bulk(Text text, bytes data) except -1:
 
 
 cdef bint put_entries(Text text, object entries, bint resp3) except -1:
-    """Write Rows, Written or a list of entries; False if one is not plain."""
+    """Write Rows, EncodedEntries or a list of entries; False if one is not plain."""
     cdef object made, part
     cdef Py_ssize_t at
     if type(entries) is Rows:
@@ -1027,7 +1027,7 @@ cdef bint put_entries(Text text, object entries, bint resp3) except -1:
                 return False
         return True
     put_count(text, 42, len(entries))
-    if type(entries) is Written:
+    if type(entries) is EncodedEntries:
         parts = entries.parts
     elif type(entries) is list:
         made = plain_entries(<list>entries, 0, COUNT_MAX, resp3)
@@ -1073,7 +1073,7 @@ cdef bint put_reply(Text text, object reply, bint resp3) except -1:
         for name, part in pairs:
             if not (put_reply(text, name, resp3) and put_reply(text, part, resp3)):
                 return False
-    elif kind is Rows or kind is Written:
+    elif kind is Rows or kind is EncodedEntries:
         return put_entries(text, reply, resp3)
     elif kind is Entries:
         return put_entries(text, reply.entries, resp3)

@@ -18,6 +18,7 @@ from kvstream.commands.replies import (
     Boolean,
     Bulk,
     Double,
+    EncodedEntries,
     Entries,
     ErrorReply,
     Gradual,
@@ -33,7 +34,6 @@ from kvstream.commands.replies import (
     Simple,
     Streams,
     Verbatim,
-    Written,
 )
 from kvstream.errors import Corruption
 from kvstream.layout.rows import TEXT_BYTES_MAX, Text, text_of
@@ -180,13 +180,13 @@ def _shared(reply: Shared, protocol: int) -> bytes:
     return found
 
 
-def _written(reply: Written, _protocol: int) -> bytes:
+def _encoded_entries(reply: EncodedEntries, _protocol: int) -> bytes:
     return b"".join((b"*%d\r\n" % len(reply), *reply.parts))
 
 
 _LEAVES: dict[type, _Leaf] = {
     bytes: _bulk,
-    Written: _written,
+    EncodedEntries: _encoded_entries,
     Shared: _shared,
     int: lambda reply, _: b":%d\r\n" % reply,
     type(None): _null,
@@ -267,7 +267,7 @@ def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
 def _entries(entries: Sequence[AnyEntry] | Gradual, protocol: int) -> Iterator[bytes]:
     if type(entries) is Rows:
         return _rows(entries, protocol)
-    if type(entries) is Written:
+    if type(entries) is EncodedEntries:
         return chain((b"*%d\r\n" % len(entries),), entries.parts)
     if isinstance(entries, Gradual):
         return _gradual(entries, protocol)

@@ -12,7 +12,7 @@ from kvstream.commands import (
     Simple,
     Streams,
 )
-from kvstream.commands.replies import Alike, Gradual, Rows, Written
+from kvstream.commands.replies import Alike, EncodedEntries, Gradual, Rows
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 
@@ -35,7 +35,7 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return b"-" + reply.line + CRLF
     if isinstance(reply, Map):
         return _pairs(reply.pairs, protocol)
-    if isinstance(reply, Rows | Written):
+    if isinstance(reply, Rows | EncodedEntries):
         return _array([_entry(entry, protocol) for entry in reply])
     if isinstance(reply, Entries):
         return _array([_entry(entry, protocol) for entry in reply.entries])
@@ -43,7 +43,7 @@ def wire(reply: Reply, protocol: int) -> bytes:
         return _streams(reply, protocol)
     if isinstance(reply, Gradual):
         return _array([item for step in reply.steps for item in _items(step, protocol)])
-    if isinstance(reply, Sequence) and not isinstance(reply, Rows | Written):
+    if isinstance(reply, Sequence) and not isinstance(reply, Rows | EncodedEntries):
         return _array([wire(item, protocol) for item in reply])
     raise TypeError(f"no reply of a stream command: {reply!r}")
 

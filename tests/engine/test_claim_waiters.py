@@ -117,7 +117,7 @@ def xreadgroup(store: Store) -> list[int]:
     def deliver(outcome: Outcome) -> None:
         got.extend(entry.id.ms for entry in outcome.get()[0][1])
 
-    waiter = Waiter([name], attempt, deliver, readgroup.shares(b"g", None), group=b"g")
+    waiter = Waiter([name], attempt, deliver, readgroup.share_key(b"g", None), group=b"g")
     store.engine.run(lambda txn: store.engine.waiters.add(waiter))
     return got
 

@@ -19,8 +19,8 @@ class Attempts:
         self._all: list[Waiter] = []
         self._finds = finds
 
-    def add(self, shares: bytes | None, group: bytes | None = b"group") -> None:
-        self._all.append(Waiter([KEY], _nothing, _nothing, shares, group=group))
+    def add(self, share_key: bytes | None, group: bytes | None = b"group") -> None:
+        self._all.append(Waiter([KEY], _nothing, _nothing, share_key, group=group))
         self.waiters.add(self._all[-1])
 
     def run(self) -> list[int]:
@@ -53,16 +53,16 @@ def test_later_readers_of_a_group_do_not_try_after_one_that_found_nothing(
 
 def test_readers_without_a_group_share_one_attempt() -> None:
     attempts = Attempts(2)
-    for shares in (b"$", b"0", b"$", None, b"0", b"$"):
-        attempts.add(shares, group=None)
+    for share_key in (b"$", b"0", b"$", None, b"0", b"$"):
+        attempts.add(share_key, group=None)
     assert attempts.run() == [0, 1, 3]
     assert attempts.served == [(0, 0), (1, 1), (2, 0), (4, 1), (5, 0)]
 
 
 def test_readers_of_other_groups_and_of_none_try_for_themselves() -> None:
     attempts = Attempts(0)
-    for shares in (b"one", None, b"one", b"other", None, b"other", b"one"):
-        attempts.add(shares)
+    for share_key in (b"one", None, b"one", b"other", None, b"other", b"one"):
+        attempts.add(share_key)
     assert attempts.run() == [0, 1, 3, 4]
 
 
@@ -94,6 +94,6 @@ def test_the_number_of_sharing_waiters_follows_the_queue() -> None:
 
 def test_readers_that_share_nothing_are_all_tried() -> None:
     attempts = Attempts(0)
-    for shares, group in ((None, None), (b"one", b"one"), (None, b"one"), (None, None)):
-        attempts.add(shares, group)
+    for share_key, group in ((None, None), (b"one", b"one"), (None, b"one"), (None, None)):
+        attempts.add(share_key, group)
     assert attempts.run() == [0, 1, 2, 3]

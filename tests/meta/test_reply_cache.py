@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kvstream.layout.rows import TEXT_BYTES_MAX, Rows, Text, Written, below, below_in_python
+from kvstream.layout.rows import TEXT_BYTES_MAX, EncodedEntries, Rows, Text, below, below_in_python
 from kvstream.layout.values import encode_flat
 from kvstream.meta.reply_cache import ReplyCache, following
 from kvstream.resp.replies import write_rows, write_rows_in_python
@@ -171,7 +171,7 @@ def test_rows_become_text_and_text_entries_again(entries: list[list[bytes]], mos
         return
     assert text.length == len(page)
     halves = [text.part(0, len(page) // 2), text.part(len(page) // 2, len(page))]
-    written = Written(len(page), halves, [text.ids[:16], text.ids[16:]])
+    written = EncodedEntries(len(page), halves, [text.ids[:16], text.ids[16:]])
     assert list(written) == list(Rows(page, len(PREFIX)))
     assert [entry.flat for entry in written] == [tuple(flat) for flat in entries]
     assert written[:1] == list(written)[:1]
@@ -182,7 +182,7 @@ def test_entries_read_back_are_of_the_kinds_that_they_were() -> None:
     page = [(PREFIX + packed(1), encode_flat([b"a", b"1", b"a", b"2"])[0]), row(2)]
     text = write_rows(page, len(PREFIX), 1 << 20)
     assert text is not None
-    twice, once = Written(2, [text.data], [text.ids])
+    twice, once = EncodedEntries(2, [text.data], [text.ids])
     assert type(twice.fields) is RepeatedFields
     assert once == Entry(StreamID(0, 2), {b"number": b"2"})
 

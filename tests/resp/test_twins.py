@@ -14,13 +14,13 @@ from kvstream.commands.replies import (
     RESP2,
     RESP3,
     Alike,
+    EncodedEntries,
     Entries,
     ErrorReply,
     Gradual,
     Map,
     Rows,
     Streams,
-    Written,
 )
 from kvstream.errors import Corruption
 from kvstream.layout.values import encode_flat, pack_any
@@ -246,7 +246,7 @@ I64 = st.integers(-(1 << 63), (1 << 63) - 1) | NUMBERS.map(lambda number: number
 ROWS = st.lists(st.tuples(IDS, FLAT), max_size=3).map(
     lambda rows: Rows([(b"p" + eid.packed, pack_any(flat)[0]) for eid, flat in rows], 1)
 )
-WRITTEN = ROWS.map(lambda rows: Written(len(rows), [in_python(rows, RESP2)[4:]], []))
+WRITTEN = ROWS.map(lambda rows: EncodedEntries(len(rows), [in_python(rows, RESP2)[4:]], []))
 READ = ROWS | WRITTEN | ROWS.map(lambda rows: rows.entries())
 PLAIN = st.none() | I64 | PARTS | ROWS | WRITTEN | READ.map(Entries) | st.just(OK)
 PLAIN |= st.lists(st.tuples(PARTS, READ), max_size=3).map(Streams)

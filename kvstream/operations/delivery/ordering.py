@@ -58,11 +58,11 @@ def take_new(
     ``room`` is the memory that the entries may take, about; 0: no limit. Deliveries with ``noack``
     make no key busy, and yet give no entry of one that is.
     """
-    given: list[Row] = []
+    delivered: list[Row] = []
     looked, size = 0, 0
     by_size = budget is not None and budget.limits[1] is not None
     while group.last_delivered < stream.last and stream.length and looked < LOOK_MAX:
-        left = LOOK_MAX if count is None else count - len(given)
+        left = LOOK_MAX if count is None else count - len(delivered)
         if left <= 0 or (room and size > room) or (budget is not None and budget.exhausted):
             break
         page = _next(txn, stream, group, left, looked)
@@ -75,12 +75,12 @@ def take_new(
         fresh = [row for row, fate in zip(page, chosen, strict=False) if fate == _GIVEN]
         if budget is not None:
             budget.take(Rows(fresh, len(stream.prefix)))
-        given += fresh
+        delivered += fresh
         looked += passed
         size += entries.memory_of(fresh) if room else 0
-    if looked >= LOOK_MAX and (count is None or len(given) < count):
+    if looked >= LOOK_MAX and (count is None or len(delivered) < count):
         txn.catalog.index.wake_at(name, txn.now_ms)
-    return Rows(given, len(stream.prefix))
+    return Rows(delivered, len(stream.prefix))
 
 
 def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int) -> list[Row]:

@@ -5,8 +5,9 @@ then those whose lease has run out, oldest first; then new ones. Entries that we
 often as the policy allows move to the dead letters instead. The policy's limits bound every read:
 pause, rate, entries in flight. Entries whose lease has run out are in flight already.
 
-A read that finds nothing says when the next one may succeed without a change of the stream: when
-the first lease ends, or the rate allows more. The timer thread wakes the blocked readers then.
+A read that finds nothing sets the time at which another one may succeed without a change of the
+stream: when the first lease ends, or the rate allows more. The timer thread then wakes the blocked
+readers.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -38,7 +39,7 @@ from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry, delivered_first
 
-Fresh = Callable[[int | None, int], Sequence[Entry]]
+DeliverNew = Callable[[int | None, int], Sequence[Entry]]
 """Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
 
 _ALL = 1 << 62
@@ -81,19 +82,19 @@ def deliver(
     name: bytes,
     stream: StreamMeta,
     group: GroupMeta,
-    member: ConsumerMeta,
+    consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
     budget: Budget,
     room: int,
     with_idle: bool,
-    fresh: Fresh,
+    deliver_new: DeliverNew,
     idle_ms: int | None = None,
 ) -> Sequence[Entry]:
     """Deliver up to ``count`` entries to a consumer, as the policy of the group says.
 
-    ``fresh`` delivers new ones. With ``with_idle`` entries have their idle time. Without a lease,
-    ``idle_ms`` is the time after which pending entries are delivered again.
+    ``deliver_new`` delivers new ones. With ``with_idle`` entries have their idle time. Without a
+    lease, ``idle_ms`` is the time after which pending entries are delivered again.
     """
     policy = group.policy
     assert policy is not None
@@ -102,35 +103,37 @@ def deliver(
     if room:
         wanted = min(wanted, ROOM_ENTRIES)
     limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
-    given: Sequence[Entry] = ()
-    again = None
+    delivered: Sequence[Entry] = ()
+    redelivery = None
     if limits.total:
         lease_ms = policy.lease_ms or idle_ms  # 0: all that is pending
         has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
         if has_lapsed or _has_ready(txn, group):
             most = min(wanted, limits.total)
-            again = _Again(txn, stream, group, policy, budget, with_idle, most, room)
-            given = again.deliver(name, member, noack, limits, lease_ms)
-            wanted, room = min(wanted, len(given) + again.left), again.room
-    rest = min(wanted - len(given), limits.total - len(given), limits.owned)
+            redelivery = _Redelivery(txn, stream, group, policy, budget, with_idle, most, room)
+            delivered = redelivery.deliver(name, consumer, noack, limits, lease_ms)
+            wanted, room = min(wanted, len(delivered) + redelivery.left), redelivery.room
+    rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         count = None if rest >= _ALL // 2 else rest
-        new = _new(txn, name, stream, group, member, count, noack, budget, room, with_idle, fresh)
+        new = _deliver_new(
+            txn, name, stream, group, consumer, count, noack, budget, room, with_idle, deliver_new
+        )
         limits.owned -= len(new)
-        given = [*given, *new] if given else new
+        delivered = [*delivered, *new] if delivered else new
     if policy.limits:
-        limits.total -= len(given)
-        if policy.rate_count and given:
-            _count_rated(txn, group, policy, len(given))
-        if len(given) < wanted and not budget.exhausted:
-            _note_limit(txn, name, stream, group, policy, limits)
-    if not given:
-        _note_next(txn, name, group, policy, again is not None and again.is_left)
-    return given
+        limits.total -= len(delivered)
+        if policy.rate_count and delivered:
+            _count_rated(txn, group, policy, len(delivered))
+        if len(delivered) < wanted and not budget.exhausted:
+            _count_limited(txn, name, stream, group, policy, limits)
+    if not delivered:
+        _wake_later(txn, name, group, policy, redelivery is not None and redelivery.is_left)
+    return delivered
 
 
 def _has_ready(txn: Txn, group: GroupMeta) -> bool:
-    """Return whether entries are ready that were given back."""
+    """Return whether entries that were given back are ready."""
     if group.looked_rank == group.nack_rank:
         return False
     if next(ready_runs(txn, group), None) is not None:
@@ -155,27 +158,29 @@ def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
     return oldest is not None and oldest <= now_ms - lease_ms
 
 
-def _new(
+def _deliver_new(
     txn: Txn,
     name: bytes,
     stream: StreamMeta,
     group: GroupMeta,
-    member: ConsumerMeta,
+    consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
     budget: Budget,
     room: int,
     with_idle: bool,
-    fresh: Fresh,
+    deliver_new: DeliverNew,
 ) -> Sequence[Entry]:
     """Deliver new entries."""
     assert group.policy is not None
     if group.policy.order_by:
-        new = ordering.take_new(txn, name, stream, group, member, count, noack, budget, room)
+        new = ordering.take_new(txn, name, stream, group, consumer, count, noack, budget, room)
         return delivered_first(new) if with_idle else new
     if _is_moved_back(txn, group):
-        return _not_pending(txn, name, stream, group, member, count, noack, budget, room, with_idle)
-    return fresh(count, room)
+        return _deliver_not_pending(
+            txn, name, stream, group, consumer, count, noack, budget, room, with_idle
+        )
+    return deliver_new(count, room)
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -208,10 +213,12 @@ def in_flight(txn: Txn, group: GroupMeta) -> int:
 
 def _rate_left(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> int:
     """Return how many entries the rate allows now."""
-    return max(0, policy.rate_count - sum(count for _, count in _recent(txn, group, policy)))
+    return max(
+        0, policy.rate_count - sum(count for _, count in _recent_deliveries(txn, group, policy))
+    )
 
 
-def _recent(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> list[tuple[int, int]]:
+def _recent_deliveries(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> list[tuple[int, int]]:
     """Return the deliveries within the time of the rate: when, and how many."""
     now = txn.now_ms
     return [(min(at, now), count) for at, count in group.rated if at > now - policy.rate_ms]
@@ -220,7 +227,7 @@ def _recent(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> list[tuple[int, 
 def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) -> None:
     """Count deliveries for the rate, in no more than some parts of its time."""
     part = max(1, policy.rate_ms // _RATE_PARTS)
-    group.rated = _recent(txn, group, policy)
+    group.rated = _recent_deliveries(txn, group, policy)
     if group.rated and group.rated[-1][0] // part == txn.now_ms // part:
         count += group.rated.pop()[1]
     group.rated.append((txn.now_ms, count))
@@ -229,7 +236,7 @@ def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) ->
     txn.member_changed(group)
 
 
-def _note_limit(
+def _count_limited(
     txn: Txn,
     name: bytes,
     stream: StreamMeta,
@@ -237,7 +244,7 @@ def _note_limit(
     policy: GroupPolicy,
     left: _Limits,
 ) -> None:
-    """Count a read that a limit has kept from entries."""
+    """Count a read that got fewer entries because of a limit."""
     if left.total > 0 and left.owned > 0:
         return
     has_new = stream.length > 0 and group.last_delivered < stream.last
@@ -246,10 +253,12 @@ def _note_limit(
         txn.catalog.queue_events.limit(name, group.name, kind)
 
 
-def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_left: bool) -> None:
-    """Say when the next read may find entries although nothing has changed.
+def _wake_later(
+    txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_left: bool
+) -> None:
+    """Wake the blocked readers when a read may find entries although nothing has changed.
 
-    ``is_left``: it may find some at once.
+    ``is_left``: at once.
     """
     at_ms = None
     if policy.paused:
@@ -257,7 +266,7 @@ def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_
     if is_left:
         at_ms = txn.now_ms
     elif policy.rate_count and not _rate_left(txn, group, policy):
-        at_ms = _recent(txn, group, policy)[0][0] + policy.rate_ms
+        at_ms = _recent_deliveries(txn, group, policy)[0][0] + policy.rate_ms
     elif policy.lease_ms and group.runs.first(txn.batch) is not None:
         at_ms = group.owned_since + policy.lease_ms
     if at_ms is not None:
@@ -268,7 +277,7 @@ def _note_next(txn: Txn, name: bytes, group: GroupMeta, policy: GroupPolicy, is_
 
 
 @dataclass(slots=True)
-class _Again:
+class _Redelivery:
     """The pending entries that one read delivers again, or gives up."""
 
     txn: Txn
@@ -293,24 +302,24 @@ class _Again:
     def deliver(
         self,
         name: bytes,
-        member: ConsumerMeta,
+        consumer: ConsumerMeta,
         noack: bool,
         limits: "_Limits",
         lease_ms: int | None,
     ) -> Sequence[Entry]:
         """Deliver what is ready, then what was delivered ``lease_ms`` ago."""
         txn, group = self.txn, self.group
-        self._look(ready_runs(txn, group), limits.owned)
+        self._collect(ready_runs(txn, group), limits.owned)
         ready = len(self.taken)
         if lease_ms is not None:
-            self._look(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
+            self._collect(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
             txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
-        self._apply(name, member, noack)
+        self._apply(name, consumer, noack)
         if self.policy.max_in_flight:
             limits.owned = max(0, self.policy.max_in_flight - in_flight(txn, group))
         return self.taken
 
-    def _look(self, runs: Iterable[Run], most: int) -> None:
+    def _collect(self, runs: Iterable[Run], most: int) -> None:
         """Take up to ``most`` entries of runs."""
         for run in runs:
             if not (self.left and most) or self.budget.exhausted:
@@ -330,24 +339,24 @@ class _Again:
 
     def _take(self, run: Run, most: int) -> int:
         """Take entries of a run; return how many. Those whose message was deleted are done."""
-        chosen: list[PackedID] = []
+        ids: list[PackedID] = []
         at = 0
-        while at < len(run.ids) and len(chosen) < most and self.left:
-            page = min(most - len(chosen), self.left, entries.first_page(self.stream))
-            some = run.ids[at : at + page]
-            at += len(some)
-            found = entries.get_packed(self.txn, self.stream, some)
-            self._gone += [eid for eid, each in zip(some, found, strict=True) if each is None]
-            live = [self._shown(entry, run) for entry in found if entry is not None]
-            kept = live[: self.budget.take(live)]
-            self.taken += kept
-            self.left -= len(kept)
-            chosen += [PACKED(*entry.id) for entry in kept]
-            self._use_room(kept)
-            if len(kept) < len(live):
+        while at < len(run.ids) and len(ids) < most and self.left:
+            page = min(most - len(ids), self.left, entries.first_page(self.stream))
+            page_ids = run.ids[at : at + page]
+            at += len(page_ids)
+            found = entries.get_packed(self.txn, self.stream, page_ids)
+            self._gone += [eid for eid, entry in zip(page_ids, found, strict=True) if entry is None]
+            live = [self._with_counters(entry, run) for entry in found if entry is not None]
+            taken = live[: self.budget.take(live)]
+            self.taken += taken
+            self.left -= len(taken)
+            ids += [PACKED(*entry.id) for entry in taken]
+            self._use_room(taken)
+            if len(taken) < len(live):
                 break
-        self._moves.append((run, chosen))
-        return len(chosen)
+        self._moves.append((run, ids))
+        return len(ids)
 
     def _use_room(self, kept: list[Entry]) -> None:
         """Count the memory of entries; if there is no more, nothing more is delivered."""
@@ -356,11 +365,11 @@ class _Again:
             if not self.room:
                 self.left = 0
 
-    def _shown(self, entry: Entry, run: Run) -> Entry:
+    def _with_counters(self, entry: Entry, run: Run) -> Entry:
         idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.with_idle else None
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
-    def _apply(self, name: bytes, member: ConsumerMeta, noack: bool) -> None:
+    def _apply(self, name: bytes, consumer: ConsumerMeta, noack: bool) -> None:
         """Give the entries to a consumer, and those that are given up to the dead letters."""
         txn, group = self.txn, self.group
         for run, ids in self._moves:
@@ -369,7 +378,7 @@ class _Again:
             else:
                 lift(txn, group, ids)
                 again = min(run.deliveries + 1, COUNT_MAX)
-                place(txn, group, ids, member.name, txn.now_ms, again)
+                place(txn, group, ids, consumer.name, txn.now_ms, again)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):
             self.is_left = True
         if self._gone:
@@ -378,7 +387,7 @@ class _Again:
             if parts:
                 dead.bury_or_wait(txn, name, self.stream, group, parts, reason)
         if self.taken:
-            catalog.note_activity(txn, group, member)
+            catalog.note_activity(txn, group, consumer)
 
 
 # --- new entries of a group that was moved back -------------------------------------------------
@@ -390,12 +399,12 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
     return last is not None and last.ids[-1] > group.last_delivered.packed
 
 
-def _not_pending(
+def _deliver_not_pending(
     txn: Txn,
     name: bytes,
     stream: StreamMeta,
     group: GroupMeta,
-    member: ConsumerMeta,
+    consumer: ConsumerMeta,
     count: int | None,
     noack: bool,
     budget: Budget,
@@ -406,13 +415,13 @@ def _not_pending(
 
     One read looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
     """
-    given: list[Entry] = []
+    delivered: list[Entry] = []
     looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
         if looked >= ordering.LOOK_MAX:
             txn.catalog.index.wake_at(name, txn.now_ms)
             break
-        most = _PAGE if count is None else min(_PAGE, count - len(given))
+        most = _PAGE if count is None else min(_PAGE, count - len(delivered))
         after = group.last_delivered.next()
         page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, room)
         if most <= 0 or not page:
@@ -426,14 +435,14 @@ def _not_pending(
         kept = free[: budget.take(free)]
         if len(kept) < len(free):
             ids = [eid for eid in ids if eid < PACKED(*free[len(kept)].id)]
-        given += kept
+        delivered += kept
         if ids:
             advance_over(stream, group, ids)
             txn.member_changed(group)
         if kept and not noack:
             packed = [PACKED(*each.id) for each in kept]
-            make_pending(txn, group, packed, member.name, txn.now_ms)
-            catalog.note_activity(txn, group, member)
-        if count is None and given:
+            make_pending(txn, group, packed, consumer.name, txn.now_ms)
+            catalog.note_activity(txn, group, consumer)
+        if count is None and delivered:
             break
-    return given
+    return delivered

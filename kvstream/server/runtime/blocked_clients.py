@@ -105,20 +105,22 @@ class BlockedClients:
 
         Every attempt first checks that the client may still run ``call``.
         """
-        attempt, shares = wait.attempt, wait.shares
+        attempt, share_key = wait.attempt, wait.share_key
         if self._calls.trackers.clients:
             attempt = self._calls.trackers.attempt_of(client, wait)
         if call is not None and self._calls.counts_hot_keys:
             assert self._calls.hot_keys is not None
             attempt = self._calls.hot_keys.attempt_of(*call, attempt, client.protocol)
-        if shares is not None and wait.group is None:
+        if share_key is not None and wait.group is None:
             # An attempt also checks the user's rights, which may depend on the first argument.
             first = None if call is None else call[1][1]
-            shares = (client.user, first, shares) if attempt is wait.attempt else None
+            share_key = (client.user, first, share_key) if attempt is wait.attempt else None
         if call is not None:
             attempt = partial(_attempt_if_permitted, client, call, attempt)
         delivered = partial(self._delivered, client, wait)
-        waiter = Waiter(wait.names, attempt, delivered, shares, before_fsync=True, group=wait.group)
+        waiter = Waiter(
+            wait.names, attempt, delivered, share_key, before_fsync=True, group=wait.group
+        )
         now = self._server.clock()
         until = None if wait.timeout_ms is None else now + wait.timeout_ms / 1000
         client.block = block = Block(wait, waiter, now, until)
