@@ -233,7 +233,7 @@ def join(
         raise _disordered(piece.first.packed)
     close(txn, stream)
     if stream.nodes == 0:
-        stream.head, stream.held = piece.head, []
+        stream.head, stream.cached_nodes = piece.head, []
     if stream.length == 0:
         stream.first = piece.first
     tree = tree_prefix(stream.nodes_tree)

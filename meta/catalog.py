@@ -178,7 +178,7 @@ class Catalog:
         """More keys are in memory than may be: evict some once no change is unwritten."""
         self.scarce = False
         """Writes wait for disk space: trims delete their rows at once."""
-        self.held: set[bytes] = set()
+        self.uncounted: set[bytes] = set()
         """Prefixes that may have uncounted rows above their last entry (``unfinished_loads``)."""
         self.queue_events = QueueEvents()
         self.retained: dict[bytes, None] = {}
@@ -232,7 +232,7 @@ class Catalog:
         if key is None or self.is_gone(txn, key):
             return None
         if isinstance(key, StreamMeta):
-            if key.prefix not in self.held:
+            if key.prefix not in self.uncounted:
                 catch_up(txn.batch, key)
             self._keep(name, key)
         else:
@@ -271,7 +271,7 @@ class Catalog:
             key: Key | None = self.streams.get(name) or self.strings.get(name)
             if key is None and record is not None:
                 key = decode_key(row, record)
-                if isinstance(key, StreamMeta) and key.prefix not in self.held:
+                if isinstance(key, StreamMeta) and key.prefix not in self.uncounted:
                     catch_up(behind, key)
             if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
                 yield key
@@ -303,7 +303,7 @@ class Catalog:
         txn.batch.puts[_METADATA][string.row] = string.encode()
         self.index.add(txn, string)
         self._keep_string(name, string)
-        if is_new and txn.wanted:
+        if is_new and txn.wanted_events:
             txn.notify(NEW, name)
         return string
 
@@ -353,7 +353,7 @@ class Catalog:
     def _drop_messages(self, txn: Txn, stream: StreamMeta) -> None:
         """Delete messages: row by row if there are few, otherwise as a range."""
         prefix, upper = stream.prefix, successor(stream.prefix)
-        few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.held
+        few = stream.length + stream.unswept < DELETE_RANGE_ROWS and prefix not in self.uncounted
         if few:
             for key, _ in txn.batch.page(_MESSAGES, prefix, upper, DELETE_RANGE_ROWS):
                 txn.batch.delete(_MESSAGES, key)

@@ -63,7 +63,7 @@ def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> Non
     """
     if plain != stream.names:
         stream.names = plain
-        stream.cool()
+        stream.forget_cold_part()
     stream.names_seen, stream.empty_bytes = given, 0
     count = len(plain)
     overhead = sum(map(len, plain)) + count
@@ -139,7 +139,7 @@ FIRST_PAGE, PAGE_MAX = 4, 256
 WHOLE_NODE = 1 << 30
 """Rows of a page that holds a whole node, however large."""
 _NODES_PAGE = 5000
-HELD_MAX = 256
+CACHED_NODES_MAX = 256
 """Closed nodes of a stream that are kept in memory: 80 KB. Fifty clients that share a deletion
 of entries in order are at some 50 nodes at a time."""
 _first_of_node = attrgetter("first")
@@ -166,12 +166,12 @@ def damaged(stream: StreamMeta, what: str) -> Corruption:
 def put(batch: Batch, stream: StreamMeta, node: Node) -> None:
     """Write the row of a node that is closed, or is being closed."""
     node.is_open = False
-    held, is_head = stream.held, node.first == stream.head
+    cached, is_head = stream.cached_nodes, node.first == stream.head
     at = 0 if is_head else _place(stream, node.first) - 1
-    if 0 <= at < len(held) and held[at].first == node.first:
-        held[at] = node
+    if 0 <= at < len(cached) and cached[at].first == node.first:
+        cached[at] = node
     elif is_head:
-        held.insert(0, node)
+        cached.insert(0, node)
     _put_row(batch, stream, node.first, node.last, node.appended, node.live, node.size, node.names)
 
 
@@ -203,31 +203,31 @@ def _put_row(
 
 def _place(stream: StreamMeta, eid: StreamID) -> int:
     """Return the place behind the nodes in memory that begin at or below an ID."""
-    return bisect_right(stream.held, eid, key=_first_of_node)
+    return bisect_right(stream.cached_nodes, eid, key=_first_of_node)
 
 
-def _hold(stream: StreamMeta, node: Node) -> Node:
-    """Keep a closed node in memory; at the limit every other one but the head leaves."""
-    held = stream.held
-    if len(held) >= HELD_MAX:
-        del held[1::2]
-    held.insert(_place(stream, node.first), node)
+def _cache_node(stream: StreamMeta, node: Node) -> Node:
+    """Keep a closed node in memory; at the limit drop every other one but the head."""
+    cached = stream.cached_nodes
+    if len(cached) >= CACHED_NODES_MAX:
+        del cached[1::2]
+    cached.insert(_place(stream, node.first), node)
     return node
 
 
 def begin_at(stream: StreamMeta, head: Node) -> None:
     """Make a node the first one of its stream, after those before it were trimmed."""
     stream.first = stream.head = head.first
-    stream.held = stream.held[_place(stream, head.first) :]
+    stream.cached_nodes = stream.cached_nodes[_place(stream, head.first) :]
     if not head.is_open:
-        stream.held.insert(0, head)
+        stream.cached_nodes.insert(0, head)
 
 
 def _delete(txn: Txn, stream: StreamMeta, first: StreamID) -> None:
     """Delete the row of a closed node."""
     at = _place(stream, first)
-    if at and stream.held[at - 1].first == first:
-        del stream.held[at - 1]
+    if at and stream.cached_nodes[at - 1].first == first:
+        del stream.cached_nodes[at - 1]
     txn.batch.puts[_TREES][tree_prefix(stream.nodes_tree) + PACKED(*first)] = None
 
 
@@ -254,12 +254,12 @@ def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
 
 def head_of(txn: Txn, stream: StreamMeta) -> Node:
     """Return the first node of a stream that has entries."""
-    held = stream.held
-    if held and held[0].first == stream.head:
-        return held[0]
+    cached = stream.cached_nodes
+    if cached and cached[0].first == stream.head:
+        return cached[0]
     if stream.nodes == bool(stream.open_live):
         return open_node(stream)
-    return _hold(stream, _any(stream, closed(txn, stream, stream.head)))
+    return _cache_node(stream, _any(stream, closed(txn, stream, stream.head)))
 
 
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
@@ -327,12 +327,12 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     if stream.open_live and eid >= stream.open_first:
         return open_node(stream)
     at = _place(stream, eid)
-    if at and eid <= stream.held[at - 1].last:
-        return stream.held[at - 1]
+    if at and eid <= stream.cached_nodes[at - 1].last:
+        return stream.cached_nodes[at - 1]
     found = _node_at(txn, stream, eid)
     if found is None or found.last < eid:
         raise damaged(stream, f"has no node for entry {eid}")
-    return _hold(stream, found)
+    return _cache_node(stream, found)
 
 
 def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:

@@ -236,8 +236,8 @@ class StreamMeta:
 
     __slots__ = (
         "_cold",
-        "ahead",
         "behind",
+        "cached_nodes",
         "deleted_to",
         "deletions",
         "due_at",
@@ -245,12 +245,12 @@ class StreamMeta:
         "entries_added",
         "expire_at",
         "first",
+        "first_ids",
         "generation",
         "groups",
         "groups_count",
         "groups_tree",
         "head",
-        "held",
         "idmp_duration",
         "idmp_maxsize",
         "idmp_tree",
@@ -340,29 +340,29 @@ class StreamMeta:
         """The greatest ID that was deleted since, and the last one if all were trimmed."""
         self.deletions = 0
         """How often entries were deleted, wherever they stood; trims are not counted."""
-        self.ahead = NO_IDS
-        """The first live IDs, as far as they were looked up, from ``first`` on."""
+        self.first_ids = NO_IDS
+        """The live IDs from ``first`` on, as far as trims have looked them up."""
         self.retained: Progress | None = None
         """What retention knows of the stream, once it was looked up."""
-        self.held: list[Node] = []
-        """Closed nodes that trims and deletions have looked up, in order."""
+        self.cached_nodes: list[Node] = []
+        """The closed nodes that trims and deletions have looked up, in order."""
         self._cold: bytes | None = None
 
     @property
     def head_node(self) -> Node | None:
         """The first node, if it is closed and in memory."""
-        held = self.held
-        return held[0] if held and held[0].first == self.head else None
+        cached = self.cached_nodes
+        return cached[0] if cached and cached[0].first == self.head else None
 
-    def keeps(self, ahead: Readahead) -> bool:
+    def keeps(self, readahead: Readahead) -> bool:
         """Return whether no entry of a group's readahead was deleted or trimmed."""
-        if ahead.shrinks != self.shrinks:
-            rows = ahead.rows
-            if self.deleted_to > ahead.after or (
+        if readahead.shrinks != self.shrinks:
+            rows = readahead.rows
+            if self.deleted_to > readahead.after or (
                 rows and rows[0][0] < self.prefix + self.first.packed
             ):
                 return False
-            ahead.shrinks = self.shrinks
+            readahead.shrinks = self.shrinks
         return True
 
     def encode(self) -> bytes:
@@ -403,8 +403,8 @@ class StreamMeta:
             self._cold = self._encode_cold()
         return hot + self._cold
 
-    def cool(self) -> None:
-        """Encode the cold part again, because one of its fields has changed."""
+    def forget_cold_part(self) -> None:
+        """Encode the cold part anew in the next record: one of its fields has changed."""
         self._cold = None
 
     def _encode_cold(self) -> bytes:
@@ -480,7 +480,6 @@ class GroupMeta:
 
     __slots__ = (
         "activity",
-        "ahead",
         "consumers",
         "consumers_count",
         "consumers_tree",
@@ -499,6 +498,7 @@ class GroupMeta:
         "pending",
         "policy",
         "rated",
+        "readahead",
         "row",
         "runs",
         "times",
@@ -534,7 +534,7 @@ class GroupMeta:
         the group is indexed, how many there were when it was last tried to keep them in memory."""
         self.consumers: dict[bytes, ConsumerMeta] = {}
         self.activity = Activity()
-        self.ahead: Readahead | None = None
+        self.readahead: Readahead | None = None
         self.watches: RunWatches | None = None
         """Watches of the runs."""
         self.policy: GroupPolicy | None = None

@@ -40,12 +40,12 @@ class Txn:
         "groups_dropped",
         "keeps_expired",
         "missing",
-        "noted",
         "now_ms",
+        "only_redelivered",
         "read_only",
         "signals",
         "unwritten",
-        "wanted",
+        "wanted_events",
     )
 
     def __init__(
@@ -75,7 +75,7 @@ class Txn:
         """The transaction makes the store smaller: allowed when the disk is nearly full."""
         self.groups_dropped = 0
         """Groups that were deleted with their streams."""
-        self.noted = False
+        self.only_redelivered = False
         """The call changed nothing but the deliveries of entries that it showed once more."""
         self.signals: dict[bytes, None] = {}
         """Names whose blocked clients look again after the commit, in order."""
@@ -84,7 +84,7 @@ class Txn:
         for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
         """Names that this call looked up in vain, for keyspace_misses."""
-        self.wanted = catalog.wanted_events
+        self.wanted_events = catalog.wanted_events
         """The classes of keyspace events that are noted, as bits; 0: none."""
         self.events: list[tuple[Event, bytes]] = []
         """Events and the names of their keys; whoever publishes some takes them out."""
@@ -97,10 +97,10 @@ class Txn:
     def reset(self, now_ms: int, read_only: bool) -> None:
         """Make a committed transaction ready for the next one, which is cheaper than a new one."""
         self.now_ms = self.expiry_ms = now_ms
-        self.frees = self.noted = False
+        self.frees = self.only_redelivered = False
         self.groups_dropped = 0
         self.read_only = self.keeps_expired = read_only
-        self.wanted = self.catalog.wanted_events
+        self.wanted_events = self.catalog.wanted_events
         if self.events:
             self.events = []  # the former ones may still be in use
         if self.signals:
@@ -138,7 +138,7 @@ class Txn:
 
     def reshaped(self, stream: StreamMeta) -> None:
         """Write the whole record of a stream."""
-        stream.cool()
+        stream.forget_cold_part()
         self._streams[stream.row] = stream
 
     def member_changed(self, member: GroupMeta | ConsumerMeta) -> None:
@@ -166,12 +166,12 @@ class Txn:
 
     def notify(self, event: Event, name: bytes) -> None:
         """Note a keyspace event, if its class is wanted."""
-        if self.wanted & event.bit:
+        if self.wanted_events & event.bit:
             self.events.append((event, name))
 
     def notify_stream(self, event: Event, stream: StreamMeta) -> None:
         """Note a keyspace event of a stream, if its class is wanted."""
-        if self.wanted & event.bit:
+        if self.wanted_events & event.bit:
             self.events.append((event, self.catalog.databases.shown_name(self, stream.name)))
 
     def notify_overwritten(self, name: bytes, old: Key | None, kind: type[Key]) -> None:

@@ -103,7 +103,7 @@ def all_of(txn: Txn) -> Iterator[StagedLoad]:
 def put(txn: Txn, load: StagedLoad) -> None:
     """Write the row with the stream's record so far."""
     load.moved_ms = txn.now_ms
-    load.stream.cool()
+    load.stream.forget_cold_part()
     txn.batch.put(_METADATA, load.row, load.encode())
 
 

@@ -104,7 +104,7 @@ def add(
         last = stream.last
         new = next_id(last, eid, txn.now_ms)
     filling.append(txn, stream, new, value, names)
-    if txn.wanted:
+    if txn.wanted_events:
         txn.notify(XADD, name)
     if trim is not None:
         trim_stream(txn, stream, trim)
@@ -159,7 +159,7 @@ def add_many(
 
 
 def _notify_added(txn: Txn, name: bytes, count: int) -> None:
-    if txn.wanted & XADD.bit:
+    if txn.wanted_events & XADD.bit:
         txn.events += [(XADD, name)] * count
 
 
@@ -517,7 +517,7 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
             txn.changed(stream)
         noted.append(Ingested(each.prefix, MIN_ID if stream is None else stream.last))
     unfinished_loads.put_ingested(txn, noted)
-    txn.catalog.held = {each.prefix for each in noted}
+    txn.catalog.uncounted = {each.prefix for each in noted}
 
 
 def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult:

@@ -113,7 +113,7 @@ def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     if not ids:
         return
     remove_entries(txn, stream, ids)
-    if txn.wanted:
+    if txn.wanted_events:
         txn.notify_stream(XDEL, stream)
     top = ids[-1]
     if top > stream.max_deleted:

@@ -84,15 +84,15 @@ def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
     return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
 
 
-def ahead(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
+def next_new(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows:
     """Return the next ``count`` new entries: recent ones, or through the group's readahead.
 
     A consumer that reads entries one by one would otherwise seek for each. The readahead is valid
     until one of its entries is deleted, and skipped if the group's last ID was moved.
     """
-    known = group.ahead
+    known = group.readahead
     if known is None or not stream.keeps(known):
-        known = group.ahead = Readahead(stream.shrinks, count)
+        known = group.readahead = Readahead(stream.shrinks, count)
     following, prefix = group.last_delivered, stream.prefix
     queue = known.rows
     if known.after != following:
@@ -270,9 +270,9 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     """Return whether an entry is live; a dead entry's row may exist until the next sweep."""
-    ahead = stream.ahead
-    if ahead and ahead[0] == stream.first and eid <= ahead[-1]:
-        return eid in ahead
+    first_ids = stream.first_ids
+    if first_ids and first_ids[0] == stream.first and eid <= first_ids[-1]:
+        return eid in first_ids
     return _value(txn, stream, eid) is not None
 
 

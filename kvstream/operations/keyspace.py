@@ -419,7 +419,7 @@ class LongDelete(LongCount):
         return sum(map(len, pages))
 
     def _notify(self, txn: Txn) -> None:
-        if txn.wanted & DEL.bit:
+        if txn.wanted_events & DEL.bit:
             stored = U16.pack(self._stored_db)
             for key in dict.fromkeys(self._keys):
                 if stored + key in self._pages[stored + key]:

@@ -154,7 +154,7 @@ def seal(txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate) -
     if state.idempotency is not None:
         stream.idmp_tree = allocate() if state.idempotency.producers else 0
         loaded.corrections += idempotency.restore(txn, stream, state.idempotency)
-    stream.cool()
+    stream.forget_cold_part()
     return loaded
 
 

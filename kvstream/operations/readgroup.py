@@ -111,7 +111,7 @@ def read_group(
                 *(name, stream, group, consumer, count, noack, idle, budget, room.left, encoded),
                 given_back,
             )
-            txn.noted = False
+            txn.only_redelivered = False
         else:
             delivered = _history(txn, stream, group, consumer, after, count, budget or Budget())
         in_reply = bool(delivered) or after is not None or (budget is not None and budget.is_cut)
@@ -236,7 +236,7 @@ def read_few(
         consumer_of(txn, name, group, consumer_name)
         return []
     consumer = group.consumers.get(consumer_name) or consumer_of(txn, name, group, consumer_name)
-    rows = entries.ahead(txn, stream, group, count)
+    rows = entries.next_new(txn, stream, group, count)
     if rows.page:
         give(txn, stream, group, consumer, rows.packed_ids(), noack=False)
     else:
@@ -278,7 +278,7 @@ def _deliver_new(
     found: Sequence[Entry]
     few = 0 if count is None or ranges.is_large(stream, count) else count
     if 0 < few <= SMALL_READ:
-        found = entries.ahead(txn, stream, group, few)
+        found = entries.next_new(txn, stream, group, few)
     elif few and encoded and stream.groups_count > 1 and ranges.is_cached(txn, few):
         found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
@@ -347,7 +347,7 @@ def _history(
         found = found[: budget.take(found)]
         history += found
         touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
-    txn.noted = not txn.dirty
+    txn.only_redelivered = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
         _redeliver(txn, group, run, ids, consumer.name)

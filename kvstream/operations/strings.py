@@ -89,7 +89,7 @@ def _put_over(
     txn: Txn, name: bytes, key: Key | None, value: bytes, expire_at: int | None, event: Event = SET
 ) -> None:
     """Set a name that stands for ``key`` to a string; ``put`` has the meaning of the rest."""
-    if txn.wanted and event is SET:
+    if txn.wanted_events and event is SET:
         txn.notify_overwritten(name, key, StringMeta)
     if expire_at and expire_at <= txn.expiry_ms:
         _put_expired(txn, name, key, event)
@@ -107,7 +107,7 @@ def _put_over(
             keyspace.make_room(txn, name)
         txn.catalog.create_string(txn, name, value, at_ms, is_new=key is None)
         txn.signal(name)
-    if txn.wanted:
+    if txn.wanted_events:
         txn.notify(event, name)
         if expire_at:
             txn.notify(EXPIRE, name)
@@ -526,7 +526,7 @@ class LongPut(keyspace.LongKeys[bool]):
         for name in self._odd:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False
-        if txn.wanted:
+        if txn.wanted_events:
             self._notify(txn)
 
     def _notify(self, txn: Txn) -> None:

@@ -134,7 +134,7 @@ def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
         removed = _trim_nodes(txn, stream, how)
     if removed:
         txn.changed(stream)
-        if txn.wanted:
+        if txn.wanted_events:
             txn.notify_stream(XTRIM, stream)
     return removed
 
@@ -246,10 +246,10 @@ def _part_of(
     first = stream.first if at_head else node.first
     if first >= how.minid:
         return 0
-    ahead = stream.ahead
-    if not ahead or ahead[0] != first or ahead[-1] < how.minid:
-        ahead = _look_ahead(txn, stream, first, node.last, node.live)
-    return bisect_left(ahead, how.minid)
+    first_ids = stream.first_ids
+    if not first_ids or first_ids[0] != first or first_ids[-1] < how.minid:
+        first_ids = _look_ahead(txn, stream, first, node.last, node.live)
+    return bisect_left(first_ids, how.minid)
 
 
 def _cut(
@@ -263,8 +263,8 @@ def _cut(
     if boundary is None or stream.length == 0:
         stream.nodes = 0
         stream.first = stream.head = MIN_ID
-        stream.held.clear()
-        stream.ahead.clear()
+        stream.cached_nodes.clear()
+        stream.first_ids.clear()
         stream.deleted_to = stream.last
         nodes.clear_open(stream)
         txn.catalog.reply_cache.forget(stream.prefix)
@@ -287,16 +287,16 @@ def _live_at(
     """Return the live entry after ``skip`` live ones from ``stream.first`` on, up to ``last``.
 
     A stream kept at a length loses one entry for each new one, so the IDs of the ``more`` next
-    entries are looked up too and kept in ``ahead``, which every other deletion clears.
+    entries are looked up too and kept in ``first_ids``, which every other deletion clears.
     """
-    ahead = stream.ahead
-    if len(ahead) <= skip or ahead[0] != stream.first:
-        ahead = _look_ahead(txn, stream, stream.first, last, skip + 1 + more)
-    for _ in range(min(skip, len(ahead))):
-        ahead.popleft()
-    if not ahead:
+    first_ids = stream.first_ids
+    if len(first_ids) <= skip or first_ids[0] != stream.first:
+        first_ids = _look_ahead(txn, stream, stream.first, last, skip + 1 + more)
+    for _ in range(min(skip, len(first_ids))):
+        first_ids.popleft()
+    if not first_ids:
         raise nodes.damaged(stream, "has fewer entries than it counts")
-    return ahead[0]
+    return first_ids[0]
 
 
 def _look_ahead(
@@ -305,8 +305,8 @@ def _look_ahead(
     """Look up the first live IDs of ``first <= id <= last``."""
     lower, upper = stream.prefix + first.packed, stream.prefix + last.packed + b"\x00"
     rows = txn.batch.page(_MESSAGES, lower, upper, count)
-    stream.ahead = deque([StreamID.unpack(key[-16:]) for key, _ in rows])
-    return stream.ahead
+    stream.first_ids = deque([StreamID.unpack(key[-16:]) for key, _ in rows])
+    return stream.first_ids
 
 
 def sweep(txn: Txn, stream: StreamMeta, every: int = SWEEP_ENTRIES) -> None:
@@ -405,7 +405,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     if last > stream.deleted_to:
         stream.deleted_to = last
     stream.length -= len(ids)
-    if stream.ahead:
+    if stream.first_ids:
         _leave_out(stream, ids)
     if stream.length == 0:
         stream.first = MIN_ID
@@ -416,21 +416,21 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
 
 def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:
     """Remove deleted entries from those that were looked up ahead."""
-    ahead = stream.ahead
-    if ids[0] > ahead[-1]:
+    first_ids = stream.first_ids
+    if ids[0] > first_ids[-1]:
         return
-    if len(ids) == 1 and ids[0] in ahead:
-        ahead.remove(ids[0])
+    if len(ids) == 1 and ids[0] in first_ids:
+        first_ids.remove(ids[0])
     else:
         gone = set(ids)
-        stream.ahead = deque([eid for eid in ahead if eid not in gone])
+        stream.first_ids = deque([eid for eid in first_ids if eid not in gone])
 
 
 def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
     """Return the first live entry, after that at ``stream.first`` was deleted."""
-    ahead = stream.ahead
-    if ahead and ahead[0] > stream.first:
-        return ahead[0]
+    first_ids = stream.first_ids
+    if first_ids and first_ids[0] > stream.first:
+        return first_ids[0]
     head = nodes.head_of(txn, stream)
     if head.live == head.appended:
         return head.first

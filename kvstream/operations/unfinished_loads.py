@@ -156,9 +156,9 @@ def recover(commit: Callable[[Callable[[Txn], None]], None], read_only: bool) ->
 
 def hold(txn: Txn) -> None:
     """Ignore entries of tables that no commit has counted."""
-    txn.catalog.held = set()
+    txn.catalog.uncounted = set()
     with suppress(Corruption):
-        txn.catalog.held = {each.prefix for each in unfinished_loads.ingested(txn)}
+        txn.catalog.uncounted = {each.prefix for each in unfinished_loads.ingested(txn)}
 
 
 def undo(commit: Callable[[Callable[[Txn], None]], None]) -> None:

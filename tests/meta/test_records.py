@@ -103,7 +103,7 @@ def test_the_cold_part_of_a_record_is_encoded_again_only_on_request() -> None:
     stream.length, stream.expire_at = 1, 5
     assert StreamMeta.decode(NAME, stream.encode()).expire_at == 0
     assert StreamMeta.decode(NAME, stream.encode()).length == 1
-    stream.cool()
+    stream.forget_cold_part()
     assert StreamMeta.decode(NAME, stream.encode()).expire_at == 5
     assert len(stream.encode()) == len(before)
 

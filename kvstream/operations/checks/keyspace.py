@@ -310,7 +310,7 @@ class KeyspaceCheck:
         catch_up(self._survey.rows, stream)
         recorded = stream.encode()
         self._check_stream(self._survey, stream, place, gone)
-        stream.cool()
+        stream.forget_cold_part()
         if odd or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 

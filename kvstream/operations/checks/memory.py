@@ -69,18 +69,18 @@ def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
 
 
 def _check_nodes(survey: Survey, place: str, stream: StreamMeta) -> None:
-    for held in stream.held:
-        value = survey.rows.get(_TREES, tree_prefix(stream.nodes_tree) + held.first.packed)
-        if value is None or held.first < stream.head or Node.decode(held.first, value) != held:
+    for node in stream.cached_nodes:
+        value = survey.rows.get(_TREES, tree_prefix(stream.nodes_tree) + node.first.packed)
+        if value is None or node.first < stream.head or Node.decode(node.first, value) != node:
             survey.findings.fault(place, "a node in memory is another than on disk")
 
 
 def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None:
-    ahead = list(stream.ahead)
-    if stream.length == 0 or not ahead or ahead[0] != stream.first:
+    known = list(stream.first_ids)
+    if stream.length == 0 or not known or known[0] != stream.first:
         return  # it will not be used
-    rows = entries.rows(txn, stream, stream.first, MAX_ID, len(ahead))
-    if [key[-16:] for key, _ in rows] != [eid.packed for eid in ahead]:
+    rows = entries.rows(txn, stream, stream.first, MAX_ID, len(known))
+    if [key[-16:] for key, _ in rows] != [eid.packed for eid in known]:
         survey.findings.fault(place, _AHEAD)
 
 
@@ -101,15 +101,15 @@ def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None
 def _check_read_ahead(
     survey: Survey, place: str, txn: Txn, stream: StreamMeta, group: GroupMeta
 ) -> None:
-    ahead = group.ahead
-    if ahead is None or not stream.keeps(ahead) or ahead.after != group.last_delivered:
+    readahead = group.readahead
+    if readahead is None or not stream.keeps(readahead) or readahead.after != group.last_delivered:
         return  # it will not be used
     try:
-        found = entries.between(txn, stream, ahead.after.next(), MAX_ID, len(ahead.rows))
+        found = entries.between(txn, stream, readahead.after.next(), MAX_ID, len(readahead.rows))
         found.entries()
     except DECODING_ERRORS:
         return  # reported where the entries are checked
-    if found.page != list(ahead.rows):
+    if found.page != list(readahead.rows):
         survey.findings.fault(place, _AHEAD)
 
 

@@ -88,7 +88,7 @@ def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int
     most = entries.first_page(stream)
     is_large = most < entries.FIRST_PAGE
     if left <= entries.FEW and not looked and not is_large:
-        return entries.ahead(txn, stream, group, left).page
+        return entries.next_new(txn, stream, group, left).page
     most = min(most if is_large else PAGE, LOOK_MAX - looked, max(left, 2 * looked))
     return entries.rows(txn, stream, group.last_delivered.next(), MAX_ID, most)
 

@@ -237,9 +237,9 @@ class Listener:
         executor.clock = self._loop.time
         executor.busy.awaits_first = True
         executor.post = self.post
-        outbox = executor.reply_queue
-        outbox.group_fsync = GroupFsync(
-            lambda: outbox.waiting, outbox.ask, outbox.wait, self._after_reads
+        replies = executor.reply_queue
+        replies.group_fsync = GroupFsync(
+            lambda: replies.waiting, replies.ask, replies.wait, self._after_reads
         )
         executor.limits.make_room()
         executor.limits.bound_replies()

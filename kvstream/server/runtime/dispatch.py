@@ -407,13 +407,13 @@ class Calls:
         if self.monitors and not command.is_admin and not command.runs_scripts:
             self.show(client, argv)  # after the call: RESET ends MONITOR
         if command.keys is not None:
-            if txn.wanted:
+            if txn.wanted_events:
                 self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
             self.lookups.note(client, command, argv, txn)
             if self.hot_keys is not None and self.hot_keys.is_active and not self.in_script:
                 self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:
-            changed = txn.dirty and not txn.noted
+            changed = txn.dirty and not txn.only_redelivered
             if changed and (
                 type(reply) is ErrorReply or (not reply and name in ANSWERS_IF_CHANGED)
             ):
@@ -422,7 +422,7 @@ class Calls:
                 self.trackers.ran(client, command, argv, changed)
             if command.writes and not changed and type(reply) is not ErrorReply:
                 row.idle += 1
-        txn.noted = False
+        txn.only_redelivered = False
         row.ran(spent)
         if spent >= self.noted_s:
             self.note_slow(client, command, argv, spent)

@@ -758,7 +758,7 @@ class Executor:
         """Publish the keyspace events that the options name, from the current call on."""
         self.notifications.configure()
         if self._turn is not None:
-            self._turn.txn.wanted = self.engine.catalog.wanted_events
+            self._turn.txn.wanted_events = self.engine.catalog.wanted_events
 
     # --- transactions ---------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ class Notifications:
 
     def ran(self, txn: Txn, missed: list[bytes]) -> None:
         """Publish the events of a call; ``missed``: the keys that it has looked up in vain."""
-        if missed and txn.wanted & KEYMISS.bit:
+        if missed and txn.wanted_events & KEYMISS.bit:
             at = 0
             while at < len(txn.events) and txn.events[at][0] is EXPIRED:
                 at += 1

@@ -213,9 +213,9 @@ class Pipelines:
             txn.missing.clear()
             if found.writes:
                 self._changed = self._changed or txn.dirty
-                shows_none = txn.noted or (found.shows_change and not reply)
+                shows_none = txn.only_redelivered or (found.shows_change and not reply)
                 self._idle += (shows_none or not self._changed) and kind is not ErrorReply
-                txn.noted = False
+                txn.only_redelivered = False
             if ended - began >= noted_s:
                 calls.note_slow(client, found.command, argv, ended - began)
             if txn.signals:

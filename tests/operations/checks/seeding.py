@@ -146,7 +146,7 @@ class Rows:
         """Set fields of the stream's record."""
         for field, value in fields.items():
             setattr(self.orders, field, value)
-        self.orders.cool()
+        self.orders.forget_cold_part()
         self.put(METADATA, self.orders.row, self.orders.encode())
 
     @property

@@ -77,13 +77,13 @@ def _miscount(stream: StreamMeta, group: GroupMeta) -> None:
 
 
 def _read_ahead_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
-    assert group.ahead is not None
-    group.ahead.rows[0] = group.ahead.rows[0][0], b""
+    assert group.readahead is not None
+    group.readahead.rows[0] = group.readahead.rows[0][0], b""
 
 
 def _note_first_ids_wrongly(stream: StreamMeta, group: GroupMeta) -> None:
-    assert stream.ahead
-    stream.ahead.append(stream.ahead[-1].next())
+    assert stream.first_ids
+    stream.first_ids.append(stream.first_ids[-1].next())
 
 
 def _note_first_node_wrongly(stream: StreamMeta, group: GroupMeta) -> None:

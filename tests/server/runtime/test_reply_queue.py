@@ -9,8 +9,7 @@ import pytest
 
 from kvstream.errors import StoreReadOnly
 from kvstream.operations import thresholds
-from kvstream.server.runtime import incremental_commands
-from kvstream.server.runtime import reply_queue as outbox
+from kvstream.server.runtime import incremental_commands, reply_queue
 from kvstream.server.runtime.reply_queue import GroupFsync
 from kvstream.types.options import Durability
 from tests.patience import PATIENCE_S, until
@@ -123,8 +122,8 @@ class Patient(GroupFsync):
 
 @pytest.mark.parametrize("fails", [False, True])
 def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
-    outbox, ann, bob = server.executor.reply_queue, server.client(), server.client()
-    outbox.group_fsync = patient = Patient()
+    replies, ann, bob = server.executor.reply_queue, server.client(), server.client()
+    replies.group_fsync = patient = Patient()
     for talker in (ann, bob):
         talker.send("SET", "k", "v")
         talker.send("QUIT")
@@ -133,9 +132,9 @@ def test_the_loop_may_wait_for_the_disk(server: Server, fails: bool) -> None:
     error = StoreReadOnly("gone") if fails else None
     flush = server.engine.database.flush_wal
     with patch.object(server.engine.database, "flush_wal", side_effect=error or flush):
-        outbox.wait()
+        replies.wait()
     assert not patient.begun
-    assert not outbox.is_waiting
+    assert not replies.is_waiting
     for talker in (ann, bob):
         said = talker.heard()
         assert talker.closed
@@ -150,12 +149,12 @@ def test_requests_after_a_long_command_are_answered_after_it(
     for name in ("LONG_ROWS", "STEP_NODES", "SHORT_ROWS", "LOOK_ROWS"):
         monkeypatch.setattr(thresholds, name, 1)
     monkeypatch.setattr(incremental_commands, "STEPS_S", -1.0)
-    outbox, worker = server.executor.reply_queue, Worker(server, 1)
+    replies, worker = server.executor.reply_queue, Worker(server, 1)
     for _ in range(2):
         worker.send("XADD", "s", "*", "f", "v")
     server.turn()
     assert _heard(worker, 40)
-    outbox.group_fsync = Patient()
+    replies.group_fsync = Patient()
     assert worker.ask("SET", "k", "v") == b""
     if skipped:  # a skipped long reply blocks nobody
         worker.send_bytes(request("CLIENT", "REPLY", "SKIP") + request(*skipped))
@@ -163,11 +162,11 @@ def test_requests_after_a_long_command_are_answered_after_it(
     worker.step()
     assert worker.client.paged
     with patch.object(server.engine.database, "flush_wal", side_effect=StoreReadOnly("gone")):
-        outbox.wait()
+        replies.wait()
         server.turn()
-        outbox.wait()
+        replies.wait()
         server.turn()
-        outbox.wait()
+        replies.wait()
     assert worker.heard().split(b"\r\n")[2:] == [b":1", b""]
 
 
@@ -175,7 +174,7 @@ def test_requests_after_a_long_command_are_answered_after_it(
 def test_waiting_replies_have_a_limit(
     server: Server, disk: SlowDisk, adds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outbox, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(reply_queue, "HELD_MAX", 1 << 20)
     value, talker = b"v" * (300 << 10), server.client()
     words = ["XADD", "s", "*", "f", value] if adds else ["GET", "k"]
 
