@@ -1,4 +1,4 @@
-"""A program of APScheduler, which is killed."""
+"""An APScheduler program that a test kills."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""A program of Celery, whose workers are killed."""
+"""A Celery program whose workers a test kills."""
 
 import os
 import time

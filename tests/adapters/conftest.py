@@ -1,4 +1,4 @@
-"""Places of adapters, and workers of frameworks that are killed at their work."""
+"""The places of the adapters, and workers of frameworks that a test kills while they run tasks."""
 
 import os
 import random
@@ -39,7 +39,7 @@ def opened(place: str) -> Store:
 
 
 def is_sound(directory: Path) -> bool:
-    """Check a store; False while a process of its own still has it, which ends without clients."""
+    """Check a store; return False while another process, which is about to end, has it open."""
     with suppress(StoreLocked), Store.open(directory) as store:
         assert store.check() == []
         return True
@@ -103,7 +103,7 @@ class Workers:
         process.wait()
 
     def stop(self, with_signal: signal.Signals = signal.SIGTERM) -> None:
-        """Ask all to end, and wait."""
+        """Ask all workers to end, and wait."""
         for process in self._processes:
             process.send_signal(with_signal)
         for process in self._processes:
@@ -132,19 +132,19 @@ def start(tmp_path: Path, place: str) -> Iterator[Start]:
 
 
 def stand_still(tasks: Tasks) -> None:
-    """Renew the tasks of a reader no more, as a process that stands still."""
+    """Stop renewing the tasks of a reader, as if its process had stopped."""
     tasks.release(*tasks._held)
 
 
 def done(store: Store) -> set[int]:
-    """Return the numbers that tasks have noted."""
+    """Return the numbers that tasks have recorded."""
     return {int(entry.fields[b"n"]) for entry in store.stream("done")}
 
 
 def all_are_done_though_workers_are_killed(
     place: str, send: Callable[[int], object], workers: Workers
 ) -> None:
-    """Send tasks and kill workers; every task is done at least once."""
+    """Send tasks while workers are killed, and check that every task is done at least once."""
     with opened(place) as store:
         sent = 0
         kills = KILLS["server" if "://" in place else "directory"]
@@ -159,7 +159,7 @@ def all_are_done_though_workers_are_killed(
 
 @pytest.fixture(autouse=True)
 def _ended(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """End the threads that renew the leases of a test's readers."""
+    """Stop the threads that renew the leases of a test's readers."""
     readers: list[Tasks] = []
     begin = Tasks.__init__
 

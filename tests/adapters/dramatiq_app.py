@@ -1,4 +1,4 @@
-"""A program of dramatiq, whose workers are killed."""
+"""A dramatiq program whose workers a test kills."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A program of huey, whose consumers are killed."""
+"""A huey program whose consumers a test kills."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""A program of taskiq, whose workers are killed."""
+"""A taskiq program whose workers a test kills."""
 
 import asyncio
 import os

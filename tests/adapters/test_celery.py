@@ -60,7 +60,7 @@ def test_a_message_is_deleted_when_it_is_acknowledged(connection: Connection, pl
     queue.close()
 
 
-def test_what_is_given_back_comes_again_as_redelivered(connection: Connection) -> None:
+def test_a_rejected_message_is_redelivered(connection: Connection) -> None:
     queue = connection.SimpleQueue("q")
     queue.put("a")
     queue.get(timeout=1).requeue()
@@ -72,7 +72,7 @@ def test_what_is_given_back_comes_again_as_redelivered(connection: Connection) -
     queue.close()
 
 
-def test_what_a_connection_has_not_acknowledged_is_delivered_to_the_next(
+def test_unacknowledged_messages_go_to_the_next_connection(
     connection: Connection, url: str
 ) -> None:
     with connection.clone() as first:
@@ -83,7 +83,7 @@ def test_what_a_connection_has_not_acknowledged_is_delivered_to_the_next(
 
 
 @pytest.mark.parametrize("how", ["ack", "reject", "requeue"])
-def test_a_late_answer_leaves_a_message_with_its_new_connection(
+def test_a_late_ack_leaves_a_message_with_its_new_connection(
     connection: Connection, place: str, how: str
 ) -> None:
     with connection.clone() as late:
@@ -99,11 +99,11 @@ def test_a_late_answer_leaves_a_message_with_its_new_connection(
             assert len(store.stream("kombu:q")) == 0
 
 
-def test_a_producer_may_give_a_callback_for_what_no_queue_takes(connection: Connection) -> None:
+def test_a_producer_accepts_a_callback_for_unroutable_messages(connection: Connection) -> None:
     connection.Producer(on_return=print).publish("a", routing_key="nowhere")
 
 
-def test_a_purge_deletes_what_nobody_has(connection: Connection) -> None:
+def test_a_purge_deletes_undelivered_messages(connection: Connection) -> None:
     queue = connection.SimpleQueue("q")
     for priority in range(3):
         queue.put("a", priority=priority)
@@ -115,7 +115,7 @@ def test_a_purge_deletes_what_nobody_has(connection: Connection) -> None:
     queue.close()
 
 
-def test_a_message_whose_time_is_over_is_not_delivered(connection: Connection) -> None:
+def test_an_expired_message_is_not_delivered(connection: Connection) -> None:
     queue = connection.SimpleQueue("q")
     queue.put("a", expiration=0.001)
     queue.put("of Celery", expiration=0.001, headers={"expires": "2026-01-01"})
@@ -144,7 +144,7 @@ def test_exchanges(connection: Connection, kind: str, received: int) -> None:
     assert len(got) == received
 
 
-def test_a_queue_that_is_gone_leaves_its_exchange(connection: Connection, place: str) -> None:
+def test_a_deleted_queue_leaves_its_exchange(connection: Connection, place: str) -> None:
     exchange = Exchange("x", type="fanout")
     for name in ("kept", "gone"):
         Queue(name, exchange)(connection).declare()
@@ -164,7 +164,7 @@ def test_a_url_without_a_directory_is_refused() -> None:
     assert repr(place_of("kvstream:///a%20b", {})) == "<Place '/a b'>"
 
 
-def test_a_connection_fails_over_to_another_place(url: str, place: str) -> None:
+def test_a_connection_fails_over_to_another_url(url: str, place: str) -> None:
     dead = "kvstream+redis://127.0.0.1:1"
     with Connection(f"{dead};{url}", transport_options=options_of(place)) as connection:
         connection.SimpleQueue("q").put("a")
@@ -182,7 +182,7 @@ def test_a_connection_fails_over_to_another_place(url: str, place: str) -> None:
         "kvstream://data/",
     ],
 )
-def test_a_failover_goes_to_the_url_that_was_given(url: str) -> None:
+def test_a_connection_switches_to_the_given_url(url: str) -> None:
     with Connection("kvstream://first") as connection:
         connection.switch(url)
         assert _url_of(connection) == url
@@ -209,7 +209,7 @@ def test_results_expire_and_are_forgotten(app: Any) -> None:
     assert app.app.AsyncResult("id").status == "PENDING"
 
 
-def test_a_wait_for_a_result_ends_with_the_error_of_an_earlier_task(app: Any) -> None:
+def test_waiting_for_a_result_raises_the_error_of_an_earlier_task(app: Any) -> None:
     def earlier() -> None:
         raise ValueError("the earlier task")
 
@@ -224,7 +224,7 @@ def test_a_wait_for_a_result_ends_at_its_timeout(app: Any) -> None:
 
 
 class Chord:
-    """A chord of two tasks, as their workers and its sender see it."""
+    """A chord of two tasks, with calls of their workers and of the sender."""
 
     def __init__(self, app: Any, place: str, size: int = 2) -> None:
         self.app, self.place = app, place
@@ -245,7 +245,7 @@ class Chord:
             return len(store.stream("kombu:celery"))
 
 
-def test_a_task_of_a_chord_that_is_done_twice_counts_once(app: Any, place: str) -> None:
+def test_a_chord_task_that_runs_twice_counts_once(app: Any, place: str) -> None:
     chord = Chord(app, place)
     chord.done(0)
     chord.done(0)
@@ -257,7 +257,7 @@ def test_a_task_of_a_chord_that_is_done_twice_counts_once(app: Any, place: str) 
     assert chord.bodies() == 1
 
 
-def test_a_chord_waits_for_all_tasks_of_a_group_in_it(app: Any, place: str) -> None:
+def test_a_chord_waits_for_all_tasks_of_a_nested_group(app: Any, place: str) -> None:
     chord = Chord(app, place, size=3)
     chord.done(0)
     chord.done(1)
@@ -266,9 +266,7 @@ def test_a_chord_waits_for_all_tasks_of_a_group_in_it(app: Any, place: str) -> N
     assert chord.bodies() == 1
 
 
-def test_a_chord_whose_last_worker_is_killed_goes_on_when_the_task_comes_again(
-    app: Any, place: str
-) -> None:
+def test_a_chord_completes_after_its_last_worker_was_killed(app: Any, place: str) -> None:
     chord = Chord(app, place)
     chord.done(0)
     chord.backend.store_result("task-1", 1, "SUCCESS")
@@ -280,7 +278,7 @@ def test_a_chord_whose_last_worker_is_killed_goes_on_when_the_task_comes_again(
     assert chord.bodies() == 1
 
 
-def test_a_chord_that_is_sent_again_waits_again(app: Any, place: str) -> None:
+def test_a_chord_that_is_sent_again_waits_for_all_tasks_again(app: Any, place: str) -> None:
     for sent in (1, 2):
         chord = Chord(app, place)
         chord.done(0)

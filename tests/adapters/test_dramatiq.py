@@ -87,7 +87,7 @@ def test_a_delayed_message_waits_and_later_ones_do_not(broker: KVStreamBroker) -
     assert done[-1][1] - begun >= 0.4
 
 
-def test_a_message_that_fails_is_retried_and_then_a_dead_letter(broker: KVStreamBroker) -> None:
+def test_a_failing_message_is_retried_and_then_a_dead_letter(broker: KVStreamBroker) -> None:
     tries = []
 
     @dramatiq.actor(max_retries=1, min_backoff=1, max_backoff=1)
@@ -103,7 +103,9 @@ def test_a_message_that_fails_is_retried_and_then_a_dead_letter(broker: KVStream
     assert Message.decode(dead.fields[b"task"]).actor_name == "fail"
 
 
-def test_what_has_no_actor_or_is_no_message_is_a_dead_letter(broker: KVStreamBroker) -> None:
+def test_messages_without_an_actor_and_malformed_ones_are_dead_letters(
+    broker: KVStreamBroker,
+) -> None:
     broker.declare_queue("default")
     broker.enqueue(message_to("nobody"))
     broker.tasks.put(broker.key("default"), b"nonsense")
@@ -112,7 +114,7 @@ def test_what_has_no_actor_or_is_no_message_is_a_dead_letter(broker: KVStreamBro
     assert len(broker.dead_letters("default")) == 2
 
 
-def test_dead_letters_are_deleted_when_they_are_old(broker: KVStreamBroker) -> None:
+def test_old_dead_letters_are_deleted(broker: KVStreamBroker) -> None:
     broker.dead_letters("default").add({"task": "old"}, id="1-1")
     broker.declare_queue("default")
     broker.dead_letters("default").set_id("2-1")
@@ -123,7 +125,9 @@ def test_dead_letters_are_deleted_when_they_are_old(broker: KVStreamBroker) -> N
     assert broker.dead_letters("default").range(count=1)[0].fields[b"task"] != b"old"
 
 
-def test_a_worker_that_stops_gives_back_what_it_has_not_begun(broker: KVStreamBroker) -> None:
+def test_a_stopping_worker_gives_back_messages_that_it_has_not_begun(
+    broker: KVStreamBroker,
+) -> None:
     begun = []
 
     @dramatiq.actor
@@ -141,7 +145,7 @@ def test_a_worker_that_stops_gives_back_what_it_has_not_begun(broker: KVStreamBr
 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "requeue"])
-def test_a_late_answer_leaves_a_message_with_its_new_worker(
+def test_a_late_ack_leaves_a_message_with_its_new_worker(
     place: str, broker: KVStreamBroker, how: str
 ) -> None:
     other = KVStreamBroker(place, lease=LEASE_S, **options_of(place))
@@ -161,7 +165,7 @@ def test_a_late_answer_leaves_a_message_with_its_new_worker(
     other.close()
 
 
-def test_join_gives_up_and_flush_empties(broker: KVStreamBroker) -> None:
+def test_join_times_out_and_flush_empties_the_queue(broker: KVStreamBroker) -> None:
     broker.declare_queue("default")
     broker.enqueue(message_to("a"))
     broker.enqueue(message_to("a"), delay=1000)

@@ -1,4 +1,4 @@
-"""huey on a store: its storage, its consumers, and what is done when they are killed."""
+"""huey on a store: its storage, its consumers, and tasks whose consumers are killed."""
 
 import importlib
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def test_tasks_are_read_by_priority_then_in_order(storage: KVStreamStorage) -> N
     assert storage.queue_size() == 0
 
 
-def test_a_flush_leaves_nothing(storage: KVStreamStorage) -> None:
+def test_a_flush_deletes_everything(storage: KVStreamStorage) -> None:
     storage.enqueue(b"a")
     storage.enqueue(b"b", 3)
     storage.add_to_schedule(b"c", datetime.now())
@@ -57,7 +57,7 @@ def test_a_flush_leaves_nothing(storage: KVStreamStorage) -> None:
     assert storage.dequeue() == b"f"
 
 
-def test_what_is_due_is_read_once_the_soonest_first(storage: KVStreamStorage) -> None:
+def test_due_tasks_are_read_once_and_in_order(storage: KVStreamStorage) -> None:
     now = datetime.now()
     for data, seconds in ((b"late", 5), (b"second", -1), (b"first", -2)):
         storage.add_to_schedule(data, now + timedelta(seconds=seconds))
@@ -78,7 +78,7 @@ def test_results_locks_and_counters(storage: KVStreamStorage) -> None:
     assert [storage.incr("n", 5), storage.incr("n", -2)] == [5, 3]
 
 
-def test_a_task_is_deleted_when_it_was_executed(huey: KVStreamHuey) -> None:
+def test_an_executed_task_is_deleted(huey: KVStreamHuey) -> None:
     @huey.task()
     def add(a: int, b: int) -> int:
         return a + b
@@ -92,7 +92,7 @@ def test_a_task_is_deleted_when_it_was_executed(huey: KVStreamHuey) -> None:
     assert result.get() == 3
 
 
-def test_a_late_end_leaves_a_task_with_its_new_consumer(place: str) -> None:
+def test_a_late_ack_leaves_a_task_with_its_new_consumer(place: str) -> None:
     late, other = (
         KVStreamHuey("app", place, read_timeout=0, lease=LEASE_S, **options_of(place))
         for _ in range(2)
@@ -111,7 +111,7 @@ def test_a_late_end_leaves_a_task_with_its_new_consumer(place: str) -> None:
         each.storage.close()
 
 
-def test_a_task_that_was_interrupted_goes_back(huey: KVStreamHuey) -> None:
+def test_an_interrupted_task_is_given_back(huey: KVStreamHuey) -> None:
     @huey.task()
     def stop() -> None:
         raise KeyboardInterrupt
@@ -134,7 +134,7 @@ def test_a_scheduled_task_moves_to_the_queue_once(huey: KVStreamHuey) -> None:
     assert huey.dequeue().id == task.id
 
 
-def test_a_message_that_is_no_task_does_not_come_back(huey: KVStreamHuey) -> None:
+def test_a_message_that_is_no_task_is_not_redelivered(huey: KVStreamHuey) -> None:
     huey.storage.enqueue(b"nonsense")
     with pytest.raises(UnpicklingError):
         huey.dequeue()

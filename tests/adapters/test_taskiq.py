@@ -73,7 +73,7 @@ async def acknowledged(found: AckableMessage) -> bytes:
     return found.data
 
 
-def test_tasks_run_and_tell_their_results(place: str) -> None:
+def test_tasks_run_and_return_results(place: str) -> None:
     async def test() -> None:
         broker = broker_of(place)
 
@@ -114,7 +114,7 @@ def test_a_task_may_be_requeued(place: str) -> None:
     run(test)
 
 
-def test_a_task_is_deleted_when_it_is_acknowledged_and_else_comes_back(place: str) -> None:
+def test_a_task_is_redelivered_unless_it_is_acknowledged(place: str) -> None:
     async def test() -> None:
         first, second = broker_of(place), broker_of(place)
         for broker in (first, second):
@@ -131,7 +131,7 @@ def test_a_task_is_deleted_when_it_is_acknowledged_and_else_comes_back(place: st
     run(test)
 
 
-def test_a_delayed_task_is_held_back_by_the_store(place: str) -> None:
+def test_the_store_delays_a_task(place: str) -> None:
     async def test() -> None:
         broker = broker_of(place)
         await broker.kick(message(1, delay="0.2"))
@@ -142,7 +142,7 @@ def test_a_delayed_task_is_held_back_by_the_store(place: str) -> None:
     run(test)
 
 
-def test_a_task_in_work_stays_its_workers_however_long_it_takes(place: str) -> None:
+def test_a_long_task_stays_with_its_worker(place: str) -> None:
     async def test() -> None:
         slow, other = broker_of(place), broker_of(place)
         await slow.kick(message(1))

@@ -21,7 +21,7 @@ def reader(store: Store) -> Tasks:
     return Tasks(lambda: store, LEASE_S)
 
 
-def test_a_reader_learns_of_priorities_that_others_begin(store: Store) -> None:
+def test_a_reader_sees_priorities_that_others_add(store: Store) -> None:
     first, second = reader(store), reader(store)
     assert first.get("q") == []
     for priority in (0, 2, -1.5):
@@ -39,7 +39,7 @@ def test_queues_are_read_together_by_priority(store: Store) -> None:
     assert tasks.get("a", "b") == []
 
 
-def test_what_a_dead_reader_had_comes_back_after_its_lease(store: Store) -> None:
+def test_tasks_of_a_dead_reader_are_redelivered_after_their_lease(store: Store) -> None:
     dead, other = reader(store), reader(store)
     dead.put("q", b"1")
     (task,) = dead.get("q")
@@ -50,7 +50,7 @@ def test_what_a_dead_reader_had_comes_back_after_its_lease(store: Store) -> None
 
 
 @pytest.mark.parametrize("how", ["ack", "nack", "close"])
-def test_a_late_call_changes_nothing_of_another_reader_s_task(
+def test_a_late_call_does_not_change_the_task_of_another_reader(
     store: Store, caplog: pytest.LogCaptureFixture, how: str
 ) -> None:
     late, other = reader(store), reader(store)
@@ -70,7 +70,7 @@ def test_a_late_call_changes_nothing_of_another_reader_s_task(
     assert len(store.stream("q")) == 0
 
 
-def test_a_late_renewal_lets_go(store: Store) -> None:
+def test_a_late_renewal_loses_the_task(store: Store) -> None:
     late, other = reader(store), reader(store)
     late.put("q", b"1")
     (task,) = late.get("q")
@@ -97,7 +97,7 @@ def test_a_delayed_task_is_read_when_it_is_due(store: Store) -> None:
     assert tasks.get("q", block=0)[0].body == b"later"
 
 
-def test_a_queue_that_somebody_deletes_is_made_again(store: Store) -> None:
+def test_a_queue_that_was_deleted_is_created_again(store: Store) -> None:
     tasks, other = reader(store), reader(store)
     tasks.put("q", b"1", priority=3)
     other.delete("q")
@@ -126,9 +126,7 @@ def test_threads_share_a_reader(store: Store) -> None:
     assert tasks.size("q") == 0
 
 
-def test_consumers_that_ended_long_ago_are_deleted(
-    store: Store, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_idle_consumers_are_deleted(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
     old, new = reader(store), reader(store)
     for tasks in (old, old, new):
         tasks.put("q", b"1")

@@ -1,4 +1,4 @@
-"""Running the coroutine of a test, and waiting in it for conditions."""
+"""Run the coroutine of a test, and wait in it for conditions."""
 
 import asyncio
 import time
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 async def patient(event: Awaitable[T]) -> T:
-    """Await what must come."""
+    """Await a result; fail after PATIENCE_S."""
     async with asyncio.timeout(PATIENCE_S):
         return await event
 

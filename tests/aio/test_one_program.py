@@ -76,7 +76,7 @@ def test_a_producer_and_two_workers(place: str) -> None:
     run(place, program)
 
 
-def test_what_a_dead_worker_left_is_claimed(place: str) -> None:
+def test_entries_of_a_dead_worker_are_claimed(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         jobs = store.stream("jobs")
         ids = await jobs.add_many({"n": n} for n in range(5))
@@ -122,7 +122,7 @@ def test_blocked_reads_are_woken(place: str) -> None:
     run(place, program)
 
 
-def test_keys_and_their_times(place: str) -> None:
+def test_keys_and_their_expiry(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         for key in ("a", "b", "c"):
             await store.stream(key).add({"k": key}, id="5-1")
@@ -147,7 +147,7 @@ def test_keys_and_their_times(place: str) -> None:
     run(place, program, db=2)
 
 
-def test_iterators_go_on_with_what_comes(place: str) -> None:
+def test_iterators_yield_entries_that_are_added_later(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         stream = store.stream("s")
         first = await stream.add({"n": 1})
@@ -163,7 +163,7 @@ def test_iterators_go_on_with_what_comes(place: str) -> None:
     run(place, program)
 
 
-def test_listening_ends_at_an_event(place: str) -> None:
+def test_listen_ends_when_the_stop_event_is_set(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         stream, stop = store.stream("s"), asyncio.Event()
         ids = await stream.add_many({"n": n} for n in range(3))
@@ -199,7 +199,7 @@ def test_listening_ends_at_an_event(place: str) -> None:
         (RequestError, lambda store: store.stream("none").create_group("g", mkstream=False)),
     ],
 )
-def test_errors_are_of_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
+def test_errors_have_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
     async def program(store: AsyncStore) -> None:
         await store.stream("s").add({"a": 1}, id="5-0")
         await store.stream("s").create_group("g")
@@ -214,7 +214,7 @@ def test_errors_are_of_the_same_classes(place: str, error: type[Exception], call
     run(place, program)
 
 
-def test_new_features_work_or_name_the_version(place: str) -> None:
+def test_new_features_work_or_the_error_names_the_version(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         stream = store.stream("s")
         ids = await stream.add_many({"n": n} for n in range(3))
@@ -231,7 +231,9 @@ def test_new_features_work_or_name_the_version(place: str) -> None:
     run(place, program)
 
 
-def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_extends_the_leases_of_its_messages(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listening, "RENEW_S", 0.05)
 
     async def program(store: AsyncStore) -> None:
@@ -276,7 +278,7 @@ def test_a_call_can_be_cancelled_at_any_moment(place: str) -> None:
     run(place, program)
 
 
-def test_a_timeout_of_redis_py_ends_no_blocked_read(
+def test_a_timeout_of_redis_py_does_not_end_a_blocked_read(
     place: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = redis.asyncio.connection.AbstractConnection.__init__

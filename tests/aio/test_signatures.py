@@ -1,4 +1,4 @@
-"""The classes for asyncio have every method of the library's, with its arguments."""
+"""Each class for asyncio has every method of the library's class, with the same arguments."""
 
 import asyncio
 import inspect
@@ -67,7 +67,7 @@ def test_methods_are_awaited_or_iterated(sync: type, twin: type) -> None:
             assert inspect.iscoroutinefunction(mine), name
 
 
-def test_the_module_is_there_without_an_import_of_its_own(tmp_path: Any) -> None:
+def test_the_module_is_imported_on_first_use(tmp_path: Any) -> None:
     async def run() -> AsyncIterator[object]:
         store = await kvstream.aio.open(tmp_path / "s")
         async with store:
@@ -82,6 +82,6 @@ def test_the_module_is_there_without_an_import_of_its_own(tmp_path: Any) -> None
         kvstream.nothing  # noqa: B018
 
 
-def test_a_queue_of_asyncio_has_the_options_of_a_queue() -> None:
+def test_an_asyncio_queue_has_the_options_of_a_queue() -> None:
     options = inspect.signature(kvstream.Queue).parameters.keys() - {"store", "name"}
     assert options == QueueOptions.__annotations__.keys()

@@ -1,4 +1,4 @@
-"""Many tasks on one store: blocked, cancelled, in transactions, and what the event loop does."""
+"""Many tasks on one store: blocked, cancelled and in transactions, while the event loop goes on."""
 
 import asyncio
 import random
@@ -43,7 +43,7 @@ def waiters(store: AsyncStore) -> int:
 
 
 @pytest.mark.parametrize("run", LOOPS)
-def test_a_thousand_blocked_tasks_have_no_thread(
+def test_a_thousand_blocked_tasks_need_no_thread(
     run: Callable[[Main], None], directory: Path
 ) -> None:
     async def main() -> None:
@@ -95,10 +95,10 @@ def test_an_entry_costs_one_attempt_more_than_the_readers_it_wakes(
 
 @pytest.mark.parametrize("run", LOOPS)
 @pytest.mark.parametrize("seed", range(8))
-def test_cancellation_loses_nothing(
+def test_cancellation_loses_no_entry(
     run: Callable[[Main], None], seed: int, directory: Path
 ) -> None:
-    """Each entry is acknowledged or pending, whenever the tasks that read are cancelled."""
+    """Each entry is acknowledged or pending, whenever a reading task is cancelled."""
     chance = random.Random(seed)
     durability: Any = chance.choice(["no", "always"])
 
@@ -149,7 +149,7 @@ def test_cancellation_loses_nothing(
     run(main)
 
 
-def test_cancellation_with_the_connection_loses_nothing(place: str) -> None:
+def test_cancellation_that_closes_the_connection_loses_no_entry(place: str) -> None:
     async def main() -> None:
         chance = random.Random(1)
         async with kvstream.aio.open(place) as store:
@@ -210,7 +210,7 @@ def test_the_loop_goes_on_during_an_fsync(
     run(main)
 
 
-def test_a_busy_task_gives_way(directory: Path) -> None:
+def test_a_busy_task_lets_others_run(directory: Path) -> None:
     async def main() -> None:
         async with kvstream.aio.open(directory, durability="no") as store:
             ticks = 0
@@ -230,7 +230,7 @@ def test_a_busy_task_gives_way(directory: Path) -> None:
     asyncio.run(main())
 
 
-def test_a_transaction_that_waits_for_its_fsync_leaves_the_next_alone(
+def test_a_transaction_may_begin_while_another_waits_for_its_fsync(
     directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     slow, flush = threading.Event(), Database.flush_wal
@@ -341,7 +341,7 @@ def test_the_loop_goes_on_while_a_thread_checks(
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit])
-def test_an_end_of_the_program_closes_the_store(
+def test_the_end_of_the_program_closes_the_store(
     error: type[BaseException], directory: Path
 ) -> None:
     async def main() -> None:
@@ -364,9 +364,7 @@ def _raise(error: type[BaseException]) -> None:
     raise error
 
 
-def test_a_task_that_is_never_ended_lets_go(directory: Path) -> None:
-    """A loop that is closed with blocked tasks takes their waiters along, at the latest with it."""
-
+def test_closing_a_loop_removes_the_waiters_of_its_tasks(directory: Path) -> None:
     async def begin(stores: list[AsyncStore]) -> None:
         stores.append(await kvstream.aio.open(directory))
         stream = stores[0].stream("s")
@@ -426,7 +424,7 @@ def test_a_cancelled_opening_leaves_the_directory_free(
     asyncio.run(main())
 
 
-def test_a_call_after_the_end_says_so(directory: Path) -> None:
+def test_a_call_on_a_closed_store_is_refused(directory: Path) -> None:
     async def main() -> None:
         store = await kvstream.aio.open(directory)
         await store.close()

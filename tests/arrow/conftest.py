@@ -1,4 +1,4 @@
-"""The places of tests/remote: tables are read from all of them."""
+"""The places of tests/remote: the tests read tables from all of them."""
 
 from tests.remote.conftest import directory, old, place, places, url
 

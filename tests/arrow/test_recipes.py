@@ -1,4 +1,4 @@
-"""The recipes of docs/library.md for text and tables run as printed, one after another."""
+"""The recipes of docs/library.md for text and tables, run as printed and in order."""
 
 import re
 from pathlib import Path

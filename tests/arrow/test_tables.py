@@ -61,7 +61,7 @@ def test_a_range_is_a_table_on_every_place(place: str) -> None:
         assert list(store.stream("none").iter_batches()) == []
 
 
-def test_the_same_with_asyncio(place: str) -> None:
+def test_a_range_is_a_table_with_asyncio(place: str) -> None:
     async def main() -> None:
         async with kvstream.aio.open(place, decode=True) as store:
             orders = store.stream("orders")
@@ -111,7 +111,7 @@ def test_fields_with_reserved_names_are_kept_apart_by_a_prefix(orders: Stream) -
     assert row == {"_id": "5-1", "id": "mine", "_stream": "orders", "stream": "s"}
 
 
-def test_a_value_of_another_type_is_named(orders: Stream) -> None:
+def test_an_error_names_a_value_of_another_type(orders: Stream) -> None:
     eid = orders.add({"qty": "many"})
     message = rf"^entry {eid} of stream 'orders': the field qty is not a valid int64: 'many'$"
     for read in (orders.to_arrow, lambda **how: list(orders.iter_batches(**how))):
@@ -139,7 +139,7 @@ def test_a_wrong_schema_is_refused_before_anything_is_read(
         orders.iter_batches(schema=schema)
 
 
-def test_names_that_cannot_be_columns_point_to_the_map(orders: Stream) -> None:
+def test_the_error_for_invalid_column_names_points_to_map(orders: Stream) -> None:
     orders.add({b"\xff": 1})
     with pytest.raises(InvalidArgument, match=r"b'\\xff' is not UTF-8.*: give schema=.*map_"):
         orders.to_arrow()
@@ -148,7 +148,7 @@ def test_names_that_cannot_be_columns_point_to_the_map(orders: Stream) -> None:
         orders.to_arrow("(" + str(orders.range(count=1)[0].id))
 
 
-def test_what_is_added_meanwhile_is_left_to_the_next_read(orders: Stream) -> None:
+def test_entries_added_during_a_read_are_left_to_the_next_one(orders: Stream) -> None:
     orders.add_many([{"n": n} for n in range(100)])
     batches = orders.iter_batches(schema={"n": "int64"})
     seen = len(next(batches))
@@ -181,7 +181,7 @@ def test_batches_are_bounded_by_entries_and_bytes(orders: Stream) -> None:
         ("to_polars", "polars", "polars"),
     ],
 )
-def test_a_missing_package_is_named(
+def test_an_error_names_a_missing_package(
     orders: Stream, monkeypatch: pytest.MonkeyPatch, call: str, package: str, install: str
 ) -> None:
     def missing(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""How values of Arrow columns become the bytes of fields, by type."""
+"""Values of Arrow columns become the bytes of fields by type."""
 
 import datetime as dt
 from decimal import Decimal

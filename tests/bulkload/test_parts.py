@@ -1,4 +1,4 @@
-"""Parts made without the store, and the one commit that takes them in."""
+"""Parts written without the store, and the one commit that loads them."""
 
 import pickle
 from collections.abc import Callable
@@ -36,7 +36,7 @@ Rows = dict[bytes, tuple[list[int] | None, list[int]]]
 
 
 def parts_of(place: Path, ticket: BulkTicket, partitions: list[Rows]) -> list[Part]:
-    """Make the parts of some tasks, as other processes would."""
+    """Write the parts of some tasks, as other processes would."""
     made = []
     for partition, rows in enumerate(partitions):
         writer = PartWriter(place, pickle.loads(pickle.dumps(ticket)), partition=partition)
@@ -53,7 +53,7 @@ def load(store: Store, place: Path, partitions: list[Rows], named: list[str]) ->
 
 @pytest.fixture
 def place(tmp_path: Path) -> Path:
-    """Where parts lie."""
+    """The directory of the parts."""
     folder = tmp_path / "parts"
     folder.mkdir()
     return folder
@@ -63,7 +63,7 @@ KEYS = {"named": ["old", "new"], "unnamed": [], "half": ["new"]}
 
 
 @pytest.mark.parametrize("named", KEYS)
-def test_entries_with_ids_come_in_by_their_ids(store: Store, place: Path, named: str) -> None:
+def test_entries_with_ids_keep_their_ids(store: Store, place: Path, named: str) -> None:
     store.stream("old").add({"n": 0}, id="1-1")
     result = load(
         store,
@@ -85,7 +85,7 @@ def test_entries_with_ids_come_in_by_their_ids(store: Store, place: Path, named:
 
 
 @pytest.mark.parametrize("named", KEYS)
-def test_entries_without_ids_get_them_in_order(store: Store, place: Path, named: str) -> None:
+def test_entries_without_ids_get_ascending_ids(store: Store, place: Path, named: str) -> None:
     store.stream("old").add({"n": 0})
     rows: list[Rows] = [
         {b"old": (None, [1, 2, 3]), b"new": (None, [10])},
@@ -120,7 +120,7 @@ def test_new_streams_need_not_be_named(
     assert store.check() == []
 
 
-def test_a_ticket_that_is_used_again_does_no_harm(store: Store, place: Path) -> None:
+def test_a_ticket_that_is_used_again_changes_nothing(store: Store, place: Path) -> None:
     for named in ([], ["s"]):
         store.flush()
         ticket = store.bulk_ticket(named)
@@ -154,14 +154,14 @@ def test_a_task_may_write_several_parts(
     assert len(store.stream("t")) == 200
 
 
-def test_both_kinds_of_entries_may_come_for_one_key(store: Store, place: Path) -> None:
+def test_a_key_takes_entries_with_and_without_ids(store: Store, place: Path) -> None:
     rows: list[Rows] = [{b"s": ([5, 6], [1, 2])}, {b"s": (None, [3, 4])}]
     load(store, place, rows, ["s"])
     load(store, place, [{b"t": ([5, 6], [1, 2])}, {b"t": (None, [3, 4])}], [])
     assert numbers_in(store, "s") == numbers_in(store, "t") == [1, 2, 3, 4]
 
 
-def test_a_stream_that_has_moved_on_gets_other_ids(store: Store, place: Path) -> None:
+def test_entries_get_later_ids_if_the_stream_has_grown(store: Store, place: Path) -> None:
     store.stream("s").add({"n": 0})
     ticket = store.bulk_ticket(["s", "t"])
     parts = parts_of(place, ticket, [{b"s": (None, [2, 3]), b"t": (None, [5])}])
@@ -188,7 +188,7 @@ def swapped(store: Store) -> None:
 
 
 @pytest.mark.parametrize("change", [deleted, flushed, swapped])
-def test_what_a_ticket_says_may_have_changed(
+def test_a_load_with_an_outdated_ticket_adds_its_entries(
     store: Store, place: Path, change: Callable[[Store], None]
 ) -> None:
     store.stream("s").add({"n": 0})
@@ -203,7 +203,7 @@ def test_what_a_ticket_says_may_have_changed(
 
 @pytest.mark.parametrize("named", [["s", "u"], []])
 @pytest.mark.parametrize("wrong", [[5], [4, 6], [10, 10], [7]])
-def test_ids_that_cannot_be_change_nothing(
+def test_impossible_ids_are_refused_and_change_nothing(
     store: Store, place: Path, named: list[str], wrong: list[int]
 ) -> None:
     store.stream("s").add({"n": 0}, id="5-1")
@@ -220,7 +220,7 @@ def test_ids_that_cannot_be_change_nothing(
     assert list(store.engine.database.staging().iterdir()) == []
 
 
-def test_a_string_is_in_the_way(store: Store, place: Path) -> None:
+def test_a_load_into_the_key_of_a_string_is_refused(store: Store, place: Path) -> None:
     ticket = store.bulk_ticket(["s"])
     parts = parts_of(place, ticket, [{b"s": ([7], [7])}])
     store.bulk_append({}, mark=("s", 1))
@@ -231,7 +231,7 @@ def test_a_string_is_in_the_way(store: Store, place: Path) -> None:
     assert store.type("s") == "string"
 
 
-def test_a_batch_that_was_there_is_dropped(store: Store, place: Path) -> None:
+def test_a_batch_that_was_applied_before_is_dropped(store: Store, place: Path) -> None:
     for batch, applied in ((3, True), (3, False), (2, False), (4, True)):
         ticket = store.bulk_ticket(["s"])
         parts = parts_of(place, ticket, [{b"s": (None, [batch])}])
@@ -281,7 +281,7 @@ def test_small_batches_fill_the_open_node(store: Store) -> None:
     ids=["added", "deleted", "flushed", "trimmed"],
 )
 @pytest.mark.parametrize("times", [1, commit.TRIES - 1])
-def test_others_write_while_a_load_is_made_ready(
+def test_other_writes_go_on_while_a_load_is_prepared(
     store: Store,
     place: Path,
     monkeypatch: pytest.MonkeyPatch,
@@ -316,7 +316,7 @@ def test_others_write_while_a_load_is_made_ready(
 
 
 @pytest.mark.parametrize("which", ["table", "pieces"])
-def test_files_that_were_changed_are_refused(store: Store, place: Path, which: str) -> None:
+def test_changed_files_are_refused(store: Store, place: Path, which: str) -> None:
     ticket = store.bulk_ticket(["s"])
     (part,) = parts_of(place, ticket, [{b"s": (None, list(range(500)))}])
     path = Path(getattr(part, which))
@@ -333,7 +333,7 @@ def test_files_that_were_changed_are_refused(store: Store, place: Path, which: s
     assert not store.exists("s")
 
 
-def test_a_writer_that_gives_up_leaves_nothing(store: Store, place: Path) -> None:
+def test_an_aborted_writer_leaves_no_file(store: Store, place: Path) -> None:
     writer = PartWriter(place, store.bulk_ticket(["s"]))
     writer.extend(b"s", None, values(1))
     writer.close()
@@ -346,7 +346,7 @@ def test_a_writer_that_gives_up_leaves_nothing(store: Store, place: Path) -> Non
     assert list(place.iterdir()) == []
 
 
-def test_waiting_readers_get_what_comes(store: Store, place: Path) -> None:
+def test_blocked_readers_get_the_loaded_entries(store: Store, place: Path) -> None:
     got: list[object] = []
     store.engine.submit(
         [b"\0\0s"], lambda txn: txn.stream(b"\0\0s"), lambda outcome: got.append(outcome.reply)
@@ -356,7 +356,7 @@ def test_waiting_readers_get_what_comes(store: Store, place: Path) -> None:
 
 
 @pytest.mark.parametrize("named", [["old", "new"], []])
-def test_a_killed_load_is_there_whole_or_not_at_all(
+def test_a_killed_load_is_applied_whole_or_not_at_all(
     open_store: Stores, tmp_path: Path, place: Path, named: list[str]
 ) -> None:
     store = open_store("target")
@@ -386,7 +386,7 @@ def test_a_killed_load_is_there_whole_or_not_at_all(
     assert outcomes == sorted(outcomes)
 
 
-def test_what_cannot_be_counted_is_taken_back(
+def test_a_load_whose_last_commit_fails_is_undone(
     store: Store, place: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for n in range(5):

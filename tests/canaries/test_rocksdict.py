@@ -1,4 +1,4 @@
-"""The fifteen traps of rocksdict 0.3.29 in their current form.
+"""The fifteen traps of rocksdict 0.3.29, as its code behaves now.
 
 The storage floor is built around them. A failure here is no defect of kvstream: a new rocksdict
 behaves differently, so the handling of that trap must be decided again.
@@ -47,7 +47,7 @@ def key(number: int) -> bytes:
 
 
 def close(database: Rdict) -> None:
-    """Close it; a test may have closed it before, or left it in a failed state."""
+    """Close a database that a test may have closed already, or left in a failed state."""
     with contextlib.suppress(Exception):
         database.close()
 
@@ -70,7 +70,7 @@ def rows(path: Path) -> Iterator[Rdict]:
 
 @pytest.fixture
 def damaged(path: Path, rows: Rdict) -> Iterator[Rdict]:
-    """The same rows, some of them in a block that does not match its checksum."""
+    """The same rows; a block of them does not match its checksum."""
     rows.close()
     (table,) = path.glob("*.sst")
     content = bytearray(table.read_bytes())
@@ -117,7 +117,7 @@ def test_2_an_iterator_does_not_keep_its_upper_bound_alive(rows: Rdict) -> None:
     assert wrong > 0
 
 
-def test_3_an_iterator_of_a_snapshot_shows_what_came_later(rows: Rdict) -> None:
+def test_3_an_iterator_of_a_snapshot_shows_later_writes(rows: Rdict) -> None:
     snapshot = rows.snapshot()
     rows.put(b"later", b"")
     with pytest.raises(Exception, match="key not found"):
@@ -136,7 +136,7 @@ def test_4_items_ends_at_a_damaged_block_as_if_there_were_no_more_rows(damaged: 
         cursor.status()
 
 
-def test_5_a_compaction_keeps_its_error_to_itself(damaged: Rdict) -> None:
+def test_5_a_failed_compaction_raises_nothing(damaged: Rdict) -> None:
     damaged.put(key(0), b"")
     damaged.put(key(ROWS), b"")
     damaged.compact_range(None, None)
@@ -144,7 +144,7 @@ def test_5_a_compaction_keeps_its_error_to_itself(damaged: Rdict) -> None:
         damaged.write(WriteBatch(True))  # this is how the floor learns of it
 
 
-def test_6_a_write_takes_the_batch_away(rows: Rdict) -> None:
+def test_6_a_write_empties_the_batch(rows: Rdict) -> None:
     batch = WriteBatch(True)
     batch.put(b"key", b"value")
     rows.write(batch)
@@ -181,7 +181,7 @@ def test_8_a_closed_database_stays_open_while_any_handle_lives(path: Path, holde
     opened(path).close()
 
 
-def test_9_an_opener_that_fails_has_written_to_the_directory(path: Path, rows: Rdict) -> None:
+def test_9_a_failed_open_has_written_to_the_directory(path: Path, rows: Rdict) -> None:
     config = path / "rocksdict-config.json"
     assert json.loads(config.read_bytes())["raw_mode"] is True
     with pytest.raises(Exception, match=r"[Ll]ock"):
@@ -199,9 +199,7 @@ class Marker:
         return os.mkdir, (str(self.path),)
 
 
-def test_10_a_database_opened_without_options_unpickles_what_it_finds(
-    path: Path, tmp_path: Path
-) -> None:
+def test_10_a_database_opened_without_options_unpickles_values(path: Path, tmp_path: Path) -> None:
     theirs = Rdict(str(path), options(raw=False))
     theirs["key"] = Marker(tmp_path / "marker")
     theirs.close()
@@ -275,7 +273,7 @@ def test_15_keys_and_values_must_be_bytes(rows: Rdict, kind: Any) -> None:
 
 
 def test_an_inverted_range_delete_fails_in_the_middle_of_its_batch(path: Path) -> None:
-    """So a batch drops such a range: this write has failed, and yet its first row is there."""
+    """The write fails, and yet its first row is written. So a batch drops inverted ranges."""
     database = opened(path)
     batch = WriteBatch(True)
     batch.put(b"key", b"value")
@@ -291,7 +289,7 @@ def test_an_inverted_range_delete_fails_in_the_middle_of_its_batch(path: Path) -
 
 
 def test_a_write_holds_the_interpreter_and_a_flush_of_the_log_does_not(rows: Rdict) -> None:
-    """So durability comes from flush_wal(), never from WriteOptions.sync."""
+    """Therefore the store uses flush_wal(), and never WriteOptions.sync."""
     retried(lambda: _see_who_is_held(rows))
 
 
@@ -328,5 +326,5 @@ def longest_silence(ticks: list[float], began: float, ended: float) -> float:
     return max(after - before for before, after in pairwise(within))
 
 
-def test_the_engine_is_the_one_whose_behaviour_was_measured(path: Path, rows: Rdict) -> None:
+def test_the_bundled_rocksdb_is_the_tested_release(path: Path, rows: Rdict) -> None:
     assert "rocksdb_version=9.8.4" in max(path.glob("OPTIONS-*")).read_text()

@@ -154,6 +154,6 @@ def test_a_run_belongs_to_the_trace_of_the_program_that_enqueued_it(is_async: bo
     assert (failed.name, failed.status.description) == ("run process", "AssertionError")
 
 
-def test_a_missing_package_is_named() -> None:
+def test_an_error_names_a_missing_package() -> None:
     with pytest.raises(ClientMissing, match="pip install no-such-package"):
         needed("no_such_package", "no-such-package")

@@ -30,14 +30,14 @@ class Missing(Exception):
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    """Return the environment of a program: without what pytest and coverage put into ours."""
+    """Return the environment variables of a program, without those of pytest and coverage."""
     ours = ("PYTEST_", "COV_", "COVERAGE_", "KVSTREAM_", "PYTHONPATH", "DJANGO_")
     kept = {name: text for name, text in os.environ.items() if not name.startswith(ours)}
     return {**kept, **more}
 
 
 def _install(name: str, content: tuple[str, ...], make: Callable[[Path], None]) -> Path:
-    """Return the folder of this content; make it if no earlier run has completed it."""
+    """Return the folder of an installation; install into it unless an earlier run has."""
     digest = hashlib.sha256("\n".join((sys.version, *content)).encode()).hexdigest()[:12]
     folder = CACHE / f"{name}-{digest}"
     if not (folder / _READY).exists():
@@ -83,7 +83,7 @@ def core_python() -> Path:
 
 
 def source_of(package: str, version: str) -> Path:
-    """Return the unpacked source distribution of a package of PyPI: it carries the tests."""
+    """Return the unpacked source distribution of a PyPI package, which includes the tests."""
 
     def make(folder: Path) -> None:
         wanted = f"{package}=={version}"
@@ -130,9 +130,9 @@ def _write_source_lists(folder: Path) -> None:
 
 
 def debian_source(package: str) -> Path:
-    """Return the unpacked original source of a package of Debian: its one folder, or what has all.
+    """Return the unpacked original source of a Debian package.
 
-    The lists of source packages stand in a folder of their own: the system's stay as they are.
+    The lists of source packages are in their own folder, so the lists of the system do not change.
     """
 
     def make(folder: Path) -> None:

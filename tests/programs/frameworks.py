@@ -1,4 +1,4 @@
-"""Task frameworks: their own tests, on kvstream's adapters and on what they have for Redis."""
+"""Task frameworks: their own tests, on kvstream's adapters and on their backends for Redis."""
 
 import shutil
 import sys
@@ -31,7 +31,7 @@ def _in_copy(
 
 
 def _celery(scheme: str, port: int) -> list[Outcome]:
-    """Run celery's tests; their tasks note what they do in lists, which a redis-server has."""
+    """Run celery's tests; their tasks record what they do in lists of a redis-server."""
     with TemporaryDirectory(prefix="kvstream-program-") as place:
         folder = copied(source_of("celery", version("celery")), Path(place))
         shutil.copy(SCENARIOS / "adapter_celery.py", folder)

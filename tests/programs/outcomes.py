@@ -30,14 +30,14 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Known:
-    """A reason why tests fail: their names match one pattern, and the texts another."""
+    """A known reason of failures: a pattern of test names and a pattern of failure texts."""
 
     tests: str
     reason: str
     text: str = ""
 
     def covers(self, outcome: Outcome) -> bool:
-        """Tell whether a failure is one of these."""
+        """Return whether this reason explains a failure."""
         matched = re.search(self.tests, outcome.test)
         return bool(matched and re.search(self.text, outcome.text))
 
@@ -66,7 +66,7 @@ class Program:
 
     @property
     def key(self) -> str:
-        """Distinguishes it from others: a program may have several sets of tests."""
+        """The unique key of the program, which may have several sets of tests."""
         return f"{self.name}: {self.ran}"
 
 
@@ -103,7 +103,7 @@ def reason_of(outcome: Outcome, known: tuple[Known, ...]) -> str | None:
 
 
 def read_junit(path: Path) -> list[Outcome]:
-    """Read the file that pytest, Node.js and PHPUnit write with the results of tests."""
+    """Read a file of test results in the format that pytest, Node.js and PHPUnit write."""
     found = []
     for case in ElementTree.parse(path).getroot().iter("testcase"):
         name = f"{case.get('classname', '')}::{case.get('name', '')}"
@@ -118,7 +118,7 @@ def read_junit(path: Path) -> list[Outcome]:
 
 
 def junit_outcomes(command: list[str | Path], folder: Path, **environment: str) -> list[Outcome]:
-    """Run a program that writes a file of JUnit at its word RESULTS; return how its tests ended."""
+    """Run a program that writes a JUnit file in place of RESULTS; return the outcomes."""
     results = folder / "results.xml"
     results.unlink(missing_ok=True)
     try:
@@ -142,7 +142,7 @@ def junit_outcomes(command: list[str | Path], folder: Path, **environment: str) 
 def pytest_outcomes(
     interpreter: Path, folder: Path, *arguments: str, **environment: str
 ) -> list[Outcome]:
-    """Run pytest of another virtual environment in a folder; return how its tests ended."""
+    """Run pytest of another virtual environment in a folder; return the outcomes."""
     words = ["-m", "pytest", "-p", "no:cacheprovider", "--junitxml=RESULTS", "-q"]
     words += ["-o", "filterwarnings=", *arguments]
     return junit_outcomes([interpreter, *words], folder, **environment)
@@ -187,7 +187,7 @@ def copied(source: Path, place: Path, *replaced: tuple[str, str]) -> Path:
 
 
 def checks(**named: Callable[[], object]) -> list[Outcome]:
-    """Call functions one after another; one that raises has failed."""
+    """Call functions in order; return an outcome for each, failed if it raised."""
     found = []
     for name, check in named.items():
         try:

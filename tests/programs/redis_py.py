@@ -32,7 +32,7 @@ _TOOLS = (
 
 
 def _core_installed() -> tuple[Path, Path]:
-    """Return an interpreter and the source with the tests, for those that need no tools."""
+    """Return an interpreter and the source, for the tests that need no further tools."""
     return core_python(), source_of("redis", VERSION)
 
 

@@ -80,7 +80,7 @@ def _reasons(program: Program, outcomes: list[Outcome]) -> dict[str, list[str]]:
 
 
 def measured(program: Program) -> dict[str, Any]:
-    """Run a program on both servers; return the counts and reasons of the page."""
+    """Run a program on both servers; return the counts and reasons for the page."""
     begun = time.monotonic()
     program.install()
     with ThreadPoolExecutor() as both:

@@ -22,7 +22,7 @@ def _source() -> Path:
 
 
 def _phpunit(port: int, place: Path, tests: Path, *sources: Path) -> list[Outcome]:
-    """Run the tests of a folder, with classes of the first of these sources that has them."""
+    """Run the tests of a folder; classes come from the first of these sources that has them."""
     program = shutil.which("phpunit")
     if program is None:
         raise Missing(f"PHPUnit is not installed: apt-get install {_PACKAGES}")

@@ -21,7 +21,7 @@ _OPTIONS += ["--timeout", "90", "--tags", "-needs:debug"]
 
 
 def read_log(text: str) -> list[Outcome]:
-    """Read what the suite has printed."""
+    """Read the log that the suite has printed."""
     found: list[Outcome] = []
     for line in _COLOURS.sub("", text).splitlines():
         matched = _LINE.match(line)
@@ -78,7 +78,7 @@ def _program(
     skipped: dict[str, str] | None = None,
     starts: bool = False,
 ) -> Program:
-    """Return a suite; each skipped test would disturb the others, and comes with its reason.
+    """Return a suite; tests that would disturb the others are skipped, each for a given reason.
 
     ``starts``: Redis's own runs start a server for the suite.
     """

@@ -1,6 +1,6 @@
-"""Programs of others run on kvstream; each failure of their tests has a known reason.
+"""Programs of other projects run on kvstream; each failure of their tests has a known reason.
 
-Without `KVSTREAM_PROGRAMS` the core alone: `make programs` runs all.
+Only the core runs unless `KVSTREAM_PROGRAMS` is set; `make programs` runs all.
 """
 
 import os
@@ -20,7 +20,7 @@ _CHOSEN = [each for each in PROGRAMS if each.core or _ALL]
 
 @pytest.fixture
 def server(tmp_path: Path) -> Iterator[ServerProcess]:
-    """A server for one program; what it warns of shows nothing: some programs provoke that."""
+    """A server for one program; its warnings are not errors, since some programs provoke them."""
     server = ServerProcess(tmp_path / "store", "--durability", "no", "--loglevel", "nothing")
     yield server
     server.end()

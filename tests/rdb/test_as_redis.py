@@ -1,4 +1,4 @@
-"""Against a real redis-server: its payloads are parsed correctly, and ours are equal to its own.
+"""A real redis-server: its payloads are parsed correctly, and ours are equal to them.
 
 It is a 7.0, so its own type is COUNTERS. It also loads LISTPACKS, and checks payloads with
 ``sanitize-dump-payload yes``.
@@ -28,7 +28,7 @@ NATIVE, OLDER = target("redis:7.0"), target("redis:6.2")
 
 @pytest.fixture
 def redis(redis_server: RedisServer) -> RedisServer:
-    """An empty redis-server, which checks payloads completely and compresses nothing."""
+    """An empty redis-server that checks payloads completely and does not compress."""
     redis_server("FLUSHALL")
     redis_server("CONFIG", "SET", "sanitize-dump-payload", "yes")
     redis_server("CONFIG", "SET", "rdbcompression", "no")
@@ -117,7 +117,7 @@ def without_lags(info: dict[bytes, Any]) -> dict[bytes, Any]:
 @pytest.mark.parametrize("compression", ["no", "yes"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("deletes", [False, True])
-def test_its_dumps_have_the_state_that_it_shows(
+def test_a_dump_of_redis_has_the_state_that_redis_shows(
     redis: RedisServer, seed: int, deletes: bool, compression: str
 ) -> None:
     redis("CONFIG", "SET", "rdbcompression", compression)
@@ -132,7 +132,7 @@ def test_its_dumps_have_the_state_that_it_shows(
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_without_deletions_our_payload_equals_its_own(redis: RedisServer, seed: int) -> None:
+def test_without_deletions_our_payload_equals_that_of_redis(redis: RedisServer, seed: int) -> None:
     redis("CONFIG", "SET", "stream-node-max-entries", [100, 3, 7][seed])
     Traffic(redis, seed, deletes=False).run(900)
     payload = redis("DUMP", "s")
@@ -140,7 +140,9 @@ def test_without_deletions_our_payload_equals_its_own(redis: RedisServer, seed: 
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_it_shows_the_same_state_after_loading_our_payload(redis: RedisServer, seed: int) -> None:
+def test_redis_shows_the_same_state_after_loading_our_payload(
+    redis: RedisServer, seed: int
+) -> None:
     """Only tombstones inside nodes are lost; a second round changes nothing."""
     Traffic(redis, seed, deletes=True).run(900)
     image = read(redis("DUMP", "s"))
@@ -177,7 +179,7 @@ def test_an_empty_stream_with_groups_survives_a_round_trip(redis: RedisServer) -
 
 
 def test_a_stream_without_nodes_has_its_groups(redis: RedisServer) -> None:
-    """So a stream too large for one payload can follow entry by entry."""
+    """So the entries of a stream too large for one payload can be added afterwards."""
     Traffic(redis, 1, deletes=True).run(300)
     image = read(redis("DUMP", "s"))
     image.state.last = StreamID(0, 0)
@@ -223,7 +225,7 @@ def test_reduced_payloads_of_newer_types_are_accepted(
 
 
 def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> None:
-    """Therefore they are given to a consumer on the way to such a server."""
+    """Therefore the export to such a server gives them to a consumer."""
     group = GroupImage(b"g", StreamID(0, 0), None, [ConsumerImage(b"c", 5, 5)])
     group.pending.add(StreamID(1, 0).packed, b"c", 5, 1)
     payload = made(Image([], StreamState(0, StreamID(1, 0), groups=[group])))
@@ -237,7 +239,7 @@ def test_redis_refuses_pending_entries_without_an_owner(redis: RedisServer) -> N
 
 
 @pytest.mark.parametrize("value", [b"", b"12", b"-2147483648", b"2147483648", b"x" * 100])
-def test_payloads_of_plain_strings_equal_its_own(redis: RedisServer, value: bytes) -> None:
+def test_payloads_of_plain_strings_equal_those_of_redis(redis: RedisServer, value: bytes) -> None:
     redis("SET", "k", value)
     payload = redis("DUMP", "k")
     assert isinstance(payload, bytes)
@@ -245,7 +247,7 @@ def test_payloads_of_plain_strings_equal_its_own(redis: RedisServer, value: byte
     assert dump_string(NATIVE, value) == payload
 
 
-def test_it_accepts_a_wrong_length_and_we_report_it(redis: RedisServer) -> None:
+def test_a_wrong_length_that_redis_accepts_is_reported(redis: RedisServer) -> None:
     redis("XADD", "s", "1-0", "f", "v")
     payload = redis("DUMP", "s")
     assert isinstance(payload, bytes)

@@ -1,4 +1,4 @@
-"""The commands of append-only files: units with their databases, and every way to end or to lie."""
+"""The commands of append-only files: units with their databases, truncation and damage."""
 
 import io
 from collections.abc import Iterable
@@ -34,14 +34,14 @@ SAMPLE_UNITS = [
 
 
 class Dripping(io.BytesIO):
-    """A file that gives few bytes at a time."""
+    """A file that returns few bytes at a time."""
 
     def read(self, size: int | None = -1) -> bytes:
         return super().read(min(size or 0, 5))
 
 
 def read(data: bytes) -> tuple[list[Unit], int]:
-    """Return the units in the bytes, and how many bytes are cut off."""
+    """Return the units in the bytes, and the number of truncated bytes."""
     file = CommandsFile(io.BytesIO(data))
     units = list(file)
     dripping = CommandsFile(Dripping(data))
@@ -53,7 +53,7 @@ def test_commands_come_with_their_database_and_transactions_whole() -> None:
     assert read(SAMPLE) == (SAMPLE_UNITS, 0)
 
 
-def test_a_file_may_end_anywhere_and_tells_how_much_is_cut_off() -> None:
+def test_a_truncated_file_is_read_and_its_lost_bytes_are_counted() -> None:
     ends = [len(b"".join(parts)) for parts in _whole_parts()]
     for size in (*range(1000), *range(1000, len(SAMPLE), 97)):
         units, cut = read(SAMPLE[:size])
@@ -62,7 +62,7 @@ def test_a_file_may_end_anywhere_and_tells_how_much_is_cut_off() -> None:
 
 
 def _whole_parts() -> Iterable[list[bytes]]:
-    """Give the beginnings of SAMPLE that a crash may leave with nothing to cut off."""
+    """Return the lengths at which SAMPLE may end without a truncated unit."""
     unit = b"".join(
         (encoded(b"DEL", b"a"), encoded(b"select", b"0"), encoded(b"XADD", b"s", b"1-1", b"f", b""))
     )
@@ -95,7 +95,7 @@ def _whole_parts() -> Iterable[list[bytes]]:
     ],
 )
 @pytest.mark.parametrize("before", [b"", SET, STAMP, SELECTED + SET + SET])
-def test_what_is_no_command_is_refused_with_its_offset(
+def test_bytes_that_are_no_command_are_refused_with_their_offset(
     data: bytes, offset: int, before: bytes
 ) -> None:
     if data.endswith(b"PINGPING"):

@@ -1,4 +1,4 @@
-"""The checksum is Redis's, whole, in parts and joined."""
+"""CRC64 as Redis computes it: of whole texts, of parts, and of joined parts."""
 
 from hypothesis import given
 from hypothesis import strategies as st

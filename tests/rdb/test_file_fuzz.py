@@ -1,4 +1,4 @@
-"""Damaged files raise our errors or are read; KVSTREAM_FUZZ_ROUNDS makes runs longer."""
+"""Damaged files are read or raise our errors; KVSTREAM_FUZZ_ROUNDS sets the number of rounds."""
 
 import io
 from collections.abc import Callable
@@ -30,7 +30,7 @@ def read_all(data: bytes) -> int:
 
 
 def refusal(read: Callable[[bytes], object], data: bytes, seed: int) -> BadPayload | None:
-    """Return the error of damaged bytes, which must be ours and name the place, or None if read."""
+    """Return our error for damaged bytes, which must name the place; None if they were read."""
     try:
         read(data)
     except BadPayload as error:

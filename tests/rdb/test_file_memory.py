@@ -1,4 +1,4 @@
-"""Files far larger than the memory for reading and writing them."""
+"""Files far larger than the memory that reading and writing them takes."""
 
 import io
 import tracemalloc
@@ -20,7 +20,7 @@ MEGABYTE = 1 << 20
 
 
 class Made(io.RawIOBase):
-    """A file whose bytes are made as they are read."""
+    """A file whose bytes are generated as they are read."""
 
     def __init__(self, pieces: Iterable[bytes]) -> None:
         self._pieces = iter(pieces)
@@ -33,7 +33,7 @@ class Made(io.RawIOBase):
 
 
 class Sink(io.BytesIO):
-    """A file that keeps nothing but its size."""
+    """A file that discards its bytes and keeps its size."""
 
     size = 0
 
@@ -47,7 +47,7 @@ class Sink(io.BytesIO):
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Return how many bytes are held at most while work is done."""
+    """Return the peak of allocated bytes while a function runs."""
     tracemalloc.start()
     try:
         work()
@@ -65,7 +65,7 @@ def nodes(count: int) -> Iterator[NodeImage]:
 
 
 @pytest.mark.usefixtures("twins")  # checksums of so much take minutes in Python
-def test_large_values_that_are_passed_over_are_not_held() -> None:
+def test_skipped_large_values_are_not_kept_in_memory() -> None:
     zeros = bytes(MEGABYTE)
     file = Made(
         chain(
@@ -117,7 +117,7 @@ def test_a_stream_of_any_length_takes_the_memory_of_a_few_nodes() -> None:
     assert read == [100 * count]
 
 
-def test_commands_of_a_large_file_are_not_held() -> None:
+def test_commands_of_a_large_file_are_not_kept_in_memory() -> None:
     large = encoded(b"SET", b"a", b"x" * MEGABYTE)
     file = CommandsFile(Made(chain(repeat(SET * 100, 200), repeat(large, 20))))  # type: ignore[arg-type]
     counted = []

@@ -117,7 +117,7 @@ def test_strings_are_read_with_their_idle_time_and_frequency(
         assert {r.freq for r in records} == {None}
 
 
-def test_a_string_can_be_read_once_and_only_in_its_turn() -> None:
+def test_a_string_can_be_read_once_and_only_in_order() -> None:
     data = built(record(0, string(b"one"), b"a"), record(0, string(SHRINKING, compress=True), b"b"))
     reader = iter(FileReader(io.BytesIO(data)))
     first, second = next(reader), next(reader)
@@ -166,7 +166,7 @@ def test_objects_that_end_too_early_are_refused_with_their_key(
         assert 15 <= caught.value.offset <= size
 
 
-def test_hashes_that_share_a_template_are_as_long_as_it() -> None:
+def test_hashes_that_share_a_template_have_its_length() -> None:
     def template(number: int, *names: bytes) -> bytes:
         return b"\xf2" + length(number) + each(*map(string, names))
 
@@ -272,7 +272,7 @@ def test_an_unknown_type_is_refused_with_its_offset_and_key(magic: bytes, type_:
     assert (caught.value.offset, caught.value.key) == (9 + len(first), b"unknown")
 
 
-def test_a_module_of_a_release_candidate_cannot_be_passed_over() -> None:
+def test_a_module_of_a_release_candidate_cannot_be_skipped() -> None:
     with pytest.raises(BadPayload, match="cannot be found") as caught:
         list(FileReader(io.BytesIO(built(record(6, length(1) + b"?" * 9)))))
     assert caught.value.key == b"k"
@@ -309,7 +309,7 @@ def test_a_version_that_no_server_writes_is_refused_before_anything_else(magic: 
                 read(io.BytesIO(data))
 
 
-def test_a_header_is_written_as_it_is_read() -> None:
+def test_a_header_survives_a_round_trip() -> None:
     for data in (b"REDIS0003", b"REDIS0012", b"VALKEY080", b"REDIS9999"):
         header = Header.decode(data)
         assert header is not None
@@ -349,12 +349,12 @@ class Dripping(io.BytesIO):
         return super().read(min(size or 0, 3))
 
 
-def test_a_file_may_arrive_in_any_pieces() -> None:
+def test_a_file_may_arrive_in_pieces_of_any_size() -> None:
     assert verify(Dripping(SAMPLE))
     assert [type(r) for r in FileReader(Dripping(SAMPLE))] == [StringRecord] * 300
 
 
-def test_a_file_that_was_cut_off_anywhere_is_refused() -> None:
+def test_a_file_truncated_anywhere_is_refused() -> None:
     for size in (
         *range(40),
         *range(40, len(SAMPLE) - 40, 61),
@@ -384,6 +384,6 @@ def test_damage_before_the_end_is_found_despite_bytes_after_it() -> None:
             walked(SAMPLE[:at] + b"!" + SAMPLE[at + 1 :] + b"f" * 40)
 
 
-def test_a_database_that_no_store_has_is_refused() -> None:
+def test_a_database_number_beyond_the_limit_is_refused() -> None:
     with pytest.raises(BadPayload, match="above 32767"):
         walked(built(b"\xfe" + length(1 << 15)))

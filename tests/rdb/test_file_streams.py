@@ -1,4 +1,4 @@
-"""The streams of a file have the state of the server, at any point at which reading stops."""
+"""The streams of a file have the state of the server, wherever reading stops."""
 
 import io
 from itertools import islice

@@ -1,4 +1,4 @@
-"""Listpacks: exact bytes both ways, against a second encoder, and every kind of damage."""
+"""Listpacks: exact bytes in both directions, a second encoder, and every kind of damage."""
 
 import pytest
 from hypothesis import given
@@ -43,7 +43,7 @@ def test_an_element_has_exactly_these_bytes(made: str, element: int | bytes) -> 
 
 
 @given(TEXTS)
-def test_a_text_is_encoded_as_by_another_encoder_and_comes_back(text: bytes) -> None:
+def test_a_text_is_encoded_as_by_another_encoder_and_decoded_again(text: bytes) -> None:
     made = encode_element(text)
     assert made[:1] == listpack_bytes.encode(text)[:1]
     assert len(made) == element_size(text)
@@ -51,7 +51,7 @@ def test_a_text_is_encoded_as_by_another_encoder_and_comes_back(text: bytes) -> 
 
 
 @pytest.mark.parametrize("size", [63, 64, 126, 127, 4095, 4096, 16378, 16379, 2097146, 2097147])
-def test_lengths_around_every_border_come_back(size: int) -> None:
+def test_lengths_around_every_border_survive_a_round_trip(size: int) -> None:
     text = b"v" * size
     made = encode_element(text)
     assert len(made) == element_size(text)

@@ -1,4 +1,4 @@
-"""LZF, by both twins."""
+"""LZF, compressed and decompressed by both twins."""
 
 import pytest
 from hypothesis import example, given
@@ -15,7 +15,7 @@ IN_BOTH = pytest.mark.parametrize("decompress", [lzf.decompress, lzf.decompress_
 @given(TEXTS)
 @example(b"a" * 5000)
 @example(bytes(range(256)) * 40)
-def test_what_is_compressed_comes_back_and_both_twins_compress_alike(data: bytes) -> None:
+def test_both_twins_compress_alike_and_restore_the_text(data: bytes) -> None:
     made = lzf.compress(data)
     assert made == lzf.compress_in_python(data)
     assert lzf.decompress(made, len(data)) == lzf.decompress_in_python(made, len(data)) == data
@@ -52,7 +52,7 @@ def test_damage_is_refused(decompress: object, data: bytes, size: int) -> None:
 
 
 @IN_BOTH
-def test_a_copy_may_overlap_what_it_makes(decompress: object) -> None:
+def test_a_copy_may_overlap_its_own_output(decompress: object) -> None:
     assert decompress(b"\x01ab\xe0\x03\x01", 14) == b"ab" * 7  # type: ignore[operator]
 
 

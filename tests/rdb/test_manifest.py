@@ -42,7 +42,7 @@ def test_files_come_in_order_without_notes_and_history(tmp_path: Path) -> None:
         (b"#" * (1 << 21), None),
     ],
 )
-def test_what_is_no_manifest_is_refused(tmp_path: Path, text: bytes, offset: int | None) -> None:
+def test_a_malformed_manifest_is_refused(tmp_path: Path, text: bytes, offset: int | None) -> None:
     path = tmp_path / "x.manifest"
     path.write_bytes(text)
     with pytest.raises(BadPayload) as caught:

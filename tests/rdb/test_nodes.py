@@ -1,4 +1,4 @@
-"""Nodes: exact bytes, both twins, tombstones, deltas below zero, repeated fields, and damage."""
+"""Nodes: exact bytes, both twins, tombstones, negative deltas, repeated fields, and damage."""
 
 from collections.abc import Callable
 from typing import Any
@@ -60,7 +60,7 @@ def test_a_known_node_is_written() -> None:
 
 
 @given(nodes())
-def test_nodes_come_back_by_both_twins(node: NodeImage) -> None:
+def test_nodes_survive_a_round_trip_with_both_twins(node: NodeImage) -> None:
     data = encode_node(node)
     assert data == encode_in_python(node)
     found = decode_node(node.first, data)
@@ -92,7 +92,7 @@ def test_damage_ends_in_the_same_error_or_the_same_node(
 
 
 @BY_BOTH
-def test_deleted_entries_are_passed_over_and_counted(decode: Decode) -> None:
+def test_deleted_entries_are_skipped_and_counted(decode: Decode) -> None:
     """Redis leaves them in their node, with a flag."""
     data = encode(
         [1, 2, 1, b"f", 0, *entry(3, 0, 0, 1), *entry(2, 1, 0, 2), *entry(1, 2, 0, 1, b"g", 3)]
@@ -114,7 +114,7 @@ def test_a_node_of_deleted_entries_alone_has_none(decode: Decode) -> None:
 
 
 @BY_BOTH
-def test_a_wrong_count_of_living_entries_is_told_and_not_believed(decode: Decode) -> None:
+def test_a_wrong_count_of_live_entries_is_reported_and_corrected(decode: Decode) -> None:
     found = decode(KEY, encode([2, 0, 1, b"f", 0, *entry(2, 0, 0, 1), *entry(3, 1, 0, 1)]))
     assert (len(found.ids), found.claimed, found.appended) == (1, 2, 2)
 
@@ -131,7 +131,7 @@ def test_a_wrong_count_of_living_entries_is_told_and_not_believed(decode: Decode
         ([(3, 4), (3, 2)], [], 2),
     ],
 )
-def test_what_was_deleted_need_not_be_in_order(
+def test_deleted_entries_need_not_be_in_order(
     decode: Decode, flags_and_deltas: list[tuple[int, int]], living: list[int], last: int
 ) -> None:
     """XSETID of Redis 7.0 may go back below it."""
@@ -199,7 +199,7 @@ def test_a_number_in_another_encoding_is_still_the_same_name(decode: Decode) -> 
 
 
 @BY_BOTH
-def test_entries_of_many_fields_come_back(decode: Decode) -> None:
+def test_entries_of_many_fields_survive_a_round_trip(decode: Decode) -> None:
     many = [part for n in range(300) for part in (b"field %d" % n, b"%d" % n)]
     twice = [*many, b"field 7", b"again"]
     node = NodeImage(
@@ -240,20 +240,20 @@ DAMAGED: list[tuple[str, list[Element], str]] = [
 @pytest.mark.parametrize(
     ("elements", "reason"), [case[1:] for case in DAMAGED], ids=[case[0] for case in DAMAGED]
 )
-def test_what_is_no_node_is_refused(decode: Decode, elements: list[Element], reason: str) -> None:
+def test_a_malformed_node_is_refused(decode: Decode, elements: list[Element], reason: str) -> None:
     with pytest.raises(BadPayload, match=reason):
         decode(KEY, encode(elements))
 
 
 @BY_BOTH
-def test_a_key_that_is_no_id_is_refused(decode: Decode) -> None:
+def test_a_node_key_that_is_no_id_is_refused(decode: Decode) -> None:
     with pytest.raises(BadPayload, match="the key of a node has 3 bytes"):
         decode(b"abc", GOLDEN)
 
 
 @BY_BOTH
 def test_a_small_node_cannot_blow_up_by_repeating_a_long_name(decode: Decode) -> None:
-    """A name stands once in a listpack, and in every stored value."""
+    """A listpack has a name once, but every stored value has it."""
     entries = [part for seq in range(3000) for part in entry(2, 0, seq, 1)]
     data = encode([3000, 0, 1, b"n" * 100_000, 0, *entries])
     with pytest.raises(BadPayload, match="too large"):
@@ -261,7 +261,7 @@ def test_a_small_node_cannot_blow_up_by_repeating_a_long_name(decode: Decode) ->
 
 
 @BY_BOTH
-def test_honest_long_names_are_no_blow_up(decode: Decode) -> None:
+def test_long_names_in_a_large_node_are_accepted(decode: Decode) -> None:
     entries = [part for seq in range(100) for part in entry(2, 0, seq, 1)]
     data = encode([100, 0, 1, b"n" * 100_000, 0, *entries])
     assert len(decode(KEY, data).ids) == 100
@@ -271,7 +271,7 @@ def test_honest_long_names_are_no_blow_up(decode: Decode) -> None:
     ("ids", "key"),
     [([], KEY), ([KEY, KEY], KEY), ([StreamID(1, 0).packed], KEY)],
 )
-def test_images_that_are_none_are_not_written(ids: list[bytes], key: bytes) -> None:
+def test_malformed_images_are_not_written(ids: list[bytes], key: bytes) -> None:
     with pytest.raises(ValueError, match="node"):
         encode_node(NodeImage(key, (b"f",), ids, [flat(b"f", b"1")] * len(ids), len(ids), 0))
 

@@ -108,7 +108,7 @@ def test_deleted_and_unusual_entries_are_left_to_the_slow_path() -> None:
 
 
 @needs_twins
-def test_no_more_is_read_ahead_than_a_batch() -> None:
+def test_at_most_one_batch_is_read_ahead() -> None:
     value = b"v" * 4000
     made = b""
     for n in range(1, 101):

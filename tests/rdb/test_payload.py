@@ -1,4 +1,4 @@
-"""Payloads of real servers, both ways, and what is refused."""
+"""Payloads of real servers, read and written, and refused payloads."""
 
 import pytest
 
@@ -43,7 +43,7 @@ def test_a_payload_of_a_real_server_is_read(target: Target, payload: bytes) -> N
 
 
 @CASES
-def test_what_an_old_type_does_not_tell_is_left_open(target: Target, payload: bytes) -> None:
+def test_values_that_an_old_type_lacks_are_unknown(target: Target, payload: bytes) -> None:
     stream = reading(payload)
     state = stream.state()
     found = (state.first, state.max_deleted, state.entries_added, state.groups[0].entries_read)
@@ -55,9 +55,7 @@ def test_what_an_old_type_does_not_tell_is_left_open(target: Target, payload: by
 
 
 @CASES
-def test_the_same_stream_is_written_as_that_server_writes_it(
-    target: Target, payload: bytes
-) -> None:
+def test_a_stream_is_written_as_the_server_writes_it(target: Target, payload: bytes) -> None:
     stream = reading(next(reversed(GOLDEN.values())))
     nodes = list(stream.nodes())
     assert b"".join(dump(target, nodes, stream.state(), len(nodes))).hex() == payload.hex()
@@ -94,7 +92,7 @@ def test_the_producers_of_redis_8_6_are_read_and_written() -> None:
 
 
 def test_a_payload_for_valkey_says_version_11() -> None:
-    """Versions 12 to 79 are foreign to it, although the stream inside is the same."""
+    """Valkey refuses versions 12 to 79, although the stream inside is the same."""
     stream = reading(next(reversed(GOLDEN.values())))
     nodes = list(stream.nodes())
     made = b"".join(dump(VALKEY, nodes, stream.state(), 1))
@@ -109,7 +107,7 @@ def test_versions_up_to_our_own_are_read_and_that_of_valkey_9(version: int) -> N
 
 
 @pytest.mark.parametrize("version", [17, 79, 81, 65535])
-def test_a_version_that_is_not_known_is_refused(version: int) -> None:
+def test_an_unknown_version_is_refused(version: int) -> None:
     payload = next(reversed(GOLDEN.values()))[:-10]
     with pytest.raises(BadPayload, match=f"version {version} is not known") as caught:
         restore(sealed(payload, version))
@@ -117,7 +115,7 @@ def test_a_version_that_is_not_known_is_refused(version: int) -> None:
 
 
 @CASES
-def test_every_wrong_byte_is_noticed_by_the_checksum(target: Target, payload: bytes) -> None:
+def test_the_checksum_detects_every_wrong_byte(target: Target, payload: bytes) -> None:
     for at in range(len(payload)):
         wrong = bytearray(payload)
         wrong[at] ^= 1
@@ -127,20 +125,20 @@ def test_every_wrong_byte_is_noticed_by_the_checksum(target: Target, payload: by
 
 
 @pytest.mark.parametrize("payload", [b"", b"\x0f", bytes(10)])
-def test_what_is_too_short_is_no_payload(payload: bytes) -> None:
+def test_a_payload_that_is_too_short_is_refused(payload: bytes) -> None:
     with pytest.raises(BadPayload) as caught:
         restore(payload)
     assert caught.value.reply == WRONG_FOOTER
 
 
 def test_a_checksum_of_zero_is_checked_too() -> None:
-    """In a file it would mean that there is none."""
+    """In a file a checksum of zero means that there is none."""
     with pytest.raises(BadPayload, match="the checksum is wrong"):
         restore(next(iter(GOLDEN.values()))[:-8] + bytes(8))
 
 
 @CASES
-def test_nothing_may_follow_the_stream(target: Target, payload: bytes) -> None:
+def test_bytes_after_the_stream_are_refused(target: Target, payload: bytes) -> None:
     stream = reading(sealed(payload[:-10] + b"\x00"))
     with pytest.raises(BadPayload, match="bytes follow the stream"):
         stream.state()
@@ -150,7 +148,7 @@ def test_nothing_may_follow_the_stream(target: Target, payload: bytes) -> None:
 
 
 @CASES
-def test_every_cut_ends_in_our_own_error(target: Target, payload: bytes) -> None:
+def test_a_payload_truncated_anywhere_raises_our_error(target: Target, payload: bytes) -> None:
     for end in range(1, len(payload) - 10):
         stream = reading(sealed(payload[:end]))
         with pytest.raises(BadPayload):
@@ -161,7 +159,7 @@ def test_every_cut_ends_in_our_own_error(target: Target, payload: bytes) -> None
 
 
 @CASES
-def test_a_stream_can_be_passed_over(target: Target, payload: bytes) -> None:
+def test_a_stream_can_be_skipped(target: Target, payload: bytes) -> None:
     reading(payload).skip()
     begun = reading(payload)
     next(begun.nodes())
@@ -178,11 +176,11 @@ def test_other_types_are_refused(kind: int) -> None:
 
 
 @pytest.mark.parametrize("value", [b"", b"12", b"-70000", b"007", b"text", b"x" * 1000])
-def test_a_plain_string_comes_back(value: bytes) -> None:
+def test_a_plain_string_survives_a_round_trip(value: bytes) -> None:
     assert restore(dump_string(NEWEST, value)) == value
     assert restore(sealed(b"\x00" + encode_string(value, compress=True))) == value
 
 
-def test_nothing_may_follow_a_plain_string() -> None:
+def test_bytes_after_a_plain_string_are_refused() -> None:
     with pytest.raises(BadPayload, match="bytes follow the string"):
         restore(sealed(b"\x00\x01ab"))

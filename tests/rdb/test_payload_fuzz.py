@@ -1,4 +1,4 @@
-"""Damaged payloads end in an error of ours or in a sound stream; long runs by KVSTREAM_FUZZ_ROUNDS.
+"""Damaged payloads give our error or a sound stream; KVSTREAM_FUZZ_ROUNDS sets the rounds.
 
 The checksums are right again, so that the damage reaches the readers.
 """
@@ -37,7 +37,7 @@ def read(payload: bytes) -> Image | bytes:
 
 
 def check(payload: bytes) -> bool:
-    """Read a payload; False where it is refused. What is read must be sound."""
+    """Read a payload and check the stream; return False if the payload is refused."""
     began = time.thread_time()
     image: Image | bytes
     refused: BadPayload | None = None
@@ -95,10 +95,10 @@ def test_damaged_payloads_of_a_real_server_are_refused_or_sound(
     assert ROUNDS // 2 < refusals(real_payloads(redis_server)) < ROUNDS
 
 
-def test_no_damaged_payload_is_taken_that_a_real_server_refuses(
+def test_a_damaged_payload_that_redis_refuses_is_refused(
     redis_server: RedisServer,
 ) -> None:
-    """Nor read as anything else than what the server takes it for."""
+    """If both accept the payload, both read the same stream."""
     payloads = real_payloads(redis_server)
     redis_server("CONFIG", "SET", "sanitize-dump-payload", "yes")
     taken = 0
@@ -170,7 +170,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("bomb", BOMBS.values(), ids=BOMBS)
-def test_bombs_are_refused_before_they_take_memory(bomb: bytes) -> None:
+def test_decompression_bombs_are_refused_before_they_take_memory(bomb: bytes) -> None:
     payload = sealed(bomb)
     began = time.thread_time()
     tracemalloc.start()

@@ -1,4 +1,4 @@
-"""Pending lists, by both twins."""
+"""Pending lists, read and written by both twins."""
 
 from typing import Any
 

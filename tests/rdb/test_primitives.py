@@ -1,4 +1,4 @@
-"""Lengths, strings, IDs and times: exact bytes, both ways, from whole bytes and from pieces."""
+"""Lengths, strings, IDs and times: exact bytes, read and written, whole and in pieces."""
 
 import io
 from collections.abc import Callable
@@ -51,7 +51,7 @@ STRINGS = [
 
 
 def one_by_one(data: bytes) -> Callable[[int], bytes]:
-    """A source that gives a byte at a time."""
+    """A source that returns a byte at a time."""
     file = io.BytesIO(data)
     return lambda size: file.read(1)
 
@@ -87,7 +87,7 @@ def test_a_string_is_written_as_redis_writes_it(text: bytes, made: str) -> None:
 
 
 @given(st.binary(max_size=200) | st.integers().map(lambda n: b"%d" % n), st.booleans())
-def test_strings_come_back(text: bytes, compress: bool) -> None:
+def test_strings_survive_a_round_trip(text: bytes, compress: bool) -> None:
     data = encode_string(text, compress=compress) + b"!"
     for source in (data, one_by_one(data)):
         reader = Reader(source)
@@ -98,14 +98,14 @@ def test_strings_come_back(text: bytes, compress: bool) -> None:
     assert reader.rest() == b"!"
 
 
-def test_long_strings_are_compressed_if_asked_and_if_it_pays() -> None:
+def test_long_strings_are_compressed_if_asked_and_if_they_shrink() -> None:
     assert encode_string(b"x" * 21, compress=True)[0] == 0xC3
     assert encode_string(b"x" * 20, compress=True) == b"\x14" + b"x" * 20
     noise = bytes(range(100))
     assert encode_string(noise, compress=True) == encode_length(100) + noise
 
 
-def test_ids_and_times_come_back() -> None:
+def test_ids_and_times_survive_a_round_trip() -> None:
     eid = StreamID(1700000000000, U64_MAX)
     reader = Reader(encode_id(eid) + eid.packed + encode_time(-1) + encode_time(1 << 40))
     assert (reader.length_id(), reader.raw_id()) == (eid, eid.packed)
@@ -114,7 +114,7 @@ def test_ids_and_times_come_back() -> None:
 
 
 @given(st.binary(min_size=1, max_size=100), st.lists(st.integers(0, 30), max_size=8))
-def test_the_checksum_is_of_what_was_taken_so_far(data: bytes, sizes: list[int]) -> None:
+def test_the_checksum_covers_the_bytes_read_so_far(data: bytes, sizes: list[int]) -> None:
     for source in (data, one_by_one(data)):
         reader = Reader(source)
         for number, size in enumerate(sizes):
@@ -127,7 +127,7 @@ def test_the_checksum_is_of_what_was_taken_so_far(data: bytes, sizes: list[int])
             assert reader.crc == crc64(data[: reader.offset])
 
 
-def test_a_part_is_read_alone() -> None:
+def test_a_part_can_be_read_by_itself() -> None:
     reader = Reader(b"abcdef", start=1, stop=4)
     assert (reader.byte(), reader.take(2)) == (ord("b"), b"cd")
     assert reader.ended()
@@ -147,7 +147,7 @@ def test_a_part_is_read_alone() -> None:
         ("4100", "a length of 256 is above 255, at byte 1"),
     ],
 )
-def test_a_length_that_is_none_is_refused(data: str, reason: str) -> None:
+def test_a_malformed_length_is_refused(data: str, reason: str) -> None:
     for source in (whole := b"!" + bytes.fromhex(data), one_by_one(whole)):
         reader = Reader(source)
         reader.skip(1)
@@ -169,7 +169,7 @@ def test_a_length_that_is_none_is_refused(data: str, reason: str) -> None:
         ("c301c0", "byte 0xc0 begins no length"),
     ],
 )
-def test_a_string_that_is_none_is_refused(data: str, reason: str) -> None:
+def test_a_malformed_string_is_refused(data: str, reason: str) -> None:
     for source in (whole := bytes.fromhex(data), one_by_one(whole)):
         with pytest.raises(BadPayload, match=reason) as caught:
             Reader(source).string(1000)
@@ -177,7 +177,7 @@ def test_a_string_that_is_none_is_refused(data: str, reason: str) -> None:
         assert caught.value.offset is not None
 
 
-def test_no_string_is_skipped_that_is_none() -> None:
+def test_a_malformed_string_is_not_skipped() -> None:
     for data in (b"\xc4", b"\x83", b"\x05ab", b"\xc3\x05\x05ab", b"\xc1\x00"):
         with pytest.raises(BadPayload):
             Reader(data).skip_string()
@@ -190,7 +190,7 @@ def test_an_error_names_the_key_once_it_is_known() -> None:
     assert str(error) == "Bad data format: something is wrong, at byte 0, in b'orders'"
 
 
-def test_what_is_announced_is_not_allocated_before_it_comes() -> None:
+def test_announced_lengths_are_not_allocated_before_their_bytes_come() -> None:
     asked: list[int] = []
 
     def source(size: int) -> bytes:

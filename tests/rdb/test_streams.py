@@ -1,4 +1,4 @@
-"""Complete streams of every type: round trips, and everything that loaders refuse."""
+"""Complete streams of every type: round trips, and streams that loaders refuse."""
 
 import io
 from collections.abc import Iterator
@@ -235,7 +235,7 @@ def test_entries_given_back_must_be_pending_and_without_an_owner(
     assert reason in refused(Kind.NACKED, data)
 
 
-def test_a_group_twice_is_refused() -> None:
+def test_a_repeated_group_is_refused() -> None:
     data = raw([], 0, rest=b"\x02" + 2 * group([], {}))
     assert refused(Kind.LISTPACKS, data) == "group b'g' comes twice"
 
@@ -247,7 +247,7 @@ def test_a_group_twice_is_refused() -> None:
         ("01 0170 02 0169 0000 0169 0000", "has an idempotent ID twice"),
     ],
 )
-def test_producers_twice_are_refused(producers: str, reason: str) -> None:
+def test_repeated_producers_are_refused(producers: str, reason: str) -> None:
     zero = StreamID(0, 0)
     rest = bytes.fromhex(f"00 3232 {producers} 00 00")
     assert reason in refused(Kind.IDEMPOTENCY, raw([], 0, counters=(zero, zero, 0), rest=rest))
@@ -265,7 +265,7 @@ def test_producers_twice_are_refused(producers: str, reason: str) -> None:
         "00 00 0000 01 0167 0000 00 01 0163 0000000000000000 81ffffffffffffffff",  # what they have
     ],
 )
-def test_counts_beyond_all_bounds_cost_nothing(data: str) -> None:
+def test_impossible_counts_allocate_nothing(data: str) -> None:
     for reading in (StreamReading.state, StreamReading.skip):
         with pytest.raises(BadPayload):
             reading(StreamReading(Reader(bytes.fromhex(data)), Kind.LISTPACKS))
@@ -277,7 +277,7 @@ def test_the_number_of_groups_is_limited() -> None:
     )
 
 
-def test_a_type_of_another_value_is_refused_at_once() -> None:
+def test_the_type_of_another_value_is_refused() -> None:
     with pytest.raises(BadPayload, match="type 18 is not a known type of stream"):
         StreamReading(Reader(b""), 18)
 

@@ -1,4 +1,4 @@
-"""What each server reads and cannot hold: losses are reported before they happen."""
+"""The format that each server reads, and what it cannot store: losses are reported beforehand."""
 
 import pytest
 
@@ -47,7 +47,7 @@ ONE, TWO, THREE = (StreamID(n, 0).packed for n in (1, 2, 3))
         ("9", "redis:8.10"),
     ],
 )
-def test_a_server_gets_what_the_newest_release_before_it_reads(version: str, name: str) -> None:
+def test_a_version_between_two_releases_gets_the_older_format(version: str, name: str) -> None:
     assert target_of(version) is target(name)
 
 
@@ -57,26 +57,26 @@ def test_each_target_has_the_type_and_version_that_it_writes_itself() -> None:
     assert target("redis:8.10") is NEWEST
 
 
-def test_valkey_gets_version_11_whichever_it_is() -> None:
-    """It takes 12 to 79 for foreign, although Redis 7.4 writes the same stream."""
+def test_every_valkey_gets_version_11() -> None:
+    """Valkey refuses versions 12 to 79, although Redis 7.4 writes the same stream."""
     for version in ("7.2.8", "8.0.1", "9.0.0"):
         assert target_of(version, valkey=True) is VALKEY
     assert (VALKEY.kind, VALKEY.version) == (Kind.ACTIVE_TIMES, 11)
 
 
 @pytest.mark.parametrize("version", ["4.0.14", "0", "x", "7.x", "", "unstable"])
-def test_a_server_that_has_no_streams_or_no_version_is_none(version: str) -> None:
+def test_a_server_without_streams_or_version_is_no_target(version: str) -> None:
     with pytest.raises(InvalidArgument):
         target_of(version)
 
 
-def test_an_unknown_target_is_refused_and_all_are_named() -> None:
+def test_the_error_for_an_unknown_target_names_all_targets() -> None:
     with pytest.raises(InvalidArgument, match=r"redis:5\.0, .*, redis:8\.10, valkey"):
         target("redis:7.1")
 
 
 def full() -> StreamState:
-    """A stream that has everything that some server cannot hold."""
+    """A stream with every feature that some server cannot store."""
     group = GroupImage(
         b"g",
         StreamID(2, 0),
@@ -130,7 +130,7 @@ def test_losses_are_named_and_counted(name: str, lost: dict[str, int]) -> None:
     assert state == full()
 
 
-def test_what_the_target_works_out_itself_is_no_loss() -> None:
+def test_values_that_the_target_computes_are_no_loss() -> None:
     """A plain stream goes to the oldest server as it is."""
     state = StreamState(3, StreamID(3, 0), StreamID(1, 0), StreamID(0, 0), 3)
     state.idempotency = IdempotencyImage(100, 100)
@@ -154,13 +154,13 @@ def test_an_empty_stream_loses_no_place_of_a_group() -> None:
     assert losses(state, target("redis:5.0")) == []
 
 
-def test_a_producer_that_is_merely_counted_is_a_loss_too() -> None:
+def test_a_producer_known_only_by_its_count_is_a_loss() -> None:
     state = StreamState(0, StreamID(0, 0))
     state.idempotency = IdempotencyImage(100, 100, [], 5, 0)
     assert [each.name for each in losses(state, VALKEY)] == ["idempotency"]
 
 
-def test_entries_given_back_go_to_a_consumer_of_their_own() -> None:
+def test_entries_given_back_go_to_their_own_consumer() -> None:
     """Servers before 8.8 refuse a whole payload in which a pending entry has no owner."""
     state = full()
     reduce(state, target("redis:8.6"))
@@ -190,7 +190,7 @@ def test_what_was_reduced_can_be_written(name: str) -> None:
     assert b"".join(encode_stream(where.kind, [], state, 0))
 
 
-def test_the_newest_target_takes_nothing_out() -> None:
+def test_the_newest_target_loses_nothing() -> None:
     state = full()
     reduce(state, NEWEST)
     assert state == full()

@@ -1,4 +1,4 @@
-"""Streams in a redis-server, made by commands as programs send them, and by odder ones."""
+"""Streams in a redis-server, made by usual and unusual commands."""
 
 import random
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from tests.operations.implementations import RedisServer
 
 
 class Traffic:
-    """Commands as programs send them, and some as they do not."""
+    """Usual commands of programs, and some unusual ones."""
 
     def __init__(self, redis: RedisServer, seed: int, *, deletes: bool) -> None:
         self._redis = redis

@@ -78,7 +78,7 @@ def test_a_producer_and_two_workers(place: str) -> None:
         assert sorted(done) == list(range(TASKS))
 
 
-def test_what_a_dead_worker_left_is_claimed(place: str) -> None:
+def test_entries_of_a_dead_worker_are_claimed(place: str) -> None:
     with kvstream.open(place) as store:
         jobs = store.stream("jobs")
         ids = jobs.add_many([{"n": n} for n in range(5)])
@@ -125,7 +125,7 @@ def test_a_blocked_read_is_woken(place: str) -> None:
         assert store.read_group("g", "c", {"s": ">"})[b"s"][-1].fields == {b"a": b"2"}
 
 
-def test_keys_and_their_times(place: str) -> None:
+def test_keys_and_their_expiry(place: str) -> None:
     with kvstream.open(place, db=2) as store:
         for key in ("a", "b", "c"):
             store.stream(key).add({"k": key}, id="5-1")
@@ -174,7 +174,7 @@ def test_entries_come_back_as_they_went(place: str) -> None:
         assert stream.delete() == 0
 
 
-def test_iterators_go_on_with_what_comes(place: str) -> None:
+def test_iterators_yield_entries_that_are_added_later(place: str) -> None:
     with kvstream.open(place) as store:
         stream = store.stream("s")
         first = stream.add({"n": 1})
@@ -232,7 +232,7 @@ def test_groups_are_made_moved_and_listed(place: str) -> None:
         (InvalidArgument, lambda store: store.select(1 << 20)),
     ],
 )
-def test_errors_are_of_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
+def test_errors_have_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
     with kvstream.open(place) as store:
         store.stream("s").add({"a": 1}, id="5-0")
         store.stream("s").create_group("g")
@@ -252,7 +252,7 @@ def test_a_payload_is_restored(place: str) -> None:
         assert store.stream("t").range() == store.stream("s").range()
 
 
-def test_new_features_work_or_name_the_version(place: str) -> None:
+def test_new_features_work_or_the_error_names_the_version(place: str) -> None:
     with kvstream.open(place) as store:
         stream = store.stream("s")
         ids = [stream.add({"n": n}) for n in range(5)]
@@ -344,7 +344,9 @@ def test_what_must_not_be_tried_again_is_not_read(place: str) -> None:
             jobs.group("none").nack(ids[0])
 
 
-def test_listen_keeps_what_it_has_read(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_listen_extends_the_leases_of_its_messages(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(listening, "RENEW_S", 0.05)
     with kvstream.open(place) as store:
         jobs = store.stream("jobs")

@@ -1,4 +1,4 @@
-"""A plugin for APScheduler's own tests: what they call RedisJobStore may be the adapter."""
+"""A plugin for APScheduler's own tests: it can put the adapter in the place of RedisJobStore."""
 
 import os
 from functools import partial

@@ -1,4 +1,4 @@
-"""kombu's own tests that every transport passes, on the adapter or on its transport for Redis."""
+"""kombu's tests for all transports, run on the adapter or on kombu's transport for Redis."""
 
 import os
 from contextlib import suppress
@@ -25,7 +25,7 @@ URL, NOBODY = f"{SCHEME}://127.0.0.1:{PORT}", f"{SCHEME}://127.0.0.1:1"
 
 
 class Draining(kombu.Connection):
-    """A virtual transport delivers one message at a time: the tests of priorities want all."""
+    """A connection that receives all messages at once, as the tests of priorities expect."""
 
     def drain_events(self, **options):
         super().drain_events(**options)

@@ -1,4 +1,4 @@
-"""A program of taskiq on taskiq-redis, whose workers are killed."""
+"""A taskiq program on taskiq-redis whose workers a test kills."""
 
 import asyncio
 import os
@@ -24,7 +24,7 @@ done = Redis.from_url(URL)
 
 @broker.task(task_name="square")
 async def square(n: int) -> int:
-    """Return the square, and note that it was done."""
+    """Return the square, and record that the task was done."""
     await asyncio.sleep(0.005)
     await done.xadd("done", {"n": n})
     return n * n
