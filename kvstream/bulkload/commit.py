@@ -342,7 +342,7 @@ class _Load:
             database.ingest(Family.MESSAGES, tables)
             result = engine.run(append.publish, joined, mark)
         except BaseException:
-            unfinished_loads.undo(engine.run)
+            unfinished_loads.undo_uncounted(engine.run)
             raise
-        engine.run(unfinished_loads.hold)
+        engine.run(unfinished_loads.ignore_uncounted)
         return result

@@ -190,8 +190,8 @@ def xinfo_groups(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(session, info.group_rows(txn, name), _group_row)
 
-    loading = groups.groups(txn, name) if session.steps else None
-    return behind_steps(loading.step, answer) if loading else answer(txn, session)
+    loader = groups.group_loader(txn, name) if session.steps else None
+    return behind_steps(loader.step, answer) if loader else answer(txn, session)
 
 
 def _group_row(row: GroupRow) -> Reply:
@@ -225,8 +225,8 @@ def xinfo_consumers(txn: Txn, session: Session, argv: Argv) -> Answer:
     def answer(txn: Txn, session: Session) -> Reply:
         return _each(session, info.consumer_rows(txn, name, group), _consumer_row)
 
-    loading = groups.consumers(txn, name, group) if session.steps else None
-    return behind_steps(loading.step, answer) if loading else answer(txn, session)
+    loader = groups.consumer_loader(txn, name, group) if session.steps else None
+    return behind_steps(loader.step, answer) if loader else answer(txn, session)
 
 
 def _consumer_row(row: ConsumerRow) -> Reply:

@@ -109,9 +109,9 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     refuse_count_above(options.maxcount, options.count)
     answer = partial(_read, names, ids, options)
     if session.steps and len(names) > thresholds.LONG_LOADING:
-        loading = read.Loading(txn, names)
-        if loading.is_long:
-            return behind_steps(loading.step, answer)
+        loader = read.StreamLoader(txn, names)
+        if loader.is_long:
+            return behind_steps(loader.step, answer)
     return answer(txn, session)
 
 

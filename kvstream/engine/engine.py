@@ -92,7 +92,7 @@ class Engine:
         serves them; the expiry thread makes one every tenth of a second."""
         self._closed = False
         self.database = Database.open(directory, self.options)
-        self._gate = self.database.gate
+        self._write_guard = self.database.write_guard
         try:
             requests = SnapshotRequests(
                 self.database.directory, lambda target: self.checkpoint(target, 0)
@@ -221,7 +221,7 @@ class Engine:
         """Return an empty transaction; reuse the last one if it has ended."""
         if self._closed:
             raise StoreClosed
-        txn, read_only = self._spare, self._gate.is_shut
+        txn, read_only = self._spare, self._write_guard.is_shut
         if txn is None:
             return Txn(self.database, self.catalog, self._now_ms(), self.waiters.queues, read_only)
         self._spare = None
@@ -306,7 +306,7 @@ class Engine:
 
         0 once the log has failed: reads then show what is in memory, and wait for no fsync.
         """
-        return self.database.sequence if self._gate.failure is None else 0
+        return self.database.sequence if self._write_guard.failure is None else 0
 
     # --- turns ----------------------------------------------------------------------------------
 

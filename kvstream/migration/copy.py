@@ -8,7 +8,7 @@ from enum import StrEnum
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError, shown
 from kvstream.migration import differences
 from kvstream.migration.differences import Mismatch, Window
-from kvstream.migration.items import CARRIED, STREAM, Counted, Done, Item, Source, Target, Watch
+from kvstream.migration.items import STREAM, SUPPORTED, Counted, Done, Item, Source, Target, Watch
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
 from kvstream.operations import functions
 from kvstream.rdb.versions import LOSSES, Loss
@@ -98,10 +98,10 @@ def allowed_of(names: Iterable[str]) -> frozenset[str]:
     return allowed
 
 
-def carry(item: Item, target: Target, options: CopyOptions) -> Carried:
+def copy_key(item: Item, target: Target, options: CopyOptions) -> Carried:
     """Copy one key to a target; raises LossRefused before the key is visible there."""
     carried = Carried(item.db, item.key, item.kind, Outcome.COPIED)
-    if item.kind not in CARRIED:
+    if item.kind not in SUPPORTED:
         carried.outcome = Outcome.SKIPPED
         return carried
     if item.is_expired:
@@ -133,7 +133,7 @@ class CarriedFunctions:
     """Why some are not at the target."""
 
 
-def carry_functions(source: Source, target: Target, replace: bool) -> CarriedFunctions:
+def copy_functions(source: Source, target: Target, replace: bool) -> CarriedFunctions:
     """Copy the libraries of functions; one that a target does not take is reported."""
     carried = CarriedFunctions()
     texts = source.functions()

@@ -71,7 +71,7 @@ def _image(names: list[bytes], ids: list[PackedID], values: list[bytes]) -> Node
 
 
 STREAM, STRING = "stream", "string"
-CARRIED = (STREAM, STRING)
+SUPPORTED = (STREAM, STRING)
 """The types of keys that kvstream has; keys of other types are reported and skipped."""
 OWN_PREFIXES = (b"kvstream:migrate:", b"kvstream:follow:")
 """Prefixes of temporary keys that a migration keeps at its target."""

@@ -12,12 +12,12 @@ from kvstream.migration.copy import (
     CopyOptions,
     LossRefused,
     Outcome,
-    carry,
-    carry_functions,
+    copy_functions,
+    copy_key,
 )
 from kvstream.migration.items import (
-    CARRIED,
     STREAM,
+    SUPPORTED,
     Counted,
     Item,
     Outline,
@@ -110,7 +110,7 @@ def plan(
         exists = existing is not None and existing.item(item.db, item.key) is not None
         if item.kind == STREAM:
             yield _planned_stream(item, target, exists, watch)
-        elif item.kind in CARRIED:
+        elif item.kind in SUPPORTED:
             value = None if item.value is None else item.value()
             size = 0 if value is None else len(value)
             yield _planned(item, exists)._replace(bytes=size)
@@ -119,7 +119,7 @@ def plan(
 
 
 def _planned(item: Item, exists: bool) -> Planned:
-    carried = item.kind in CARRIED
+    carried = item.kind in SUPPORTED
     return Planned(item.db, item.key, item.kind, carried, exists, expire_at_ms=item.expire_at_ms)
 
 
@@ -179,11 +179,11 @@ def run(
         _refuse_losses(source, target, selection, options)
     report = Report()
     if not selection.match:  # a choice of keys has no functions
-        report.functions = carry_functions(source, target, options.replace)
+        report.functions = copy_functions(source, target, options.replace)
     for item in source.items(selection):
         carried = _resumed(item, target, journal)
         if carried is None:
-            carried = carry(item, target, options)
+            carried = copy_key(item, target, options)
             if journal is not None:
                 journal.done(carried)
         else:

@@ -22,9 +22,9 @@ from kvstream.migration.differences import (
     windows,
 )
 from kvstream.migration.items import (
-    CARRIED,
     STREAM,
     STRING,
+    SUPPORTED,
     Counted,
     Item,
     Page,
@@ -212,7 +212,7 @@ class _Pass:
 
     def _is_compared(self, item: Item) -> bool:
         """Return whether to compare a key; count it if its type is not supported."""
-        if item.kind in CARRIED:
+        if item.kind in SUPPORTED:
             return not item.is_expired
         self.result.skipped[item.kind] = self.result.skipped.get(item.kind, 0) + 1
         return False
@@ -309,7 +309,7 @@ class _InPasses(_Pass):
                 mine[name] = self._examined(name, item)
         wanted: dict[Name, list[Window]] = {}
         for item in self._target.items(self._options.selection):
-            if item.kind in CARRIED and not item.is_expired:
+            if item.kind in SUPPORTED and not item.is_expired:
                 self._compare(item, mine.pop((item.db, item.key), None), wanted)
         for name, left in mine.items():
             self._report(name, missing(left.kind, at_source=True))

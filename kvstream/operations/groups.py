@@ -1,8 +1,8 @@
 """XGROUP: create, move and delete groups and consumers, and find them for other commands.
 
 ``entries_read`` and ``lag`` follow the rules of Redis 7.0 with later corrections, and are sometimes
-unknown; ``nodes.live_after`` counts exactly. ``Loading`` loads very many groups or consumers into
-memory in steps, so that commands that list them read no rows.
+unknown; ``nodes.live_after`` counts exactly. ``MemberLoader`` loads very many groups or consumers
+into memory in steps, so that commands that list them read no rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -256,7 +256,7 @@ def delete_consumer(txn: Txn, name: bytes, group_name: bytes, consumer_name: byt
     return lost
 
 
-class Loading:
+class MemberLoader:
     """Loads the groups of a stream, or the consumers of a group, in steps."""
 
     def __init__(self, tree: int, load: Callable[[Txn, bytes], object]) -> None:
@@ -274,8 +274,8 @@ class Loading:
         return len(page) < thresholds.STEP_MEMBERS
 
 
-def groups(txn: Txn, name: bytes) -> Loading | None:
-    """Return what loads the groups of a stream; None if they need no steps."""
+def group_loader(txn: Txn, name: bytes) -> MemberLoader | None:
+    """Return the loader of a stream's groups; None if they need no steps."""
     stream = txn.stream(name)
     if stream is None or stream.groups_count < thresholds.LONG_MEMBERS:
         return None
@@ -288,11 +288,11 @@ def groups(txn: Txn, name: bytes) -> Loading | None:
         if group is not None:
             pending_in(txn, group)
 
-    return Loading(stream.groups_tree, load)
+    return MemberLoader(stream.groups_tree, load)
 
 
-def consumers(txn: Txn, name: bytes, group_name: bytes) -> Loading | None:
-    """Return what loads the consumers of a group; None if they need no steps."""
+def consumer_loader(txn: Txn, name: bytes, group_name: bytes) -> MemberLoader | None:
+    """Return the loader of a group's consumers; None if they need no steps."""
     if txn.stream(name) is None:
         return None
     _, group = existing_group(txn, name, group_name)
@@ -302,4 +302,4 @@ def consumers(txn: Txn, name: bytes, group_name: bytes) -> Loading | None:
     def load(txn: Txn, name: bytes) -> None:
         txn.catalog.consumer(txn, group, name)
 
-    return Loading(group.consumers_tree, load)
+    return MemberLoader(group.consumers_tree, load)

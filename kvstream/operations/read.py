@@ -68,7 +68,7 @@ def begin_snapshot(txn: Txn) -> Seeks:
     return txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES,))).seeks(Family.MESSAGES)
 
 
-class Loading:
+class StreamLoader:
     """Loads streams into memory in steps."""
 
     def __init__(self, txn: Txn, names: Sequence[bytes]) -> None:

@@ -147,21 +147,21 @@ def sweep(txn: Txn) -> None:
 
 def recover(commit: Callable[[Callable[[Txn], None]], None], read_only: bool) -> None:
     """Bring the store into order after it was opened; ``commit`` runs a function as one commit."""
-    commit(hold)
+    commit(ignore_uncounted)
     if not read_only:
         with suppress(StoreError, Corruption):  # a full disk can wait; check reports damage
-            undo(commit)
+            undo_uncounted(commit)
             commit(sweep)
 
 
-def hold(txn: Txn) -> None:
+def ignore_uncounted(txn: Txn) -> None:
     """Ignore entries of tables that no commit has counted."""
     txn.catalog.uncounted = set()
     with suppress(Corruption):
         txn.catalog.uncounted = {each.prefix for each in unfinished_loads.ingested(txn)}
 
 
-def undo(commit: Callable[[Callable[[Txn], None]], None]) -> None:
+def undo_uncounted(commit: Callable[[Callable[[Txn], None]], None]) -> None:
     """Delete entries of tables that no commit has counted."""
     commit(unfinished_loads.undo_ingested)
-    commit(hold)
+    commit(ignore_uncounted)

@@ -54,13 +54,13 @@ class Database:
         self._closed = False
         self._stall_log = Throttle()
         self._ending: list[Any] = []  # handles that are out of use and not closed yet
-        self.gate = WriteGuard(opened.directory, options.free_space_reserve)
+        self.write_guard = WriteGuard(opened.directory, options.free_space_reserve)
         if options.read_only:
-            self.gate.shut(StoreReadOnly("the store was opened read-only"))
-        self._hold(rows, opened)
+            self.write_guard.shut(StoreReadOnly("the store was opened read-only"))
+        self._use(rows, opened)
 
-    def _hold(self, rows: Rdict, opened: Opened) -> None:
-        """Use an open RocksDB from now on."""
+    def _use(self, rows: Rdict, opened: Opened) -> None:
+        """Read and write an open RocksDB from now on."""
         self._opened = opened
         no_slowdown = WriteOptions()
         no_slowdown.no_slowdown = True  # a stalled write would hold the GIL
@@ -120,7 +120,7 @@ class Database:
         For few rows, or when the caller stops early; ``page`` is faster for many.
         """
         found = reads.walk(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.noted(found)
+        return self._scans.tracked(found)
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -134,7 +134,7 @@ class Database:
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return rows as they are now, in pages: see ``reads.walk_pages``."""
         found = reads.walk_pages(self._families[family], below(upper), lower, upper)
-        return self._scans.noted(found)
+        return self._scans.tracked(found)
 
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
@@ -144,24 +144,24 @@ class Database:
         Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
         found = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.noted(reads.begun(found))
+        return self._scans.tracked(reads.begun(found))
 
     def seeks(self, family: int) -> Seeks:
         """Return a reader of any number of ranges, as they are now, by one iterator."""
-        return self._scans.noted(reads.begun(reads.walk_seeks(self._families[family])))
+        return self._scans.tracked(reads.begun(reads.walk_seeks(self._families[family])))
 
     def write(self, batch: Batch, frees: bool = False) -> int:
         """Write all of ``batch`` or nothing, and return the latest sequence number.
 
         The range deletes come first, then the single rows. A write that ``frees`` space may use the
-        reserve of free space. Raises StoreFull, WriteStalled or
-        StoreReadOnly with nothing written, UnknownOutcome if RocksDB failed in the middle.
+        reserve of free space. Raises StoreFull, WriteStalled or StoreReadOnly with nothing
+        written, UnknownOutcome if RocksDB failed in the middle.
         """
         if batch.deferred:
             batch.put_deferred()
-        gate = self.gate
-        if monotonic() >= gate.open_until:
-            gate.admit(frees)
+        guard = self.write_guard
+        if monotonic() >= guard.open_until:
+            guard.admit(frees)
         messages, metadata, trees = batch.puts
         try:
             if len(messages) + len(metadata) + len(trees) == 1 and not batch.ranges:
@@ -171,8 +171,8 @@ class Database:
         except Exception as error:
             # A caller that keeps the error must not keep a WriteBatch, which keeps RocksDB open.
             size = self._write_failed(error.with_traceback(None), batch, frees)
-        if gate.recovers:
-            gate.passed()
+        if guard.recovers:
+            guard.passed()
         stalls = self._stalls
         stalls.unseen += size
         if stalls.unseen >= LOOK_BYTES:
@@ -196,7 +196,7 @@ class Database:
             return len(key)
         size = len(key) + len(value)
         if size > LARGE_WRITE:
-            self.gate.admit(frees, size)
+            self.write_guard.admit(frees, size)
         family[key] = value
         return size
 
@@ -215,7 +215,7 @@ class Database:
                         prepared[key] = value
         size: int = prepared.size_in_bytes()
         if size > LARGE_WRITE:
-            self.gate.admit(frees, size)
+            self.write_guard.admit(frees, size)
         self._write_rows(prepared)
         return size
 
@@ -236,16 +236,16 @@ class Database:
                 waited_s = monotonic() - begun
                 self._stall_log.log(_log, logging.INFO, "a write waited %.3f s for space", waited_s)
                 return size
-        raise self.gate.failed(error, recovers=True) from None
+        raise self.write_guard.failed(error, recovers=True) from None
 
     def ingest(self, family: int, paths: list[Path]) -> None:
         """Ingest SST files, all or none, durably; none of their rows may be there already."""
-        self.gate.admit(False, sum(path.stat().st_size for path in paths))
+        self.write_guard.admit(False, sum(path.stat().st_size for path in paths))
         try:
             with self._ingesting:
                 sst.ingest(self._families[family], paths)
         except Exception as error:
-            raise self.gate.failed(error, recovers=True) from None
+            raise self.write_guard.failed(error, recovers=True) from None
 
     def staging(self) -> Path:
         """Return the folder for SST files that are to be ingested."""
@@ -254,11 +254,11 @@ class Database:
     @property
     def failure(self) -> StoreError | None:
         """Why the store takes no writes now; None if it does."""
-        return self.gate.failure
+        return self.write_guard.failure
 
     def refusal(self) -> StoreError | None:
         """Return why a write that takes space would be refused now; None if it would be tried."""
-        return self.gate.refusal()
+        return self.write_guard.refusal()
 
     @property
     def sequence(self) -> int:
@@ -272,24 +272,25 @@ class Database:
         Other threads run and write meanwhile. After a failed fsync none is tried again: the system
         may have dropped the pages that it could not write, and would report success.
         """
-        self.gate.refuse_failed()  # RocksDB, flushed on a full disk, would not recover from it
+        # RocksDB, flushed on a full disk, would not recover from it.
+        self.write_guard.refuse_failed()
         sequence = self.sequence
         try:
             self._root.flush_wal(True)
             if self._opened.watermark is not None:
                 self._opened.watermark.record(sequence)
         except Exception as error:
-            raise self.gate.failed(error, recovers=False) from None
+            raise self.write_guard.failed(error, recovers=False) from None
         return sequence
 
     def flush(self) -> None:
         """Flush all memtables, durably; other threads run meanwhile."""
-        self.gate.refuse_failed()
+        self.write_guard.refuse_failed()
         try:
             for family in self._families:
                 family.flush(True)
         except Exception as error:
-            raise self.gate.failed(error, recovers=False) from None
+            raise self.write_guard.failed(error, recovers=False) from None
 
     def catch_up(self) -> None:
         """Read what the writer of a followed store has written since."""
@@ -316,19 +317,19 @@ class Database:
 
     def compact(self) -> None:
         """Compact every column family, which frees the space of deleted rows."""
-        self.gate.refuse_failed()
+        self.write_guard.refuse_failed()
         try:
             for family in self._families:
                 family.compact_range(None, None)
             # compact_range() hides its errors, but after one RocksDB refuses to write.
             self._write_rows(WriteBatch(True))
         except Exception as error:
-            raise self.gate.failed(error, recovers=True) from None
+            raise self.write_guard.failed(error, recovers=True) from None
 
     @property
     def needs_space(self) -> bool:
         """Whether writes were refused because less than the reserve is free."""
-        return self.gate.needs_space
+        return self.write_guard.needs_space
 
     def large_deleted(self) -> list[maintenance.Range]:
         """Return the large ranges of messages deleted since the last call, in parts of 64 MB.
@@ -389,14 +390,14 @@ class Database:
         if writes:
             self.flush_wal() if from_log else self.flush()
         self._release_rows(sound=writes)
-        self._opened.let_go()
+        self._opened.close_files()
         place = self._opened.directory
         try:
-            self._hold(*open_any(place, self._options, Opener(self._options)))
+            self._use(*open_any(place, self._options, Opener(self._options)))
         except BaseException as error:
             self._closed = True
             why = f"the store could not be opened again: {error}"
-            self.gate.shut(StoreClosed(why))
+            self.write_guard.shut(StoreClosed(why))
             gone = self._latest_sequence = directory.Gone(why)
             self._replace_handles(gone)
             raise
@@ -420,15 +421,15 @@ class Database:
         with suppress(StoreError):  # then the next opening recovers the log
             self.flush()
             sound = True
-        self.gate.shut(StoreClosed(_CLOSED))
+        self.write_guard.shut(StoreClosed(_CLOSED))
         try:
             self._release_rows(sound)
         except Exception:
-            self._let_go()
+            self._release()
             raise
-        self._let_go(discard)
+        self._release(discard)
 
-    def _let_go(self, discard: bool = False) -> None:
+    def _release(self, discard: bool = False) -> None:
         self._opened.release(discard)
         self._closed = True
         self._latest_sequence = directory.Gone(_CLOSED)
@@ -467,7 +468,7 @@ class Database:
         for handle in (*used, *self._ending, *self._scans.live()):
             directory.leak(handle)
         self._closed = True
-        self.gate.shut(StoreClosed(why))
+        self.write_guard.shut(StoreClosed(why))
         gone = self._latest_sequence = directory.Gone(why)
         self._replace_handles(gone)
 

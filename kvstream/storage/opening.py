@@ -1,4 +1,4 @@
-"""Whether a store may be opened: its log must recover all that its watermark promises.
+"""Open a store only if its log recovers everything that its watermark promises.
 
 What RocksDB does at open is final: it cuts the log at the first damaged record, and removes every
 SST file that its manifest, perhaps a torn one, does not name. So a store is first recovered in a
@@ -62,7 +62,7 @@ class Loss:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What belongs to an open RocksDB."""
+    """The parts of an open store besides RocksDB."""
 
     directory: Directory
     watermark: Watermark | None
@@ -71,8 +71,8 @@ class Opened:
     """The view that a reader has opened."""
     loss: Loss | None
 
-    def let_go(self) -> None:
-        """Close what belongs to this opening alone; the directory stays locked."""
+    def close_files(self) -> None:
+        """Close the watermark and remove the view; the directory stays locked."""
         if self.watermark is not None:
             self.watermark.close()
         if self.view is not None:
@@ -80,7 +80,7 @@ class Opened:
 
     def release(self, discard: bool = False) -> None:
         """Release the directory too; idempotent."""
-        self.let_go()
+        self.close_files()
         if discard:
             self.directory.discard()
         self.directory.release()
@@ -90,9 +90,11 @@ def open_any(
     place: Directory, options: StoreOptions, opener: Opener[Engine]
 ) -> tuple[Engine, Opened]:
     """Open the store in a locked directory as its options say; release the directory on failure."""
-    way = open_follower if options.following else open_reader if options.read_only else open_writer
+    opening = (
+        open_follower if options.following else open_reader if options.read_only else open_writer
+    )
     try:
-        return way(place, options, opener)
+        return opening(place, options, opener)
     except BaseException as error:
         place.discard()
         if isinstance(error, OSError):
@@ -135,13 +137,13 @@ def open_writer(
     """Open the store for writing, or refuse it unchanged."""
     if not place.is_complete() and not place.holds_rows():
         place.clear_half_created()
-        engine = _opened(place, Access.CREATE, opener)
+        engine = _open_in_place(place, Access.CREATE, opener)
         Watermark.create(place.path, engine.latest_sequence_number())
         return engine, Opened(place, Watermark.open(place.path), None, None)
     mark = _read_mark(place)
     damage = _damage(place, mark, opener)
     if damage is None:
-        engine = _opened(place, Access.WRITE, opener)
+        engine = _open_in_place(place, Access.WRITE, opener)
         _refuse_loss(engine, mark)
         return engine, Opened(place, Watermark.open(place.path), None, None)
     if not options.accept_loss:
@@ -149,8 +151,8 @@ def open_writer(
     return _open_damaged(place, mark, damage, opener)
 
 
-def _opened(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
-    """Open a store that is not refused: from now on its files may be changed."""
+def _open_in_place(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
+    """Open a store whose files may be changed, since it was not refused."""
     place.keep_private()
     place.unshare()
     engine = opener(place.path, access)
@@ -164,9 +166,9 @@ def _open_damaged(
     kept = place.keep()
     skipped = False
     try:
-        engine = _opened(place, Access.WRITE, opener)
+        engine = _open_in_place(place, Access.WRITE, opener)
     except Corruption:
-        engine = _opened(place, Access.SALVAGE, opener)
+        engine = _open_in_place(place, Access.SALVAGE, opener)
         skipped = True
     recovered = engine.latest_sequence_number()
     Watermark.create(place.path, recovered)

@@ -199,8 +199,8 @@ class Scans:
     def __init__(self) -> None:
         self._walks: set[weakref.ref[Walk]] = set()
 
-    def noted(self, rows: W) -> W:
-        """Remember a generator, weakly, and return it."""
+    def tracked(self, rows: W) -> W:
+        """Add a generator, by a weak reference, and return it."""
         self._walks.add(weakref.ref(rows, self._walks.discard))
         return rows
 

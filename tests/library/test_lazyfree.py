@@ -219,7 +219,7 @@ def test_they_are_freed_on_a_full_disk(
         store.stream("buried").create_group(f"g{number}")
     database = store.engine.database
     monkeypatch.setattr(database._opened.directory, "free_bytes", lambda: 0)
-    database.gate.open_until = 0.0
+    database.write_guard.open_until = 0.0
     assert store.delete("buried")
     clock.advance(60_000)
     with pytest.raises(StoreFull):

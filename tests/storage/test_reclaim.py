@@ -94,7 +94,7 @@ def test_small_ranges_are_freed_at_once_if_writers_need_space(
     monkeypatch.setattr(expiry, "RECLAIM_PAUSE_S", 1 << 40)
     with Store.open(tmp_path) as store:
         fill(store, "a", "b")
-        gate, full = store.engine.database.gate, table_bytes(store)
+        gate, full = store.engine.database.write_guard, table_bytes(store)
         gate._reserve, reserve = 1 << 60, gate._reserve
         gate.open_until = 0.0
         with pytest.raises(StoreFull, match="DEL, XTRIM and FLUSHDB free space"):

@@ -23,8 +23,8 @@ from typing import Protocol, Self
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration.copy import CopyOptions, Outcome, carry
-from kvstream.migration.items import CARRIED, STREAM, Item, Selection, Source
+from kvstream.migration.copy import CopyOptions, Outcome, copy_key
+from kvstream.migration.items import STREAM, SUPPORTED, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import SnapshotLoader
@@ -75,7 +75,7 @@ class StoreCutoverTarget:
         left = set(recopy)
         for item in self._source.items(self._selection):
             name = item.db, item.key
-            if name in left and item.kind in CARRIED:
+            if name in left and item.kind in SUPPORTED:
                 left.discard(name)
                 self._copy(item)
                 settled.keys += 1
@@ -87,7 +87,7 @@ class StoreCutoverTarget:
 
     def _copy(self, item: Item) -> None:
         self._store.engine.run(keyspace.delete, qualified(item.db, item.key))
-        carry(item, self._target, CopyOptions())
+        copy_key(item, self._target, CopyOptions())
 
     def _restate(self, item: Item) -> bool:
         ours = self.existing.item(item.db, item.key)

@@ -302,7 +302,7 @@ class Pause:
         """Return whether a client is held by the pause."""
         return client in self._held
 
-    def let_go(self, client: Client) -> None:
+    def release(self, client: Client) -> None:
         """Release a held client; its request runs again, and may be held again."""
         if self.has(client):
             del self._held[client]

@@ -129,7 +129,7 @@ class Executor:
         self._pipelines = Pipelines(self.calls, commands)
         self._queueable = queueable(commands)
         self._xadds = BatchedXadds(engine, self.calls, self.options, lambda: self.clock())
-        self._gate = engine.database.gate
+        self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.reply_cache = ReplyCache(self.options.hot_memory, write_rows)
 
@@ -267,8 +267,8 @@ class Executor:
         self._until = begun + TURN_S
         if self.options.maxmemory:
             self.limits.look_at_memory()
-        if self._gate.is_shut is (self.calls.read_only is None):
-            self.calls.note_failure(self._gate.failure if self._gate.is_shut else None)
+        if self._guard.is_shut is (self.calls.read_only is None):
+            self.calls.note_failure(self._guard.failure if self._guard.is_shut else None)
         left = TURN_REQUESTS
         self._is_odd = self.calls.is_odd
         self._runner = get_ident()
@@ -714,7 +714,7 @@ class Executor:
         """
         client = slot.client
         self.incremental.put_back(client)
-        self.pause.let_go(client)
+        self.pause.release(client)
         if client.requests:
             self.ready[client] = None
         if isinstance(slot.reply, Blocked):

@@ -294,7 +294,7 @@ def test_health_depends_on_the_writes(measured: Served, monkeypatch: pytest.Monk
         assert response.status == 503
         assert body.startswith(b"the disk is full but for a reserve of ")
         assert scrape(measured).one("kvstream_store_state", state="full") == 1
-    gate = measured.engine.database.gate
+    gate = measured.engine.database.write_guard
     gate.failure, gate.recovers = StoreFull("No space left"), True  # with free space again
     assert ask(measured, "/healthz")[0].status == 200
     measured.client().set("k", "v")
@@ -308,7 +308,7 @@ def test_health_depends_on_the_writes(measured: Served, monkeypatch: pytest.Monk
 
 
 def test_a_failed_store_stays_reported(measured: Served) -> None:
-    gate = measured.engine.database.gate
+    gate = measured.engine.database.write_guard
     failure, gate.failure = gate.failure, StoreReadOnly("a write failed before")
     response, body = ask(measured, "/healthz")
     assert (response.status, body) == (503, b"a write failed before\n")
