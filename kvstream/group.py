@@ -520,11 +520,11 @@ class Consumer(Generic[S]):
         every_s = listening.RENEW_S
         if claim_min_idle is not None:
             every_s = min(every_s, milliseconds(claim_min_idle, "claim_min_idle") / 3000)
-        lease = Lease(self._engine, self._renewed, every_s)
+        lease = Lease(self._engine, self._renew, every_s)
         stopped = never if stop is None else stop.is_set
-        return self._heard(count, poll, claim_min_idle, stopped, lease)
+        return self._listen(count, poll, claim_min_idle, stopped, lease)
 
-    def _heard(
+    def _listen(
         self,
         count: int,
         poll: Seconds,
@@ -535,19 +535,19 @@ class Consumer(Generic[S]):
         try:
             after: IDLike = "0-0"
             while pending := self.history(after, count):
-                yield from self._worked_on(self._to_try(pending), stopped, lease)
+                yield from self._yield_leased(self._to_try(pending), stopped, lease)
                 after = pending[-1].id
                 if stopped():
                     return
             while not stopped():
                 read = self.read(count, poll, claim_min_idle=claim_min_idle)
                 tried = [entry for entry in read if entry.deliveries != COUNT_MAX]
-                yield from self._worked_on(tried, stopped, lease)
+                yield from self._yield_leased(tried, stopped, lease)
         finally:
             lease.end()
 
-    def _renewed(self, ids: Sequence[StreamID]) -> list[StreamID]:
-        """Set the idle time of entries back; return those that are still this consumer's."""
+    def _renew(self, ids: Sequence[StreamID]) -> list[StreamID]:
+        """Set the idle time of entries to 0; return those that this consumer still has."""
         return self._engine.run(claim.renew, self._key, self._group_name, self._name, ids)
 
     def _to_try(self, pending: list[HistoryEntry[S]]) -> list[Entry[S]]:
@@ -562,10 +562,10 @@ class Consumer(Generic[S]):
         ]
 
     @staticmethod
-    def _worked_on(
+    def _yield_leased(
         entries: Sequence[Entry[S]], stopped: Callable[[], bool], lease: Lease[StreamID]
     ) -> Iterator[Entry[S]]:
-        """Yield entries, which stay the consumer's until the last is done with."""
+        """Yield entries; the lease keeps them with the consumer until the next call for one."""
         lease.hold([entry.id for entry in entries])
         for at, entry in enumerate(entries):
             if stopped():

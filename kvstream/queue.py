@@ -75,7 +75,7 @@ LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
 """Every tenth read that returns messages begins with the lowest priority."""
-_DONE_GO = Retention(acked=True)
+_DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
 _log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Message(Generic[S]):
         self._name, self._consumer = name, consumer
         self._entry = entry
         self._settled = False
-        """It was acknowledged or given back, perhaps in a transaction that is not over."""
+        """It was acknowledged or given back, perhaps in an open transaction."""
 
     def __repr__(self) -> str:
         return f"<Message {self.id} of {key_of(self._name)!r}, delivery {self.deliveries}>"
@@ -136,7 +136,7 @@ class Message(Generic[S]):
         return self.id, self.deliveries
 
     def ack(self) -> None:
-        """Acknowledge the message: it is done. Raises LeaseLost if the lease is another's."""
+        """Acknowledge the message. Raises LeaseLost if another consumer has the lease."""
         queue, token = self.queue, (self._entry.id, self.deliveries)
         done = queue._engine.run(leases.ack, self._name, queue._group, self._consumer, [token])
         if type(done) is list and done[0] == LeaseOutcome.DONE:
@@ -152,7 +152,7 @@ class Message(Generic[S]):
         error: BaseException | str | None = None,
         traceback: str | None = None,
     ) -> None:
-        """Give the message back to the queue. Raises LeaseLost if the lease is another's.
+        """Give the message back to the queue. Raises LeaseLost if another consumer has the lease.
 
         It comes again after ``delay``, or that of the queue's backoff. With ``fatal``, and after
         the last of ``max_deliveries``, it moves to the dead letters, with the text and traceback of
@@ -162,7 +162,7 @@ class Message(Generic[S]):
         self.queue._settle(self, self.queue._run(leases.nack, self, **options))
 
     def extend(self) -> None:
-        """Begin the lease anew. Raises LeaseLost if it is another's."""
+        """Renew the lease. Raises LeaseLost if another consumer has it."""
         done = self.queue._run(leases.extend, self)
         self.queue._refuse_lost(self, done)
 
@@ -258,12 +258,12 @@ class Queue(Generic[S]):
         self._engine: AnyEngine = store._engine
         self._decoder: Decoder[S] = store._decoder
         self._group = name_bytes(group, "the group")
-        self._given = None if consumer is None else name_bytes(consumer, "the consumer")
-        self._own: tuple[int, bytes] = (0, b"")
-        """The process and its consumer, if none was given."""
+        self._consumer_name = None if consumer is None else name_bytes(consumer, "the consumer")
+        self._process_consumer: tuple[int, bytes] = (0, b"")
+        """The ID of this process and its own consumer, used if no consumer was given."""
         self._keep = keep
         self._begun: set[bytes] = set()
-        """Streams that are there, with their rules of retention."""
+        """Streams that exist, with their rules of retention set."""
         self._key = name_bytes(name, "the queue")
         self._priorities = checked_priorities(priorities)
         self._names = [store._name(key_of_priority(self._key, each)) for each in self._priorities]
@@ -304,12 +304,12 @@ class Queue(Generic[S]):
 
     @property
     def _consumer(self) -> bytes:
-        if self._given is not None:
-            return self._given
+        if self._consumer_name is not None:
+            return self._consumer_name
         process = os.getpid()
-        if self._own[0] != process:  # this one was forked
-            self._own = process, unique_consumer().encode()
-        return self._own[1]
+        if self._process_consumer[0] != process:  # this one was forked
+            self._process_consumer = process, unique_consumer().encode()
+        return self._process_consumer[1]
 
     @property
     def priorities(self) -> tuple[str, ...]:
@@ -374,13 +374,13 @@ class Queue(Generic[S]):
         if name not in self._begun:
             try:
                 self._begin(name)
-            except (AccessDenied, ServerTooOld):  # one that may only add entries
+            except (AccessDenied, ServerTooOld):  # a user that may only add entries
                 self._begun.add(name)
         return Stream(self._engine, name, self._decoder)
 
     def _begin(self, name: bytes) -> None:
         """Make a new stream delete done messages; keep the rules of one that has begun."""
-        if self._keep or self._engine.run(retention.begin_with, name, _DONE_GO) is False:
+        if self._keep or self._engine.run(retention.begin_with, name, _DELETE_DONE) is False:
             self._begun.add(name)  # True, and None of a transaction on a server, may not last
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
@@ -417,9 +417,9 @@ class Queue(Generic[S]):
         """
         count = _at_least_1(count)
         wait_of(poll, "poll")
-        return self._heard(count, poll, never if stop is None else stop.is_set)
+        return self._listen(count, poll, never if stop is None else stop.is_set)
 
-    def _heard(
+    def _listen(
         self, count: int, poll: Seconds, stopped: Callable[[], bool]
     ) -> Iterator[Message[S]]:
         lease: Lease[Message[S]] | None = None
@@ -428,7 +428,7 @@ class Queue(Generic[S]):
             while not stopped():
                 found = ahead = self.get(count, poll)
                 if lease is None:
-                    lease = Lease(self._engine, self._kept, self._lease_ms / 3000)
+                    lease = Lease(self._engine, self._extend_held, self._lease_ms / 3000)
                 lease.hold(found)
                 for at, message in enumerate(found):
                     if stopped():
@@ -441,16 +441,16 @@ class Queue(Generic[S]):
             if lease is not None:
                 lease.end()
             for message in ahead:
-                self._return(message)
+                self._give_back(message)
 
-    def _kept(self, messages: Sequence[Message[S]]) -> list[Message[S]]:
+    def _extend_held(self, messages: Sequence[Message[S]]) -> list[Message[S]]:
         """Extend leases; return the messages whose lease is still held, or not needed any more."""
         held = [message for message in messages if not message._settled]
         outcomes = zip(held, self.extend(*held), strict=True)
         lost = {message for message, outcome in outcomes if outcome is not LeaseOutcome.DONE}
         return [message for message in messages if message not in lost or message._settled]
 
-    def _return(self, message: Message[S]) -> None:
+    def _give_back(self, message: Message[S]) -> None:
         """Give back a message that the program has not seen; it does not count as delivered."""
         nack = Nack(NackMode.SILENT)
         with suppress(KVStreamError), self._engine.transaction():
@@ -481,7 +481,7 @@ class Queue(Generic[S]):
         return self._all(leases.nack, messages, **_failure(delay, fatal, error, traceback))
 
     def extend(self, *messages: Message[S]) -> list[LeaseOutcome]:
-        """Begin leases anew; return the outcome of each."""
+        """Renew leases; return the outcome of each."""
         return self._all(leases.extend, messages)
 
     def _run(self, operation: Any, *messages: Message[S], **options: Any) -> Any:
@@ -519,7 +519,7 @@ class Queue(Generic[S]):
         return [outcomes[id(message)] for message in messages]
 
     def _settle(self, message: Message[S], done: Any) -> None:
-        """Note that a message is settled; raise LeaseLost if its lease was lost."""
+        """Mark a message as settled; raise LeaseLost if its lease was lost."""
         self._refuse_lost(message, done)
         message._settled = True
 
@@ -581,7 +581,7 @@ class Queue(Generic[S]):
         if self._keep is None:
             _log.warning(_STAY, quoted(key_of(name)))
         else:
-            self._engine.run(retention.set_rules, name, _DONE_GO)
+            self._engine.run(retention.set_rules, name, _DELETE_DONE)
 
     def _policy(self, name: bytes) -> GroupPolicy | None:
         """Return the policy of a stream's group; None if there is none, or no group."""

@@ -353,7 +353,7 @@ def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
 def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
     """Write all runs of a group that has none, in the form that suits their number.
 
-    ``runs`` returns them in the order of their anchors, anew at each call. The caller writes the
+    ``runs`` returns them in the order of their anchors, again at each call. The caller writes the
     records of the group and of the owners in ``group.consumers``.
     """
     count = ids = size = 0

@@ -404,7 +404,7 @@ class StreamMeta:
         return hot + self._cold
 
     def forget_cold_part(self) -> None:
-        """Encode the cold part anew in the next record: one of its fields has changed."""
+        """Encode the cold part again in the next record, since one of its fields has changed."""
         self._cold = None
 
     def _encode_cold(self) -> bytes:

@@ -8,7 +8,7 @@ what it does is its kind's concern (engine/timing.py)::
 
 A stream's record has the time of its first timer, and an index of the store lists the streams that
 have one by that time (meta/keyspace.py). The time may be too early after a timer was taken away;
-the step that then finds nothing due sets it anew. Scans begin at that time, so that they step over
+the step that then finds nothing due sets it again. Scans begin at that time, so that they step over
 no rows of timers that have fired.
 """
 

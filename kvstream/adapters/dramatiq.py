@@ -290,7 +290,7 @@ class KVStreamRateLimiterBackend(RateLimiterBackend):
 
 @contextmanager
 def _connection_errors() -> Iterator[None]:
-    """Raise errors of the store as lost connections, after which a worker begins anew."""
+    """Raise errors of the store as lost connections, after which a worker connects again."""
     try:
         yield
     except KVStreamError as error:

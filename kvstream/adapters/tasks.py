@@ -139,10 +139,10 @@ class Tasks:
 
         Tasks whose reader has died come before new ones of their priority.
         """
-        return self._anew(names, lambda: self._get(names, count, block))
+        return self._retry(names, lambda: self._get(names, count, block))
 
-    def _anew(self, names: Sequence[str], call: Callable[[], T]) -> T:
-        """Make a call; make it again, and the queues before, if somebody has deleted them."""
+    def _retry(self, names: Sequence[str], call: Callable[[], T]) -> T:
+        """Make a call; if a queue was deleted, make it once more, which creates the queue."""
         with suppress(NoGroup):
             return call()
         with self._lock:
@@ -224,7 +224,7 @@ class Tasks:
         self._reap(tasks[0].queue)
 
     def _renew(self) -> None:
-        """Begin the leases of the tasks in work anew."""
+        """Renew the leases of the tasks in work."""
         with self._lock:
             work = _by_key(self._held)
         for key, tokens in work:
@@ -232,7 +232,7 @@ class Tasks:
                 self._extend(key, tokens)
 
     def _extend(self, key: bytes, tokens: list[leases.Token]) -> list[StreamID]:
-        """Begin leases anew, and return the IDs of those that are not lost."""
+        """Renew leases, and return the IDs of those that are not lost."""
         outcomes = self._run(leases.extend, key, tokens)
         kept = dict(zip(tokens, [each == LeaseOutcome.DONE for each in outcomes], strict=True))
         self.release(*(Ref(key, *token) for token in tokens if not kept[token]))
@@ -264,7 +264,7 @@ class Tasks:
 
     def size(self, name: str) -> int:
         """Return the number of tasks that no reader has."""
-        return self._anew([name], lambda: sum(map(self._size_of, self._streams(name))))
+        return self._retry([name], lambda: sum(map(self._size_of, self._streams(name))))
 
     @staticmethod
     def _size_of(stream: Stream) -> int:
@@ -276,7 +276,7 @@ class Tasks:
         def found() -> list[bytes]:
             return [body for stream in self._streams(name) for body in self._ready(stream, limit)]
 
-        return self._anew([name], found)[:limit]
+        return self._retry([name], found)[:limit]
 
     def _ready(self, stream: Stream, limit: int | None) -> Iterator[bytes]:
         taken = self._taken(stream)
@@ -298,7 +298,7 @@ class Tasks:
 
     def purge(self, name: str) -> int:
         """Delete the tasks that no reader has; return how many."""
-        return self._anew([name], lambda: sum(map(self._purge, self._streams(name))))
+        return self._retry([name], lambda: sum(map(self._purge, self._streams(name))))
 
     def _purge(self, stream: Stream) -> int:
         purged, group = 0, stream.group(GROUP)

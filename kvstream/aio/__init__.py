@@ -469,7 +469,7 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         return await self._engine.task_call(nack, *_unwrapped(messages))
 
     async def extend(self, *messages: AsyncMessage[S]) -> list[LeaseOutcome]:
-        """Begin leases anew; return the outcome of each."""
+        """Renew leases; return the outcome of each."""
         return await self._engine.task_call(self._sync.extend, *_unwrapped(messages))
 
     cancel = _awaited(Queue[S].cancel)

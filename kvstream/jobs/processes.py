@@ -2,7 +2,7 @@
 
 On a directory the parent opens the store as a shared one and so serves the children, unless another
 process does already. By URL each child has connections of its own. A child that dies is started
-anew after a pause. SIGTERM and Ctrl-C are passed on: the first lets jobs finish, the second gives
+again after a pause. SIGTERM and Ctrl-C are passed on: the first lets jobs finish, the second gives
 them back at once. A child also stops when its parent is gone.
 
     python -m kvstream.jobs.processes '{"target": "app:jobs", ...}'   a child
@@ -32,7 +32,7 @@ from kvstream.jobs.application import Jobs
 from kvstream.logs import NOTICE, logging_to
 
 PAUSE_S, PAUSE_MAX_S = 1.0, 30.0
-"""The first and the longest pause before a child that has died is started anew."""
+"""The first and the longest pause before a dead child is started again."""
 STEADY_S = 10.0
 """A child that has lived for so long begins with the first pause again."""
 LOOK_S = 0.1
@@ -160,7 +160,7 @@ def main(settings: str) -> None:
 
 
 class Child:
-    """A process of a Worker, which is started anew when it dies."""
+    """A process of a Worker, which is started again when it dies."""
 
     def __init__(self, options: WorkOptions) -> None:
         self._settings = json.dumps(asdict(options))
@@ -182,7 +182,7 @@ class Child:
         )
 
     def look(self) -> None:
-        """Start the process anew if it has died, after a pause."""
+        """Start the process again, after a pause, if it has died."""
         if self.is_running:
             return
         now = monotonic()

@@ -1,10 +1,10 @@
 """XACK, XNACK, XCLAIM and XAUTOCLAIM of very many IDs, in steps between which other commands run.
 
 Steps plan the change of the runs that the IDs are in (``meta/pel.py``) and change nothing. A watch
-tells which runs other commands have changed since; these are planned anew. The last step applies
+tells which runs other commands have changed since; these are planned again. The last step applies
 the whole plan in one commit, so the command happens in its last step. Its clock stands still, as a
-command's clock does in Redis. What becomes of an entry is decided by the same functions that decide
-it for the short forms: ``Claim.decide`` and ``Nack.decide``.
+command's clock does in Redis. The short forms use the same decision functions, ``Claim.decide`` and
+``Nack.decide``.
 """
 
 from bisect import bisect_left, bisect_right, insort
@@ -117,7 +117,7 @@ class LongChange(Generic[F, T]):
         self._steps -= 1
         return self._tries <= thresholds.TRIES and self._steps >= 0
 
-    # --- what each command says -----------------------------------------------------------------
+    # --- what each command defines --------------------------------------------------------------
 
     def _find(self, txn: Txn) -> tuple[StreamMeta, GroupMeta] | None:
         return group_of_key(txn, self._name, self._group)

@@ -48,7 +48,7 @@ class Conflict(StrEnum):
     REPLACE = "REPLACE"
     """It takes the place of the holder, unless that was delivered: then as SKIP."""
     DEBOUNCE = "DEBOUNCE"
-    """It takes the place of a delayed holder, and so starts the delay anew."""
+    """It takes the place of a delayed holder, and so restarts the delay."""
     AFTER = "AFTER"
     """It is added if the holder was delivered, so that at most one waits."""
 

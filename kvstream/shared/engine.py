@@ -192,7 +192,7 @@ class SharedEngine:
         self._reset()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Open the shared store anew where it is unpickled, such as in a spawned process."""
+        """Open the shared store again where it is unpickled, such as in a spawned process."""
         return SharedEngine, (self._directory, self.options, self._wait_s)
 
     # --- the owner ------------------------------------------------------------------------------

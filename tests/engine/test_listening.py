@@ -94,7 +94,7 @@ def test_a_lease_is_renewed_before_the_next_entry_if_the_process_stood_still(
         group.consumer("c").read()
         engine = store.engine
         monkeypatch.setattr(engine, "every", lambda seconds, call: lambda: None)
-        lease = Lease(engine, group.consumer("c")._renewed)
+        lease = Lease(engine, group.consumer("c")._renew)
         lease.hold(ids)
         assert lease.begin(0)
         group.claim("d", ids[1])
@@ -118,7 +118,7 @@ def test_renewing_changes_only_the_time(tmp_path: Path) -> None:
         group.consumer("d").read(50)
         group.nack(ids[3])
         clock.advance(5000)
-        lease = Lease(store.engine, group.consumer("c")._renewed)
+        lease = Lease(store.engine, group.consumer("c")._renew)
         lease.hold([StreamID(9, 9), *reversed(ids[::7]), ids[3]])
         lease._renewed -= 10
         lease.renew()

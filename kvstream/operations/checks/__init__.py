@@ -1,9 +1,9 @@
 """``check``: read every column family, recount everything, and report or repair what is wrong.
 
-The check reads rows and decodes each record anew; then it compares objects in memory with the disk.
-It holds chunks of rows and one bit for each number in use. Message rows, runs of pending entries
-and idempotent IDs are the truth; counters and indexes follow from them. A repair writes only what
-is wrong.
+The check reads rows and decodes each record again; then it compares objects in memory with the
+disk. It holds chunks of rows and one bit for each number in use. Message rows, runs of pending
+entries and idempotent IDs are the truth; counters and indexes follow from them. A repair writes
+only what is wrong.
 """
 
 from kvstream.errors import InvalidArgument
@@ -53,7 +53,7 @@ def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) ->
 
 
 def _mend(txn: Txn, mending: Batch) -> None:
-    """Write the corrected rows, and read everything in memory anew."""
+    """Write the corrected rows, and reload everything in memory."""
     for family, lower, upper in mending.ranges:
         txn.batch.delete_range(family, lower, upper)
     for puts, mended in zip(txn.batch.puts, mending.puts, strict=True):

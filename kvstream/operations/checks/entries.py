@@ -1,9 +1,9 @@
 """Check the message rows of one stream, its node index, and what its record counts.
 
 The rows are the truth: a node reaches from its first ID to the next node's. How many entries a node
-ever had, and its last ID, are taken from its record unless rows contradict it. The size is computed
-anew if no entry of the node is gone. Entries whose node has lost its record form new nodes, limited
-by their number.
+ever had, and its last ID, are taken from its record unless rows contradict it. The size is
+computed again if no entry of the node is gone. Entries whose node has lost its record form new
+nodes, limited by their number.
 """
 
 from bisect import bisect_left, bisect_right

@@ -306,7 +306,7 @@ class _RunsCheck:
             self._findings.delete(_TREES, self._group.runs.prefix + suffix)
 
     def _put_in_order(self) -> dict[bytes, Run]:
-        """Return the runs anew, each ID once, and write them instead of the old ones."""
+        """Replace the runs by sorted ones with each ID once; return these."""
         old = {run.anchor: run for chunk in self._on_record() for run in chunk}
         sound = [
             run._replace(time_ms=0) if self._waits_for_ever(run) else run for run in old.values()

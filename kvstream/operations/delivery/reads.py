@@ -146,7 +146,7 @@ def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
     """Return whether a lease has run out.
 
     Entries are looked up only when one may have been delivered so long ago. Deliveries are not
-    before ``owned_since``, unless the clock is set back or they are claimed, which sets it anew.
+    before ``owned_since``, unless the clock is set back or they are claimed, which sets it again.
     """
     now_ms = txn.now_ms
     if now_ms < group.owned_since:
