@@ -56,7 +56,7 @@ class DeletionWatch:
         self._before = stream.deletions
         self._noted: list[Sequence[StreamID]] = []
 
-    def note(self, ids: Sequence[StreamID]) -> None:
+    def record(self, ids: Sequence[StreamID]) -> None:
         self._noted.append(ids)
 
     def holds(self, stream: StreamMeta) -> bool:
@@ -80,12 +80,12 @@ class Deletions:
         self._watches.add(ref(watch, self._watches.discard))
         return watch
 
-    def note(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
+    def report(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
         stream.deletions += 1
         for each in list(self._watches):
             if (watch := each()) is not None and watch.stream is stream:
-                watch.note(ids)
+                watch.record(ids)
 
 
 def note_activity(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> None:
@@ -317,7 +317,7 @@ class Catalog:
     def rewrite(self, txn: Txn, string: StringMeta) -> None:
         """Write a string with a new value; a long one is not kept in memory."""
         if self.index.watches:
-            self.index.note(string)
+            self.index.report_change(string)
         txn.batch.puts[_METADATA][string.row] = string.encode()
         if len(string.value) > STRING_BYTES_MAX:
             self.strings.pop(self.databases.shown_name(txn, string.name), None)

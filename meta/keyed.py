@@ -10,7 +10,7 @@ entries of its key as may be are busy already. The rows are those of one tree of
 
 A ``key`` is the 16 bytes of a hash of the field's value: two values of one hash wait for each
 other, and that is all. No held entry of a key is below its ``from``: rows deleted before that are
-not stepped over. The rule itself is in meta/pel.py (``settle``) and
+not stepped over. The rule itself is in meta/pel.py (``free_keys``) and
 operations/delivery/ordering.py.
 """
 

@@ -69,7 +69,7 @@ class Usage:
         if self._since < 0:
             self._since = self._recent_since = now_ms
 
-    def note(self, names: list[bytes], now_ms: int, idle_s: int = 0) -> None:
+    def record_use(self, names: list[bytes], now_ms: int, idle_s: int = 0) -> None:
         """Record that keys were used ``idle_s`` seconds ago."""
         recent, used = self.recent, now_ms - 1000 * idle_s
         for name in names:
@@ -249,7 +249,7 @@ class KeyWatch:
         self.broken = False
         """More keys may have changed than ``changed`` holds."""
 
-    def note(self, name: bytes) -> None:
+    def record(self, name: bytes) -> None:
         """Record a change of a key, by its stored name."""
         if self.only is None or name in self.only:
             self.changed.add(name)
@@ -305,7 +305,7 @@ class KeyIndex:
         """List and count a key. Space freed for it does not let the commit pass on a full disk."""
         txn.frees = False
         if self.watches:
-            self.note(key)
+            self.report_change(key)
         db = database_of(key.name)
         if key.generation < self._firsts.get(db, 0):
             self._firsts[db] = key.generation
@@ -316,7 +316,7 @@ class KeyIndex:
             self._put_timer(txn, key.due_at, key.name)
         self._count(txn, db, 1)
 
-    def made(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
+    def count_written(self, txn: Txn, stored_db: int, names: Collection[bytes]) -> None:
         """Count keys whose rows are written already, by their stored names."""
         self._firsts.pop(stored_db, None)
         self.rewritten(names)
@@ -324,9 +324,9 @@ class KeyIndex:
 
     def rewritten(self, names: Collection[bytes]) -> None:
         """Report strings that get another value to the watches, by their stored names."""
-        for watch in self._kept():
+        for watch in self._live_watches():
             for name in names:
-                watch.note(name)
+                watch.record(name)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted`` is False if the key is off the count and reported already."""
@@ -337,13 +337,13 @@ class KeyIndex:
         if isinstance(key, StreamMeta) and key.due_at:
             txn.batch.delete(_METADATA, timer_row(key.due_at, key.name))
         if counted:
-            self.note(key)
+            self.report_change(key)
             self._count(txn, db, -1)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
         """Set when a key expires, in Unix milliseconds, 0 for never; the caller writes its
         record."""
-        self.note(key)
+        self.report_change(key)
         if key.expire_at:
             self._drop_expiry(txn, key)
         if at_ms:
@@ -583,28 +583,28 @@ class KeyIndex:
         self.watches.add(ref(watch, self.watches.discard))
         return watch
 
-    def _kept(self) -> list[KeyWatch]:
+    def _live_watches(self) -> list[KeyWatch]:
         """Return the watches that their callers still keep."""
         return [watch for each in list(self.watches) if (watch := each()) is not None]
 
-    def note(self, key: Key) -> None:
+    def report_change(self, key: Key) -> None:
         """Report a change of a key to the watches."""
-        for watch in self._kept():
-            watch.note(key.name)
+        for watch in self._live_watches():
+            watch.record(key.name)
 
     def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
         """Report the watched keys of swapped databases that exist.
 
         ``dbs`` are stored numbers; ``is_there`` tells whether either database has a key.
         """
-        for watch in self._kept():
+        for watch in self._live_watches():
             for name in watch.only or ():
                 if database_of(name) in dbs and is_there(key_of(name)):
-                    watch.note(name)
+                    watch.record(name)
 
     def break_watches(self) -> None:
         """Report that any key may have changed."""
-        for watch in self._kept():
+        for watch in self._live_watches():
             watch.broken = True
 
     def forget(self) -> None:

@@ -178,7 +178,7 @@ def hide(txn: Txn, stream: StreamMeta) -> bool:
     catalog.reply_cache.forget(stream.prefix)
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
-    catalog.index.note(stream)  # a command may be about to create a key of that name
+    catalog.index.report_change(stream)  # a command may be about to create a key of that name
     txn.reshaped(stream)
     txn.finish()
     txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(hidden))

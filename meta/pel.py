@@ -353,7 +353,7 @@ def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL; return those that were pending."""
     found = lift(txn, group, ids)
     if group.keyed is not None:
-        settle(txn, group, found)
+        free_keys(txn, group, found)
     return found
 
 
@@ -370,7 +370,7 @@ def drop_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
         return pel_index.remove_of(txn, group, consumer)
     ids = [eid for run in runs_of(txn, group, consumer) for eid in run.ids]
     count = pel_index.remove_of(txn, group, consumer)
-    settle(txn, group, ids)
+    free_keys(txn, group, ids)
     return count
 
 
@@ -388,9 +388,9 @@ def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
             return 0
         pel_index.remove(txn, group, run)
         if group.indexed:
-            pel_index.settle(txn, group)
+            pel_index.unindex_if_small(txn, group)
         if group.keyed is not None:
-            settle(txn, group, [eid])
+            free_keys(txn, group, [eid])
         return 1
     at = bisect_left(ids, eid)
     if at == len(ids) or ids[at] != eid:
@@ -398,7 +398,7 @@ def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
         return 0
     pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
     if group.keyed is not None:
-        settle(txn, group, [eid])
+        free_keys(txn, group, [eid])
     return 1
 
 
@@ -421,7 +421,7 @@ def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Remove all IDs of some runs from the PEL."""
     pel_index.remove_all(txn, group, runs)
     if group.indexed:
-        pel_index.settle(txn, group)
+        pel_index.unindex_if_small(txn, group)
 
 
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
@@ -468,7 +468,7 @@ class Change:
         """Change the runs; ``rows``: the new ones, if they are encoded already."""
         pel_index.replace(txn, group, self.old, self.new, rows)
         if group.keyed is not None:
-            settle(txn, group, self._moved())
+            free_keys(txn, group, self._moved())
 
     def _moved(self) -> list[PackedID]:
         """Return the IDs that are no longer pending, or held no longer."""
@@ -617,7 +617,7 @@ DELETED_MAX = 1000
 """Held entries whose message was deleted, of one key, that are dropped at once."""
 
 
-def settle(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
+def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
     """Update the keys of IDs that are no longer pending, or held; make the next ones ready.
 
     For groups that deliver in order by key, after their runs have changed.

@@ -116,8 +116,8 @@ def watched(group: GroupMeta) -> RunWatch:
     return group.watches.add()
 
 
-def _note(group: GroupMeta, runs: Iterable[Run]) -> None:
-    if group.watches is not None and not group.watches.note(runs):
+def _report_change(group: GroupMeta, runs: Iterable[Run]) -> None:
+    if group.watches is not None and not group.watches.report(runs):
         group.watches = None
 
 
@@ -126,7 +126,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     if not run.rank and run.owner not in group.consumers:
         txn.catalog.owner(txn, group, run.owner)
     if group.watches is not None:
-        _note(group, [run])
+        _report_change(group, [run])
     if not group.indexed:
         group.grown += len(run.ids)
         if _has_room(txn, group) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
@@ -150,7 +150,7 @@ def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         return
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
-    _note(group, runs)
+    _report_change(group, runs)
     group.grown = grown
     group.runs.put_all(txn.batch, {run.anchor: run for run in runs})
     if group.index is not None:
@@ -161,7 +161,7 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
     """Delete a run."""
     group.near = None
     if group.watches is not None:
-        _note(group, [run])
+        _report_change(group, [run])
     group.runs.delete(txn.batch, run.anchor)
     if group.indexed:
         owner = owner_of(run)
@@ -179,7 +179,7 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         for run in runs:
             remove(txn, group, run)
         return
-    _note(group, runs)
+    _report_change(group, runs)
     group.runs.delete_all(txn.batch, [run.anchor for run in runs])
     if group.index is not None:
         group.index.remove_all(runs)
@@ -191,7 +191,7 @@ def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
     if change > 0:
         group.grown += change
     if group.watches is not None:
-        _note(group, [resized if change > 0 else run])
+        _report_change(group, [resized if change > 0 else run])
     group.runs.put(txn.batch, run.anchor, resized)
     if group.indexed:
         group.near = resized
@@ -214,8 +214,8 @@ def replace(
     runs = list(new.values())
     for owner in {run.owner for run in runs if not run.rank}:
         txn.catalog.owner(txn, group, owner)
-    _note(group, old)
-    _note(group, runs)
+    _report_change(group, old)
+    _report_change(group, runs)
     gone = [run.anchor for run in old if run.anchor not in new]
     if not group.indexed:
         more = sum([len(run.ids) for run in runs]) - sum([len(run.ids) for run in old])
@@ -234,7 +234,7 @@ def replace(
     else:
         group.runs.replace(txn.batch, gone, new, rows)
         _replace_index_rows(txn, group, old, runs)
-    settle(txn, group)
+    unindex_if_small(txn, group)
 
 
 def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[PackedID, Run]) -> None:
@@ -251,7 +251,7 @@ def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[Packed
         if anchor not in kept:
             add(txn, group, run)
     if group.indexed:
-        settle(txn, group)
+        unindex_if_small(txn, group)
 
 
 def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
@@ -259,7 +259,7 @@ def _overwrite(txn: Txn, group: GroupMeta, old: Run, new: Run) -> None:
     if not new.rank and new.owner not in group.consumers:
         txn.catalog.owner(txn, group, new.owner)
     if group.watches is not None:
-        _note(group, [old, new])
+        _report_change(group, [old, new])
     group.runs.put(txn.batch, new.anchor, new)
     if group.index is not None:
         group.index.remove(old)
@@ -271,9 +271,9 @@ def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
     pending = consumer.pending
     if group.indexed and pending == group.pending:
         if group.watches is not None:
-            group.watches.note([_EVERYTHING])
+            group.watches.report([_EVERYTHING])
         _empty(txn, group, [consumer.name])
-        settle(txn, group)
+        unindex_if_small(txn, group)
         return pending
     if not group.indexed and not pending_with(txn, group, consumer):
         return 0
@@ -448,7 +448,7 @@ def _fits_again(txn: Txn, group: GroupMeta) -> bool:
     return pending + _large_rows(txn) <= trees.STORE_ROWS // 2
 
 
-def settle(txn: Txn, group: GroupMeta) -> None:
+def unindex_if_small(txn: Txn, group: GroupMeta) -> None:
     """Delete the rows of the indexes, and the counts, of a group that has few runs again."""
     if not group.indexed or group.pending > CACHED_IDS // 2:
         return

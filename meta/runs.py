@@ -125,7 +125,7 @@ class RunWatch:
     def __init__(self) -> None:
         self._changed: list[Stretch] = []
 
-    def note(self, stretches: list[Stretch]) -> None:
+    def record(self, stretches: list[Stretch]) -> None:
         self._changed += stretches
 
     def take(self) -> list[Stretch]:
@@ -146,13 +146,13 @@ class RunWatches:
         self._watches.add(watch)
         return watch
 
-    def note(self, runs: Iterable[Run]) -> bool:
+    def report(self, runs: Iterable[Run]) -> bool:
         """Report runs that are written or deleted; return False if no watch exists any more."""
         if not self._watches:
             return False
         stretches = [(run.anchor, run.ids[-1]) for run in runs]
         for watch in self._watches:
-            watch.note(stretches)
+            watch.record(stretches)
         return True
 
 

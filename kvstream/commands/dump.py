@@ -90,7 +90,7 @@ def restore(txn: Txn, session: Session, argv: Argv) -> Answer:
         raise InvalidArgument("invalid expire time in 'restore' command")
 
     def done(txn: Txn, session: Session) -> Reply:
-        txn.catalog.index.usage.note([name], txn.now_ms, max(options.idle_s, 0))
+        txn.catalog.index.usage.record_use([name], txn.now_ms, max(options.idle_s, 0))
         return OK
 
     arguments = name, argv[3], options.replace, expire_at

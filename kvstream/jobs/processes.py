@@ -88,9 +88,9 @@ class Signals:
     def receive(self) -> None:
         """Receive SIGTERM and SIGINT from now on, in the main thread."""
         for number in _SIGNALS:
-            signal.signal(number, self._note)
+            signal.signal(number, self._on_signal)
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _on_signal(self, number: int, frame: FrameType | None) -> None:
         self.count += 1
         if self.count > 2:
             signal.signal(number, signal.SIG_DFL)
@@ -181,7 +181,7 @@ class Child:
             start_new_session=True,  # Ctrl-C is for the parent, which passes it on
         )
 
-    def look(self) -> None:
+    def restart_if_dead(self) -> None:
         """Start the process again, after a pause, if it has died."""
         if self.is_running:
             return
@@ -237,7 +237,7 @@ class Supervisor:
         try:
             while not signals.stop.is_set():
                 for child in self._children:
-                    child.look()
+                    child.restart_if_dead()
                 if self._sources is not None and self._sources.have_changed():
                     _log.log(NOTICE, "a source file has changed: starting the workers anew")
                     self._stop_children(signals)

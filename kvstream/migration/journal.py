@@ -40,7 +40,7 @@ _FOLDER_MODE = 0o700
 _TRIES, _PAUSE_S = 5, 0.02
 
 
-def hold(path: Path, flags: int = 0) -> int:
+def open_locked(path: Path, flags: int = 0) -> int:
     """Open or create a file and lock it; return its descriptor.
 
     Raises StoreLocked if another process holds the lock.
@@ -133,7 +133,7 @@ class Journal:
     ) -> None:
         """Resume an interrupted run if ``fingerprint``, of the source, is the same; else begin."""
         self.path = folder / (identity + SUFFIX)
-        self._descriptor = hold(self.path, os.O_APPEND)
+        self._descriptor = open_locked(self.path, os.O_APPEND)
         before = _read(self.path)
         resumes = before.finished_ms is None and before.fingerprint == fingerprint.hex()
         self.resumed = before.done if resumes else {}
@@ -294,7 +294,7 @@ class FollowerNote:
 
     def __init__(self, folder: Path, identity: str, source: str, target: str) -> None:
         """Raise StoreLocked if another process follows the same source into the same target."""
-        self._descriptor = hold(folder / (identity + FOLLOWER_SUFFIX))
+        self._descriptor = open_locked(folder / (identity + FOLLOWER_SUFFIX))
         before = _decoded(os.pread(self._descriptor, 1 << 16, 0))
         if before is None or before.phase is Phase.DONE:
             before = Followed(begun_ms=now_ms())

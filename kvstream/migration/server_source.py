@@ -260,7 +260,7 @@ class PagedStream:
         if reading.inexact:
             self.inexact_ms = INEXACT_MS
         if len(group.nacked) > 1:
-            self._note(
+            self._add_note(
                 "nacked",
                 len(group.nacked),
                 "the order of redelivery of entries released by XNACK: no command returns it, "
@@ -272,7 +272,7 @@ class PagedStream:
         if "idmp-duration" not in info:
             return None
         if info.get("iids-tracked"):
-            self._note(
+            self._add_note(
                 "idempotency",
                 info["iids-tracked"],
                 "idempotent IDs remembered of producers: no command returns them",
@@ -284,7 +284,7 @@ class PagedStream:
             iids_duplicates=info.get("iids-duplicates", 0),
         )
 
-    def _note(self, name: str, count: int, text: str) -> None:
+    def _add_note(self, name: str, count: int, text: str) -> None:
         self.notes.append(Loss(name, count, text))
 
 

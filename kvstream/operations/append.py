@@ -420,7 +420,7 @@ class BulkResult:
     ranges: dict[bytes, tuple[StreamID, StreamID]] = field(default_factory=dict)
     """The first and last ID that each key got."""
 
-    def note(self, name: bytes, first: StreamID, last: StreamID, count: int) -> None:
+    def add_range(self, name: bytes, first: StreamID, last: StreamID, count: int) -> None:
         self.entries += count
         key = key_of(name)
         self.ranges[key] = (self.ranges.get(key, (first, last))[0], last)
@@ -461,7 +461,7 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
         txn.changed(stream)
         txn.notify(XADD, name)
         txn.signal(name)
-        result.note(name, StreamID.unpack(ids[0]), stream.last, len(ids))
+        result.add_range(name, StreamID.unpack(ids[0]), stream.last, len(ids))
     put_mark(txn, mark)
     return result
 
@@ -524,11 +524,11 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
     """Add the entries of tables, whose rows are in the store now, to their streams."""
     result = BulkResult()
     for each in joined:
-        stream = txn.stream(each.name) or _made(txn, each)
+        stream = txn.stream(each.name) or _create_ingested(txn, each)
         for piece, closed in each.pieces:
             join(txn, stream, piece, closed)
-            result.note(each.name, piece.first, piece.last, piece.length)
-        txn.catalog.index.note(stream)
+            result.add_range(each.name, piece.first, piece.last, piece.length)
+        txn.catalog.index.report_change(stream)
         txn.notify(XADD, each.name)
         txn.signal(each.name)
     put_mark(txn, mark)
@@ -536,7 +536,7 @@ def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult
     return result
 
 
-def _made(txn: Txn, each: Joined) -> StreamMeta:
+def _create_ingested(txn: Txn, each: Joined) -> StreamMeta:
     """Return a new stream for rows that are in the store under a reserved prefix."""
     catalog, prefix = txn.catalog, each.prefix
     stored = catalog.databases.stored_name(txn, each.name)

@@ -38,7 +38,15 @@ from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
 from kvstream.operations.groups import existing_stream
 from kvstream.operations.trim import drop_references
-from kvstream.operations.unique import Conflict, Unique, hold, holder_of, release, rename, settle
+from kvstream.operations.unique import (
+    Conflict,
+    Unique,
+    assign,
+    holder_of,
+    release,
+    rename,
+    resolve_conflict,
+)
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields, RepeatedFields
 
@@ -136,7 +144,7 @@ def add(
         stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
         added = put(txn, stream, at_ms, message)
     if unique is not None:
-        hold(txn, existing_stream(txn, name), unique, added)
+        assign(txn, existing_stream(txn, name), unique, added)
     return added
 
 
@@ -162,7 +170,7 @@ def _admit(txn: Txn, name: bytes, unique: Unique) -> Added | None:
         return None
     if unique.conflict is not Conflict.SKIP:  # nothing is deleted if no ID is left
         append.next_id(stream.last, None, txn.now_ms)
-    if not settle(txn, stream, unique, holder):
+    if not resolve_conflict(txn, stream, unique, holder):
         return holder
     if isinstance(holder, Ticket):
         take(txn, stream, holder)
@@ -313,7 +321,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             entries.append(entry)
     _count(txn, stream, -taken)
     append.add_many(txn, name, entries)
-    txn.catalog.index.note(stream)  # no client's command has made the change
+    txn.catalog.index.report_change(stream)  # no client's command has made the change
     txn.catalog.queue_events.delayed_fired += len(entries)
 
 
@@ -363,7 +371,7 @@ def fire_ttl(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> Non
         return
     drop_references(txn, stream, ids)
     erase(txn, stream, entries.live(txn, stream, ids))
-    txn.catalog.index.note(stream)
+    txn.catalog.index.report_change(stream)
     txn.signal(name)  # a group that had reached a limit may deliver again
 
 

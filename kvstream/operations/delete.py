@@ -145,7 +145,7 @@ class LongErasure(Generic[T]):
             self._begin(txn, stream)
         if self._tries > thresholds.TRIES:
             return self._operation(txn, entries.live)
-        if self._look(txn, stream):
+        if self._read_rows(txn, stream):
             return None
         return self._operation(txn, self._found_live)
 
@@ -156,7 +156,7 @@ class LongErasure(Generic[T]):
         """The position of the first ID that was not looked at."""
         self._found: list[StreamID] = []
 
-    def _look(self, txn: Txn, stream: StreamMeta) -> bool:
+    def _read_rows(self, txn: Txn, stream: StreamMeta) -> bool:
         """Read the rows of the next IDs; return whether there are more."""
         end = bisect_right(self._ids, stream.last, self._next)
         some = self._ids[self._next : min(end, self._next + thresholds.STEP_ROWS)]

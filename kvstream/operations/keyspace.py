@@ -349,7 +349,7 @@ class LongCount(LongKeys[int]):
     def _look_on(self, txn: Txn) -> bool:
         if self._again:
             some = [self._again.pop() for _ in range(min(thresholds.STEP_KEYS, len(self._again)))]
-            self._look(txn, some)
+            self._look_up(txn, some)
             if self._again:
                 return True
         return self._look_at_next(txn)
@@ -367,10 +367,10 @@ class LongCount(LongKeys[int]):
             self._made.append(page)
             self._next += ROW_KEYS
             left -= ROW_KEYS
-            size += self._look(txn, fresh)
+            size += self._look_up(txn, fresh)
         return self._next < len(self._keys)
 
-    def _look(self, txn: Txn, names: Sequence[bytes]) -> int:
+    def _look_up(self, txn: Txn, names: Sequence[bytes]) -> int:
         """Look up stored names; return the bytes of their records."""
         self._looked += len(names)
         size = 0
@@ -395,7 +395,7 @@ class LongCount(LongKeys[int]):
             heappush(self._expiring, (key.expire_at, name))
 
     def _finish(self, txn: Txn) -> int:
-        self._look(txn, list(self._due(txn.expiry_ms)))
+        self._look_up(txn, list(self._due(txn.expiry_ms)))
         return self._done(txn)
 
     def _done(self, txn: Txn) -> int:

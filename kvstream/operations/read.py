@@ -149,10 +149,10 @@ def _steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps:
     yield len(there)
     for at in range(0, len(there), FEW_TOGETHER):
         some = there[at : at + FEW_TOGETHER]
-        yield [(key_of(part[0]), _found(seeks, part, count)) for part in some]
+        yield [(key_of(part[0]), _read_part(seeks, part, count)) for part in some]
 
 
-def _found(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int | Rows | None]":
+def _read_part(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int | Rows | None]":
     rows = whole(seeks, part, count)
     if rows is None:
         return _many(seeks, part, count)

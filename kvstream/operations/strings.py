@@ -519,7 +519,7 @@ class LongPut(keyspace.LongKeys[bool]):
         for name in self._rewritten:
             catalog.strings.pop(shown(txn, name), None)
         if self._made:
-            catalog.index.made(txn, self._stored_db, self._made)
+            catalog.index.count_written(txn, self._stored_db, self._made)
             prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
             made = (key for key in self._values if stored + key in self._made)
             txn.signal_some(prefix + key for key in made)

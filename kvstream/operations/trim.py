@@ -400,7 +400,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
         _delete_rows(txn, stream, parts)
     if catalog.reply_cache.memory:
         catalog.reply_cache.deleted(stream.prefix, PACKED(*first), PACKED(*last))
-    catalog.deletions.note(stream, ids)
+    catalog.deletions.report(stream, ids)
     stream.shrinks += 1
     if last > stream.deleted_to:
         stream.deleted_to = last

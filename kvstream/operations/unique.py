@@ -171,7 +171,7 @@ def _is_held(txn: Txn, stream: StreamMeta, row: Row) -> bool:
     return isinstance(holder, Ticket) or state_of(txn, stream, holder) is not State.DONE
 
 
-def settle(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> bool:
+def resolve_conflict(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> bool:
     """Decide a conflict: return whether the new message is added.
 
     A delayed holder must then be taken away; one in the stream was deleted here.
@@ -198,7 +198,7 @@ def _is_referenced(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
     return any(pel.pending_among(txn, group, [eid.packed]) for group in groups)
 
 
-def hold(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> None:
+def assign(txn: Txn, stream: StreamMeta, unique: Unique, holder: Holder) -> None:
     """Give a unique ID to a new message."""
     _take_timer(txn, stream, unique.id)
     until_ms = txn.now_ms + unique.window_ms if unique.window_ms else 0

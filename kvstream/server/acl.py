@@ -214,7 +214,7 @@ class Rights:
             if (rule.reads or not reads) and (rule.writes or not writes)
         )
 
-    def settle(self, table: Table) -> None:
+    def compute_permissions(self, table: Table) -> None:
         """Compute the allowed commands and keys from the rules."""
         commands = list(every(table))
         allowed: set[str] = set()
@@ -454,10 +454,10 @@ class User:
         if not self.free and None not in refused:
             raise NoPermission("No permissions to access a key", "key", refused[0] or b"")
 
-    def settle(self, table: Table) -> None:
+    def compute_permissions(self, table: Table) -> None:
         """Compute the allowed commands and keys from the rules."""
         for rights in (self.root, *self.selectors):
-            rights.settle(table)
+            rights.compute_permissions(table)
         self.free = self.root.free
         self.all_channels = self.free and self.root.channels == [b"*"]
 
@@ -516,7 +516,7 @@ class Acl:
         user = User(name, root=self._rights()) if existing is None else deepcopy(existing)
         for rule in _joined(rules):
             self._apply(user, rule)
-        user.settle(self._table)
+        user.compute_permissions(self._table)
         if existing is None:
             self.users[name] = user
             return user

@@ -195,7 +195,7 @@ async def serve(
         made = None if options.unixsocket is None else options.unixsocket.stat()
         name = servers[0].sockets[0].getsockname()
         host = name[0] if isinstance(name, tuple) else options.host
-        _note(executor, host)
+        _write_address(executor, host)
         ports = executor.options.port, executor.options.tls_port
         places = Places(host, *ports, options.unixsocket, metrics_url)
         _log.log(NOTICE, "ready for clients at %s", places)
@@ -251,7 +251,7 @@ def run(
         _log.log(NOTICE, "the store is closed, everything is durable")
 
 
-def _note(executor: Executor, host: str) -> None:
+def _write_address(executor: Executor, host: str) -> None:
     """Write the server's address beside the store, for programs that have only its directory."""
     options = executor.options
     if options.unixsocket is not None and not (options.port or options.tls_port):

@@ -277,7 +277,7 @@ def _set_level(executor: "Executor") -> None:
 _NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
-def _kept(name: bytes) -> ServerSetting:
+def _inert(name: bytes) -> ServerSetting:
     """Return a setting without effect."""
     default, parse = KEPT[name]
 
@@ -319,7 +319,7 @@ _TOLD = {
 """Read-only settings of Redis, with the true values of this server."""
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
-    **{name: _kept(name) for name in KEPT},
+    **{name: _inert(name) for name in KEPT},
     **{name: _always(value) for name, value in _TOLD.items()},
     b"aclfile": _current(lambda executor: _shown(executor.options.aclfile)),
     b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),

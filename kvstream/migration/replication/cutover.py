@@ -49,7 +49,7 @@ ACTIVE_TIMES_SINCE = (7, 2)
 
 
 @dataclass(slots=True)
-class Settled:
+class CopiedState:
     """What the cut-over has copied."""
 
     streams: int = 0
@@ -69,21 +69,21 @@ class StoreCutoverTarget:
         self._selection = selection
         self.existing: Source = self._target.existing
 
-    def settle(self, recopy: set[Name]) -> Settled:
+    def copy_state(self, recopy: set[Name]) -> CopiedState:
         """Copy the state of every stream, and the keys of ``recopy`` whole."""
-        settled = Settled()
+        copied = CopiedState()
         left = set(recopy)
         for item in self._source.items(self._selection):
             name = item.db, item.key
             if name in left and item.kind in SUPPORTED:
                 left.discard(name)
                 self._copy(item)
-                settled.keys += 1
+                copied.keys += 1
             elif item.kind == STREAM:
-                settled.streams += self._restate(item)
+                copied.streams += self._restate(item)
         for db, key in left:
             self._store.engine.run(keyspace.delete, qualified(db, key))
-        return settled
+        return copied
 
     def _copy(self, item: Item) -> None:
         self._store.engine.run(keyspace.delete, qualified(item.db, item.key))
@@ -125,13 +125,13 @@ class ServerCutoverTarget:
         self._selection = selection
         self.existing: Source = ServerSource(target)
 
-    def settle(self, recopy: set[Name]) -> Settled:
+    def copy_state(self, recopy: set[Name]) -> CopiedState:
         """Copy the keys that differ; delete those of ``recopy`` that the source lacks."""
         report = run(self._source, self._target, self._selection, CopyOptions(replace=True))
         for db, key in recopy:
             if self._source.item(db, key) is None:
                 self._served.connection(db).do("DEL", key)
-        return Settled(keys=report.outcomes[Outcome.REPLACED] + report.outcomes[Outcome.COPIED])
+        return CopiedState(keys=report.outcomes[Outcome.REPLACED] + report.outcomes[Outcome.COPIED])
 
 
 def _restate(txn: Txn, name: bytes, state: StreamState) -> None:
@@ -251,7 +251,7 @@ class CutOver:
     """Whether the source was paused, and still is for the time asked for."""
     stood_s: float
     """Seconds without writes before the target was ready."""
-    settled: Settled
+    copied: CopiedState
     verification: Verification
 
     @property
@@ -265,7 +265,7 @@ class CutoverTarget(Protocol):
     existing: Source
     """Its keys."""
 
-    def settle(self, recopy: set[Name]) -> Settled:
+    def copy_state(self, recopy: set[Name]) -> CopiedState:
         """Copy the state that commands do not carry, and the keys of ``recopy`` whole."""
         ...
 
@@ -334,14 +334,14 @@ class Switch:
         journal = self._follower.target.journal
         self._said("copying the state of groups")
         with self._follower.kept_alive():
-            settled = self._target.settle(journal.recopy)
+            copied = self._target.copy_state(journal.recopy)
             self._said("comparing source and target")
             options = VerifyOptions(self._selection, tolerance_ms=INEXACT_MS)
             verification = verify(ServerSource(self._server), self._target.existing, options)
         self._follow_to(self._offset())
         if self._follower.writes != written:
             raise SourceWritten("the source was written to during the cut-over: nothing is final")
-        return CutOver(is_paused, time.monotonic() - began, settled, verification)
+        return CutOver(is_paused, time.monotonic() - began, copied, verification)
 
     def _behind(self) -> int:
         return self._offset() - self._follower.offset

@@ -171,9 +171,9 @@ class NodeCheck:
             self._findings.fault(self._place, "the open node is none", "no entry is live")
             clear_open(self._stream)
         self._check_dead()
-        settle, stream = self._findings.settle, self._stream
-        stream.nodes = settle(self._place, "the number of nodes", stream.nodes, self._nodes)
-        stream.head = settle(self._place, "the first node", stream.head, self._head)
+        corrected, stream = self._findings.corrected, self._stream
+        stream.nodes = corrected(self._place, "the number of nodes", stream.nodes, self._nodes)
+        stream.head = corrected(self._place, "the first node", stream.head, self._head)
 
     # --- nodes on record ------------------------------------------------------------------------
 
@@ -323,10 +323,10 @@ def check_entries(survey: Survey, stream: StreamMeta, place: str) -> None:
     border = _Border(survey, stream, place)
     border.check()
     live = _check_live(survey, stream, place, border.first)
-    settle = survey.findings.settle
-    stream.length = settle(place, "the length", stream.length, live.count)
+    corrected = survey.findings.corrected
+    stream.length = corrected(place, "the length", stream.length, live.count)
     first = StreamID.unpack(live.ids[0]) if live.ids else MIN_ID
-    stream.first = settle(place, "the first live ID", stream.first, first)
+    stream.first = corrected(place, "the first live ID", stream.first, first)
     _check_last(survey, stream, place, (live.ids or border.dead.ids or [ID_FIRST])[-1])
     if stream.entries_added < stream.length:
         detail = f"{stream.entries_added}, of which {stream.length} are live"

@@ -234,11 +234,11 @@ class _RunsCheck:
     def _check_counts(self, tally: _Tally) -> None:
         place, group = self._place, self._group
         if group.indexed:
-            settle = self._findings.settle
+            corrected = self._findings.corrected
             what = "the number of pending entries"
-            group.pending = settle(place, what, group.pending, tally.pending)
+            group.pending = corrected(place, what, group.pending, tally.pending)
             what = "the number of entries given back"
-            group.nacked = settle(place, what, group.nacked, tally.nacked)
+            group.nacked = corrected(place, what, group.nacked, tally.nacked)
         elif group.pending or group.nacked:
             self._findings.fault(place, NOT_COUNTED, f"{group.pending} and {group.nacked}")
             group.pending = group.nacked = 0
@@ -452,8 +452,8 @@ def check_groups(survey: Survey, stream: StreamMeta, place: str) -> None:
         for name, record in survey.tree(stream.groups_tree):
             count += 1
             _check_group(survey, stream, group_place(place, name), name, record)
-    settle = survey.findings.settle
-    stream.groups_count = settle(place, "the number of groups", stream.groups_count, count)
+    corrected = survey.findings.corrected
+    stream.groups_count = corrected(place, "the number of groups", stream.groups_count, count)
 
 
 def _check_group(
@@ -472,11 +472,11 @@ def _check_group(
     owners = _owners(survey, group, place)
     check_runs(survey, stream, group, place, owners)
     check_keyed(survey, stream, group, place)
-    settle = survey.findings.settle
+    corrected = survey.findings.corrected
     _check_activity(survey, group, place, owners)
     for owner in owners.values():
         _check_owner(survey, group, owner)
-    group.consumers_count = settle(
+    group.consumers_count = corrected(
         place, "the number of consumers", group.consumers_count, len(owners)
     )
     if group.encode() != record:
@@ -524,8 +524,8 @@ def _check_owner(survey: Survey, group: GroupMeta, owner: Owner) -> None:
         return
     if group.indexed:
         what = "the number of pending entries"
-        settle = survey.findings.settle
-        consumer.pending = settle(owner.place, what, consumer.pending, owner.pending)
+        corrected = survey.findings.corrected
+        consumer.pending = corrected(owner.place, what, consumer.pending, owner.pending)
     elif consumer.pending:
         survey.findings.fault(owner.place, NOT_COUNTED, str(consumer.pending))
         consumer.pending = 0

@@ -161,7 +161,7 @@ class KeyspaceCheck:
         recorded, counted = self._recorded.get(db, 0), self._keys[db]
         if recorded != counted:
             place = self._survey.database_place(db)
-            self._findings.settle(place, "the number of keys", recorded, counted)
+            self._findings.corrected(place, "the number of keys", recorded, counted)
             self._findings.put(_METADATA, key_count_row(db), U64.pack(counted))
 
     def _numbers_row(self, key: bytes, value: bytes) -> None:

@@ -30,9 +30,9 @@ def check_producers(survey: Survey, stream: StreamMeta, place: str) -> None:
         check = _ProducersCheck(survey, stream, place)
         check.run()
         pids, iids = check.pids, check.iids
-    settle = survey.findings.settle
-    stream.pids = settle(place, "the number of producers", stream.pids, pids)
-    stream.iids = settle(place, "the number of idempotent IDs", stream.iids, iids)
+    corrected = survey.findings.corrected
+    stream.pids = corrected(place, "the number of producers", stream.pids, pids)
+    stream.iids = corrected(place, "the number of idempotent IDs", stream.iids, iids)
 
 
 class _Remembered(NamedTuple):

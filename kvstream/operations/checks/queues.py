@@ -146,7 +146,7 @@ def check_queue(survey: Survey, stream: StreamMeta, place: str) -> None:
         if check is None or not check(survey, stream, place, suffix, value):
             _drop(survey, stream, place, _UNKNOWN_ROW, suffix)
     if first and not 0 < stream.due_at <= first:
-        survey.findings.settle(place, "the time of the first timer", stream.due_at, first)
+        survey.findings.corrected(place, "the time of the first timer", stream.due_at, first)
         stream.due_at = first
     _check_count(survey, stream, place, kinds[Kind.DELAYED])
 

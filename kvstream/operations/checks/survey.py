@@ -100,7 +100,7 @@ class Findings:
         if len(found.examples) < EXAMPLES:
             found.examples.append(detail)
 
-    def settle(self, place: str, what: str, recorded: T, true: T) -> T:
+    def corrected(self, place: str, what: str, recorded: T, true: T) -> T:
         """Return the true value, and report a fault if the recorded one differs."""
         if recorded != true:
             self.fault(place, f"{what} is wrong", f"{recorded}, but {true} by count")

@@ -2,9 +2,9 @@
 
 A read of new entries gives those whose key has room and *holds* the others: these become pending
 with no owner, and the read goes on behind them, so a key with a long backlog delays no other key.
-When an entry of a key is no longer pending, ``pel.settle`` makes the key's next held entry ready in
-the same commit. An entry is held once, so reads cost what they give and newly hold. One read looks
-at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
+When an entry of a key is no longer pending, ``pel.free_keys`` makes the key's next held entry ready
+in the same commit. An entry is held once, so reads cost what they give and newly hold. One read
+looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
 
 Entries without the field have no order. Nor have those that were pending before the policy was set.
 """

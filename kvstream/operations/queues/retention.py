@@ -272,7 +272,7 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
         progress.swept_to = sweep(txn, stream, progress.swept_to)
     if removed:
         txn.catalog.queue_events.retained_removed += removed
-        txn.catalog.index.note(stream)  # no client's command has made the change
+        txn.catalog.index.report_change(stream)  # no client's command has made the change
     progress.seen = _version(txn, stream, rules)
     if more:
         next_ms = txn.now_ms

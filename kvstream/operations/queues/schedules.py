@@ -249,7 +249,7 @@ def _fire(txn: Txn, name: bytes, stream: StreamMeta, found: Schedule) -> int:
     events.cron_missed += not times
     last_ms = times[-1] if times else found.last_ms
     _put(txn, stream, found._replace(next_ms=next_ms or 0, last_ms=last_ms))
-    txn.catalog.index.note(stream)  # no client's command has made the change
+    txn.catalog.index.report_change(stream)  # no client's command has made the change
     return len(times)
 
 

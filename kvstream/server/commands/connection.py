@@ -139,7 +139,7 @@ def quit_(txn: Txn, client: Client, argv: Argv) -> Reply:
 @COMMANDS.command("reset", "", _NO_AUTH | flags("immediate"), since="6.2.0")
 def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Reset the connection to the state of a new one."""
-    server_of(client).hush(client)
+    server_of(client).end_subscriptions(client)
     client.reset()
     return Simple("RESET")
 

@@ -163,7 +163,7 @@ class BlockedClients:
             self._calls.deny(client, error.kind, error.object, client.user.name)
         self._server.answer_blocked(client, reply)
         if not client.paged and client not in self._server.ready:
-            client.settle()
+            client.update_direct()
 
     def end(self, client: Client) -> None:
         """End a client's wait; the caller has removed its waiter."""

@@ -351,7 +351,7 @@ class Client(Session):
             and self.subscriptions is None
         )
 
-    def settle(self) -> None:
+    def update_direct(self) -> None:
         """Update ``direct`` after the client's requests have run."""
         self.direct = (
             self.is_plain

@@ -59,8 +59,8 @@ class Lookups:
         self._usage = used
         self._by_command = {row.name: _lookup_of(row) for row in commands if row.keys is not None}
 
-    def note(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
-        """Note the keys of a finished call."""
+    def record_use(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
+        """Record the last use of a finished call's keys, and its hits and misses."""
         uses, counts, has_one_key = self._by_command[command.name]
         missing, statistics = txn.missing, self._statistics
         prefix = client.prefix
@@ -84,7 +84,7 @@ class Lookups:
             if client.no_touch and command.name != "touch":
                 names = [name for name in names if name in missing]  # it may have made them
             if names:
-                self._usage.note(names, txn.now_ms)
+                self._usage.record_use(names, txn.now_ms)
         if missing:
             missing.clear()
 
@@ -110,11 +110,11 @@ class Lookups:
         self._statistics.keyspace_hits += hits
         self._statistics.keyspace_misses += misses
         if names:
-            self._usage.note(names, now_ms)
+            self._usage.record_use(names, now_ms)
 
     def appended(self, names: list[bytes], txn: Txn) -> None:
         """Note the streams of batched XADDs."""
-        self._usage.note(names, txn.now_ms)
+        self._usage.record_use(names, txn.now_ms)
         txn.missing.clear()
 
 
@@ -409,7 +409,7 @@ class Calls:
         if command.keys is not None:
             if txn.wanted_events:
                 self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
-            self.lookups.note(client, command, argv, txn)
+            self.lookups.record_use(client, command, argv, txn)
             if self.hot_keys is not None and self.hot_keys.is_active and not self.in_script:
                 self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:

@@ -142,14 +142,14 @@ class Executor:
         self.statistics.connections += 1
         client.reader.bulk_max = self.options.bulk_max
         client.reader.query_max = self.options.query_max
-        client.settle()
+        client.update_direct()
 
     def received(self, client: Client, data: bytes) -> None:
         """Take bytes from a client; whole requests run in the next turn."""
         self.statistics.bytes_in += len(data)
         client.bytes_in += len(data)
         if client.bytes_in > client.look_at:
-            self.limits.look(client)
+            self.limits.pause_if_ahead(client)
         if client.direct and not client.requests:
             burst = burst_of(client, data)
             if burst is not None:
@@ -172,7 +172,7 @@ class Executor:
         elif client.has_work:
             self.ready[client] = None
 
-    def hush(self, client: Client) -> None:
+    def end_subscriptions(self, client: Client) -> None:
         """End MONITOR, CLIENT TRACKING and the subscriptions of a client."""
         self.monitors.pop(client, None)
         self.trackers.end(client)
@@ -197,7 +197,7 @@ class Executor:
         client.closing, client.direct = True, False
         client.requests.clear()
         client.unread.clear()
-        self.hush(client)
+        self.end_subscriptions(client)
         self.pubsub.forget(client)
         self.ready.pop(client, None)
         self.clients.pop(client.id, None)
@@ -229,7 +229,7 @@ class Executor:
         if not self.busy.is_on:
             self.blocking.expire()
 
-    def _look_after(self) -> None:
+    def _work_between_turns(self) -> None:
         """Do the work between two turns."""
         if self.incremental.is_busy:
             self.incremental.run()
@@ -295,7 +295,7 @@ class Executor:
         finally:
             self._turn = None
             self.statistics.turned(TURN_REQUESTS - left, perf_counter() - begun)
-        self._look_after()
+        self._work_between_turns()
         return self.pending
 
     @property
@@ -323,7 +323,7 @@ class Executor:
             if client not in waiting and client.block is None and not client.paged:
                 del self.ready[client]
                 client.direct = False
-                self._settle_requests(client, self._answer_busy(turn, client))
+                self._after_requests(client, self._answer_busy(turn, client))
         slots, self._slots = self._slots, suspended
         if slots:
             self.reply_queue.send(0, slots)
@@ -372,7 +372,7 @@ class Executor:
                 left -= ran
                 if held is not None:
                     slots.append(held)
-                    self._settle(turn, held)
+                    self._suspend_and_serve(turn, held)
                 elif not client.requests:
                     continue
                 elif ran >= LOOKS:
@@ -426,11 +426,11 @@ class Executor:
             self.ready[client] = None  # for the requests after the failed one
             raise
         if not client.paged:
-            self._settle_requests(client, more)
+            self._after_requests(client, more)
         return count
 
-    def _settle_requests(self, client: Client, more: bool) -> None:
-        """Note whether a client whose requests have run has more, or is to be closed."""
+    def _after_requests(self, client: Client, more: bool) -> None:
+        """Queue a client whose requests have run again if it has more, or close it if it must."""
         if client.block is None and not client.closing:
             if more:
                 self.ready[client] = None
@@ -441,7 +441,7 @@ class Executor:
                 self._slots.append(Slot(client, None, is_sent=False))  # closes the client
                 client.closing = True
             else:
-                client.settle()
+                client.update_direct()
         elif client.block is not None and client.leaving:
             self.drop(client)
 
@@ -466,7 +466,7 @@ class Executor:
                     ran = self._queue(client, min(most - count, LOOKS - count % LOOKS))
                 if held is not None:
                     self._slots.append(held)
-                    self._settle(turn, held)
+                    self._suspend_and_serve(turn, held)
                 elif not ran:
                     pipelines.record(turn.txn)
                     self._attempt(turn, client, requests.popleft())
@@ -502,7 +502,7 @@ class Executor:
             xadds.make_way(turn, client, argv)
             return self._request(turn, client, argv)
         if type(argv) is Requeued:
-            return self._again(turn, client, argv.slot)
+            return self._run_requeued(turn, client, argv.slot)
         try:
             command = find(argv, self.commands)
         except RequestError as error:
@@ -550,19 +550,19 @@ class Executor:
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
         if not is_sent or type(reply) in _HOLDING or turn.txn.signals:
-            self._settle(turn, slot)  # most requests do not need it
+            self._suspend_and_serve(turn, slot)  # most requests do not need it
         return slot
 
-    def _settle(self, turn: Turn, slot: Slot) -> None:
-        """Block the client if its unit asks for that, and serve clients blocked on changed keys."""
+    def _suspend_and_serve(self, turn: Turn, slot: Slot) -> None:
+        """Suspend the client if its answer asks for it; serve clients blocked on changed keys."""
         if type(slot.reply) in _HOLDING:
-            self._hold(turn, slot)
+            self._suspend(turn, slot)
         else:
             slot.is_wanted()
         if turn.txn.signals:
             turn.serve()
 
-    def _hold(self, turn: Turn, slot: Slot) -> None:
+    def _suspend(self, turn: Turn, slot: Slot) -> None:
         """Block a client, put its command off, run it in steps, or stream its reply."""
         client, reply = slot.client, slot.reply
         client.direct = False
@@ -657,7 +657,7 @@ class Executor:
             return self._pipelines.slots_of(replies)
         return self._xadds.slots_of(replies)
 
-    def _again(self, turn: Turn, client: Client, slot: Slot) -> None:
+    def _run_requeued(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""
         self._slots.append(slot)
         if slot.unit is None:
@@ -669,7 +669,7 @@ class Executor:
             slot.unit = partial(self.calls.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
-            self._settle(turn, slot)
+            self._suspend_and_serve(turn, slot)
         finally:
             client.select(db)
 
@@ -683,7 +683,7 @@ class Executor:
         others, self._slots = self._slots, [slot]
         try:
             slot.reply = turn.run(unit)
-            self._settle(turn, slot)
+            self._suspend_and_serve(turn, slot)
             if turn.txn.events:
                 self.notifications.publish(turn.txn)
             sequence = turn.commit()

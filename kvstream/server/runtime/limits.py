@@ -218,7 +218,7 @@ class Limits:
             client.output_over_since = now
         return now - client.output_over_since >= limit.seconds
 
-    def look(self, client: Client) -> None:
+    def pause_if_ahead(self, client: Client) -> None:
         """Pause a client's socket if too many of its requests have not run."""
         most = READ_AHEAD if client.authenticated else STRANGER_AHEAD
         client.look_at = client.bytes_in + most

@@ -198,7 +198,7 @@ class Pipelines:
             ended = clock()
             kind = type(reply)
             if kind in _HELD:
-                held = self._held(pipeline, found, reply, ended - began, txn)
+                held = self._slot_of_last(pipeline, found, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
@@ -236,7 +236,7 @@ class Pipelines:
         assert found.command.keys is not None
         keys = found.command.keys.of(argv)
         if len(keys) > 1:
-            self._calls.lookups.note(client, found.command, argv, txn)
+            self._calls.lookups.record_use(client, found.command, argv, txn)
             return
         for key in keys:
             name = client.prefix + key
@@ -272,7 +272,7 @@ class Pipelines:
         self._times.clear()
         self._names.clear()
 
-    def _held(
+    def _slot_of_last(
         self, pipeline: Pipeline, found: Plain, answer: Answer, spent: float, txn: Txn
     ) -> Slot:
         """Take the last request out of a pipeline, and return its slot."""

@@ -228,7 +228,7 @@ class PubSub:
 
     # --- sending --------------------------------------------------------------------------------
 
-    def concerns(self, slots: Sequence[PendingReplies]) -> bool:
+    def has_messages(self, slots: Sequence[PendingReplies]) -> bool:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True

@@ -77,7 +77,7 @@ class GroupFsync:
         if not self._under_way:
             self._under_way = True
             self._until = self._clock() + min(self._mean_s / 2, LINGER_S)
-            self._soon(self._look)
+            self._soon(self._ask_if_due)
 
     def done(self) -> None:
         """Note the end of an fsync; the replies that it has answered are expected again."""
@@ -92,10 +92,10 @@ class GroupFsync:
         if waiting:
             self.begin()
 
-    def _look(self) -> None:
+    def _ask_if_due(self) -> None:
         waiting, now = self._waiting(), self._clock()
         if waiting < self._expected and now < self._until:
-            self._soon(self._look)
+            self._soon(self._ask_if_due)
         elif waiting:
             self._asked, self._asked_for, self._asked_at = True, waiting, now
             if 0 < self._mean_s <= QUICK_S:
@@ -255,7 +255,7 @@ class ReplyQueue:
     def _write(self, slots: list[PendingReplies], closing: list[Client]) -> None:
         pubsub = self._pubsub
         # A later turn that waits may have messages of clients that have left since.
-        if pubsub.is_used and (self._waiting or pubsub.concerns(slots)):
+        if pubsub.is_used and (self._waiting or pubsub.has_messages(slots)):
             self._write_with_messages(slots)
         else:
             write_replies(slots, self._begin_pages, LONG)

@@ -98,7 +98,7 @@ class Trackers:
         """All prefixes in broadcast mode."""
         return {prefix for each in self.clients.values() for prefix in each.prefixes}
 
-    def concerns(self, key: bytes) -> bool:
+    def is_tracked(self, key: bytes) -> bool:
         """Return whether a change of a key is sent to anybody."""
         return key in self.known or any(
             each.hears_of(key) is not None for each in self.clients.values()

@@ -132,7 +132,7 @@ class BatchedXadds:
             not (self._calls.monitors or self._calls.paused or self._calls.crowded)
             and not self._calls.counts_hot_keys
             and not self._calls.notifications.of_calls
-            and not (trackers.clients and trackers.concerns(key_of(name)))
+            and not (trackers.clients and trackers.is_tracked(key_of(name)))
             and not 0 <= slower_than_us < TIMED_S * 1e6
         )
 

@@ -399,7 +399,7 @@ def test_a_defect_after_the_commit_runs_nothing_again(
 
 
 def test_a_defect_after_a_call_undoes_that_call(server: Server, ann: Talker, bob: Talker) -> None:
-    with defect_of(server.executor.calls.lookups, "note", b"bad"):
+    with defect_of(server.executor.calls.lookups, "record_use", b"bad"):
         ann.send_bytes(request("INCR", "a") + request("MSET", "bad", "1", "b", "2"))
         ann.send_bytes(request("INCR", "a"))
         bob.send("INCR", "c")
