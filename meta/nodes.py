@@ -244,9 +244,9 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
             yield Node.decode(StreamID.unpack(key[8:]), value)
 
 
-def _any(stream: StreamMeta, found: Iterator[Node]) -> Node:
+def _any(stream: StreamMeta, nodes: Iterator[Node]) -> Node:
     """Return the first of the nodes; raise Corruption if there is none."""
-    node = next(found, None)
+    node = next(nodes, None)
     if node is None:
         raise damaged(stream, "has fewer nodes than it counts")
     return node

@@ -296,13 +296,13 @@ def path_of(path: AnyPath) -> Path:
     return Path(text)
 
 
-def store_options(given: Mapping[str, Any]) -> StoreOptions:
+def store_options(settings: Mapping[str, Any]) -> StoreOptions:
     """Return the options of a store; raise InvalidArgument for an unknown name or a bad value."""
     known = {field.name: field.type for field in fields(StoreOptions)}
-    if unknown := sorted(given.keys() - known):
+    if unknown := sorted(settings.keys() - known):
         near = nearest(unknown[0], known) or " (see the fields of StoreOptions)"
         raise InvalidArgument(f"no such option: {', '.join(unknown)}{near}")
-    return StoreOptions(**{name: _option(name, known[name], given[name]) for name in given})
+    return StoreOptions(**{name: _option(name, known[name], settings[name]) for name in settings})
 
 
 def _option(name: str, kind: object, value: Any) -> Any:

@@ -92,9 +92,9 @@ class Decoder(Generic[S]):
 
     # --- entries --------------------------------------------------------------------------------
 
-    def entries(self, key: bytes, found: Iterable[Entry]) -> list[Entry[S]]:
+    def entries(self, key: bytes, undecoded: Iterable[Entry]) -> list[Entry[S]]:
         """Return entries of a stream."""
-        entries: Any = found if type(found) is list else list(found)
+        entries: Any = undecoded if type(undecoded) is list else list(undecoded)
         if self.errors is not None:
             texts = _Texts(self.errors)
             try:
@@ -103,9 +103,9 @@ class Decoder(Generic[S]):
                 raise self._malformed(key, entries) from None
         return entries  # type: ignore[no-any-return]  # a cast takes a microsecond
 
-    def history(self, key: bytes, found: Iterable[HistoryEntry]) -> list[HistoryEntry[S]]:
+    def history(self, key: bytes, undecoded: Iterable[HistoryEntry]) -> list[HistoryEntry[S]]:
         """Return pending entries of a stream, some of them deleted."""
-        return cast(list[HistoryEntry[S]], self.entries(key, cast(Iterable[Entry], found)))
+        return cast(list[HistoryEntry[S]], self.entries(key, cast(Iterable[Entry], undecoded)))
 
     def _malformed(self, key: bytes, entries: Iterable[Entry]) -> NotText:
         """Return the error of the first field that is not text."""
@@ -133,78 +133,78 @@ class Decoder(Generic[S]):
     def optional(self, key: bytes, entry: Entry | None) -> Entry[S] | None:
         return None if entry is None else self.entries(key, [entry])[0]
 
-    def delayed_message(self, key: bytes, found: Any) -> DelayedMessage[S]:
+    def delayed_message(self, key: bytes, message: Any) -> DelayedMessage[S]:
         """Return a message of ``operations.delayed`` that is not due yet."""
-        entry = self.entries(key, [Entry(MIN_ID, found.fields)])[0]
-        return DelayedMessage(found.ticket, entry.fields)
+        entry = self.entries(key, [Entry(MIN_ID, message.fields)])[0]
+        return DelayedMessage(message.ticket, entry.fields)
 
-    def schedule(self, key: bytes, found: Any) -> Schedule[S]:
+    def schedule(self, key: bytes, schedule: Any) -> Schedule[S]:
         """Return a schedule of ``operations.schedules``."""
-        parts = iter(found.flat)
+        parts = iter(schedule.flat)
         fields = EntryFields(zip(parts, parts, strict=True))
-        if 2 * len(fields) < len(found.flat):
-            fields = RepeatedFields(tuple(found.flat))
+        if 2 * len(fields) < len(schedule.flat):
+            fields = RepeatedFields(tuple(schedule.flat))
         return Schedule(
-            name=self.name(found.name),
-            cron=found.cron,
-            tz=found.zone or "UTC",
-            misfire=found.misfire.lower(),
-            most=found.most,
-            next=_moment(found.next_ms),
-            last=_moment(found.last_ms),
-            error=found.error,
+            name=self.name(schedule.name),
+            cron=schedule.cron,
+            tz=schedule.zone or "UTC",
+            misfire=schedule.misfire.lower(),
+            most=schedule.most,
+            next=_moment(schedule.next_ms),
+            last=_moment(schedule.last_ms),
+            error=schedule.error,
             fields=self.entries(key, [Entry(MIN_ID, fields)])[0].fields,
         )
 
     # --- records --------------------------------------------------------------------------------
 
-    def pending_entries(self, found: list[PendingEntry]) -> list[PendingEntry[S]]:
+    def pending_entries(self, entries: list[PendingEntry]) -> list[PendingEntry[S]]:
         if self.errors is None:
-            return cast(list[PendingEntry[S]], found)
+            return cast(list[PendingEntry[S]], entries)
         return [
             PendingEntry(eid, self.name(owner), idle_ms, deliveries)
-            for eid, owner, idle_ms, deliveries in found
+            for eid, owner, idle_ms, deliveries in entries
         ]
 
-    def pending_summary(self, found: PendingSummary[Any]) -> PendingSummary[S]:
-        return replace(found, consumers={self.name(k): n for k, n in found.consumers.items()})
+    def pending_summary(self, summary: PendingSummary[Any]) -> PendingSummary[S]:
+        return replace(summary, consumers={self.name(k): n for k, n in summary.consumers.items()})
 
-    def group_info(self, found: GroupInfo[Any]) -> GroupInfo[S]:
-        return replace(found, name=self.name(found.name))
+    def group_info(self, info: GroupInfo[Any]) -> GroupInfo[S]:
+        return replace(info, name=self.name(info.name))
 
-    def consumer_info(self, found: ConsumerInfo[Any]) -> ConsumerInfo[S]:
-        return replace(found, name=self.name(found.name))
+    def consumer_info(self, info: ConsumerInfo[Any]) -> ConsumerInfo[S]:
+        return replace(info, name=self.name(info.name))
 
-    def key_info(self, found: KeyInfo) -> KeyInfo[S]:
-        return KeyInfo(self.name(found.key, "the key"), *found[1:])
+    def key_info(self, info: KeyInfo) -> KeyInfo[S]:
+        return KeyInfo(self.name(info.key, "the key"), *info[1:])
 
-    def stream_info(self, key: bytes, found: StreamInfo[Any]) -> StreamInfo[S]:
-        first, last = found.first_entry, found.last_entry
+    def stream_info(self, key: bytes, info: StreamInfo[Any]) -> StreamInfo[S]:
+        first, last = info.first_entry, info.last_entry
         return replace(
-            found, first_entry=self.optional(key, first), last_entry=self.optional(key, last)
+            info, first_entry=self.optional(key, first), last_entry=self.optional(key, last)
         )
 
-    def stream_detail(self, key: bytes, found: StreamDetail) -> StreamDetail[S]:
+    def stream_detail(self, key: bytes, detail: StreamDetail) -> StreamDetail[S]:
         return StreamDetail(
-            self.stream_info(key, found.info),
-            self.entries(key, found.entries),
-            [self._group_detail(each) for each in found.groups],
+            self.stream_info(key, detail.info),
+            self.entries(key, detail.entries),
+            [self._group_detail(each) for each in detail.groups],
         )
 
-    def _group_detail(self, found: GroupDetail[Any]) -> GroupDetail[S]:
+    def _group_detail(self, detail: GroupDetail[Any]) -> GroupDetail[S]:
         return replace(
-            found,
-            name=self.name(found.name),
-            pending=self._pending_details(found.pending),
-            consumers=[self._consumer_detail(each) for each in found.consumers],
+            detail,
+            name=self.name(detail.name),
+            pending=self._pending_details(detail.pending),
+            consumers=[self._consumer_detail(each) for each in detail.consumers],
         )
 
-    def _consumer_detail(self, found: ConsumerDetail[Any]) -> ConsumerDetail[S]:
-        pending = self._pending_details(found.pending)
-        return replace(found, name=self.name(found.name), pending=pending)
+    def _consumer_detail(self, detail: ConsumerDetail[Any]) -> ConsumerDetail[S]:
+        pending = self._pending_details(detail.pending)
+        return replace(detail, name=self.name(detail.name), pending=pending)
 
-    def _pending_details(self, found: list[Any]) -> list[Any]:
-        return [each._replace(consumer=self.name(each.consumer)) for each in found]
+    def _pending_details(self, details: list[Any]) -> list[Any]:
+        return [each._replace(consumer=self.name(each.consumer)) for each in details]
 
 
 def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:

@@ -174,9 +174,9 @@ def add_each(
     last = stream.last
     ids = next_ids(last, len(entries), txn.now_ms)
     start = 0
-    for how, alike in groupby(trims):
+    for trimming, alike in groupby(trims):
         stop = start + len(list(alike))
-        _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], how)
+        _extend_trimmed(txn, stream, ids[start:stop], entries[start:stop], trimming)
         start = stop
     txn.signal_added(name, stream, last)
     return ids
@@ -187,20 +187,24 @@ def _extend_trimmed(
     stream: StreamMeta,
     ids: list[StreamID],
     entries: list[tuple[bytes, Names]],
-    how: Trim | None,
+    trimming: Trim | None,
 ) -> None:
     """Append entries and trim after each, or only after the last if the result is the same."""
     limits, at, last = txn.catalog.limits, 0, len(ids) - 1
-    while at < last and how is not None and not may_trim_once(limits, stream, how, last - at + 1):
+    while (
+        at < last
+        and trimming is not None
+        and not may_trim_once(limits, stream, trimming, last - at + 1)
+    ):
         filling.append(txn, stream, ids[at], *entries[at])
-        trim_stream(txn, stream, how)
+        trim_stream(txn, stream, trimming)
         at += 1
     if at == last:
         filling.append(txn, stream, ids[at], *entries[at])
     else:
         filling.extend(txn, stream, ids[at:], entries[at:])
-    if how is not None:
-        trim_stream(txn, stream, how)
+    if trimming is not None:
+        trim_stream(txn, stream, trimming)
 
 
 def add_under(

@@ -68,39 +68,39 @@ def _leave(txn: Txn, source: bytes, target: bytes) -> bool:
 
 
 def _copy_stream(txn: Txn, stream: StreamMeta, name: bytes, is_move: bool) -> None:
-    made = _twin(txn, stream, name, load.new_stream(txn, name))
+    copied = _copy_record(txn, stream, name, load.new_stream(txn, name))
     if stream.length:
         first = stream.prefix + stream.first.packed
-        _copy_rows(txn, Family.MESSAGES, stream.prefix, first, made.prefix)
+        _copy_rows(txn, Family.MESSAGES, stream.prefix, first, copied.prefix)
         nodes = tree_prefix(stream.nodes_tree)
-        head, target = nodes + stream.head.packed, tree_prefix(made.nodes_tree)
+        head, target = nodes + stream.head.packed, tree_prefix(copied.nodes_tree)
         _copy_rows(txn, Family.TREES, nodes, head, target)
-    _copy_rest(txn, stream, made, is_move)
+    _copy_rest(txn, stream, copied, is_move)
 
 
-def _copy_rest(txn: Txn, stream: StreamMeta, made: StreamMeta, is_move: bool) -> None:
+def _copy_rest(txn: Txn, stream: StreamMeta, copy: StreamMeta, is_move: bool) -> None:
     """Copy everything of a stream except entries and nodes; a redrive goes on at one place."""
     if stream.idmp_tree:
         producers = tree_prefix(stream.idmp_tree)
-        _copy_rows(txn, Family.TREES, producers, producers, tree_prefix(made.idmp_tree))
+        _copy_rows(txn, Family.TREES, producers, producers, tree_prefix(copy.idmp_tree))
     for group in list(txn.catalog.groups(txn, stream)):
-        _copy_group(txn, group, txn.catalog.create_group(txn, made, group.name))
-    name = txn.catalog.databases.shown_name(txn, made.name)
+        _copy_group(txn, group, txn.catalog.create_group(txn, copy, group.name))
+    name = txn.catalog.databases.shown_name(txn, copy.name)
     rows = [row for row in queue_image.rows(txn, stream) if is_move or row[0] != _REDRIVE]
     queue_image.restore(txn, name, rows)
 
 
-def _twin(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> StreamMeta:
+def _copy_record(txn: Txn, stream: StreamMeta, name: bytes, place: StreamMeta) -> StreamMeta:
     """Make a key with the record of ``stream`` and the rows of ``place``, without groups."""
-    twin = StreamMeta.decode(place.name, stream.encode())
-    twin.generation, twin.prefix = place.generation, place.prefix
-    twin.nodes_tree = place.nodes_tree
-    twin.idmp_tree = txn.allocate() if stream.idmp_tree else 0
-    twin.groups_tree = twin.groups_count = 0
-    twin.queue_tree = twin.due_at = 0
-    twin.swept, twin.unswept = MIN_ID, 0
-    txn.catalog.add_stream(txn, name, twin)
-    return twin
+    copy = StreamMeta.decode(place.name, stream.encode())
+    copy.generation, copy.prefix = place.generation, place.prefix
+    copy.nodes_tree = place.nodes_tree
+    copy.idmp_tree = txn.allocate() if stream.idmp_tree else 0
+    copy.groups_tree = copy.groups_count = 0
+    copy.queue_tree = copy.due_at = 0
+    copy.swept, copy.unswept = MIN_ID, 0
+    txn.catalog.add_stream(txn, name, copy)
+    return copy
 
 
 def _copy_rows(txn: Txn, family: Family, prefix: bytes, lower: bytes, target: bytes) -> None:
@@ -113,16 +113,16 @@ def _copy_rows(txn: Txn, family: Family, prefix: bytes, lower: bytes, target: by
     txn.batch.puts[family].update(copied)
 
 
-def _copy_group(txn: Txn, group: GroupMeta, made: GroupMeta) -> None:
+def _copy_group(txn: Txn, group: GroupMeta, copy: GroupMeta) -> None:
     for consumer in list(txn.catalog.consumers(txn, group)):
-        twin = txn.catalog.create_consumer(txn, made, consumer.name)
-        twin.seen_ms, twin.active_ms = consumer.seen_ms, consumer.active_ms
+        consumer_copy = txn.catalog.create_consumer(txn, copy, consumer.name)
+        consumer_copy.seen_ms, consumer_copy.active_ms = consumer.seen_ms, consumer.active_ms
     for run in pel.runs_from(txn, group, b""):
         time_ms = run.time_ms if run.owned else 0  # those that wait get their timers later
-        pel.place(txn, made, run.ids, run.owner, time_ms, run.deliveries, run.rank)
+        pel.place(txn, copy, run.ids, run.owner, time_ms, run.deliveries, run.rank)
     for field in _COPIED_OF_GROUP:
-        setattr(made, field, getattr(group, field))
-    txn.member_changed(made)
+        setattr(copy, field, getattr(group, field))
+    txn.member_changed(copy)
 
 
 class LongCopy(LongLoad):
@@ -191,7 +191,7 @@ class LongCopy(LongLoad):
         """Make the key, which differs from its source only in what was trimmed meanwhile."""
         assert self._load is not None
         replaced = make_room(txn, self._target)
-        made = _twin(txn, stream, self._target, place)
+        copied = _copy_record(txn, stream, self._target, place)
         nodes, target = tree_prefix(stream.nodes_tree), tree_prefix(place.nodes_tree)
         first, head = (stream.first, stream.head) if stream.length else (MAX_ID, MAX_ID)
         if first != self._first:
@@ -200,7 +200,7 @@ class LongCopy(LongLoad):
         row = txn.batch.get(Family.TREES, nodes + head.packed)
         if row is not None:  # it may count fewer entries than when it was copied
             txn.batch.put(Family.TREES, target + head.packed, row)
-        _copy_rest(txn, stream, made, self._is_move)
+        _copy_rest(txn, stream, copied, self._is_move)
         unfinished_loads.remove(txn, self._load)
         if not self._is_move:
             txn.notify(COPY_TO, self._target)

@@ -63,7 +63,7 @@ class _Part(NamedTuple, Generic[F]):
     change: Change
     rows: dict[PackedID, bytes]
     """The new runs, encoded before the last step."""
-    found: F
+    result: F
     head: PackedID
     """The first entry of the stream when the part was planned."""
 
@@ -110,7 +110,7 @@ class LongChange(Generic[F, T]):
         change.apply(
             txn, group, {anchor: row for part in parts for anchor, row in part.rows.items()}
         )
-        return self._finish(txn, stream, group, [part.found for part in parts])
+        return self._finish(txn, stream, group, [part.result for part in parts])
 
     def _may_go_on(self) -> bool:
         """Count a step; return whether there may be another one."""
@@ -138,7 +138,7 @@ class LongChange(Generic[F, T]):
     def _prepare(self, txn: Txn, group: GroupMeta) -> None:
         """Do what comes before the change of runs."""
 
-    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[F]) -> T:
+    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[F]) -> T:
         """Do what comes after the change of runs, and return the result."""
         raise NotImplementedError
 
@@ -235,10 +235,10 @@ class LongAck(LongChange[int, int]):
         change = pel.plan(group, pel.stretches(txn, group, ids), _drop)
         return change, change.count
 
-    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[int]) -> int:
+    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[int]) -> int:
         txn.frees = True
         signal_freed(txn, self._name, group)
-        return sum(found)
+        return sum(results)
 
 
 def _drop(run: Run | None, ids: Sequence[PackedID]) -> Targets:
@@ -266,9 +266,9 @@ class LongNack(LongChange[int, int]):
         change = pel.plan(group, pel.stretches(txn, group, ids), decide)
         return change, change.count
 
-    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[int]) -> int:
-        note_released(txn, self._name, group, self._rank, sum(found))
-        return sum(found)
+    def _finish(self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[int]) -> int:
+        note_released(txn, self._name, group, self._rank, sum(results))
+        return sum(results)
 
 
 _LAST = MAX_ID.packed
@@ -346,16 +346,16 @@ class LongClaim(LongChange[Found, Claimed]):
         advance(txn, group, self._last_id)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[Found]
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[Found]
     ) -> Claimed:
         prefix = len(stream.prefix)
-        parts = [Rows(part.rows, prefix) for part in found if part.rows]
+        parts = [Rows(part.rows, prefix) for part in results if part.rows]
         note_claimed(txn, self._member, bool(parts))
         signal_owned(txn, self._name, group)
         if parts and self._is_unordered:
             rows = [row for part in parts for row in part.page]
             parts = [Rows(self._rule.in_order(rows, self._asked), prefix)]
-        return Claimed(parts, [eid for part in found for eid in part.gone])
+        return Claimed(parts, [eid for part in results for eid in part.gone])
 
 
 class LongAutoclaim(LongClaim):
@@ -423,7 +423,7 @@ class LongAutoclaim(LongClaim):
         return looked
 
     def _room(self) -> int:
-        taken = [len(part.found.rows) + len(part.found.gone) for part in self._parts]
+        taken = [len(part.result.rows) + len(part.result.gone) for part in self._parts]
         return max(0, self._count - sum(taken))
 
     def _rows(self, txn: Txn, stream: StreamMeta, ids: Sequence[PackedID]) -> Sequence[Row | None]:
@@ -434,11 +434,11 @@ class LongAutoclaim(LongClaim):
             return live_rows(txn, stream, ids)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, found: list[Found]
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[Found]
     ) -> Claimed:
-        left = [part.next for part in found if part.next is not None]
+        left = [part.next for part in results if part.next is not None]
         if left:
             cursor = StreamID.unpack(min(left))
         else:
             cursor = MIN_ID if self._at_end else StreamID.unpack(self._next_id)
-        return super()._finish(txn, stream, group, found)._replace(cursor=cursor)
+        return super()._finish(txn, stream, group, results)._replace(cursor=cursor)

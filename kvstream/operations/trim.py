@@ -111,27 +111,27 @@ def two_strategies() -> InvalidArgument:
     )
 
 
-def trim(txn: Txn, name: bytes, how: Trim) -> int:
+def trim(txn: Txn, name: bytes, trimming: Trim) -> int:
     """Trim a stream as XTRIM does, and return how many entries were removed."""
     stream = txn.stream(name)
     if stream is None:
         return 0
     txn.frees = True
-    removed = trim_stream(txn, stream, how)
+    removed = trim_stream(txn, stream, trimming)
     if txn.catalog.scarce and stream.unswept:  # by earlier trims
         sweep(txn, stream)
         txn.changed(stream)
     return removed
 
 
-def trim_stream(txn: Txn, stream: StreamMeta, how: Trim) -> int:
+def trim_stream(txn: Txn, stream: StreamMeta, trimming: Trim) -> int:
     """Trim a loaded stream."""
-    if _is_satisfied(stream, how):
+    if _is_satisfied(stream, trimming):
         return 0
-    if how.policy is not RefPolicy.KEEPREF:
-        removed = _trim_each(txn, stream, how)
+    if trimming.policy is not RefPolicy.KEEPREF:
+        removed = _trim_each(txn, stream, trimming)
     else:
-        removed = _trim_nodes(txn, stream, how)
+        removed = _trim_nodes(txn, stream, trimming)
     if removed:
         txn.changed(stream)
         if txn.wanted_events:
@@ -156,81 +156,81 @@ def trim_head(txn: Txn, stream: StreamMeta, most: int, below: StreamID) -> int:
     return removed + part
 
 
-def may_trim_once(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
+def may_trim_once(limits: Limits, stream: StreamMeta, trimming: Trim, count: int) -> bool:
     """Return whether one trim after ``count`` new entries has the result of a trim after each.
 
     It has not if a LIMIT would stop one of them; if one would remove the open node, so that a new
     one begins; or if nodes are so large that deletions decide whether one more entry fits.
     """
-    limit, head = _limit(limits, how), stream.head_node
+    limit, head = _limit(limits, trimming), stream.head_node
     small = 0 < limits.node_max_entries <= SMALL_INTEGER_MAX
-    if how.policy is not RefPolicy.KEEPREF:
+    if trimming.policy is not RefPolicy.KEEPREF:
         return False
     if limit and head is not None and head.live > limit:
         return True
-    if how.strategy is Strategy.MAXLEN:
-        if not how.approximate:
-            return small or 0 < limits.node_max_entries <= how.maxlen
-        return not limit or stream.length + count - how.maxlen <= limit
-    if not stream.open_live or stream.first >= how.minid:
+    if trimming.strategy is Strategy.MAXLEN:
+        if not trimming.approximate:
+            return small or 0 < limits.node_max_entries <= trimming.maxlen
+        return not limit or stream.length + count - trimming.maxlen <= limit
+    if not stream.open_live or stream.first >= trimming.minid:
         return bool(stream.open_live)
-    if how.minid > (stream.open_last if how.approximate or small else stream.open_first):
+    if trimming.minid > (stream.open_last if trimming.approximate or small else stream.open_first):
         return False
-    return not limit or stream.length <= limit or (head is not None and head.last >= how.minid)
+    return not limit or stream.length <= limit or (head is not None and head.last >= trimming.minid)
 
 
-def is_long(limits: Limits, stream: StreamMeta, how: Trim, count: int) -> bool:
+def is_long(limits: Limits, stream: StreamMeta, trimming: Trim, count: int) -> bool:
     """Guess whether each of ``count`` new entries may trim as much as its LIMIT allows."""
-    limit, head = _limit(limits, how), stream.head_node
+    limit, head = _limit(limits, trimming), stream.head_node
     if not limit or (head is not None and head.live > limit):
         return False
-    if how.strategy is Strategy.MAXLEN:
-        return stream.length + count - how.maxlen > limit
-    if stream.length <= limit or stream.first >= how.minid:
+    if trimming.strategy is Strategy.MAXLEN:
+        return stream.length + count - trimming.maxlen > limit
+    if stream.length <= limit or stream.first >= trimming.minid:
         return False
     first_ms, last_ms = stream.first.ms, stream.last.ms
-    below_ms = min(how.minid.ms, last_ms) - first_ms
+    below_ms = min(trimming.minid.ms, last_ms) - first_ms
     return below_ms * stream.length > (last_ms - first_ms + 1) * limit
 
 
-def _is_satisfied(stream: StreamMeta, how: Trim) -> bool:
-    if how.strategy is Strategy.MAXLEN:
-        return stream.length <= how.maxlen
-    return stream.length == 0 or stream.first >= how.minid
+def _is_satisfied(stream: StreamMeta, trimming: Trim) -> bool:
+    if trimming.strategy is Strategy.MAXLEN:
+        return stream.length <= trimming.maxlen
+    return stream.length == 0 or stream.first >= trimming.minid
 
 
-def _limit(limits: Limits, how: Trim) -> int:
-    if not how.approximate:
+def _limit(limits: Limits, trimming: Trim) -> int:
+    if not trimming.approximate:
         return UNLIMITED
-    if how.limit is not None:
-        return how.limit
+    if trimming.limit is not None:
+        return trimming.limit
     default = APPROXIMATE_NODES * limits.node_max_entries
     return min(default or APPROXIMATE_LIMIT, APPROXIMATE_LIMIT_MAX)
 
 
-def _takes_whole(how: Trim, length: int, node: Node) -> bool:
-    if how.strategy is Strategy.MAXLEN:
-        return length - node.live >= how.maxlen
-    return node.last < how.minid
+def _takes_whole(trimming: Trim, length: int, node: Node) -> bool:
+    if trimming.strategy is Strategy.MAXLEN:
+        return length - node.live >= trimming.maxlen
+    return node.last < trimming.minid
 
 
 # --- KEEPREF: by nodes --------------------------------------------------------------------------
 
 
-def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
-    limit = _limit(txn.catalog.limits, how)
+def _trim_nodes(txn: Txn, stream: StreamMeta, trimming: Trim) -> int:
+    limit = _limit(txn.catalog.limits, trimming)
     most, below = stream.length, _ABOVE_ALL
-    if how.strategy is Strategy.MAXLEN:
-        most -= how.maxlen
+    if trimming.strategy is Strategy.MAXLEN:
+        most -= trimming.maxlen
     else:
-        below = how.minid.packed
+        below = trimming.minid.packed
     most = min(most, limit) if limit else most
     whole, removed, boundary = stream.nodes, stream.length, None
     if below != _ABOVE_ALL or most < stream.length:  # otherwise no entry stays, and no node is read
         whole, removed, boundary = nodes.whole_from_head(txn, stream, most, below)
     part = 0
-    if boundary is not None and not how.approximate:
-        part = _part_of(txn, stream, how, boundary, stream.length - removed, whole == 0)
+    if boundary is not None and not trimming.approximate:
+        part = _part_of(txn, stream, trimming, boundary, stream.length - removed, whole == 0)
     if whole == 0 and part == 0:
         return 0
     _cut(txn, stream, boundary, whole, removed, part)
@@ -238,18 +238,18 @@ def _trim_nodes(txn: Txn, stream: StreamMeta, how: Trim) -> int:
 
 
 def _part_of(
-    txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int, at_head: bool
+    txn: Txn, stream: StreamMeta, trimming: Trim, node: Node, length: int, at_head: bool
 ) -> int:
     """Return how many live entries of the node at the bound must go."""
-    if how.strategy is Strategy.MAXLEN:
-        return max(0, length - how.maxlen)
+    if trimming.strategy is Strategy.MAXLEN:
+        return max(0, length - trimming.maxlen)
     first = stream.first if at_head else node.first
-    if first >= how.minid:
+    if first >= trimming.minid:
         return 0
     first_ids = stream.first_ids
-    if not first_ids or first_ids[0] != first or first_ids[-1] < how.minid:
+    if not first_ids or first_ids[0] != first or first_ids[-1] < trimming.minid:
         first_ids = _look_ahead(txn, stream, first, node.last, node.live)
-    return bisect_left(first_ids, how.minid)
+    return bisect_left(first_ids, trimming.minid)
 
 
 def _cut(
@@ -346,38 +346,38 @@ def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
 # --- DELREF and ACKED: entry by entry -----------------------------------------------------------
 
 
-def _trim_each(txn: Txn, stream: StreamMeta, how: Trim) -> int:
-    limit, length = _limit(txn.catalog.limits, how), stream.length
+def _trim_each(txn: Txn, stream: StreamMeta, trimming: Trim) -> int:
+    limit, length = _limit(txn.catalog.limits, trimming), stream.length
     deleted: list[StreamID] = []
     for node in nodes.from_head(txn, stream):
         left = length - len(deleted)
-        if how.strategy is Strategy.MAXLEN and left <= how.maxlen:
+        if trimming.strategy is Strategy.MAXLEN and left <= trimming.maxlen:
             break
-        if how.strategy is Strategy.MINID and node.first >= how.minid:
+        if trimming.strategy is Strategy.MINID and node.first >= trimming.minid:
             break
         if limit and len(deleted) + node.live > limit:
             break
-        deleted += _entries_to_delete(txn, stream, how, node, left)
-        if not _takes_whole(how, left, node):
+        deleted += _entries_to_delete(txn, stream, trimming, node, left)
+        if not _takes_whole(trimming, left, node):
             break
     if deleted:
-        if how.policy is RefPolicy.DELREF:
+        if trimming.policy is RefPolicy.DELREF:
             drop_references(txn, stream, deleted)
         remove_entries(txn, stream, deleted)
     return len(deleted)
 
 
 def _entries_to_delete(
-    txn: Txn, stream: StreamMeta, how: Trim, node: Node, length: int
+    txn: Txn, stream: StreamMeta, trimming: Trim, node: Node, length: int
 ) -> list[StreamID]:
     """Return the entries of a node that must go, if ``length`` entries are left from it on."""
     ids = entry_ids(txn, stream, node)
-    if how.strategy is Strategy.MINID:
-        ids = ids[: bisect_left(ids, how.minid)]
-    if how.policy is RefPolicy.ACKED:
+    if trimming.strategy is Strategy.MINID:
+        ids = ids[: bisect_left(ids, trimming.minid)]
+    if trimming.policy is RefPolicy.ACKED:
         kept = referenced(txn, stream, ids)
         ids = [eid for eid in ids if eid not in kept]
-    return ids if how.strategy is Strategy.MINID else ids[: length - how.maxlen]
+    return ids if trimming.strategy is Strategy.MINID else ids[: length - trimming.maxlen]
 
 
 def entry_ids(txn: Txn, stream: StreamMeta, node: Node) -> list[StreamID]:

@@ -50,10 +50,10 @@ def resume(txn: Txn, name: bytes, label: bytes) -> StagedLoad | None:
     return load
 
 
-def step(txn: Txn, load: StagedLoad, made: Batch) -> None:
+def step(txn: Txn, load: StagedLoad, rows: Batch) -> None:
     """Record how far a load is, with the rows of the step."""
     refuse_gone(txn, load)
-    loading.merge(txn, made)
+    loading.merge(txn, rows)
     unfinished_loads.put(txn, load)
 
 
@@ -66,9 +66,9 @@ def reserve(txn: Txn, load: StagedLoad, count: int) -> Iterable[int]:
 
 
 def publish(
-    txn: Txn, name: bytes, load: StagedLoad, made: Batch, replace: bool, expire_at: int
+    txn: Txn, name: bytes, load: StagedLoad, rows: Batch, replace: bool, expire_at: int
 ) -> None:
-    """Make the key, with the last rows in ``made``.
+    """Make the key, with the last ``rows``.
 
     KeyExists if the name is taken, StoreError if the database was flushed or swapped.
     """
@@ -76,7 +76,7 @@ def publish(
     if load.stream.name != txn.catalog.databases.stored_name(txn, name):
         raise StoreError("the database was exchanged for another while the stream was loaded")
     loading.publish(txn, name, load.stream, replace, expire_at)
-    loading.merge(txn, made)
+    loading.merge(txn, rows)
     unfinished_loads.remove(txn, load)
 
 

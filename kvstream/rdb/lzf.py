@@ -70,12 +70,12 @@ def decompress_in_python(data: bytes, size: int) -> bytes:
     return bytes(found)
 
 
-def _copy(found: bytearray, distance: int, length: int) -> None:
-    if distance > len(found):
+def _copy(output: bytearray, distance: int, length: int) -> None:
+    if distance > len(output):
         raise BadCompression("compressed bytes copy from before their beginning")
-    start = len(found) - distance
-    piece = found[start : start + length]
-    found += (piece * (length // distance + 1))[:length]
+    start = len(output) - distance
+    piece = output[start : start + length]
+    output += (piece * (length // distance + 1))[:length]
 
 
 def compress(data: bytes) -> bytes:
@@ -116,17 +116,17 @@ def _common(data: bytes, before: int, at: int) -> int:
     return length
 
 
-def _put_literals(made: bytearray, data: bytes, start: int, stop: int) -> None:
+def _put_literals(output: bytearray, data: bytes, start: int, stop: int) -> None:
     for at in range(start, stop, _LITERAL_MAX):
         run = data[at : min(at + _LITERAL_MAX, stop)]
-        made.append(len(run) - 1)
-        made += run
+        output.append(len(run) - 1)
+        output += run
 
 
-def _put_copy(made: bytearray, offset: int, length: int) -> None:
+def _put_copy(output: bytearray, offset: int, length: int) -> None:
     if length < _LONG:
-        made.append(length << 5 | offset >> 8)
+        output.append(length << 5 | offset >> 8)
     else:
-        made.append(_LONG << 5 | offset >> 8)
-        made.append(length - _LONG)
-    made.append(offset & 0xFF)
+        output.append(_LONG << 5 | offset >> 8)
+        output.append(length - _LONG)
+    output.append(offset & 0xFF)

@@ -123,8 +123,8 @@ def _add_many(name: bytes, entries: list[tuple[bytes, Names]], trim: Trim | None
     )
 
 
-def _trim(name: bytes, how: Trim) -> Call:
-    return do(name, "XTRIM", key_of(name), *_trim_words(how), needs=_trim_needs(how))
+def _trim(name: bytes, trimming: Trim) -> Call:
+    return do(name, "XTRIM", key_of(name), *_trim_words(trimming), needs=_trim_needs(trimming))
 
 
 def _delete(name: bytes, ids: Sequence[StreamID]) -> Call:
