@@ -41,6 +41,7 @@ from kvstream.errors import (
     NoSuchKey,
     RequestError,
     ServerTooOld,
+    described,
     nearest,
     quoted,
     shown,
@@ -199,7 +200,7 @@ def _failure(
             from traceback import format_exception  # of a failure alone
 
             traceback = "".join(format_exception(error))
-        error = f"{type(error).__name__}: {error}"
+        error = described(error)
     return {
         "delay_ms": None if delay is None else span_ms(delay, "delay"),
         "fatal": bool(fatal),

@@ -18,7 +18,7 @@ from kvstream import (
     JobUnknown,
     current_job,
 )
-from kvstream.jobs import GiveUp, Retry
+from kvstream.jobs import GiveUp, Job, Middleware, Retry
 from kvstream.jobs.job import made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
@@ -129,6 +129,42 @@ def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
     assert b"ValueError: no" in dead.fields[b"dead:error"]
     assert b"in fail" in dead.fields[b"dead:traceback"]
     assert len(jobs.store.stream("jobs")) == 0
+
+
+class Untold(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_exception_whose_text_cannot_be_shown_fails_the_job(jobs: Jobs, working: Start) -> None:
+    @jobs.task(retries=1, backoff=0)
+    def fail() -> None:
+        raise Untold
+
+    handle = fail.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed, match="Untold: <its text cannot be shown>"):
+        handle.result(PATIENCE_S)
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"dead:error"] == b"Untold: <its text cannot be shown>"
+    assert dead.fields[b"dead:deliveries"] == b"2"
+
+
+def test_a_task_that_awaits_what_was_cancelled_fails(jobs: Jobs, working: Start) -> None:
+    @jobs.task(retries=1, backoff=0)
+    async def wait() -> None:
+        other = asyncio.create_task(asyncio.sleep(3600))
+        other.cancel()
+        await other
+
+    handle = wait.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed, match="CancelledError"):
+        handle.result(PATIENCE_S)
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert (dead.fields[b"dead:reason"], dead.fields[b"dead:deliveries"]) == (b"fatal", b"2")
 
 
 def test_a_job_is_retried_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
@@ -317,9 +353,16 @@ def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -
 
 
 def test_a_running_async_job_is_cancelled_when_its_lease_is_extended_next(
-    jobs: Jobs, working: Start
+    make_jobs: Callable[..., Jobs], working: Start
 ) -> None:
     cancelled = threading.Event()
+    errors: list[BaseException] = []
+
+    class Noting(Middleware):
+        def error(self, job: Job, error: BaseException) -> None:
+            errors.append(error)
+
+    jobs = make_jobs(middleware=[Noting()])
 
     @jobs.task(timeout=2)  # the lease is extended three times in that
     def sync() -> None: ...
@@ -338,6 +381,8 @@ def test_a_running_async_job_is_cancelled_when_its_lease_is_extended_next(
     assert handle.cancel()
     assert cancelled.wait(PATIENCE_S)
     assert handle.status == "cancelled"
+    until(lambda: errors)
+    assert isinstance(errors[0], asyncio.CancelledError)
 
 
 def test_a_job_of_high_priority_overtakes_others(jobs: Jobs, working: Start) -> None:
