@@ -14,13 +14,13 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
-from kvstream.engine.queue_arguments import Backoff, one_of
+from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
-from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
+from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, now_ms
 from kvstream.jobs.middleware import Middleware
-from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
+from kvstream.jobs.task import Task
 from kvstream.queue import Message, Queue
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
@@ -47,6 +47,27 @@ LEASE_S, LEASE_S_MIN = 30.0, 0.2
 _RESERVED = frozenset({"dead", "result", *PRIORITIES})
 _CRON = "cron:"
 _log = logging.getLogger(__name__)
+
+
+def _instances(middleware: Any) -> tuple[Middleware, ...]:
+    found = (middleware,) if isinstance(middleware, type | Middleware) else tuple(middleware)
+    for each in found:
+        if isinstance(each, type):
+            raise InvalidArgument(f"middleware is made of instances: {each.__name__}()")
+    return found
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function; InvalidArgument if it is none, or has none."""
+    if not callable(function):
+        raise InvalidArgument(
+            f"a task is a function, not {shown(function)}: options have names, as in "
+            '@jobs.task(name="mail")'
+        )
+    name = getattr(function, "__name__", None)
+    if name is None:
+        raise InvalidArgument(f"{shown(function)} has no name: give the task a name=")
+    return str(name)
 
 
 class Schedule(NamedTuple):
@@ -105,11 +126,13 @@ class Jobs:
         self.place = place
         self.name = name
         self.format = checked_format(format)
-        self.middleware = tuple(middleware)
+        self.middleware = _instances(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: list[Schedule] = []
-        self._result_ttl = seconds_of(result_ttl)
-        self._priorities = tuple(priorities)
+        self._result_ttl = checked_seconds(result_ttl, "result_ttl")
+        self._priorities = checked_priorities(priorities)
+        if options.get("decode"):
+            raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
         self._clock = clock
         self._store: Store | None = None
@@ -239,20 +262,19 @@ class Jobs:
         limits = {limit: value for limit, value in limits.items() if value is not None}
 
         def register(wrapped: Callable[..., Any]) -> Task[..., Any]:
-            own = name or wrapped.__name__
-            default = Backoff(BACKOFF_FIRST_S, BACKOFF_CAP_S, BACKOFF_JITTER)
+            own = name or _name_of(wrapped)
             made: Task[..., Any] = Task(
                 self,
                 wrapped,
                 name=own,
                 queue=queue or (own if limits else DEFAULT),
                 retries=retries,
-                backoff=default if backoff is None else backoff,
-                timeout=None if timeout is None else seconds_of(timeout),
+                backoff=backoff,
+                timeout=timeout,
                 dead_letter=dead_letter,
                 unique=unique,
                 priority=priority,
-                result_ttl=self._result_ttl if result_ttl is None else seconds_of(result_ttl),
+                result_ttl=self._result_ttl if result_ttl is None else result_ttl,
             )
             self._register(made, limits)
             return made
@@ -264,10 +286,7 @@ class Jobs:
             raise InvalidArgument(f"two tasks are called {task.name}: give one a name=")
         if task.queue in _RESERVED:
             raise InvalidArgument(f"a queue cannot be called {task.queue}")
-        if task.retries < 0:
-            raise InvalidArgument(f"retries must be at least 0, not {task.retries}")
-        if task.timeout is not None and task.timeout <= 0:
-            raise InvalidArgument(f"timeout must be above 0, not {task.timeout}")
+        rules_of(**limits)  # InvalidArgument if one is wrong
         task.limits = dict(limits)
         for other in self.tasks.values():
             for limit in limits.keys() & other.limits.keys() if other.queue == task.queue else ():
@@ -276,11 +295,11 @@ class Jobs:
                         f"{other.name} and {task.name} give the queue {task.queue} two values of "
                         f"{limit}: give one of them another queue="
                     )
+        if task.default_priority is not None:
+            self._checked_priority(task, task.default_priority)
         with self._lock:
             self.tasks[task.name] = task
             self._queues.clear()
-        if task.default_priority is not None:
-            self._checked_priority(task, task.default_priority)
 
     def cron(
         self,
@@ -395,7 +414,7 @@ class Jobs:
         elif unique is not None and options["window"] is not None:
             key = self._unique_key(unique)
             self.store.stream(key).add({ID: job.id}, maxlen=1)
-            self.store.expire(key, seconds_of(options["window"]))
+            self.store.expire(key, checked_seconds(options["window"], "window"))
         if self.testing is not None:
             self.testing.run()
         return handle

@@ -13,6 +13,7 @@ import enum
 import hashlib
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
+from string import Formatter
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -477,6 +479,19 @@ class Signature:
             return given
         ordered = {name: given[name] for name in names if name in given}
         return ordered if len(ordered) == len(given) else None
+
+    def check_template(self, template: str) -> None:
+        """Raise InvalidArgument if a template names something else than parameters."""
+        try:
+            named = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        except ValueError as error:
+            raise InvalidArgument(f"unique={shown(template)} is no template: {error}") from None
+        for name in named:
+            if re.split(r"[.\[]", name)[0] not in self.names:
+                known = ", ".join(self.names) or "none"
+                raise InvalidArgument(
+                    f"unique={shown(template)} names no parameter; there are: {known}"
+                )
 
     def formatted(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return a template with the arguments of a call in place of their names."""

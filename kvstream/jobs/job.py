@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
@@ -22,12 +23,17 @@ TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS = b"at", b"key", b"headers"
 
 
+def checked_seconds(span: Duration, what: str) -> float:
+    """Return a duration in seconds; InvalidArgument if it is negative or no duration."""
+    return span_ms(span, what) / 1000
+
+
 class Retry(Exception):
     """Raised by a task to be tried again, after ``delay`` seconds instead of its backoff."""
 
-    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(message)
-        self.delay = delay
+        self.delay = None if delay is None else checked_seconds(delay, "delay")
 
 
 class GiveUp(Exception):

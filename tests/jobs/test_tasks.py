@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
@@ -18,7 +19,7 @@ from kvstream import (
     JobUnknown,
     current_job,
 )
-from kvstream.jobs import GiveUp, Job, Middleware, Retry
+from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
 from kvstream.jobs.job import made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
@@ -419,8 +420,23 @@ def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working
     ("options", "says"),
     [
         ({"retries": -1}, "retries must be at least 0"),
+        ({"retries": "3"}, "retries must be a whole number"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"backoff": "often"}, "backoff is a number of seconds"),
+        ({"timeout": "30"}, "timeout is not a number of seconds"),
+        ({"timeout": float("nan")}, "timeout is not a number of seconds"),
+        ({"backoff": "often"}, "backoff is seconds, a list of them or Backoff"),
+        ({"backoff": "15"}, "backoff is seconds, a list of them or Backoff"),
+        ({"backoff": -1}, "a delay of backoff is negative"),
+        ({"backoff": []}, "backoff is empty"),
+        ({"backoff": Backoff(10, 1)}, "a backoff doubles from first up to cap"),
+        ({"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
+        ({"rate": 5}, "rate is a pair"),
+        ({"max_in_flight": -1}, "max_in_flight must not be negative"),
+        ({"unique": 5}, "unique is True or a template"),
+        ({"unique": "welcome:{to}"}, "names no parameter"),
+        ({"unique": "welcome:{"}, "is no template"),
+        ({"dead_letter": True}, "dead_letter is a text"),
+        ({"name": 5}, "the name of a task is a text"),
         ({"queue": "dead"}, "cannot be called dead"),
         ({"priority": "urgent"}, "no such priority"),
         ({"priority": "high", "rate": (1, 1)}, "has limits, so its queue has no priorities"),
@@ -429,6 +445,37 @@ def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working
 def test_wrong_options_of_a_task_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Jobs("unused").task(**options)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"priorities": "high"}, "priorities are names"),
+        ({"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
+        ({"middleware": [Middleware]}, r"instances: Middleware\(\)"),
+        ({"decode": True}, "leave out decode"),
+    ],
+)
+def test_wrong_options_of_jobs_are_refused_at_once(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        Jobs("unused", **options)
+
+
+def test_what_is_no_function_with_a_result_is_refused() -> None:
+    jobs = Jobs("unused")
+
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(InvalidArgument, match="numbers is a generator"):
+        jobs.task(numbers)
+    with pytest.raises(InvalidArgument, match="options have names"):
+        jobs.task("mail")  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match="give the task a name="):
+        jobs.task(partial(int, "1"))
+    with pytest.raises(InvalidArgument, match="a cron expression is a text"):
+        jobs.cron(numbers)  # type: ignore[arg-type]
+    assert not jobs.tasks
 
 
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
