@@ -408,16 +408,24 @@ class Jobs:
         self._checked_priority(task, priority)
         queue, unique = self.queue_of(task), options.get("unique")
         where = queue.put(job.fields(), priority=priority, **options)
-        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
-        if unique is not None and not self._is_new(handle, queue):
-            handle = self._holder(unique, where, task, queue)
-        elif unique is not None and options["window"] is not None:
+        handle = self._handle_of(task, job, where, unique)
+        if unique is not None and handle.id == job.id and options["window"] is not None:
             key = self._unique_key(unique)
             self.store.stream(key).add({ID: job.id}, maxlen=1)
             self.store.expire(key, checked_seconds(options["window"], "window"))
         if self.testing is not None:
             self.testing.run()
         return handle
+
+    def _handle_of(
+        self, task: Task[..., R], job: Job, where: Any, unique: str | None
+    ) -> JobHandle[R]:
+        """Return the handle of a job that was put, or of the one that has its unique name."""
+        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+        queue = self.queue_of(task)
+        if unique is None or self._is_new(handle, queue):
+            return handle
+        return self._holder(unique, where, task, queue)
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
         """Return whether a job was put that is to be unique, not left out for another one."""
@@ -451,21 +459,31 @@ class Jobs:
         return f"{self.name}:unique:{unique}"
 
     def put_many(
-        self, task: Task[..., R], jobs: Sequence[Job], *, priority: str | None, **options: Any
+        self,
+        task: Task[..., R],
+        jobs: Sequence[Job],
+        names: Sequence[str | None],
+        *,
+        priority: str | None,
+        **options: Any,
     ) -> list[JobHandle[R]]:
-        """Put jobs into the queue of their task in one commit, and return their handles."""
+        """Put jobs, with unique ``names`` or None, in one commit, and return their handles."""
         self._checked_priority(task, priority)
         queue, fields = self.queue_of(task), [job.fields() for job in jobs]
         places: Sequence[Any]
-        if all(value is None for value in options.values()):
+        if all(value is None for value in (*options.values(), *names)):
             places = queue.put_many(fields, priority=priority)
         else:
             with self.store._engine.brief_transaction():
-                places = [queue.put(each, priority=priority, **options) for each in fields]
+                places = [
+                    queue.put(each, priority=priority, unique=name, **options)
+                    for each, name in zip(fields, names, strict=True)
+                ]
+        found = zip(jobs, places, names, strict=True)
+        handles = [self._handle_of(task, job, where, name) for job, where, name in found]
         if self.testing is not None:
             self.testing.run()
-        pairs = zip(jobs, places, strict=True)
-        return [JobHandle(self, job.id, task, where) for job, where in pairs]
+        return handles
 
     def handle(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job by its ID, which need not exist."""

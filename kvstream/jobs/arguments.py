@@ -62,6 +62,12 @@ def unpack(data: bytes, form: str) -> Any:
     return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
 
 
+def digest(plain: Any) -> str:
+    """Return a short text that is the same for equal plain data."""
+    text = json.dumps(plain, sort_keys=True, default=_base64)
+    return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()
+
+
 def _base64(value: object) -> str:
     assert isinstance(value, bytes)
     return base64.b64encode(value).decode()
@@ -147,8 +153,8 @@ def _plain(value: Any) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {key: _plain(each) for key, each in value.items()}
     raise TypeError(
-        f"{shown(value)} ({kind.__name__}) would not come back as it is: give the parameter a type "
-        "hint that says what it holds"
+        f"{shown(value)} ({kind.__name__}) would not come back as it is: give it a type hint that "
+        "says what it holds"
     )
 
 
@@ -284,7 +290,8 @@ def _series(kind: Any, item: Codec) -> Codec:
     def dump(values: Any) -> list[Any]:
         if not isinstance(values, kind):
             raise _wrong(values, f"a {kind.__name__}")
-        return [item.dump(each) for each in values]
+        dumped = [item.dump(each) for each in values]
+        return dumped if isinstance(values, Sequence) else sorted(dumped, key=_to_json)
 
     return Codec(
         f"{kind.__name__}[{item.name}]", dump, lambda plain: kind(map(item.load, _listed(plain)))
@@ -340,7 +347,7 @@ def _class(hint: Any, kind: type) -> Codec:
     if issubclass(kind, enum.Enum):
         return _text(kind, lambda member: _plain(member.value), kind)
     if hasattr(kind, "model_validate") and hasattr(kind, "model_dump"):  # pydantic 2
-        return _text(kind, lambda model: model.model_dump(mode="json"), hint.model_validate)
+        return _model(kind)
     if typing.is_typeddict(kind):
         return _members(kind, dict, lambda value: value, kind)
     if is_dataclass(kind):
@@ -357,6 +364,22 @@ def _class(hint: Any, kind: type) -> Codec:
         f"values of type {_name(hint)} cannot be stored: use a dataclass, a pydantic model, or "
         "plain data"
     )
+
+
+def _model(kind: Any) -> Codec:
+    """Return the codec of a pydantic model, whose fields are stored by their names.
+
+    Before pydantic 2.11 a model with aliases is validated by these alone.
+    """
+    by_name = "by_name" in inspect.signature(kind.model_validate).parameters
+    how = {"by_name": True, "by_alias": True} if by_name else {}
+
+    def dump(model: Any) -> Any:
+        if type(model) is not kind:  # one of a subclass would come back as this class
+            raise _wrong(model, f"a {kind.__name__}")
+        return model.model_dump(mode="json", round_trip=True, by_alias=not by_name)
+
+    return Codec(kind.__name__, dump, lambda plain: kind.model_validate(plain, **how))
 
 
 def _members(

@@ -157,9 +157,10 @@ class JobHandle(Generic[R]):
             after = found[-1].id if found else after
             if not known:
                 raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
-            if deadline is not None and monotonic() >= deadline:
-                raise TimeoutError(f"the job {self.id} is {late}")
+            is_late = deadline is not None and monotonic() >= deadline
             known = (yield None) != "unknown"
+            if known and is_late:
+                raise TimeoutError(f"the job {self.id} is {late}")
 
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]

@@ -80,7 +80,13 @@ class AnyJobs(Protocol):
     def put(self, task: Any, job: Job, *, priority: str | None, **options: Any) -> Any: ...
 
     def put_many(
-        self, task: Any, jobs: Sequence[Job], *, priority: str | None, **options: Any
+        self,
+        task: Any,
+        jobs: Sequence[Job],
+        names: Sequence[str | None],
+        *,
+        priority: str | None,
+        **options: Any,
     ) -> list[Any]: ...
 
     def result_key(self, job_id: str) -> str: ...

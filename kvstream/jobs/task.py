@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
@@ -13,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, shown
-from kvstream.jobs.arguments import Signature, pack, unpack
+from kvstream.jobs.arguments import Signature, digest, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
@@ -145,11 +144,13 @@ class Task(Generic[P, R]):
     ) -> list[JobHandle[Any]]:
         """Enqueue many calls in one commit; return a handle for each.
 
-        A call is a sequence of positional arguments or a mapping of named ones. ::
+        A call is a sequence of positional arguments or a mapping of named ones. Those of a task
+        with ``unique=`` are unique as by ``enqueue``. ::
 
             send_mail.enqueue_many([("a@b.c",), ("d@e.f",)])
         """
-        jobs = []
+        jobs: list[Job] = []
+        names: list[str | None] = []
         for call in calls:
             if isinstance(call, str | bytes) or not isinstance(call, Sequence | Mapping):
                 raise TypeError(
@@ -157,8 +158,9 @@ class Task(Generic[P, R]):
                 )
             args, kwargs = ((), call) if isinstance(call, Mapping) else (tuple(call), {})
             jobs.append(self._job(args, kwargs, key))
+            names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
-        return self.jobs.put_many(self, jobs, priority=priority, delay=delay, at=at, ttl=ttl)
+        return self.jobs.put_many(self, jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
 
     async def aenqueue_many(self, calls: Iterable[Any], **options: Any) -> list[JobHandle[Any]]:
         """Enqueue many calls as ``enqueue_many`` does, without blocking the event loop."""
@@ -185,7 +187,7 @@ class Task(Generic[P, R]):
     ) -> str | None:
         wanted = self._unique if unique is None else unique
         if wanted is True:
-            return f"{self.name}:{hashlib.blake2s(job.packed, digest_size=16).hexdigest()}"
+            return f"{self.name}:{digest(unpack(job.packed, job.form))}"
         if not wanted:
             return None
         return wanted if unique is not None else self.signature.formatted(wanted, args, kwargs)

@@ -331,6 +331,9 @@ def test_a_result_that_is_not_kept_is_unknown(
     assert handle.status == "unknown"
     with pytest.raises(JobUnknown):
         handle.result()
+    for timeout in (0, 0.01):
+        with pytest.raises(JobUnknown):
+            handle.result(timeout)
 
 
 def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -> None:

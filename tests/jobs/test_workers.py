@@ -327,6 +327,22 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
     assert ran == [1, 5]
 
 
+def test_jobs_that_are_enqueued_together_are_unique(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task(unique="run:{n}")
+    def run(n: int) -> int:
+        ran.append(n)
+        return n
+
+    one, two, again = run.enqueue_many([(1,), (2,), {"n": 1}])
+    assert one == again != two
+    assert run.enqueue(2) == two
+    working(jobs)
+    assert [handle.result(PATIENCE_S) for handle in (one, two, again)] == [1, 2, 1]
+    assert sorted(ran) == [1, 2]
+
+
 def test_a_unique_job_that_ends_at_once_has_its_handle(
     jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
