@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, ove
 
 import kvstream
 from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
-from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
+from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, now_ms
@@ -42,6 +42,8 @@ DEFAULT = "default"
 """The queue of tasks that name none; its stream has the name of the Jobs."""
 PRIORITIES = ("high", "normal", "low")
 RESULT_TTL_S = 3600.0
+LARGE_RESULT = 1_000_000
+"""Bytes: a server may be set to refuse larger ones (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset({"dead", "result", *PRIORITIES})
@@ -170,7 +172,19 @@ class Jobs:
                 return kvstream.open(self.place, **options, shared=True)
         if self._clock is not None:
             options["clock"] = self._clock
-        return kvstream.open(self.place, **options)
+        store = kvstream.open(self.place, **options)
+        try:
+            if server_url(self.place) is not None:
+                self._refuse_redis(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _refuse_redis(self, store: Store) -> None:
+        """Raise ServerTooOld if the server would take jobs that no worker can run."""
+        with suppress(AccessDenied):  # a program that may only enqueue
+            Queue(store, self.name, group=self.group)._policy(store._name(self.name))
 
     def close(self) -> None:
         """Close the store, if it is open; the next use opens it again."""
@@ -522,22 +536,42 @@ class Jobs:
         ended = [(job, self._outcome(job)) for job in jobs]
         for job in jobs:
             job.ending = True
+        self._write_large(ended)
         with self.store._engine.brief_transaction():
             self._end(ended)
 
-    def _outcome(self, job: Job) -> dict[str, str | bytes | int]:
+    def _write_large(self, ended: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+        """Write results that a server may refuse before their jobs are acknowledged.
+
+        A server undoes nothing of a transaction: the job would be gone without its result.
+        """
+        if self.store._engine.own_engine is not None:
+            return
+        for job, outcome in ended:
+            if len(outcome["result"]) > LARGE_RESULT:
+                with self.store._engine.brief_transaction():
+                    assert job.message is not None
+                    job.message.queue._guard(job.message)
+                    self.record(job.id, DONE, job.task.result_ttl, outcome)
+                outcome.clear()
+
+    def _outcome(self, job: Job) -> dict[str, Any]:
         """Return the fields that say that a job is done; raise TypeError for a wrong result."""
         packed = pack(job.task.signature.dump_result(job.result), self.format)
         return {"result": packed, "format": self.format, "task": job.task.name}
 
-    def _end(self, ended: Sequence[tuple[Job, Mapping[str, str | bytes | int]]]) -> None:
-        """Write what jobs have returned, and take their messages out of the queues."""
+    def _end(self, ended: Sequence[tuple[Job, Mapping[str, Any]]]) -> None:
+        """Write what jobs have returned, and take their messages out of the queues.
+
+        An empty outcome has been written before.
+        """
         by_stream: dict[tuple[Queue, bytes], list[Message]] = {}
         for job, outcome in ended:
             message = job.message
             assert message is not None
             by_stream.setdefault((message.queue, message.key), []).append(message)
-            self.record(job.id, DONE, job.task.result_ttl, outcome)
+            if outcome:
+                self.record(job.id, DONE, job.task.result_ttl, outcome)
         for (queue, key), messages in by_stream.items():
             queue._ack_held(messages)
             self.store.stream(key).delete(*[message.id for message in messages])

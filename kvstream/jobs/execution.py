@@ -17,9 +17,12 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import (
     Conflict,
+    DataError,
     KVStreamError,
     LeaseLost,
+    RequestError,
     ServerUnavailable,
+    StoreError,
     UnknownOutcome,
     described,
 )
@@ -174,10 +177,10 @@ def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
         job.settled = True
     except LeaseLost:
         _note_lost(job)
-    except TypeError as error:  # the result cannot be stored: trying again would not help
-        give_up(jobs, job, error)
-    except KVStreamError as error:
+    except (Conflict, StoreError, DataError) as error:
         _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
+    except (TypeError, RequestError) as error:
+        give_up(jobs, job, error)  # the result cannot be stored: trying again would not help
 
 
 def _repeated(call: Callable[[], None], until: float) -> None:

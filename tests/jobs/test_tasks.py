@@ -10,19 +10,23 @@ from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 
+import kvstream
 from kvstream import (
     InvalidArgument,
     JobCancelled,
     JobFailed,
     Jobs,
     JobUnknown,
+    ServerTooOld,
     current_job,
 )
 from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
 from kvstream.jobs.job import made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
+from tests.remote.conftest import Places
 
 Start = Callable[..., Working]
 
@@ -258,6 +262,38 @@ def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, workin
     assert ran == [1]
 
 
+def test_a_result_that_a_server_refuses_fails_its_job_alone(
+    place: tuple[str, dict[str, Any]], jobs: Jobs, working: Start
+) -> None:
+    if not place[0].startswith("redis"):
+        pytest.skip("a directory takes results of 512 MB")
+    go = threading.Event()
+
+    @jobs.task(retries=5, backoff=0)
+    def make(size: int) -> str:
+        go.wait(PATIENCE_S)
+        return "x" * size
+
+    sizes = [1, 2_000_000, 1_000_100, 2]
+    with redis.Redis.from_url(place[0]) as client:
+        before = client.config_get("stream-entry-max-bytes")
+        client.config_set("stream-entry-max-bytes", "1mb")
+        try:
+            handles = make.enqueue_many([(size,) for size in sizes])
+            working(jobs)
+            until(lambda: all(handle.status == "running" for handle in handles))
+            go.set()
+            with pytest.raises(JobFailed, match="larger than the stream-entry-max-bytes"):
+                handles[1].result(PATIENCE_S)
+            others = [len(handles[at].result(PATIENCE_S)) for at in (0, 2, 3)]
+            assert others == [1, 1_000_100, 2]
+        finally:
+            client.config_set(*before.popitem())
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"id"] == handles[1].id.encode()
+    assert len(jobs.store.stream("jobs")) == 0
+
+
 def test_a_waiting_program_gets_the_timeout_of_a_job(jobs: Jobs) -> None:
     @jobs.task
     def never() -> None: ...
@@ -479,6 +515,15 @@ def test_what_is_no_function_with_a_result_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="a cron expression is a text"):
         jobs.cron(numbers)  # type: ignore[arg-type]
     assert not jobs.tasks
+
+
+def test_a_redis_takes_no_job(places: Places) -> None:
+    with Jobs(places.of("redis-7.0")) as jobs:
+        task = jobs.task(name="run")(lambda: None)
+        with pytest.raises(ServerTooOld, match=r"^KVSTREAM.POLICY is a command of kvs"):
+            task.enqueue()
+    with kvstream.open(str(jobs.place)) as store:
+        assert not list(store.keys())
 
 
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
