@@ -691,7 +691,7 @@ class Queue(Generic[S]):
             self.dead_stream()._name,
             to=b"" if to is None else name_bytes(to, "the target"),
             ids=[_letter_id(each) for each in letters] if letters else None,
-            where=None if where is None else (to_bytes(where[0]), to_bytes(where[1])),
+            where=None if where is None else _field_and_value(where),
             count=optional(count, "count"),
             rate=None if rate is None else rate_of(rate),
         )
@@ -794,6 +794,14 @@ def _at_least_1(count: int) -> int:
 
 def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:
     return message._name, message._consumer
+
+
+def _field_and_value(where: Any) -> tuple[bytes, bytes]:
+    if not isinstance(where, tuple | list) or len(where) != 2:
+        raise InvalidArgument(
+            f'where is a field and its value, ("dead:reason", "fatal"), not {shown(where)}'
+        )
+    return to_bytes(where[0], "the field of where"), to_bytes(where[1], "the value of where")
 
 
 def _letter_id(letter: Any) -> StreamID:

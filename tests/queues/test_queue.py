@@ -655,6 +655,23 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
         lambda store: Queue(store, "q").listen(0),
         "count must be at least 1, not 0",
     ),
+    "a seek by text": (
+        lambda store: store.stream("q").create_group("g").seek("1h"),  # type: ignore[arg-type]
+        "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not '1h'; set_id() "
+        "takes an ID",
+    ),
+    "a redrive by text": (
+        lambda store: Queue(store, "q").redrive(where="n=2"),  # type: ignore[arg-type]
+        "where is a field and its value, (\"dead:reason\", \"fatal\"), not 'n=2'",
+    ),
+    "no rule of retention": (
+        lambda store: store.stream("q").set_retention(),
+        "give one of max_age, max_length, max_bytes, acked and latest",
+    ),
+    "retention of no entry": (
+        lambda store: store.stream("q").set_retention(max_length=0),
+        "max_length must be above 0: drop_retention() removes rules",
+    ),
     "a ticket that is none": (
         lambda store: Queue(store, "q").cancel("1-1"),
         "a ticket of a delayed message is '@ms-number': '1-1'",
