@@ -351,9 +351,9 @@ class Stream(Generic[S]):
         """Set which entries are removed in the background, in place of earlier rules.
 
         An entry goes when one rule lets it go: older than ``max_age``, beyond the last
-        ``max_length`` or ``max_bytes`` (by whole nodes), ``acked`` by every group, or not the ``latest`` one with
-        its value of that field. None goes that a group has pending or has not read, unless
-        ``force``. A stream is created if there is none.
+        ``max_length`` or ``max_bytes`` (by whole nodes), ``acked`` by every group, or not the
+        ``latest`` one with its value of that field. None goes that a group has pending or has not
+        read, unless ``force``. A stream is created if there is none.
         """
         numbers = {
             "max_age": None if max_age is None else span_ms(max_age, "max_age"),

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -164,6 +165,20 @@ def test_a_fatal_failure_is_a_dead_letter_at_once(place: str) -> None:
         assert (letter.error, letter.traceback) == (b"not a number", b"line 1")
         assert ann.redrive(to="other", rate=(10, 1)).streams == {b"other": 1}
         assert ann.store.stream("other").range()[0].fields == {b"n": b"1"}
+
+
+def test_dead_letters_are_counted_after_a_restart(directory: Path) -> None:
+    with Store.open(directory) as store:
+        queue = Queue(store, "q")
+        for n in range(20):
+            queue.put({"n": n})
+            the(queue.get()).nack(fatal=True)
+            if n == 9:
+                assert queue.info().dead == 10
+    with Store.open(directory) as store:
+        queue = Queue(store, "q")
+        assert queue.info().dead == 20
+        assert len(queue.dead()) == 20
 
 
 def test_a_delayed_message_is_listed_moved_and_cancelled(place: str) -> None:
@@ -662,7 +677,7 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     ),
     "a redrive by text": (
         lambda store: Queue(store, "q").redrive(where="n=2"),  # type: ignore[arg-type]
-        "where is a field and its value, (\"dead:reason\", \"fatal\"), not 'n=2'",
+        'where is a field and its value, ("dead:reason", "fatal"), not \'n=2\'',
     ),
     "no rule of retention": (
         lambda store: store.stream("q").set_retention(),
