@@ -107,7 +107,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     idle = options.claim_min_idle_ms
     shares = readgroup.shares(group, idle)
     retry_at = None
-    if idle is not None and shares is None:
+    if idle is not None and idle < readgroup.GIVEN_BACK_MS:
         retry_at = partial(_claimable_at, names, group, idle)
     timeout_ms = options.timeout_ms or None
 

@@ -458,14 +458,14 @@ def plain(reply: Reply) -> tuple[Reply, bool]:
     return found, again
 
 
-def shares(group: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable | None:
+def shares(group: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable:
     """Return what blocked reads have in common of which each finds what the others find.
 
-    None: with CLAIM each waits for another idle time.
+    With CLAIM that is the idle time too, which is the lease for all readers of a queue.
     """
     if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
         return group, GIVEN_BACK_MS
-    return group if claim_ms is None else None
+    return group if claim_ms is None else (group, claim_ms)
 
 
 class LongDelivery:
