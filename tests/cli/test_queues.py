@@ -237,7 +237,18 @@ def test_dead_ls_and_show_have_the_reason(emails: Program) -> None:
     assert "fields      to=ann" in lines
     assert "  Traceback (most recent call last):" in lines
     assert emails.one("dead", "show", "emails", BOB)["traceback"] == ""
-    emails("dead", "show", "emails", ANN, "5-5", code=1)
+    missing = emails("dead", "show", "emails", ANN, "5-5", code=1)
+    assert missing.stderr == "not found: 5-5\n"
+
+
+def test_a_read_of_new_and_given_back_messages_has_no_unknown_numbers(emails: Program) -> None:
+    reading = ("read", "emails", "--group", "workers", "--consumer", "w")
+    (first,) = emails.json(*reading, "-n", "1")
+    emails("nack", "emails", "workers", first["id"], "--mode", "silent")
+    text = "\n".join(emails.lines(*reading, "-n", "2"))
+    assert "deliveries" in text
+    assert "never" not in text
+    assert "unknown" not in text
 
 
 @pytest.mark.parametrize(
