@@ -14,6 +14,7 @@ import click
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError
 from kvstream.jobs import Jobs
+from kvstream.jobs.arguments import unpack
 from kvstream.jobs.handle import RETRY, JobHandle
 from kvstream.jobs.job import Job, Refused, made_ms
 from kvstream.meta.policy import DEAD_SUFFIX
@@ -69,6 +70,7 @@ class StoredJobs(Jobs):
 def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> dict[str, Any]:
     """Return a job by the names of its parts; the fields of another message give Refused."""
     job = Job.of(fields, where)
+    args, kwargs = _arguments(job)
     return {
         "id": job.id,
         "task": job.task_name,
@@ -77,7 +79,18 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
         "enqueued_ms": job.enqueued_ms or made_ms(job.id),
         "due_ms": where.at_ms if isinstance(where, Ticket) else None,
         "error": None,
+        "args": args,
+        "kwargs": kwargs,
     }
+
+
+def _arguments(job: Job) -> tuple[Any, Any]:
+    """Return the arguments of a job by place and by name; None if they cannot be read."""
+    try:
+        args, kwargs = unpack(job.packed, job.form)
+    except Exception:  # bytes of another program
+        return None, None
+    return args, kwargs
 
 
 def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
@@ -144,6 +157,8 @@ def _with_results(jobs: StoredJobs, failed: set[str]) -> Iterator[dict[str, Any]
             "enqueued_ms": made_ms(job_id),
             "due_ms": None,
             "error": _text(fields.get(b"error")),
+            "args": None,
+            "kwargs": None,
         }
 
 

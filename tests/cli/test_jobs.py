@@ -37,6 +37,10 @@ def test_jobs_show_has_result_or_error(with_jobs: Program, job_ids: dict[str, st
     )
     waiting = with_jobs.one("jobs", "show", job_ids["queued"])
     assert (waiting["status"], waiting["result"]) == ("queued", None)
+    assert (waiting["args"], waiting["kwargs"]) == ([], {"to": "cyd"})
+    lines = with_jobs.lines("jobs", "show", job_ids["queued"])
+    assert 'arguments  to="cyd"' in lines
+    assert any(line.startswith("enqueued   20") for line in lines)
 
 
 def test_jobs_cancel_ends_unfinished_jobs(with_jobs: Program, job_ids: dict[str, str]) -> None:
