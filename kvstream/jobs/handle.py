@@ -265,7 +265,9 @@ class JobHandle(Generic[R]):
         found = self._found()
         if found is None:
             last = self._last()  # it may have ended just now
-            return "unknown" if last is None else last[b"status"].decode()
+            if last is None or last[b"status"] == RETRY:
+                return "unknown"
+            return last[b"status"].decode()
         stream, entry_id = found
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
@@ -305,8 +307,10 @@ class JobHandle(Generic[R]):
                 entry = stream.get(where)
                 if entry is not None and self._is_mine(entry):
                     return stream, where
-            return None
-        start = max(0, made_ms(self.id) - SKEW_MS) if where is None else where.at_ms
+            last = self._last()
+            if last is None or last[b"status"] != RETRY:
+                return None  # else it may have a new ID, from the dead letters
+        start = where.at_ms if isinstance(where, Ticket) else max(0, made_ms(self.id) - SKEW_MS)
         for stream in self._streams():
             for entry in stream.scan(f"{start}-0"):
                 if self._is_mine(entry):

@@ -594,7 +594,24 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
     worker.stop()
     assert handle.retry()
     assert not handle.retry()
+    assert (handle.status, jobs.handle(handle.id).status) == ("queued", "queued")
     working(jobs)
     assert handle.result(PATIENCE_S) == "fixed"
     assert attempts == [1, 2, 1]
     assert len(jobs.store.stream("jobs:dead")) == 0
+
+
+def test_a_retried_job_is_cancelled_by_its_first_handle(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    handle = fail.enqueue()
+    worker = working(jobs)
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    worker.stop()
+    assert handle.retry()
+    assert handle.cancel()
+    assert handle.status == "cancelled"
+    assert len(jobs.store.stream("jobs")) == 0
