@@ -209,7 +209,13 @@ def _tell(
     help="How long jobs may take to finish after a signal to stop.",
 )
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
-@click.option("--loglevel", type=click.Choice([*LEVELS]), default=LEVEL, help="What is logged.")
+@click.option(
+    "--loglevel",
+    "--log-level",
+    type=click.Choice([*LEVELS]),
+    default=LEVEL,
+    help="What is logged.",
+)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Form of the log.")
 def work(
     target: str,

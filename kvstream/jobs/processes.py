@@ -234,6 +234,14 @@ class Supervisor:
         jobs.share()
         jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
         jobs.declare()
+        _log.log(
+            NOTICE,
+            "workers of %s begin: processes: %d, jobs at a time in each: %d, queues: %s",
+            jobs.name,
+            len(self._children),
+            self._options.concurrency,
+            ", ".join(self._options.queues or jobs.queue_names()),
+        )
         try:
             while not signals.stop.is_set():
                 for child in self._children:

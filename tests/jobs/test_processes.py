@@ -104,7 +104,7 @@ def test_a_process_that_dies_is_restarted(program: Program) -> None:
 
 
 def test_sigterm_lets_a_job_finish(program: Program) -> None:
-    process = program.work("--processes", "1")
+    process = program.work("--processes", "1", "--log-level", "notice")
     handle = program.tasks["nap"].enqueue(0.5)
     until(lambda: program.said() == ["begun"])
     process.send_signal(signal.SIGTERM)
@@ -113,6 +113,7 @@ def test_sigterm_lets_a_job_finish(program: Program) -> None:
     assert program.said() == ["begun", "ended"]
     assert handle.result(PATIENCE_S) == "rested"
     assert "given back" not in errors
+    assert "begin: processes: 1, jobs at a time in each: 8, queues: default" in errors
 
 
 @pytest.mark.parametrize("signals", [1, 2])
