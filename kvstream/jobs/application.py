@@ -363,12 +363,22 @@ class Jobs:
 
     def queues(self, names: Sequence[str] = ()) -> list[Queue]:
         """Return the queues of these names, of all tasks if there are none."""
+        if isinstance(names, str):
+            raise InvalidArgument(f"queues are a list of names, not {shown(names)}")
         known = self.queue_names()
         for name in names:
             if name not in known:
                 near = nearest(name, known) or f": there are {', '.join(known)}"
                 raise InvalidArgument(f"no task uses the queue {shown(name)}{near}")
         return [self._queue(name) for name in names or known]
+
+    def queues_to_work(self, names: Sequence[str] = ()) -> list[Queue]:
+        """Return the queues of a worker; InvalidArgument if there are none."""
+        if not self.tasks:
+            raise InvalidArgument(
+                f"{self.name} has no task: import the modules of the tasks where the Jobs is made"
+            )
+        return self.queues(names)
 
     def queue_of(self, task: Task[..., Any]) -> Queue:
         """Return the queue of a task."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -198,16 +199,37 @@ class Job:
         So the job has its effect inside the store exactly once. An exception undoes the block, and
         so does LeaseLost, if another worker has the job by then. The block ends the job: set
         ``result`` in it if there is one. Within the block no other thread uses a store in a
-        directory of this process. ::
+        directory of this process, and an async task must not await: its event loop would run other
+        tasks inside the transaction. ::
 
             with current_job().transaction() as store:
                 store.stream("invoices").add({"order": order})
         """
         if self.settled:
             raise LeaseLost(f"the job {self.id} has ended, or another worker has it")
-        with self.task.jobs.finishing(self) as store:
+        with self.task.jobs.finishing(self) as store, _without_await():
             yield store
         self.settled = True
+
+
+@contextmanager
+def _without_await() -> Iterator[None]:
+    """Raise InvalidArgument at the end of a block if the event loop has run within it."""
+    has_run: list[bool] = []
+    try:
+        mark = asyncio.get_running_loop().call_soon(has_run.append, True)
+    except RuntimeError:  # no event loop
+        yield
+        return
+    try:
+        yield
+    finally:
+        mark.cancel()
+    if has_run:
+        raise InvalidArgument(
+            "await nothing within the transaction of a job: other tasks of the event loop would be "
+            "part of it"
+        )
 
 
 current: ContextVar[Job] = ContextVar("kvstream-job")

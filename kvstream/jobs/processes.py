@@ -232,7 +232,7 @@ class Supervisor:
         """Keep the children running until a signal comes and all have ended."""
         jobs = jobs_of(self._options.target, self._options.folder)
         jobs.share()
-        jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
+        jobs.queues_to_work(self._options.queues)  # InvalidArgument for an unknown one
         jobs.declare()
         _log.log(
             NOTICE,

@@ -19,8 +19,10 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstream.errors import KVStreamError, StoreClosed
+from kvstream.engine.coerce import whole
+from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
+from kvstream.jobs.job import checked_seconds
 from kvstream.queue import take
 
 if TYPE_CHECKING:
@@ -80,12 +82,14 @@ class Worker:
         grace: float = 30.0,
     ) -> None:
         """``grace``: the seconds that running jobs have to finish once it stops."""
+        if whole(concurrency, "concurrency") < 1:
+            raise InvalidArgument(f"concurrency must be at least 1, not {concurrency}")
         self.jobs = jobs
         self.concurrency = concurrency
-        self.grace = grace
+        self.grace = checked_seconds(grace, "grace")
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
-        self._queues = jobs.queues(queues)
+        self._queues = jobs.queues_to_work(queues)
         self._runs: set[Run] = set()
         self._stuck = 0
         """Threads whose jobs have taken too long and go on."""

@@ -345,3 +345,7 @@ def test_the_command_reports_errors_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode != 0
     assert re.fullmatch(r"Error: there is no module nothing in .*\n", done.stderr)
+    (tmp_path / "bare.py").write_text("from kvstream import Jobs\njobs = Jobs('data')\n")
+    run[-1] = "bare:jobs"
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert re.fullmatch(r"Error: jobs has no task: import the modules .*\n", done.stderr)

@@ -11,7 +11,15 @@ from typing import Any
 
 import pytest
 
-from kvstream import JobFailed, Jobs, LeaseLost, Queue, ServerUnavailable, current_job
+from kvstream import (
+    InvalidArgument,
+    JobFailed,
+    Jobs,
+    LeaseLost,
+    Queue,
+    ServerUnavailable,
+    current_job,
+)
 from kvstream.jobs import Worker
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
@@ -248,6 +256,41 @@ def test_an_effect_inside_the_store_happens_once_with_a_transaction(
     assert handle.result(PATIENCE_S) == "charged 7"
     (effect,) = jobs.store.stream("effects").range()
     assert effect.fields == {b"order": b"7", b"attempt": b"3"}
+
+
+def test_an_async_task_that_awaits_in_its_transaction_is_undone(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    async def run(pause: bool) -> str:
+        job = current_job()
+        with job.transaction() as store:
+            store.stream("effects").add({"pause": int(pause)})
+            if pause:
+                await asyncio.sleep(0)
+            job.result = "done"
+        return "ignored"
+
+    working(jobs)
+    assert run.enqueue(False).result(PATIENCE_S) == "done"
+    with pytest.raises(JobFailed, match="await nothing within the transaction"):
+        run.enqueue(True).result(PATIENCE_S)
+    (effect,) = jobs.store.stream("effects").range()
+    assert effect.fields == {b"pause": b"0"}
+
+
+def test_wrong_options_of_a_worker_are_refused() -> None:
+    jobs = Jobs("unused")
+    with pytest.raises(InvalidArgument, match="jobs has no task: import the modules"):
+        Worker(jobs)
+    with jobs.test():
+        jobs.task(name="run")(lambda: None)
+        for options, says in (
+            ({"concurrency": 0}, "concurrency must be at least 1"),
+            ({"concurrency": "4"}, "concurrency must be a whole number"),
+            ({"grace": -1}, "grace is negative"),
+            ({"queues": "mail"}, "queues are a list of names"),
+        ):
+            with pytest.raises(InvalidArgument, match=says):
+                Worker(jobs, **options)
 
 
 def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -> None:
