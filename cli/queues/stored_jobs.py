@@ -7,6 +7,7 @@ the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kvstream.stream import Stream
 
 _PAGE = 1000
+_PENDING_MAX = 100 * _PAGE
+"""Of one page: entries that were deleted may be pending too."""
 _RESULT = ":result:"
 
 
@@ -120,16 +123,19 @@ def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
 
 
 def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
-    group = stream.group(jobs.group)
-    for entry in stream.scan():
+    group, entries = stream.group(jobs.group), stream.scan()
+    while page := list(islice(entries, _PAGE)):
+        first, last = page[0].id, page[-1].id
         try:
-            pending = group.pending_range(entry.id, entry.id, 1)
+            found = group.pending_range(first, last, _PENDING_MAX)
+            pending = {each.id: each for each in found}
         except NoGroup:  # no worker has been there
-            pending = []
-        status = "queued"
-        if pending:
-            status = "running" if pending[0].consumer else "retrying"
-        yield from _readable(entry.fields, entry.id, status, stream.key)
+            pending = {}
+        for entry in page:
+            status = "queued"
+            if entry.id in pending:
+                status = "running" if pending[entry.id].consumer else "retrying"
+            yield from _readable(entry.fields, entry.id, status, stream.key)
 
 
 def _readable(
