@@ -255,6 +255,11 @@ class Queue(Generic[S]):
         stream that had entries before, or has rules of retention or other groups. ``consumer`` is
         made unique by default, in each process.
         """
+        if not isinstance(store, Store):
+            raise InvalidArgument(
+                f"a Queue has a Store, not {shown(store)}: open one with kvstream.open; "
+                "kvstream.aio.AsyncQueue has an AsyncStore"
+            )
         self.store = store
         self._engine: AnyEngine = store._engine
         self._decoder: Decoder[S] = store._decoder

@@ -22,6 +22,7 @@ from kvstream import (
     StreamID,
     Ticket,
 )
+from kvstream.aio import AsyncQueue
 from tests.patience import PATIENCE_S, until
 
 SHORT_S = 0.15
@@ -686,6 +687,16 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     "retention of no entry": (
         lambda store: store.stream("q").set_retention(max_length=0),
         "max_length must be above 0: drop_retention() removes rules",
+    ),
+    "a path in place of a store": (
+        lambda store: Queue("data", "q"),  # type: ignore[arg-type]
+        "a Queue has a Store, not 'data': open one with kvstream.open; kvstream.aio.AsyncQueue has "
+        "an AsyncStore",
+    ),
+    "a store that blocks in an AsyncQueue": (
+        lambda store: AsyncQueue("data", "q"),  # type: ignore[arg-type]
+        "an AsyncQueue has an AsyncStore, not 'data': open one with kvstream.aio.open; "
+        "kvstream.Queue has a Store",
     ),
     "a ticket that is none": (
         lambda store: Queue(store, "q").cancel("1-1"),
