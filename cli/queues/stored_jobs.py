@@ -16,7 +16,7 @@ from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError
 from kvstream.jobs import Jobs
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.handle import RETRY, JobHandle
+from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.job import Job, Refused, made_ms
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
@@ -132,9 +132,7 @@ def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
         except NoGroup:  # no worker has been there
             pending = {}
         for entry in page:
-            status = "queued"
-            if entry.id in pending:
-                status = "running" if pending[entry.id].consumer else "retrying"
+            status = state_of(pending.get(entry.id))
             yield from _readable(entry.fields, entry.id, status, stream.key)
 
 

@@ -33,7 +33,7 @@ from kvstream.types.ids import StreamID, Ticket
 if TYPE_CHECKING:
     from kvstream.aio import AsyncStore
     from kvstream.stream import Stream
-    from kvstream.types.records import Entry
+    from kvstream.types.records import Entry, PendingEntry
 
 R = TypeVar("R")
 
@@ -46,6 +46,16 @@ AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 _TRIES = 100
 _PAGE = 1000
+
+
+def state_of(pending: PendingEntry | None) -> str:
+    """Return the state of a job in its stream, by what is pending of it.
+
+    One that a worker has given back as not tried is queued.
+    """
+    if pending is not None and pending.consumer:
+        return "running"
+    return "retrying" if pending is not None and pending.deliveries else "queued"
 
 
 class LoopStores:
@@ -273,9 +283,7 @@ class JobHandle(Generic[R]):
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
         except NoGroup:
             rows = []
-        if not rows:
-            return "queued"
-        return "running" if rows[0].consumer else "retrying"
+        return state_of(rows[0] if rows else None)
 
     def _delayed(self) -> tuple[Stream, Ticket] | None:
         """Return the stream and ticket of the job's message; None if it is not delayed."""

@@ -215,7 +215,7 @@ def test_jobs_unfinished_at_the_deadline_are_given_back_as_untried(
     assert begun.wait(PATIENCE_S)
     first.stop()
     assert first.worker.given_back == 1
-    assert handle.status == "retrying"
+    assert handle.status == "queued"
     go.set()
     working(jobs)
     assert handle.result(PATIENCE_S) == 1
