@@ -130,7 +130,7 @@ def work(options: WorkOptions) -> int:
             _log.log(NOTICE, "%d jobs were given back unfinished", worker.given_back)
         jobs.close()
         if worker.is_stuck:
-            _log.error("all threads hang in jobs that have taken too long: starting anew")
+            _log.error("the worker hangs in jobs that have taken too long: starting anew")
             return STUCK
     return 0
 

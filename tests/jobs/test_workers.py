@@ -5,7 +5,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -144,6 +144,40 @@ def test_a_worker_whose_threads_all_hang_leases_no_more_jobs(jobs: Jobs, working
     until(lambda: not worker._thread.is_alive())
     assert handles[-1].status == "queued"
     go.set()
+
+
+@pytest.mark.parametrize("blocks", [False, True])
+def test_an_async_task_that_ignores_its_timeout_loses_its_job(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    monkeypatch.setattr("kvstream.jobs.worker.LATE_S", 0.2)
+    monkeypatch.setattr("kvstream.jobs.worker.HANGS_S", 0.2)
+    go = threading.Event()
+
+    @jobs.task(timeout=0.2)
+    async def hang() -> None:
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                if blocks:
+                    go.wait(PATIENCE_S)
+                await asyncio.sleep(0.01)
+
+    @jobs.task
+    async def other() -> int:
+        return 1
+
+    worker = working(jobs, concurrency=2, grace=0.1)
+    try:
+        with pytest.raises(JobFailed, match="JobTimeout: hang has run for more than"):
+            hang.enqueue().result(PATIENCE_S)
+        if blocks:
+            until(lambda: not worker._thread.is_alive())
+            assert worker.worker.is_stuck
+        else:
+            assert other.enqueue().result(PATIENCE_S) == 1
+            assert not worker.worker.is_stuck
+    finally:
+        go.set()
 
 
 def test_a_stopped_worker_finishes_its_jobs_and_starts_none(jobs: Jobs, working: Start) -> None:
