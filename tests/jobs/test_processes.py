@@ -130,7 +130,7 @@ def test_jobs_unfinished_after_the_grace_or_a_second_signal_are_given_back(
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert "1 jobs were given back unfinished" in errors
-    assert handle.status == "retrying"
+    assert handle.status == "queued"
     assert handle.cancel()
 
 
