@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options, pages
 from kvstream.cli.parameters import (
@@ -156,11 +156,19 @@ def get(session: Session, out: Output, /, stream: bytes, ids: tuple[str, ...]) -
 
     An ID of - reads IDs from stdin, one per line. The exit code is 1 if one of them does not exist.
     """
-    wanted = ids_given(ids)
+    missing = []
     with session.reading() as store:
         found = existing_stream(store, stream)
-        shown = out.entries(entry for eid in wanted if (entry := found.get(eid)) is not None)
-    fail_unless(shown == len(wanted))
+
+        def entries() -> Iterator[Entry]:
+            for eid in ids_given(ids):
+                if (entry := found.get(eid)) is None:
+                    missing.append(eid)
+                else:
+                    yield entry
+
+        out.entries(entries())
+    fail_for_missing(missing)
 
 
 @click.command(

@@ -1,5 +1,6 @@
 """Exit codes: their meaning, the errors that lead to them, and advice about errors."""
 
+from collections.abc import Sequence
 from enum import IntEnum
 from typing import IO, Any
 
@@ -139,7 +140,18 @@ def _message(error: Exception) -> str:
     return f"{error.filename}: {error.strerror}"
 
 
+_NAMED_MAX = 5
+
+
 def fail_unless(found: object) -> None:
     """Exit with 1 if nothing was found or done."""
     if not found:
+        raise click.exceptions.Exit(int(ExitCode.FAILED))
+
+
+def fail_for_missing(ids: Sequence[object]) -> None:
+    """Name the IDs that were not found, and exit with 1 if there are any."""
+    if ids:
+        more = f" and {len(ids) - _NAMED_MAX} more" if len(ids) > _NAMED_MAX else ""
+        click.echo(f"not found: {', '.join(map(str, ids[:_NAMED_MAX]))}{more}", err=True)
         raise click.exceptions.Exit(int(ExitCode.FAILED))

@@ -21,10 +21,9 @@ from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.tables import (
     NAME_WIDTH_MIN,
     Column,
-    age_column,
     block,
     clipped,
-    count_column,
+    duration,
     id_columns,
     name_column,
     number,
@@ -87,6 +86,17 @@ TERMINAL_WIDTH_MAX = 60
 """Default limit of a value on a terminal, in characters."""
 
 
+def _or_dash(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    return lambda value: "-" if value is None else show(value)
+
+
+_OF_PENDING = (
+    Column("idle", "idle_ms", _or_dash(duration), right=True),
+    Column("deliveries", "deliveries", _or_dash(number), right=True),
+)
+"""- is that of a new entry, or of one that was given back."""
+
+
 @dataclass(frozen=True, slots=True)
 class Output:
     """Writes the results of one command to stdout."""
@@ -137,7 +147,7 @@ class Output:
             if stream:
                 columns.insert(0, name_column("stream"))
             if page[0].deliveries is not None:
-                columns += [age_column("idle", "idle_ms"), count_column("deliveries")]
+                columns += _OF_PENDING
             columns.append(Column("fields", "fields", str, wraps=True))
             self.table(columns, rows, title)
             title = False

@@ -9,6 +9,7 @@ The engine is imported when a store is opened, since a help text does not need i
 
 from __future__ import annotations
 
+import math
 import os
 import tempfile
 import time
@@ -204,13 +205,15 @@ class DirectorySession:
     def monitor(self) -> Iterator[bytes]:
         """Yield the requests of the processes that share the directory, as its owner gets them.
 
-        When the owner ends, those of the next one follow. RequestError or StoreLocked if no process
-        shares it.
+        When the owner ends, those of the next one follow, which is there once another process has
+        called. RequestError or StoreLocked if no process shares it.
         """
+        wait_s: float = self.wait_s
         while True:
-            engine = retry(self._owner_engine, self.wait_s, KVStreamError)
+            engine = retry(self._owner_engine, wait_s, KVStreamError)
             with closing(engine), suppress(ServerUnavailable):
                 yield from engine.connection().monitor()
+            wait_s = math.inf
 
     def _owner_engine(self) -> RemoteEngine:
         if (engine := self.shared_engine()) is not None:
@@ -219,7 +222,8 @@ class DirectorySession:
             raise StoreLocked(f"the store in {self.path} is held by {holder}, not shared")
         raise RequestError(
             f"no process shares the store in {self.path}: its requests are shown while a process "
-            "has it open with shared=True; for a server give --url"
+            "has it open with shared=True, and has called it since the last owner ended; for a "
+            "server give --url"
         )
 
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:

@@ -10,6 +10,7 @@ one (``redis://...``) once the two run on different machines.
 import os
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from uuid import UUID
 
 from fastapi import FastAPI, HTTPException
 
@@ -41,8 +42,8 @@ async def post_mail(to: str, text: str) -> dict[str, str]:
 
 
 @app.get("/mails/{job_id}")
-def get_mail(job_id: str) -> dict[str, str | None]:
-    handle = jobs.handle(job_id)
+def get_mail(job_id: UUID) -> dict[str, str | None]:
+    handle = jobs.handle(str(job_id))
     status = handle.status
     if status == "unknown":
         raise HTTPException(404)

@@ -71,6 +71,16 @@ def shown(value: object) -> str:
     return text if len(text) <= _SHOWN_MAX else f"{text[:_SHOWN_MAX]}..."
 
 
+def described(error: BaseException) -> str:
+    """Return the type and the text of an exception, as the last line of a traceback has them."""
+    name = type(error).__name__
+    try:
+        text = str(error)
+    except Exception:  # a __str__ that raises
+        text = "<its text cannot be shown>"
+    return f"{name}: {text}" if text else name
+
+
 def quoted(name: bytes) -> str:
     """Return a key, group or value for an error message: as text if it is UTF-8, else as bytes."""
     try:

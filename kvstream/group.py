@@ -1,7 +1,7 @@
 """A consumer group of a stream, and its consumers."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from datetime import timedelta
+from datetime import date, timedelta
 from typing import Any, Generic, Literal, cast, overload
 
 from kvstream.engine import listening
@@ -34,7 +34,7 @@ from kvstream.engine.queue_arguments import (
     rules_of,
     span_ms,
 )
-from kvstream.errors import InvalidArgument, NoGroup, advise
+from kvstream.errors import InvalidArgument, NoGroup, advise, shown
 from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
@@ -395,8 +395,13 @@ class Group(Generic[S]):
         """
         if isinstance(when, timedelta):
             at_ms = self._engine.clock.now_ms() - span_ms(when, "when")
-        else:
+        elif isinstance(when, date | int | float):
             at_ms = moment_ms(when, "when")
+        else:
+            raise InvalidArgument(
+                "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not "
+                f"{shown(when)}; set_id() takes an ID"
+            )
         return self._engine.run(groups.seek, self._key, self._name, max(0, at_ms))
 
     def remove_consumer(self, name: Name) -> int:

@@ -25,10 +25,11 @@ from kvstream.engine.queue_arguments import (
     Moment,
     Rate,
     checked_priorities,
+    failure_of,
+    field_and_value,
     key_of_priority,
     rate_of,
     rules_of,
-    span_ms,
     unique_consumer,
 )
 from kvstream.errors import (
@@ -47,7 +48,7 @@ from kvstream.errors import (
 )
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
-from kvstream.layout.values import FieldPart, FieldsLike, to_bytes
+from kvstream.layout.values import FieldPart, FieldsLike
 from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
 from kvstream.meta.retention import Retention
 from kvstream.operations import groups, readgroup, watch
@@ -158,7 +159,7 @@ class Message(Generic[S]):
         the last of ``max_deliveries``, it moves to the dead letters, with the text and traceback of
         ``error``.
         """
-        options = _failure(delay, fatal, error, traceback)
+        options = failure_of(delay, fatal, error, traceback)
         self.queue._settle(self, self.queue._run(leases.nack, self, **options))
 
     def extend(self) -> None:
@@ -188,24 +189,6 @@ class Message(Generic[S]):
         except BaseException:
             self._settled = False
             raise
-
-
-def _failure(
-    delay: Duration | None, fatal: bool, error: BaseException | str | None, traceback: str | None
-) -> dict[str, Any]:
-    """Return the arguments of ``leases.nack``."""
-    if isinstance(error, BaseException):
-        if traceback is None and error.__traceback__ is not None:
-            from traceback import format_exception  # of a failure alone
-
-            traceback = "".join(format_exception(error))
-        error = f"{type(error).__name__}: {error}"
-    return {
-        "delay_ms": None if delay is None else span_ms(delay, "delay"),
-        "fatal": bool(fatal),
-        "error": (error or "").encode("utf-8", "backslashreplace"),
-        "traceback": (traceback or "").encode("utf-8", "backslashreplace"),
-    }
 
 
 class Queue(Generic[S]):
@@ -254,6 +237,11 @@ class Queue(Generic[S]):
         stream that had entries before, or has rules of retention or other groups. ``consumer`` is
         made unique by default, in each process.
         """
+        if not isinstance(store, Store):
+            raise InvalidArgument(
+                f"a Queue has a Store, not {shown(store)}: open one with kvstream.open; "
+                "kvstream.aio.AsyncQueue has an AsyncStore"
+            )
         self.store = store
         self._engine: AnyEngine = store._engine
         self._decoder: Decoder[S] = store._decoder
@@ -478,7 +466,7 @@ class Queue(Generic[S]):
         traceback: str | None = None,
     ) -> list[LeaseOutcome]:
         """Give messages back; return the outcome of each. See ``Message.nack``."""
-        return self._all(leases.nack, messages, **_failure(delay, fatal, error, traceback))
+        return self._all(leases.nack, messages, **failure_of(delay, fatal, error, traceback))
 
     def extend(self, *messages: Message[S]) -> list[LeaseOutcome]:
         """Renew leases; return the outcome of each."""
@@ -690,7 +678,7 @@ class Queue(Generic[S]):
             self.dead_stream()._name,
             to=b"" if to is None else name_bytes(to, "the target"),
             ids=[_letter_id(each) for each in letters] if letters else None,
-            where=None if where is None else (to_bytes(where[0]), to_bytes(where[1])),
+            where=None if where is None else field_and_value(where),
             count=optional(count, "count"),
             rate=None if rate is None else rate_of(rate),
         )

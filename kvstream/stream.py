@@ -351,18 +351,28 @@ class Stream(Generic[S]):
         """Set which entries are removed in the background, in place of earlier rules.
 
         An entry goes when one rule lets it go: older than ``max_age``, beyond the last
-        ``max_length`` or ``max_bytes``, ``acked`` by every group, or not the ``latest`` one with
-        its value of that field. None goes that a group has pending or has not read, unless
-        ``force``. A stream is created if there is none.
+        ``max_length`` or ``max_bytes`` (by whole nodes), ``acked`` by every group, or not the
+        ``latest`` one with its value of that field. None goes that a group has pending or has not
+        read, unless ``force``. A stream is created if there is none.
         """
+        numbers = {
+            "max_age": None if max_age is None else span_ms(max_age, "max_age"),
+            "max_length": optional(max_length, "max_length"),
+            "max_bytes": optional(max_bytes, "max_bytes"),
+        }
+        for name, number in numbers.items():
+            if number is not None and number < 1:
+                raise InvalidArgument(f"{name} must be above 0: drop_retention() removes rules")
         rules = Retention(
-            max_age_ms=0 if max_age is None else span_ms(max_age, "max_age"),
-            max_length=optional(max_length, "max_length") or 0,
-            max_bytes=optional(max_bytes, "max_bytes") or 0,
+            max_age_ms=numbers["max_age"] or 0,
+            max_length=numbers["max_length"] or 0,
+            max_bytes=numbers["max_bytes"] or 0,
             acked=bool(acked),
             latest=b"" if latest is None else to_bytes(latest, "latest"),
             force=bool(force),
         )
+        if rules.is_empty:
+            raise InvalidArgument("give one of max_age, max_length, max_bytes, acked and latest")
         self._engine.run(retention.set_rules, self._name, rules)
 
     def retention(self) -> Retention | None:

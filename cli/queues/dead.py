@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import fields_json, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
@@ -188,15 +188,18 @@ def show(
     An ID is one that `dead ls` shows; - reads IDs from stdin, one per line. The exit code is 1 if
     one of them does not exist.
     """
-    wanted = ids_given(ids)
-    shown = 0
+    missing, is_first = [], True
     with session.reading() as store:
         found = store.stream(_dead_key(store, stream, group))
-        for row in (_row(entry) for entry in map(found.get, wanted) if entry is not None):
-            if row is not None:
-                _show_letter(out, row, first=not shown)
-                shown += 1
-    fail_unless(shown == len(wanted))
+        for eid in ids_given(ids):
+            entry = found.get(eid)
+            row = None if entry is None else _row(entry)
+            if row is None:
+                missing.append(eid)
+                continue
+            _show_letter(out, row, is_first)
+            is_first = False
+    fail_for_missing(missing)
 
 
 def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:

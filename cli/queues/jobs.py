@@ -1,12 +1,14 @@
 """``jobs`` and ``work``: the jobs of an application, read from its store, and its workers."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import islice
+from typing import Any
 
 import click
 
 from kvstream.cli.exit_codes import fail_unless
+from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, example
 from kvstream.cli.session import Session
@@ -86,7 +88,10 @@ def list_jobs(
 @output_options
 @click.pass_obj
 def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
-    """Show a job: its task, arguments, status, and its result or error."""
+    """Show a job: its task, arguments, status, and its result or error.
+
+    The arguments of a job that is done or cancelled are not kept.
+    """
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 
     with session.reading() as store:
@@ -100,10 +105,25 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
     if out.json:
         out.result("", **values, traceback=traceback or None)
         return
-    shown = {key: value for key, value in values.items() if value is not None}
-    out.record(shown, {"enqueued_ms": time_of, "due_ms": time_of})
+    _show(out, values)
     for line in traceback.splitlines():
         click.echo(f"  {printable(line)}")
+
+
+def _show(out: Output, values: Mapping[str, Any]) -> None:
+    args, kwargs = values.get("args") or (), values.get("kwargs") or {}
+    named = [f"{name}={dumps(jsonable(value), False)}" for name, value in kwargs.items()]
+    facts = {
+        "id": values["id"],
+        "task": values.get("task"),
+        "arguments": ", ".join([*(dumps(jsonable(each), False) for each in args), *named]) or None,
+        **{name: values.get(name) for name in ("status", "queue")},
+        "enqueued": values.get("enqueued_ms"),
+        "due": values.get("due_ms"),
+        **{name: values[name] for name in ("error", "result")},
+    }
+    shown = {name: value for name, value in facts.items() if value is not None}
+    out.record(shown, {"enqueued": time_of, "due": time_of})
 
 
 @jobs.command(epilog=example("kvstream jobs cancel 018bcfe5-6800-7000-8000-000000000001"))
@@ -189,7 +209,13 @@ def _tell(
     help="How long jobs may take to finish after a signal to stop.",
 )
 @click.option("--reload", is_flag=True, help="Start anew when a Python file changes.")
-@click.option("--loglevel", type=click.Choice([*LEVELS]), default=LEVEL, help="What is logged.")
+@click.option(
+    "--loglevel",
+    "--log-level",
+    type=click.Choice([*LEVELS]),
+    default=LEVEL,
+    help="What is logged.",
+)
 @click.option("--log-format", type=click.Choice(FORMATS), default="text", help="Form of the log.")
 def work(
     target: str,

@@ -100,7 +100,7 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
     with session.reading() as store:
         rows = list(_rows(store, pattern, everything))
     columns = _PAUSED if any(row["paused"] for row in rows) else _LS
-    out.table(columns, rows, nothing="no queues")
+    out.table(columns, rows, nothing="no queues: a stream becomes one with its first worker")
 
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:

@@ -7,6 +7,7 @@ the results.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -14,7 +15,8 @@ import click
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError
 from kvstream.jobs import Jobs
-from kvstream.jobs.handle import RETRY, JobHandle
+from kvstream.jobs.arguments import unpack
+from kvstream.jobs.handle import RETRY, JobHandle, state_of
 from kvstream.jobs.job import Job, Refused, made_ms
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.queue import Queue
@@ -26,6 +28,8 @@ if TYPE_CHECKING:
     from kvstream.stream import Stream
 
 _PAGE = 1000
+_PENDING_MAX = 100 * _PAGE
+"""Of one page: entries that were deleted may be pending too."""
 _RESULT = ":result:"
 
 
@@ -69,6 +73,7 @@ class StoredJobs(Jobs):
 def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> dict[str, Any]:
     """Return a job by the names of its parts; the fields of another message give Refused."""
     job = Job.of(fields, where)
+    args, kwargs = _arguments(job)
     return {
         "id": job.id,
         "task": job.task_name,
@@ -77,7 +82,18 @@ def _row(fields: Fields, where: StreamID | Ticket, status: str, queue: Any) -> d
         "enqueued_ms": job.enqueued_ms or made_ms(job.id),
         "due_ms": where.at_ms if isinstance(where, Ticket) else None,
         "error": None,
+        "args": args,
+        "kwargs": kwargs,
     }
+
+
+def _arguments(job: Job) -> tuple[Any, Any]:
+    """Return the arguments of a job by place and by name; None if they cannot be read."""
+    try:
+        args, kwargs = unpack(job.packed, job.form)
+    except Exception:  # bytes of another program
+        return None, None
+    return args, kwargs
 
 
 def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
@@ -107,16 +123,17 @@ def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
 
 
 def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:
-    group = stream.group(jobs.group)
-    for entry in stream.scan():
+    group, entries = stream.group(jobs.group), stream.scan()
+    while page := list(islice(entries, _PAGE)):
+        first, last = page[0].id, page[-1].id
         try:
-            pending = group.pending_range(entry.id, entry.id, 1)
+            found = group.pending_range(first, last, _PENDING_MAX)
+            pending = {each.id: each for each in found}
         except NoGroup:  # no worker has been there
-            pending = []
-        status = "queued"
-        if pending:
-            status = "running" if pending[0].consumer else "retrying"
-        yield from _readable(entry.fields, entry.id, status, stream.key)
+            pending = {}
+        for entry in page:
+            status = state_of(pending.get(entry.id))
+            yield from _readable(entry.fields, entry.id, status, stream.key)
 
 
 def _readable(
@@ -144,6 +161,8 @@ def _with_results(jobs: StoredJobs, failed: set[str]) -> Iterator[dict[str, Any]
             "enqueued_ms": made_ms(job_id),
             "due_ms": None,
             "error": _text(fields.get(b"error")),
+            "args": None,
+            "kwargs": None,
         }
 
 

@@ -95,9 +95,10 @@ def top(
 
     The lag of a group is the number of entries that it has yet to deliver; oldest is the age of its
     oldest pending entry, among the twenty with the lowest IDs. If a stream is used as a queue, its
-    leased, waiting, dead and delayed messages are shown; next is the time until the first waiting
-    one is ready, and oldest is the age of the oldest one that is not done. If stdout is not a
-    terminal, or with --json, samples are written one after another.
+    ready, leased, waiting, dead and delayed messages are shown; next is the time until the first
+    waiting one is ready, and oldest is the age of the oldest one that is not done. --sort lag sorts
+    queues by what is ready. If stdout is not a terminal, or with --json, samples are written one
+    after another.
 
     Keys: up and down select a line, Enter shows the groups of its stream and then the pending
     entries of a group, Esc goes back, s sorts, / filters by name, ? shows all keys, q quits.

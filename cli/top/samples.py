@@ -50,6 +50,8 @@ class QueueSample:
     """Messages done per second since the last sample."""
     next_ms: int | None = None
     """The time until the first waiting message is ready; None if none waits."""
+    dead_letter: bytes = b""
+    """The stream of its dead letters, if its rules name one; other queues may share it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,13 @@ class GroupSample:
     """The longest time that an entry has been pending; None if no entry is."""
     queue: QueueSample | None = None
     """None for a group without a policy."""
+
+    @property
+    def ready(self) -> int | None:
+        """Return how many entries the next readers may get; None if that is unknown."""
+        if self.queue is None or self.queue.ready is None:
+            return self.lag
+        return self.queue.ready
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,7 +205,7 @@ def _unknown_last(value: float | None) -> float:
 
 
 _ORDERS = {
-    "lag": lambda line: _unknown_last(line.group.lag if line.group else None),
+    "lag": lambda line: _unknown_last(line.group.ready if line.group else None),
     "pending": lambda line: _unknown_last(line.group.pending if line.group else None),
     "oldest": lambda line: _unknown_last(line.group.oldest_ms if line.group else None),
     "length": lambda line: line.stream.length,
@@ -536,6 +545,7 @@ def sample_of(group: GroupQueue | None, entries_read: int | None) -> QueueSample
         paused=group.policy.paused,
         done=None if entries_read is None else max(0, entries_read - pending),
         next_ms=group.next_ms,
+        dead_letter=group.policy.dead_letter,
     )
 
 

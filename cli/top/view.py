@@ -67,7 +67,7 @@ COLUMNS = (
 QUEUE_COLUMNS = (
     name_column("stream"),
     name_column("group"),
-    COLUMNS[6],
+    replace(COLUMNS[6], title="ready", key="ready"),
     count_column("leased"),
     count_column("waiting"),
     count_column("dead"),
@@ -79,7 +79,7 @@ QUEUE_COLUMNS = (
     *(COLUMNS[2], replace(COLUMNS[1], spare=True), COLUMNS[3], COLUMNS[5]),
 )
 """The columns if any stream is used as a queue; the spare ones are last, and go first."""
-_OF_GROUP = ("consumers", "lag", "pending", "oldest_ms")
+_OF_GROUP = ("consumers", "lag", "ready", "pending", "oldest_ms")
 _OF_QUEUE = ("leased", "waiting", "next_ms", "held", "dead", "done_rate")
 _NO_GROUP = dict.fromkeys(("group", *_OF_GROUP, *_OF_QUEUE), "")
 
@@ -133,9 +133,10 @@ def head(sample: Sample, place_width: int | None = None) -> list[str]:
         ]
     groups = [group for stream in sample.streams for group in stream.groups]
     oldest = max((group.oldest_ms or 0 for group in groups), default=0)
+    behind = number(sum(group.ready or 0 for group in groups))
     lines.append(
         f"{plural(len(sample.streams), 'stream')}, {plural(len(groups), 'group')}   "
-        f"lag {number(sum(group.lag or 0 for group in groups))}   "
+        f"{f'{behind} ready' if sample.has_queues else f'lag {behind}'}   "
         f"{number(sum(group.pending for group in groups))} pending"
         + (f", the oldest for {duration(oldest)}" if oldest else "")
         + _queues_text(sample)
@@ -147,14 +148,16 @@ def _queues_text(sample: Sample) -> str:
     """Return the sums of the queues, if any stream is used as one."""
     if not sample.has_queues:
         return ""
-    queues = [
-        each.queue for stream in sample.streams for each in stream.groups if each.queue is not None
-    ]
+    from kvstream.meta.policy import DEAD_SUFFIX  # not for a help text
+
+    waiting, dead = 0, {}
+    for stream in sample.streams:
+        for queue in [group.queue for group in stream.groups if group.queue is not None]:
+            waiting += queue.waiting
+            dead[queue.dead_letter or stream.name + DEAD_SUFFIX] = queue.dead  # may be shared
     delayed = sum(stream.delayed for stream in sample.streams)
-    return (
-        f"   {number(delayed)} delayed, {number(sum(queue.waiting for queue in queues))} waiting, "
-        f"{number(sum(queue.dead for queue in queues))} dead"
-    )
+    buried = sum(dead.values())
+    return f"   {number(delayed)} delayed, {number(waiting)} waiting, {number(buried)} dead"
 
 
 def _missing(sample: Sample) -> list[str]:

@@ -49,7 +49,7 @@ from kvstream.engine.coerce import Asked, Name, PlaceSettings, Seconds, opening_
 from kvstream.engine.decoding import Decoder, decoder_of
 from kvstream.engine.listening import Stop
 from kvstream.engine.queue_arguments import Duration, QueueOptions
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, shown
 from kvstream.group import Consumer, Group
 from kvstream.queue import Message, Queue
 from kvstream.queue import take as take_of
@@ -415,6 +415,11 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
 
     def __init__(self, store: AsyncStore[S], name: Name, **options: Unpack[QueueOptions]) -> None:
         """Describe a queue; the options are those of Queue."""
+        if not isinstance(store, AsyncStore):
+            raise InvalidArgument(
+                f"an AsyncQueue has an AsyncStore, not {shown(store)}: open one with "
+                "kvstream.aio.open; kvstream.Queue has a Store"
+            )
         super().__init__(store._engine, Queue(store._sync, name, **options))
         self.store = store
 

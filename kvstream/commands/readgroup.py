@@ -107,7 +107,7 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     idle = options.claim_min_idle_ms
     share_key = readgroup.share_key(group, idle)
     retry_at = None
-    if idle is not None and share_key is None:
+    if idle is not None and idle < readgroup.GIVEN_BACK_MS:
         retry_at = partial(_claimable_at, names, group, idle)
     timeout_ms = options.timeout_ms or None
 

@@ -12,7 +12,7 @@ from datetime import date, datetime, timedelta
 from typing import Any, NamedTuple, TypedDict
 
 from kvstream.engine.coerce import Name, Seconds, milliseconds, name_bytes, whole
-from kvstream.errors import InvalidArgument, nearest, shown
+from kvstream.errors import InvalidArgument, described, nearest, shown
 from kvstream.layout.values import FieldPart, to_bytes
 from kvstream.operations.unique import Conflict, Unique
 from kvstream.types.clock import Clock
@@ -194,6 +194,33 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
     delays = backoff if isinstance(backoff, Iterable) else (backoff,)
     listed = tuple(span_ms(each, "a delay of backoff") for each in delays)
     return {"backoff_ms": listed, "backoff_cap_ms": 0, "jitter_percent": 0}
+
+
+def field_and_value(where: Any) -> tuple[bytes, bytes]:
+    """Return the field and the value by which dead letters are chosen."""
+    if not isinstance(where, tuple | list) or len(where) != 2:
+        raise InvalidArgument(
+            f'where is a field and its value, ("dead:reason", "fatal"), not {shown(where)}'
+        )
+    return to_bytes(where[0], "the field of where"), to_bytes(where[1], "the value of where")
+
+
+def failure_of(
+    delay: Duration | None, fatal: bool, error: BaseException | str | None, traceback: str | None
+) -> dict[str, Any]:
+    """Return the arguments of ``leases.nack``."""
+    if isinstance(error, BaseException):
+        if traceback is None and error.__traceback__ is not None:
+            from traceback import format_exception  # of a failure alone
+
+            traceback = "".join(format_exception(error))
+        error = described(error)
+    return {
+        "delay_ms": None if delay is None else span_ms(delay, "delay"),
+        "fatal": bool(fatal),
+        "error": (error or "").encode("utf-8", "backslashreplace"),
+        "traceback": (traceback or "").encode("utf-8", "backslashreplace"),
+    }
 
 
 # --- names ----------------------------------------------------------------------------------------

@@ -18,6 +18,7 @@
 """
 
 from kvstream.engine.queue_arguments import Backoff
+from kvstream.errors import JobCancelled, JobError, JobFailed, JobUnknown
 from kvstream.jobs.application import Jobs, Schedule
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import GiveUp, Job, JobTimeout, Retry, current_job
@@ -29,8 +30,12 @@ __all__ = [
     "Backoff",
     "GiveUp",
     "Job",
+    "JobCancelled",
+    "JobError",
+    "JobFailed",
     "JobHandle",
     "JobTimeout",
+    "JobUnknown",
     "Jobs",
     "Middleware",
     "OpenTelemetryMiddleware",

@@ -14,13 +14,13 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
-from kvstream.engine.queue_arguments import Backoff, one_of
-from kvstream.errors import ClientMissing, InvalidArgument, nearest, shown
+from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
+from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
-from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, now_ms
+from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, now_ms
 from kvstream.jobs.middleware import Middleware
-from kvstream.jobs.task import BACKOFF_CAP_S, BACKOFF_FIRST_S, BACKOFF_JITTER, Task, seconds_of
+from kvstream.jobs.task import Task
 from kvstream.queue import Message, Queue
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
@@ -42,11 +42,34 @@ DEFAULT = "default"
 """The queue of tasks that name none; its stream has the name of the Jobs."""
 PRIORITIES = ("high", "normal", "low")
 RESULT_TTL_S = 3600.0
+LARGE_RESULT = 1_000_000
+"""Bytes: a server may be set to refuse larger ones (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
 _RESERVED = frozenset({"dead", "result", *PRIORITIES})
 _CRON = "cron:"
 _log = logging.getLogger(__name__)
+
+
+def _instances(middleware: Any) -> tuple[Middleware, ...]:
+    found = (middleware,) if isinstance(middleware, type | Middleware) else tuple(middleware)
+    for each in found:
+        if isinstance(each, type):
+            raise InvalidArgument(f"middleware is made of instances: {each.__name__}()")
+    return found
+
+
+def _name_of(function: Any) -> str:
+    """Return the name of a function; InvalidArgument if it is none, or has none."""
+    if not callable(function):
+        raise InvalidArgument(
+            f"a task is a function, not {shown(function)}: options have names, as in "
+            '@jobs.task(name="mail")'
+        )
+    name = getattr(function, "__name__", None)
+    if name is None:
+        raise InvalidArgument(f"{shown(function)} has no name: give the task a name=")
+    return str(name)
 
 
 class Schedule(NamedTuple):
@@ -105,11 +128,13 @@ class Jobs:
         self.place = place
         self.name = name
         self.format = checked_format(format)
-        self.middleware = tuple(middleware)
+        self.middleware = _instances(middleware)
         self.tasks: dict[str, Task[..., Any]] = {}
         self.schedules: list[Schedule] = []
-        self._result_ttl = seconds_of(result_ttl)
-        self._priorities = tuple(priorities)
+        self._result_ttl = checked_seconds(result_ttl, "result_ttl")
+        self._priorities = checked_priorities(priorities)
+        if options.get("decode"):
+            raise InvalidArgument("a Jobs has a store of bytes: leave out decode")
         self._options: dict[str, Any] = {"shared": shared, **options}
         self._clock = clock
         self._store: Store | None = None
@@ -147,7 +172,19 @@ class Jobs:
                 return kvstream.open(self.place, **options, shared=True)
         if self._clock is not None:
             options["clock"] = self._clock
-        return kvstream.open(self.place, **options)
+        store = kvstream.open(self.place, **options)
+        try:
+            if server_url(self.place) is not None:
+                self._refuse_redis(store)
+        except BaseException:
+            store.close()
+            raise
+        return store
+
+    def _refuse_redis(self, store: Store) -> None:
+        """Raise ServerTooOld if the server would take jobs that no worker can run."""
+        with suppress(AccessDenied):  # a program that may only enqueue
+            Queue(store, self.name, group=self.group)._policy(store._name(self.name))
 
     def close(self) -> None:
         """Close the store, if it is open; the next use opens it again."""
@@ -239,20 +276,19 @@ class Jobs:
         limits = {limit: value for limit, value in limits.items() if value is not None}
 
         def register(wrapped: Callable[..., Any]) -> Task[..., Any]:
-            own = name or wrapped.__name__
-            default = Backoff(BACKOFF_FIRST_S, BACKOFF_CAP_S, BACKOFF_JITTER)
+            own = name or _name_of(wrapped)
             made: Task[..., Any] = Task(
                 self,
                 wrapped,
                 name=own,
                 queue=queue or (own if limits else DEFAULT),
                 retries=retries,
-                backoff=default if backoff is None else backoff,
-                timeout=None if timeout is None else seconds_of(timeout),
+                backoff=backoff,
+                timeout=timeout,
                 dead_letter=dead_letter,
                 unique=unique,
                 priority=priority,
-                result_ttl=self._result_ttl if result_ttl is None else seconds_of(result_ttl),
+                result_ttl=self._result_ttl if result_ttl is None else result_ttl,
             )
             self._register(made, limits)
             return made
@@ -264,10 +300,7 @@ class Jobs:
             raise InvalidArgument(f"two tasks are called {task.name}: give one a name=")
         if task.queue in _RESERVED:
             raise InvalidArgument(f"a queue cannot be called {task.queue}")
-        if task.retries < 0:
-            raise InvalidArgument(f"retries must be at least 0, not {task.retries}")
-        if task.timeout is not None and task.timeout <= 0:
-            raise InvalidArgument(f"timeout must be above 0, not {task.timeout}")
+        rules_of(**limits)  # InvalidArgument if one is wrong
         task.limits = dict(limits)
         for other in self.tasks.values():
             for limit in limits.keys() & other.limits.keys() if other.queue == task.queue else ():
@@ -276,11 +309,11 @@ class Jobs:
                         f"{other.name} and {task.name} give the queue {task.queue} two values of "
                         f"{limit}: give one of them another queue="
                     )
+        if task.default_priority is not None:
+            self._checked_priority(task, task.default_priority)
         with self._lock:
             self.tasks[task.name] = task
             self._queues.clear()
-        if task.default_priority is not None:
-            self._checked_priority(task, task.default_priority)
 
     def cron(
         self,
@@ -330,12 +363,22 @@ class Jobs:
 
     def queues(self, names: Sequence[str] = ()) -> list[Queue]:
         """Return the queues of these names, of all tasks if there are none."""
+        if isinstance(names, str):
+            raise InvalidArgument(f"queues are a list of names, not {shown(names)}")
         known = self.queue_names()
         for name in names:
             if name not in known:
                 near = nearest(name, known) or f": there are {', '.join(known)}"
                 raise InvalidArgument(f"no task uses the queue {shown(name)}{near}")
         return [self._queue(name) for name in names or known]
+
+    def queues_to_work(self, names: Sequence[str] = ()) -> list[Queue]:
+        """Return the queues of a worker; InvalidArgument if there are none."""
+        if not self.tasks:
+            raise InvalidArgument(
+                f"{self.name} has no task: import the modules of the tasks where the Jobs is made"
+            )
+        return self.queues(names)
 
     def queue_of(self, task: Task[..., Any]) -> Queue:
         """Return the queue of a task."""
@@ -389,16 +432,24 @@ class Jobs:
         self._checked_priority(task, priority)
         queue, unique = self.queue_of(task), options.get("unique")
         where = queue.put(job.fields(), priority=priority, **options)
-        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
-        if unique is not None and not self._is_new(handle, queue):
-            handle = self._holder(unique, where, task, queue)
-        elif unique is not None and options["window"] is not None:
+        handle = self._handle_of(task, job, where, unique)
+        if unique is not None and handle.id == job.id and options["window"] is not None:
             key = self._unique_key(unique)
             self.store.stream(key).add({ID: job.id}, maxlen=1)
-            self.store.expire(key, seconds_of(options["window"]))
+            self.store.expire(key, checked_seconds(options["window"], "window"))
         if self.testing is not None:
             self.testing.run()
         return handle
+
+    def _handle_of(
+        self, task: Task[..., R], job: Job, where: Any, unique: str | None
+    ) -> JobHandle[R]:
+        """Return the handle of a job that was put, or of the one that has its unique name."""
+        handle: JobHandle[R] = JobHandle(self, job.id, task, where)
+        queue = self.queue_of(task)
+        if unique is None or self._is_new(handle, queue):
+            return handle
+        return self._holder(unique, where, task, queue)
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
         """Return whether a job was put that is to be unique, not left out for another one."""
@@ -432,21 +483,31 @@ class Jobs:
         return f"{self.name}:unique:{unique}"
 
     def put_many(
-        self, task: Task[..., R], jobs: Sequence[Job], *, priority: str | None, **options: Any
+        self,
+        task: Task[..., R],
+        jobs: Sequence[Job],
+        names: Sequence[str | None],
+        *,
+        priority: str | None,
+        **options: Any,
     ) -> list[JobHandle[R]]:
-        """Put jobs into the queue of their task in one commit, and return their handles."""
+        """Put jobs, with unique ``names`` or None, in one commit, and return their handles."""
         self._checked_priority(task, priority)
         queue, fields = self.queue_of(task), [job.fields() for job in jobs]
         places: Sequence[Any]
-        if all(value is None for value in options.values()):
+        if all(value is None for value in (*options.values(), *names)):
             places = queue.put_many(fields, priority=priority)
         else:
             with self.store._engine.brief_transaction():
-                places = [queue.put(each, priority=priority, **options) for each in fields]
+                places = [
+                    queue.put(each, priority=priority, unique=name, **options)
+                    for each, name in zip(fields, names, strict=True)
+                ]
+        found = zip(jobs, places, names, strict=True)
+        handles = [self._handle_of(task, job, where, name) for job, where, name in found]
         if self.testing is not None:
             self.testing.run()
-        pairs = zip(jobs, places, strict=True)
-        return [JobHandle(self, job.id, task, where) for job, where in pairs]
+        return handles
 
     def handle(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job by its ID, which need not exist."""
@@ -485,22 +546,42 @@ class Jobs:
         ended = [(job, self._outcome(job)) for job in jobs]
         for job in jobs:
             job.ending = True
+        self._write_large(ended)
         with self.store._engine.brief_transaction():
             self._end(ended)
 
-    def _outcome(self, job: Job) -> dict[str, str | bytes | int]:
+    def _write_large(self, ended: Sequence[tuple[Job, dict[str, Any]]]) -> None:
+        """Write results that a server may refuse before their jobs are acknowledged.
+
+        A server undoes nothing of a transaction: the job would be gone without its result.
+        """
+        if self.store._engine.own_engine is not None:
+            return
+        for job, outcome in ended:
+            if len(outcome["result"]) > LARGE_RESULT:
+                with self.store._engine.brief_transaction():
+                    assert job.message is not None
+                    job.message.queue._guard(job.message)
+                    self.record(job.id, DONE, job.task.result_ttl, outcome)
+                outcome.clear()
+
+    def _outcome(self, job: Job) -> dict[str, Any]:
         """Return the fields that say that a job is done; raise TypeError for a wrong result."""
         packed = pack(job.task.signature.dump_result(job.result), self.format)
         return {"result": packed, "format": self.format, "task": job.task.name}
 
-    def _end(self, ended: Sequence[tuple[Job, Mapping[str, str | bytes | int]]]) -> None:
-        """Write what jobs have returned, and take their messages out of the queues."""
+    def _end(self, ended: Sequence[tuple[Job, Mapping[str, Any]]]) -> None:
+        """Write what jobs have returned, and take their messages out of the queues.
+
+        An empty outcome has been written before.
+        """
         by_stream: dict[tuple[Queue, bytes], list[Message]] = {}
         for job, outcome in ended:
             message = job.message
             assert message is not None
             by_stream.setdefault((message.queue, message.key), []).append(message)
-            self.record(job.id, DONE, job.task.result_ttl, outcome)
+            if outcome:
+                self.record(job.id, DONE, job.task.result_ttl, outcome)
         for (queue, key), messages in by_stream.items():
             queue._ack_held(messages)
             self.store.stream(key).delete(*[message.id for message in messages])

@@ -13,6 +13,7 @@ import enum
 import hashlib
 import inspect
 import json
+import re
 import types
 import typing
 from collections.abc import Callable, Mapping, Sequence
@@ -21,6 +22,7 @@ from datetime import date, datetime, time, timedelta
 from decimal import Decimal
 from functools import cached_property, lru_cache
 from pathlib import Path, PurePath
+from string import Formatter
 from typing import Any, NamedTuple, TypeAlias
 from uuid import UUID
 
@@ -58,6 +60,12 @@ def pack(plain: Any, form: str) -> bytes:
 def unpack(data: bytes, form: str) -> Any:
     """Return the plain data in bytes of ``pack``."""
     return msgpack.unpackb(data) if form == "msgpack" else json.loads(data.decode())
+
+
+def digest(plain: Any) -> str:
+    """Return a short text that is the same for equal plain data."""
+    text = json.dumps(plain, sort_keys=True, default=_base64)
+    return hashlib.blake2s(text.encode(), digest_size=16).hexdigest()
 
 
 def _base64(value: object) -> str:
@@ -145,8 +153,8 @@ def _plain(value: Any) -> Any:
     if kind is dict and all(type(key) is str for key in value):
         return {key: _plain(each) for key, each in value.items()}
     raise TypeError(
-        f"{shown(value)} ({kind.__name__}) would not come back as it is: give the parameter a type "
-        "hint that says what it holds"
+        f"{shown(value)} ({kind.__name__}) would not come back as it is: give it a type hint that "
+        "says what it holds"
     )
 
 
@@ -282,7 +290,8 @@ def _series(kind: Any, item: Codec) -> Codec:
     def dump(values: Any) -> list[Any]:
         if not isinstance(values, kind):
             raise _wrong(values, f"a {kind.__name__}")
-        return [item.dump(each) for each in values]
+        dumped = [item.dump(each) for each in values]
+        return dumped if isinstance(values, Sequence) else sorted(dumped, key=_to_json)
 
     return Codec(
         f"{kind.__name__}[{item.name}]", dump, lambda plain: kind(map(item.load, _listed(plain)))
@@ -338,7 +347,7 @@ def _class(hint: Any, kind: type) -> Codec:
     if issubclass(kind, enum.Enum):
         return _text(kind, lambda member: _plain(member.value), kind)
     if hasattr(kind, "model_validate") and hasattr(kind, "model_dump"):  # pydantic 2
-        return _text(kind, lambda model: model.model_dump(mode="json"), hint.model_validate)
+        return _model(kind)
     if typing.is_typeddict(kind):
         return _members(kind, dict, lambda value: value, kind)
     if is_dataclass(kind):
@@ -355,6 +364,22 @@ def _class(hint: Any, kind: type) -> Codec:
         f"values of type {_name(hint)} cannot be stored: use a dataclass, a pydantic model, or "
         "plain data"
     )
+
+
+def _model(kind: Any) -> Codec:
+    """Return the codec of a pydantic model, whose fields are stored by their names.
+
+    Before pydantic 2.11 a model with aliases is validated by these alone.
+    """
+    by_name = "by_name" in inspect.signature(kind.model_validate).parameters
+    how = {"by_name": True, "by_alias": True} if by_name else {}
+
+    def dump(model: Any) -> Any:
+        if type(model) is not kind:  # one of a subclass would come back as this class
+            raise _wrong(model, f"a {kind.__name__}")
+        return model.model_dump(mode="json", round_trip=True, by_alias=not by_name)
+
+    return Codec(kind.__name__, dump, lambda plain: kind.model_validate(plain, **how))
 
 
 def _members(
@@ -477,6 +502,19 @@ class Signature:
             return given
         ordered = {name: given[name] for name in names if name in given}
         return ordered if len(ordered) == len(given) else None
+
+    def check_template(self, template: str) -> None:
+        """Raise InvalidArgument if a template names something else than parameters."""
+        try:
+            named = [name for _, name, _, _ in Formatter().parse(template) if name is not None]
+        except ValueError as error:
+            raise InvalidArgument(f"unique={shown(template)} is no template: {error}") from None
+        for name in named:
+            if re.split(r"[.\[]", name)[0] not in self.names:
+                known = ", ".join(self.names) or "none"
+                raise InvalidArgument(
+                    f"unique={shown(template)} names no parameter; there are: {known}"
+                )
 
     def formatted(self, template: str, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> str:
         """Return a template with the arguments of a call in place of their names."""

@@ -17,10 +17,14 @@ from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import (
     Conflict,
+    DataError,
     KVStreamError,
     LeaseLost,
+    RequestError,
     ServerUnavailable,
+    StoreError,
     UnknownOutcome,
+    described,
 )
 from kvstream.jobs.handle import AWAY_S, FAILED, RETRY
 from kvstream.jobs.job import AnyJobs, GiveUp, Job, JobTimeout, Refused, Retry, current
@@ -75,16 +79,25 @@ async def run_async(jobs: AnyJobs, job: Job) -> bool:
                 job.result = result
         for middleware in reversed(jobs.middleware):
             await _awaited(middleware.after(job, job.result))
-    except asyncio.CancelledError:
-        raise
     except BaseException as error:
         failure = _timeout_of(job) if isinstance(error, TimeoutError) and limit.expired() else error
         for middleware in reversed(jobs.middleware):
             with suppress(Exception):
                 await _awaited(middleware.error(job, failure))
+        if isinstance(error, asyncio.CancelledError) and _is_cancelled():
+            raise
         await asyncio.to_thread(fail, jobs, job, failure)
         return False
     return True
+
+
+def _is_cancelled() -> bool:
+    """Return whether the worker has cancelled this asyncio task.
+
+    If not, the job has raised CancelledError by itself, for example by awaiting what was cancelled.
+    """
+    running = asyncio.current_task()
+    return running is not None and running.cancelling() > 0
 
 
 def run_sync(jobs: AnyJobs, job: Job, wait: Wait) -> bool:
@@ -164,10 +177,10 @@ def _finish_one(jobs: AnyJobs, job: Job, until: float) -> None:
         job.settled = True
     except LeaseLost:
         _note_lost(job)
-    except TypeError as error:  # the result cannot be stored: trying again would not help
-        give_up(jobs, job, error)
-    except KVStreamError as error:
+    except (Conflict, StoreError, DataError) as error:
         _log.error("the end of job %s of %s was not written", job.id, job.task_name, exc_info=error)
+    except (TypeError, RequestError) as error:
+        give_up(jobs, job, error)  # the result cannot be stored: trying again would not help
 
 
 def _repeated(call: Callable[[], None], until: float) -> None:
@@ -208,8 +221,8 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
 
     def give_back() -> None:
         with jobs.store._engine.brief_transaction():
-            jobs.record(job.id, RETRY, task.result_ttl, _described(job, error))
-            message.nack(delay, error=error if isinstance(error, Exception) else repr(error))
+            jobs.record(job.id, RETRY, task.result_ttl, _failure(job, error))
+            message.nack(delay, error=error)
 
     try:
         _repeated(give_back, monotonic() + jobs.lease_s)
@@ -231,13 +244,12 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
         with jobs.store._engine.brief_transaction():
             if job.id:
                 ttl = None if task is None else task.result_ttl
-                jobs.record(job.id, FAILED, ttl, _described(job, error))
+                jobs.record(job.id, FAILED, ttl, _failure(job, error))
             if task is not None and task.dead_letter is False:
                 message.ack()
                 jobs.store.stream(message.key).delete(message.id)
             else:
-                described = error if isinstance(error, Exception) else repr(error)
-                message.nack(fatal=True, error=described)
+                message.nack(fatal=True, error=error)
 
     try:
         _repeated(bury, monotonic() + jobs.lease_s)
@@ -249,11 +261,9 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
     job.settled = True
 
 
-def _described(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
-    text = str(error)
-    name = type(error).__name__
+def _failure(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
     return {
-        "error": (f"{name}: {text}" if text else name).encode("utf-8", "backslashreplace"),
+        "error": described(error).encode("utf-8", "backslashreplace"),
         "traceback": "".join(format_exception(error)).encode("utf-8", "backslashreplace"),
         "attempt": job.attempt,
     }

@@ -33,7 +33,7 @@ from kvstream.types.ids import StreamID, Ticket
 if TYPE_CHECKING:
     from kvstream.aio import AsyncStore
     from kvstream.stream import Stream
-    from kvstream.types.records import Entry
+    from kvstream.types.records import Entry, PendingEntry
 
 R = TypeVar("R")
 
@@ -46,6 +46,16 @@ AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 _TRIES = 100
 _PAGE = 1000
+
+
+def state_of(pending: PendingEntry | None) -> str:
+    """Return the state of a job in its stream, by what is pending of it.
+
+    One that a worker has given back as not tried is queued.
+    """
+    if pending is not None and pending.consumer:
+        return "running"
+    return "retrying" if pending is not None and pending.deliveries else "queued"
 
 
 class LoopStores:
@@ -157,9 +167,10 @@ class JobHandle(Generic[R]):
             after = found[-1].id if found else after
             if not known:
                 raise JobUnknown(f"the job {self.id} has no result, and is in no queue")
-            if deadline is not None and monotonic() >= deadline:
-                raise TimeoutError(f"the job {self.id} is {late}")
+            is_late = deadline is not None and monotonic() >= deadline
             known = (yield None) != "unknown"
+            if known and is_late:
+                raise TimeoutError(f"the job {self.id} is {late}")
 
     def _outcome(self, fields: Any) -> R:
         status = fields[b"status"]
@@ -264,15 +275,15 @@ class JobHandle(Generic[R]):
         found = self._found()
         if found is None:
             last = self._last()  # it may have ended just now
-            return "unknown" if last is None else last[b"status"].decode()
+            if last is None or last[b"status"] == RETRY:
+                return "unknown"
+            return last[b"status"].decode()
         stream, entry_id = found
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
         except NoGroup:
             rows = []
-        if not rows:
-            return "queued"
-        return "running" if rows[0].consumer else "retrying"
+        return state_of(rows[0] if rows else None)
 
     def _delayed(self) -> tuple[Stream, Ticket] | None:
         """Return the stream and ticket of the job's message; None if it is not delayed."""
@@ -304,8 +315,10 @@ class JobHandle(Generic[R]):
                 entry = stream.get(where)
                 if entry is not None and self._is_mine(entry):
                     return stream, where
-            return None
-        start = max(0, made_ms(self.id) - SKEW_MS) if where is None else where.at_ms
+            last = self._last()
+            if last is None or last[b"status"] != RETRY:
+                return None  # else it may have a new ID, from the dead letters
+        start = where.at_ms if isinstance(where, Ticket) else max(0, made_ms(self.id) - SKEW_MS)
         for stream in self._streams():
             for entry in stream.scan(f"{start}-0"):
                 if self._is_mine(entry):

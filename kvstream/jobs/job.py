@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import time
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost
 
 if TYPE_CHECKING:
@@ -22,12 +24,17 @@ TASK, ID, ARGS, VERSION, FORMAT = b"task", b"id", b"args", b"version", b"format"
 AT, KEY, HEADERS = b"at", b"key", b"headers"
 
 
+def checked_seconds(span: Duration, what: str) -> float:
+    """Return a duration in seconds; InvalidArgument if it is negative or no duration."""
+    return span_ms(span, what) / 1000
+
+
 class Retry(Exception):
     """Raised by a task to be tried again, after ``delay`` seconds instead of its backoff."""
 
-    def __init__(self, message: str = "", *, delay: float | None = None) -> None:
+    def __init__(self, message: str = "", *, delay: Duration | None = None) -> None:
         super().__init__(message)
-        self.delay = delay
+        self.delay = None if delay is None else checked_seconds(delay, "delay")
 
 
 class GiveUp(Exception):
@@ -74,7 +81,13 @@ class AnyJobs(Protocol):
     def put(self, task: Any, job: Job, *, priority: str | None, **options: Any) -> Any: ...
 
     def put_many(
-        self, task: Any, jobs: Sequence[Job], *, priority: str | None, **options: Any
+        self,
+        task: Any,
+        jobs: Sequence[Job],
+        names: Sequence[str | None],
+        *,
+        priority: str | None,
+        **options: Any,
     ) -> list[Any]: ...
 
     def result_key(self, job_id: str) -> str: ...
@@ -186,16 +199,37 @@ class Job:
         So the job has its effect inside the store exactly once. An exception undoes the block, and
         so does LeaseLost, if another worker has the job by then. The block ends the job: set
         ``result`` in it if there is one. Within the block no other thread uses a store in a
-        directory of this process. ::
+        directory of this process, and an async task must not await: its event loop would run other
+        tasks inside the transaction. ::
 
             with current_job().transaction() as store:
                 store.stream("invoices").add({"order": order})
         """
         if self.settled:
             raise LeaseLost(f"the job {self.id} has ended, or another worker has it")
-        with self.task.jobs.finishing(self) as store:
+        with self.task.jobs.finishing(self) as store, _without_await():
             yield store
         self.settled = True
+
+
+@contextmanager
+def _without_await() -> Iterator[None]:
+    """Raise InvalidArgument at the end of a block if the event loop has run within it."""
+    has_run: list[bool] = []
+    try:
+        mark = asyncio.get_running_loop().call_soon(has_run.append, True)
+    except RuntimeError:  # no event loop
+        yield
+        return
+    try:
+        yield
+    finally:
+        mark.cancel()
+    if has_run:
+        raise InvalidArgument(
+            "await nothing within the transaction of a job: other tasks of the event loop would be "
+            "part of it"
+        )
 
 
 current: ContextVar[Job] = ContextVar("kvstream-job")

@@ -34,7 +34,11 @@ class Middleware:
         return None
 
     def error(self, job: Job, error: BaseException) -> Awaitable[None] | None:
-        """The run has failed; it is about to be retried or given up."""
+        """The run has failed; it is about to be retried or given up.
+
+        ``error`` is a CancelledError if the worker has cancelled an async task, since its lease is
+        lost or the worker stops.
+        """
         return None
 
 

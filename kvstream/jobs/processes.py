@@ -130,7 +130,7 @@ def work(options: WorkOptions) -> int:
             _log.log(NOTICE, "%d jobs were given back unfinished", worker.given_back)
         jobs.close()
         if worker.is_stuck:
-            _log.error("all threads hang in jobs that have taken too long: starting anew")
+            _log.error("the worker hangs in jobs that have taken too long: starting anew")
             return STUCK
     return 0
 
@@ -232,8 +232,16 @@ class Supervisor:
         """Keep the children running until a signal comes and all have ended."""
         jobs = jobs_of(self._options.target, self._options.folder)
         jobs.share()
-        jobs.queues(self._options.queues)  # InvalidArgument for an unknown one
+        jobs.queues_to_work(self._options.queues)  # InvalidArgument for an unknown one
         jobs.declare()
+        _log.log(
+            NOTICE,
+            "workers of %s begin: processes: %d, jobs at a time in each: %d, queues: %s",
+            jobs.name,
+            len(self._children),
+            self._options.concurrency,
+            ", ".join(self._options.queues or jobs.queue_names()),
+        )
         try:
             while not signals.stop.is_set():
                 for child in self._children:

@@ -4,32 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import functools
-import hashlib
 import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from random import random
 from typing import Any, Generic, ParamSpec, TypeVar
 
+from kvstream.engine.coerce import whole
+from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, shown
-from kvstream.jobs.arguments import Signature, pack, unpack
+from kvstream.jobs.arguments import Signature, digest, pack, unpack
 from kvstream.jobs.handle import JobHandle
-from kvstream.jobs.job import AnyJobs, Job, Refused, new_id
+from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
+from kvstream.meta.policy import GroupPolicy
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
 DELIVERIES_MIN = 5
 """A job whose workers die is given up after so many deliveries, or ``retries`` and one."""
-BACKOFF_FIRST_S, BACKOFF_CAP_S, BACKOFF_JITTER = 1.0, 3600.0, 0.2
+BACKOFF = Backoff(1.0, 3600.0, 0.2)
 """The backoff of a task that names none: 1 s, 2 s, 4 s and so on, up to an hour."""
 OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "priority", "ttl"})
 """What ``enqueue`` takes beside the arguments of the function."""
-
-
-def seconds_of(span: float | timedelta) -> float:
-    """Return a duration in seconds."""
-    return span.total_seconds() if isinstance(span, timedelta) else span
 
 
 class Task(Generic[P, R]):
@@ -44,25 +40,25 @@ class Task(Generic[P, R]):
         queue: str,
         retries: int,
         backoff: Any,
-        timeout: float | None,
+        timeout: float | timedelta | None,
         dead_letter: str | bool | None,
         unique: bool | str,
         priority: str | None,
-        result_ttl: float,
+        result_ttl: float | timedelta,
     ) -> None:
         self.jobs = jobs
         self.function = function
-        self.name = name
-        self.queue = queue
-        self.retries = retries
-        self.timeout = timeout
+        self.name = _text(name, "the name of a task")
+        self.queue = _text(queue, "queue")
+        self.retries = whole(retries, "retries")
+        self.timeout = None if timeout is None else checked_seconds(timeout, "timeout")
         self.dead_letter = dead_letter
-        self.result_ttl = result_ttl
+        self.result_ttl = checked_seconds(result_ttl, "result_ttl")
         self._unique = unique
         self.default_priority = priority
         self.limits: dict[str, Any] = {}
         """Rules of its queue: rate, max_in_flight, dead_letter."""
-        self._backoff = backoff
+        self._backoff = _backoff(backoff)
         self.signature = Signature(function)
         self.is_async = inspect.iscoroutinefunction(function)
         functools.update_wrapper(self, function)
@@ -71,7 +67,22 @@ class Task(Generic[P, R]):
                 f"the parameter {taken[0]!r} of {name} has the name of an option of enqueue: "
                 "rename it, or make it positional-only"
             )
-        self.delay_s(1)
+        self._check()
+
+    def _check(self) -> None:
+        """Raise InvalidArgument for options that cannot be meant."""
+        if self.retries < 0:
+            raise InvalidArgument(f"retries must be at least 0, not {self.retries}")
+        if self.timeout is not None and self.timeout <= 0:
+            raise InvalidArgument(f"timeout must be above 0, not {self.timeout:g}")
+        if self.dead_letter not in (None, False):
+            _text(self.dead_letter, "dead_letter")
+        if isinstance(self._unique, str):
+            self.signature.check_template(self._unique)
+        elif type(self._unique) is not bool:
+            raise InvalidArgument(f"unique is True or a template, not {shown(self._unique)}")
+        if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
+            raise InvalidArgument(f"{self.name} is a generator: a task returns its result")
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         return self.function(*args, **kwargs)
@@ -133,11 +144,13 @@ class Task(Generic[P, R]):
     ) -> list[JobHandle[Any]]:
         """Enqueue many calls in one commit; return a handle for each.
 
-        A call is a sequence of positional arguments or a mapping of named ones. ::
+        A call is a sequence of positional arguments or a mapping of named ones. Those of a task
+        with ``unique=`` are unique as by ``enqueue``. ::
 
             send_mail.enqueue_many([("a@b.c",), ("d@e.f",)])
         """
-        jobs = []
+        jobs: list[Job] = []
+        names: list[str | None] = []
         for call in calls:
             if isinstance(call, str | bytes) or not isinstance(call, Sequence | Mapping):
                 raise TypeError(
@@ -145,8 +158,9 @@ class Task(Generic[P, R]):
                 )
             args, kwargs = ((), call) if isinstance(call, Mapping) else (tuple(call), {})
             jobs.append(self._job(args, kwargs, key))
+            names.append(self._unique_name(None, args, kwargs, jobs[-1]))
         priority = priority or self.default_priority
-        return self.jobs.put_many(self, jobs, priority=priority, delay=delay, at=at, ttl=ttl)
+        return self.jobs.put_many(self, jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
 
     async def aenqueue_many(self, calls: Iterable[Any], **options: Any) -> list[JobHandle[Any]]:
         """Enqueue many calls as ``enqueue_many`` does, without blocking the event loop."""
@@ -173,7 +187,7 @@ class Task(Generic[P, R]):
     ) -> str | None:
         wanted = self._unique if unique is None else unique
         if wanted is True:
-            return f"{self.name}:{hashlib.blake2s(job.packed, digest_size=16).hexdigest()}"
+            return f"{self.name}:{digest(unpack(job.packed, job.form))}"
         if not wanted:
             return None
         return wanted if unique is not None else self.signature.formatted(wanted, args, kwargs)
@@ -199,17 +213,18 @@ class Task(Generic[P, R]):
 
     def delay_s(self, failures: int) -> float:
         """Return the seconds before the next try, after so many failures."""
-        backoff = self._backoff
-        if isinstance(backoff, int | float | timedelta):
-            return seconds_of(backoff)
-        if hasattr(backoff, "cap"):
-            first, cap, jitter = map(float, backoff)
-            delay = min(cap, first * 2.0 ** min(failures - 1, 60))
-            return delay * (1 - jitter * random())
-        try:
-            delays = [float(seconds_of(each)) for each in backoff]
-            return delays[min(failures, len(delays)) - 1]
-        except (TypeError, ValueError, IndexError):
-            raise InvalidArgument(
-                f"backoff is a number of seconds, a list of them, or Backoff, not {shown(backoff)}"
-            ) from None
+        return self._backoff.delay_ms(failures) / 1000
+
+
+def _text(value: Any, what: str) -> str:
+    if not isinstance(value, str) or not value:
+        raise InvalidArgument(f"{what} is a text, not {shown(value)}")
+    return value
+
+
+def _backoff(backoff: Any) -> GroupPolicy:
+    """Return the policy with a backoff."""
+    rules = rules_of(backoff=BACKOFF if backoff is None else backoff)
+    if not rules["backoff_ms"]:
+        raise InvalidArgument("backoff is empty: give retries=0, or the seconds before each try")
+    return GroupPolicy(**rules)

@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import Any, Protocol, Self
 
 from kvstream.engine import timing
+from kvstream.engine.queue_arguments import span_ms
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
-from kvstream.jobs.task import seconds_of
 from kvstream.queue import take
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock
@@ -108,7 +108,7 @@ class Testing:
 
     def turn(self, seconds: float | timedelta) -> int:
         """Turn the clock forward; run all that is due on the way, at its time. Return the runs."""
-        until = self.clock.ms + round(seconds_of(seconds) * 1000)
+        until = self.clock.ms + span_ms(seconds, "the time to turn")
         done = self.run()
         while (at := self._next_ms()) is not None and at <= until:
             self.clock.ms = max(self.clock.ms, at)

@@ -19,8 +19,10 @@ from queue import SimpleQueue
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol
 
-from kvstream.errors import KVStreamError, StoreClosed
+from kvstream.engine.coerce import whole
+from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
+from kvstream.jobs.job import checked_seconds
 from kvstream.queue import take
 
 if TYPE_CHECKING:
@@ -39,6 +41,8 @@ ENDS_MAX = 64
 """Results that are written in one commit at most: some milliseconds."""
 LATE_S = 5.0
 """Seconds that cancelled tasks have to end."""
+HANGS_S = 1.0
+"""An event loop that does not answer for so long is blocked."""
 FAILED_PAUSE_S = 1.0
 """Pause after an error of the store, such as a server that is away."""
 
@@ -58,7 +62,8 @@ class Run:
     job: Job
     message: Message
     deadline: float | None
-    """When a thread's run has taken too long; asyncio watches its own."""
+    """When the run of a thread has taken too long, or an async one has not ended although asyncio
+    has cancelled it ``LATE_S`` before."""
     future: Any = None
     """The asyncio task."""
     abandoned: bool = False
@@ -80,15 +85,17 @@ class Worker:
         grace: float = 30.0,
     ) -> None:
         """``grace``: the seconds that running jobs have to finish once it stops."""
+        if whole(concurrency, "concurrency") < 1:
+            raise InvalidArgument(f"concurrency must be at least 1, not {concurrency}")
         self.jobs = jobs
         self.concurrency = concurrency
-        self.grace = grace
+        self.grace = checked_seconds(grace, "grace")
         self.given_back = 0
         """Jobs that were not finished by the deadline."""
-        self._queues = jobs.queues(queues)
+        self._queues = jobs.queues_to_work(queues)
         self._runs: set[Run] = set()
         self._stuck = 0
-        """Threads whose jobs have taken too long and go on."""
+        """Threads and async tasks whose jobs have taken too long and go on."""
         self._changed = threading.Condition()
         self._poll_s = POLL_FIRST_S
         self._threads = Threads()
@@ -102,7 +109,7 @@ class Worker:
 
     @property
     def is_stuck(self) -> bool:
-        """Return whether as many threads hang as it runs jobs: it takes no more."""
+        """Return whether as many jobs hang as it runs, or its event loop: it takes no more."""
         return self._stuck >= self.concurrency
 
     def run(self, stop: Stop, at_once: Stop | None = None) -> None:
@@ -190,6 +197,7 @@ class Worker:
         try:
             has_returned = await run_async(self.jobs, run.job)
         finally:
+            run.deadline = None
             self._returned.put(run) if has_returned else self._end([run])
 
     def _write_results(self) -> None:
@@ -212,7 +220,7 @@ class Worker:
             for run in runs:
                 if run in self._runs:
                     self._runs.discard(run)
-                elif run.abandoned and run.future is None:
+                elif run.abandoned:
                     self._stuck -= 1
             self._changed.notify_all()
 
@@ -239,6 +247,21 @@ class Worker:
             _as_coroutine(coroutine), self._event_loop()
         ).result()
 
+    def _wait_briefly(self, coroutine: Any) -> Any:
+        """Run a coroutine of a middleware; its event loop may hang."""
+        return asyncio.run_coroutine_threadsafe(
+            _as_coroutine(coroutine), self._event_loop()
+        ).result(LATE_S)
+
+    def _check_loop(self) -> None:
+        """End the worker if an async task that has taken too long blocks the event loop."""
+        answer = threading.Event()
+        self._event_loop().call_soon_threadsafe(answer.set)
+        if not answer.wait(HANGS_S):
+            _log.error("a job blocks the event loop of async tasks")
+            with self._changed:
+                self._stuck = max(self._stuck, self.concurrency)
+
     # --- leases and timeouts --------------------------------------------------------------------
 
     def _keep(self) -> None:
@@ -256,9 +279,11 @@ class Worker:
                 runs = list(self._runs)
             now = monotonic()
             try:
-                for run in runs:
-                    if run.deadline is not None and now >= run.deadline and self._abandon(run):
-                        timed_out(self.jobs, run.job, self._wait)
+                late = [run for run in runs if _is_late(run, now) and self._abandon(run)]
+                for run in late:
+                    timed_out(self.jobs, run.job, self._wait_briefly)
+                if any(run.future is not None for run in late):
+                    self._check_loop()
                 if now >= due:
                     due = now + every_s
                     self._extend([run for run in runs if not run.abandoned])
@@ -327,8 +352,21 @@ class Worker:
 
 
 def _run_of(job: Job, message: Message) -> Run:
-    timeout = None if job.task.is_async else job.task.timeout
-    return Run(job, message, None if timeout is None else monotonic() + timeout)
+    timeout = job.task.timeout
+    if timeout is None:
+        return Run(job, message, None)
+    return Run(job, message, monotonic() + timeout + (LATE_S if job.task.is_async else 0))
+
+
+def _is_late(run: Run, now: float) -> bool:
+    """Return whether a run hangs; an async one whose end is being written gets more time."""
+    deadline = run.deadline
+    if deadline is None or now < deadline:
+        return False
+    if run.future is not None and run.job.ending:
+        run.deadline = now + LATE_S
+        return False
+    return True
 
 
 def _run_loop(loop: asyncio.AbstractEventLoop) -> None:

@@ -460,14 +460,14 @@ def as_library_read(reply: Reply) -> tuple[Reply, bool]:
     return plain_reply, has_given_back
 
 
-def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable | None:
-    """Return the key of blocked reads that find nothing if one of them finds nothing.
+def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable:
+    """Return what blocked reads have in common of which each finds what the others find.
 
-    None: with CLAIM each read waits for its own idle time.
+    With CLAIM that is the idle time too, which is the lease for all readers of a queue.
     """
     if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
         return group_name, GIVEN_BACK_MS
-    return group_name if claim_ms is None else None
+    return group_name if claim_ms is None else (group_name, claim_ms)
 
 
 class LongDelivery:

@@ -90,6 +90,8 @@ def parse(expression: str, zone: str = "") -> Times:
 
     Raises InvalidArgument, which says what is wrong.
     """
+    if not isinstance(expression, str):
+        raise InvalidArgument(f"a cron expression is a text, not {shown(expression)}")
     where = _zone(zone)
     if len(expression) > EXPRESSION_MAX:
         raise InvalidArgument(f"a cron expression has at most {EXPRESSION_MAX} characters")

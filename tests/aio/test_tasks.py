@@ -89,6 +89,16 @@ def test_an_entry_costs_one_attempt_more_than_the_readers_it_wakes(
             assert waiters(store) == 49
             for task in tasks:
                 task.cancel()
+            queue = kvstream.aio.AsyncQueue(store, "q", lease=3600)
+            await queue.get()
+            getters = [asyncio.create_task(queue.get(block=0)) for _ in range(50)]
+            await until(lambda: waiters(store) == 50)
+            attempts.clear()
+            await queue.put({"n": 1})
+            assert len(attempts) == 2
+            assert waiters(store) == 49
+            for getter in getters:
+                getter.cancel()
 
     asyncio.run(main())
 

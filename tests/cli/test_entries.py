@@ -178,7 +178,9 @@ def test_binary_names_are_shown_without_a_crash(orders: Program) -> None:
 def test_get_shows_entries_by_id(orders: Program) -> None:
     entry = {"id": FIRST, "fields": {"sku": "a0", "qty": "0"}}
     assert orders.json("get", "orders", FIRST) == [entry]
-    shown = orders("get", "orders", "1-1", "-", input=f"{FIRST}\n", code=1).stdout
+    partly = orders("get", "orders", "1-1", "-", input=f"{FIRST}\n", code=1)
+    assert partly.stderr == "not found: 1-1\n"
+    shown = partly.stdout
     assert FIRST in shown
     assert "1-1 " not in shown
     assert "no stream" in orders("get", "missing", FIRST, code=1).stderr

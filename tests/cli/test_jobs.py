@@ -1,7 +1,13 @@
 """Jobs from the command line, without their application."""
 
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
 import pytest
 
+from kvstream import Group, Jobs
+from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 from tests.cli.program import Program
 
 pytestmark = pytest.mark.places("store", "server")
@@ -37,6 +43,10 @@ def test_jobs_show_has_result_or_error(with_jobs: Program, job_ids: dict[str, st
     )
     waiting = with_jobs.one("jobs", "show", job_ids["queued"])
     assert (waiting["status"], waiting["result"]) == ("queued", None)
+    assert (waiting["args"], waiting["kwargs"]) == ([], {"to": "cyd"})
+    lines = with_jobs.lines("jobs", "show", job_ids["queued"])
+    assert 'arguments  to="cyd"' in lines
+    assert any(line.startswith("enqueued   20") for line in lines)
 
 
 def test_jobs_cancel_ends_unfinished_jobs(with_jobs: Program, job_ids: dict[str, str]) -> None:
@@ -63,3 +73,26 @@ def test_a_missing_job_is_reported(with_jobs: Program) -> None:
     errors = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
     assert "another --name" in errors
     assert "not the ID of a job" in with_jobs("jobs", "show", "nonsense", code=2).stderr
+
+
+@pytest.mark.places("store")
+def test_the_status_of_many_jobs_needs_few_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reads: list[int] = []
+
+    def counted(group: Group, *bounds: Any, read: Any = Group.pending_range) -> Any:
+        reads.append(1)
+        return read(group, *bounds)
+
+    with Jobs(tmp_path / "store", shared=False) as jobs:
+        task = jobs.task(name="run", retries=1, backoff=60)(lambda n: None)
+        task.enqueue_many([(n,) for n in range(2500)])
+        (queue,) = jobs.queues()
+        leased = queue.get(1200)
+        queue.nack(*leased[:100], delay=60)
+        jobs.store.stream("jobs").delete(*[message.id for message in leased[-200:]])
+        monkeypatch.setattr(Group, "pending_range", counted)
+        found = Counter(row["status"] for row in jobs_of(StoredJobs(jobs.store, "jobs")))
+    assert found == {"retrying": 100, "running": 900, "queued": 1300}
+    assert len(reads) < 10

@@ -194,7 +194,7 @@ def test_import_reads_entries_in_csv(orders: Program) -> None:
         ("group ls bare", "no groups"),
         ("consumer ls bare g", "no consumers"),
         ("pending bare g --list", "no pending entries"),
-        ("queue ls", "no queues"),
+        ("queue ls", "no queues: a stream becomes one with its first worker"),
         ("jobs ls", "no jobs"),
         ("delayed ls bare", "no delayed messages"),
         ("schedule ls", "no schedules"),

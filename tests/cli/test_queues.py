@@ -237,7 +237,18 @@ def test_dead_ls_and_show_have_the_reason(emails: Program) -> None:
     assert "fields      to=ann" in lines
     assert "  Traceback (most recent call last):" in lines
     assert emails.one("dead", "show", "emails", BOB)["traceback"] == ""
-    emails("dead", "show", "emails", ANN, "5-5", code=1)
+    missing = emails("dead", "show", "emails", ANN, "5-5", code=1)
+    assert missing.stderr == "not found: 5-5\n"
+
+
+def test_a_read_of_new_and_given_back_messages_has_no_unknown_numbers(emails: Program) -> None:
+    reading = ("read", "emails", "--group", "workers", "--consumer", "w")
+    (first,) = emails.json(*reading, "-n", "1")
+    emails("nack", "emails", "workers", first["id"], "--mode", "silent")
+    text = "\n".join(emails.lines(*reading, "-n", "2"))
+    assert "deliveries" in text
+    assert "never" not in text
+    assert "unknown" not in text
 
 
 @pytest.mark.parametrize(
@@ -381,10 +392,11 @@ def test_top_shows_queues_if_there_are_any(emails: Program) -> None:
         "paused": False,
         "done": 2,
         "done_rate": None,
+        "dead_letter": "",
     }
     lines = emails.lines("top", "--once")
     at = next(n for n, line in enumerate(lines) if line.startswith("stream "))
-    assert lines[at].split()[2:8] == ["lag", "leased", "waiting", "dead", "oldest", "delayed"]
+    assert lines[at].split()[2:8] == ["ready", "leased", "waiting", "dead", "oldest", "delayed"]
     assert lines[at + 1].split()[:6] == ["emails", "workers", "2", "1", "1", "2"]
     assert "1 delayed, 1 waiting, 2 dead" in lines[at - 1]
 
@@ -435,14 +447,25 @@ def test_top_shows_the_rate_of_done_messages(
 
 @pytest.mark.parametrize("width", [60, 80, 120])
 def test_queues_are_complete_in_top_on_terminals_of_any_width(width: int) -> None:
-    queue = QueueSample(12, 856_000, 1_234, 7, 98, 12_000_000, False, 10, 345.0)
-    group = GroupSample(b"workers", 3, 77_000, 857_234, 90_000_000, queue)
+    queue = QueueSample(77_000, 856_000, 1_234, 7, 98, 12_000_000, False, 10, 345.0)
+    group = GroupSample(b"workers", 3, None, 857_234, 90_000_000, queue)
     stream = StreamSample(b"mail" * 20, 10**6, 1, StreamID(1, 1), 10**9, [group], delayed=65_000)
     sample = Sample("here", 0.0, 1, None, [stream])
     drawn = view.live(sample, Screen("name"), width, 24).plain.splitlines()
     shown = set(" ".join(drawn).split())
     assert {"77,000", "856,000", "1,234", "98", "3h", "20m", "65,000"} <= shown
     assert all(cells(line) <= width for line in drawn)
+
+
+def test_top_counts_shared_dead_letters_once() -> None:
+    sample = Sample("here", 0.0, 1, None, [])
+    for name, shared in ((b"a", b"lost"), (b"b", b"lost"), (b"c", b"")):
+        queue = QueueSample(4, 0, 1, 0, 3, None, False, 0, dead_letter=shared)
+        group = GroupSample(b"workers", 1, None, 0, None, queue)
+        sample.streams.append(StreamSample(name, 4, 4, StreamID(1, 1), 0, [group]))
+    assert view.head(sample)[-1] == (
+        "3 streams, 3 groups   12 ready   0 pending   0 delayed, 3 waiting, 6 dead"
+    )
 
 
 def test_the_shell_completes_groups_and_schedules(emails: Program) -> None:

@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -84,11 +85,13 @@ def test_monitor_shows_the_requests_to_the_owner(held: Path) -> None:
 
 def test_monitor_continues_with_the_next_owner(tmp_path: Path) -> None:
     place = tmp_path / "store"
-    words = ("--command", "xadd", "-n", "2", "--wait", "30s")
+    words = ("--command", "xadd", "-n", "2", "--wait", "0s")  # it waits for the next owner, however
     with holding(place) as first, watching(place, *words) as process:
         assert kvstream(place, "add", "orders", "sku=a1").returncode == 0
         first.kill()
         first.wait(PATIENCE_S)
+        time.sleep(0.5)  # nobody owns the store
+        assert process.poll() is None
         with holding(place):
             until(lambda: monitors(place))
             assert kvstream(place, "add", "orders", "sku=a2").returncode == 0

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import pytest
 
-from kvstream.jobs.arguments import Signature, codec_of, pack, unpack
+from kvstream.jobs.arguments import Signature, codec_of, digest, pack, unpack
 
 
 class Colour(enum.Enum):
@@ -139,6 +139,37 @@ def test_pydantic_models_are_validated_when_restored() -> None:
     assert codec.load(unpack(pack(codec.dump(order), "json"), "json")) == order
     with pytest.raises(ValueError, match="sku"):
         codec.load({})
+
+
+def test_pydantic_models_with_aliases_and_computed_fields_come_back() -> None:
+    pydantic = pytest.importorskip("pydantic")
+
+    class Line(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+        model_config = pydantic.ConfigDict(extra="forbid")
+        sku: str = pydantic.Field(alias="SKU")
+        count: int = pydantic.Field(validation_alias="n", serialization_alias="number")
+
+        @pydantic.computed_field  # type: ignore[prop-decorator, untyped-decorator]
+        @property
+        def label(self) -> str:
+            return f"{self.count} {self.sku}"
+
+    class Order(pydantic.BaseModel):  # type: ignore[name-defined, misc]
+        lines: list[Line]
+
+    class Gift(Order):
+        to: str
+
+    codec, order = codec_of(Order), Order(lines=[Line(SKU="a", n=2)])
+    assert codec.load(unpack(pack(codec.dump(order), "json"), "json")) == order
+    with pytest.raises(TypeError, match="is not a Order"):
+        codec.dump(Gift(lines=[], to="ann"))
+
+
+def test_equal_arguments_have_one_digest() -> None:
+    dump = codec_of(set[str]).dump
+    assert dump({"b", "a", "c"}) == dump({"c", "b", "a"}) == ["a", "b", "c"]
+    assert digest({"a": 1, "b": b"x"}) == digest({"b": b"x", "a": 1}) != digest({"a": 1})
 
 
 def mail(to: str, *, when: datetime | None = None, copies: list[str] = []) -> None: ...  # noqa: B006

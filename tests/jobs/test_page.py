@@ -55,6 +55,7 @@ def test_a_request_of_fastapi_enqueues_a_job_and_another_shows_its_result() -> N
         assert shown == {"status": "done", "result": "sent 'hello' to ann", "error": None}
         missing = client.get("/mails/01a20ac5-550a-7441-8f92-4707e8e31be5")
         assert missing.status_code == 404
+        assert client.get("/mails/nonsense").status_code == 422
 
 
 def test_a_view_of_django_enqueues_a_job_once_the_database_has_committed(tmp_path: Path) -> None:

@@ -104,7 +104,7 @@ def test_a_process_that_dies_is_restarted(program: Program) -> None:
 
 
 def test_sigterm_lets_a_job_finish(program: Program) -> None:
-    process = program.work("--processes", "1")
+    process = program.work("--processes", "1", "--log-level", "notice")
     handle = program.tasks["nap"].enqueue(0.5)
     until(lambda: program.said() == ["begun"])
     process.send_signal(signal.SIGTERM)
@@ -113,6 +113,7 @@ def test_sigterm_lets_a_job_finish(program: Program) -> None:
     assert program.said() == ["begun", "ended"]
     assert handle.result(PATIENCE_S) == "rested"
     assert "given back" not in errors
+    assert "begin: processes: 1, jobs at a time in each: 8, queues: default" in errors
 
 
 @pytest.mark.parametrize("signals", [1, 2])
@@ -129,7 +130,7 @@ def test_jobs_unfinished_after_the_grace_or_a_second_signal_are_given_back(
     _, errors = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 0, errors
     assert "1 jobs were given back unfinished" in errors
-    assert handle.status == "retrying"
+    assert handle.status == "queued"
     assert handle.cancel()
 
 
@@ -344,3 +345,7 @@ def test_the_command_reports_errors_in_one_line(tmp_path: Path) -> None:
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert done.returncode != 0
     assert re.fullmatch(r"Error: there is no module nothing in .*\n", done.stderr)
+    (tmp_path / "bare.py").write_text("from kvstream import Jobs\njobs = Jobs('data')\n")
+    run[-1] = "bare:jobs"
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert re.fullmatch(r"Error: jobs has no task: import the modules .*\n", done.stderr)

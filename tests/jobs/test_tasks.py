@@ -3,25 +3,30 @@
 import asyncio
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 from uuid import UUID
 
 import pytest
+import redis
 
+import kvstream
 from kvstream import (
     InvalidArgument,
     JobCancelled,
     JobFailed,
     Jobs,
     JobUnknown,
+    ServerTooOld,
     current_job,
 )
-from kvstream.jobs import GiveUp, Retry
+from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
 from kvstream.jobs.job import made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
+from tests.remote.conftest import Places
 
 Start = Callable[..., Working]
 
@@ -131,6 +136,42 @@ def test_a_failed_job_reports_its_error_and_becomes_a_dead_letter(
     assert len(jobs.store.stream("jobs")) == 0
 
 
+class Untold(Exception):
+    """Has no text."""
+
+    def __str__(self) -> str:
+        raise RuntimeError
+
+
+def test_an_exception_whose_text_cannot_be_shown_fails_the_job(jobs: Jobs, working: Start) -> None:
+    @jobs.task(retries=1, backoff=0)
+    def fail() -> None:
+        raise Untold
+
+    handle = fail.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed, match="Untold: <its text cannot be shown>"):
+        handle.result(PATIENCE_S)
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"dead:error"] == b"Untold: <its text cannot be shown>"
+    assert dead.fields[b"dead:deliveries"] == b"2"
+
+
+def test_a_task_that_awaits_what_was_cancelled_fails(jobs: Jobs, working: Start) -> None:
+    @jobs.task(retries=1, backoff=0)
+    async def wait() -> None:
+        other = asyncio.create_task(asyncio.sleep(3600))
+        other.cancel()
+        await other
+
+    handle = wait.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed, match="CancelledError"):
+        handle.result(PATIENCE_S)
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert (dead.fields[b"dead:reason"], dead.fields[b"dead:deliveries"]) == (b"fatal", b"2")
+
+
 def test_a_job_is_retried_as_often_as_its_task_says(jobs: Jobs, working: Start) -> None:
     attempts = []
 
@@ -221,6 +262,38 @@ def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, workin
     assert ran == [1]
 
 
+def test_a_result_that_a_server_refuses_fails_its_job_alone(
+    place: tuple[str, dict[str, Any]], jobs: Jobs, working: Start
+) -> None:
+    if not place[0].startswith("redis"):
+        pytest.skip("a directory takes results of 512 MB")
+    go = threading.Event()
+
+    @jobs.task(retries=5, backoff=0)
+    def make(size: int) -> str:
+        go.wait(PATIENCE_S)
+        return "x" * size
+
+    sizes = [1, 2_000_000, 1_000_100, 2]
+    with redis.Redis.from_url(place[0]) as client:
+        before = client.config_get("stream-entry-max-bytes")
+        client.config_set("stream-entry-max-bytes", "1mb")
+        try:
+            handles = make.enqueue_many([(size,) for size in sizes])
+            working(jobs)
+            until(lambda: all(handle.status == "running" for handle in handles))
+            go.set()
+            with pytest.raises(JobFailed, match="larger than the stream-entry-max-bytes"):
+                handles[1].result(PATIENCE_S)
+            others = [len(handles[at].result(PATIENCE_S)) for at in (0, 2, 3)]
+            assert others == [1, 1_000_100, 2]
+        finally:
+            client.config_set(*before.popitem())
+    (dead,) = jobs.store.stream("jobs:dead").range()
+    assert dead.fields[b"id"] == handles[1].id.encode()
+    assert len(jobs.store.stream("jobs")) == 0
+
+
 def test_a_waiting_program_gets_the_timeout_of_a_job(jobs: Jobs) -> None:
     @jobs.task
     def never() -> None: ...
@@ -294,6 +367,9 @@ def test_a_result_that_is_not_kept_is_unknown(
     assert handle.status == "unknown"
     with pytest.raises(JobUnknown):
         handle.result()
+    for timeout in (0, 0.01):
+        with pytest.raises(JobUnknown):
+            handle.result(timeout)
 
 
 def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -> None:
@@ -317,9 +393,16 @@ def test_a_queued_job_that_is_cancelled_never_runs(jobs: Jobs, working: Start) -
 
 
 def test_a_running_async_job_is_cancelled_when_its_lease_is_extended_next(
-    jobs: Jobs, working: Start
+    make_jobs: Callable[..., Jobs], working: Start
 ) -> None:
     cancelled = threading.Event()
+    errors: list[BaseException] = []
+
+    class Noting(Middleware):
+        def error(self, job: Job, error: BaseException) -> None:
+            errors.append(error)
+
+    jobs = make_jobs(middleware=[Noting()])
 
     @jobs.task(timeout=2)  # the lease is extended three times in that
     def sync() -> None: ...
@@ -338,6 +421,8 @@ def test_a_running_async_job_is_cancelled_when_its_lease_is_extended_next(
     assert handle.cancel()
     assert cancelled.wait(PATIENCE_S)
     assert handle.status == "cancelled"
+    until(lambda: errors)
+    assert isinstance(errors[0], asyncio.CancelledError)
 
 
 def test_a_job_of_high_priority_overtakes_others(jobs: Jobs, working: Start) -> None:
@@ -374,8 +459,23 @@ def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working
     ("options", "says"),
     [
         ({"retries": -1}, "retries must be at least 0"),
+        ({"retries": "3"}, "retries must be a whole number"),
         ({"timeout": 0}, "timeout must be above 0"),
-        ({"backoff": "often"}, "backoff is a number of seconds"),
+        ({"timeout": "30"}, "timeout is not a number of seconds"),
+        ({"timeout": float("nan")}, "timeout is not a number of seconds"),
+        ({"backoff": "often"}, "backoff is seconds, a list of them or Backoff"),
+        ({"backoff": "15"}, "backoff is seconds, a list of them or Backoff"),
+        ({"backoff": -1}, "a delay of backoff is negative"),
+        ({"backoff": []}, "backoff is empty"),
+        ({"backoff": Backoff(10, 1)}, "a backoff doubles from first up to cap"),
+        ({"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
+        ({"rate": 5}, "rate is a pair"),
+        ({"max_in_flight": -1}, "max_in_flight must not be negative"),
+        ({"unique": 5}, "unique is True or a template"),
+        ({"unique": "welcome:{to}"}, "names no parameter"),
+        ({"unique": "welcome:{"}, "is no template"),
+        ({"dead_letter": True}, "dead_letter is a text"),
+        ({"name": 5}, "the name of a task is a text"),
         ({"queue": "dead"}, "cannot be called dead"),
         ({"priority": "urgent"}, "no such priority"),
         ({"priority": "high", "rate": (1, 1)}, "has limits, so its queue has no priorities"),
@@ -384,6 +484,46 @@ def test_arguments_may_travel_as_msgpack(make_jobs: Callable[..., Jobs], working
 def test_wrong_options_of_a_task_are_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(InvalidArgument, match=says):
         Jobs("unused").task(**options)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"priorities": "high"}, "priorities are names"),
+        ({"result_ttl": "1h"}, "result_ttl is not a number of seconds"),
+        ({"middleware": [Middleware]}, r"instances: Middleware\(\)"),
+        ({"decode": True}, "leave out decode"),
+    ],
+)
+def test_wrong_options_of_jobs_are_refused_at_once(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(InvalidArgument, match=says):
+        Jobs("unused", **options)
+
+
+def test_what_is_no_function_with_a_result_is_refused() -> None:
+    jobs = Jobs("unused")
+
+    def numbers() -> Iterator[int]:
+        yield 1
+
+    with pytest.raises(InvalidArgument, match="numbers is a generator"):
+        jobs.task(numbers)
+    with pytest.raises(InvalidArgument, match="options have names"):
+        jobs.task("mail")  # type: ignore[call-overload]
+    with pytest.raises(InvalidArgument, match="give the task a name="):
+        jobs.task(partial(int, "1"))
+    with pytest.raises(InvalidArgument, match="a cron expression is a text"):
+        jobs.cron(numbers)  # type: ignore[arg-type]
+    assert not jobs.tasks
+
+
+def test_a_redis_takes_no_job(places: Places) -> None:
+    with Jobs(places.of("redis-7.0")) as jobs:
+        task = jobs.task(name="run")(lambda: None)
+        with pytest.raises(ServerTooOld, match=r"^KVSTREAM.POLICY is a command of kvs"):
+            task.enqueue()
+    with kvstream.open(str(jobs.place)) as store:
+        assert not list(store.keys())
 
 
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
@@ -454,7 +594,24 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
     worker.stop()
     assert handle.retry()
     assert not handle.retry()
+    assert (handle.status, jobs.handle(handle.id).status) == ("queued", "queued")
     working(jobs)
     assert handle.result(PATIENCE_S) == "fixed"
     assert attempts == [1, 2, 1]
     assert len(jobs.store.stream("jobs:dead")) == 0
+
+
+def test_a_retried_job_is_cancelled_by_its_first_handle(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    handle = fail.enqueue()
+    worker = working(jobs)
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    worker.stop()
+    assert handle.retry()
+    assert handle.cancel()
+    assert handle.status == "cancelled"
+    assert len(jobs.store.stream("jobs")) == 0

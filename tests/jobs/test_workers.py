@@ -5,13 +5,21 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from kvstream import JobFailed, Jobs, LeaseLost, Queue, ServerUnavailable, current_job
+from kvstream import (
+    InvalidArgument,
+    JobFailed,
+    Jobs,
+    LeaseLost,
+    Queue,
+    ServerUnavailable,
+    current_job,
+)
 from kvstream.jobs import Worker
 from tests.jobs.conftest import Working
 from tests.patience import PATIENCE_S, until
@@ -138,6 +146,40 @@ def test_a_worker_whose_threads_all_hang_leases_no_more_jobs(jobs: Jobs, working
     go.set()
 
 
+@pytest.mark.parametrize("blocks", [False, True])
+def test_an_async_task_that_ignores_its_timeout_loses_its_job(
+    jobs: Jobs, working: Start, monkeypatch: pytest.MonkeyPatch, blocks: bool
+) -> None:
+    monkeypatch.setattr("kvstream.jobs.worker.LATE_S", 0.2)
+    monkeypatch.setattr("kvstream.jobs.worker.HANGS_S", 0.2)
+    go = threading.Event()
+
+    @jobs.task(timeout=0.2)
+    async def hang() -> None:
+        while not go.is_set():
+            with suppress(asyncio.CancelledError):
+                if blocks:
+                    go.wait(PATIENCE_S)
+                await asyncio.sleep(0.01)
+
+    @jobs.task
+    async def other() -> int:
+        return 1
+
+    worker = working(jobs, concurrency=2, grace=0.1)
+    try:
+        with pytest.raises(JobFailed, match="JobTimeout: hang has run for more than"):
+            hang.enqueue().result(PATIENCE_S)
+        if blocks:
+            until(lambda: not worker._thread.is_alive())
+            assert worker.worker.is_stuck
+        else:
+            assert other.enqueue().result(PATIENCE_S) == 1
+            assert not worker.worker.is_stuck
+    finally:
+        go.set()
+
+
 def test_a_stopped_worker_finishes_its_jobs_and_starts_none(jobs: Jobs, working: Start) -> None:
     begun, go = threading.Event(), threading.Event()
 
@@ -207,7 +249,7 @@ def test_jobs_unfinished_at_the_deadline_are_given_back_as_untried(
     assert begun.wait(PATIENCE_S)
     first.stop()
     assert first.worker.given_back == 1
-    assert handle.status == "retrying"
+    assert handle.status == "queued"
     go.set()
     working(jobs)
     assert handle.result(PATIENCE_S) == 1
@@ -248,6 +290,41 @@ def test_an_effect_inside_the_store_happens_once_with_a_transaction(
     assert handle.result(PATIENCE_S) == "charged 7"
     (effect,) = jobs.store.stream("effects").range()
     assert effect.fields == {b"order": b"7", b"attempt": b"3"}
+
+
+def test_an_async_task_that_awaits_in_its_transaction_is_undone(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    async def run(pause: bool) -> str:
+        job = current_job()
+        with job.transaction() as store:
+            store.stream("effects").add({"pause": int(pause)})
+            if pause:
+                await asyncio.sleep(0)
+            job.result = "done"
+        return "ignored"
+
+    working(jobs)
+    assert run.enqueue(False).result(PATIENCE_S) == "done"
+    with pytest.raises(JobFailed, match="await nothing within the transaction"):
+        run.enqueue(True).result(PATIENCE_S)
+    (effect,) = jobs.store.stream("effects").range()
+    assert effect.fields == {b"pause": b"0"}
+
+
+def test_wrong_options_of_a_worker_are_refused() -> None:
+    jobs = Jobs("unused")
+    with pytest.raises(InvalidArgument, match="jobs has no task: import the modules"):
+        Worker(jobs)
+    with jobs.test():
+        jobs.task(name="run")(lambda: None)
+        for options, says in (
+            ({"concurrency": 0}, "concurrency must be at least 1"),
+            ({"concurrency": "4"}, "concurrency must be a whole number"),
+            ({"grace": -1}, "grace is negative"),
+            ({"queues": "mail"}, "queues are a list of names"),
+        ):
+            with pytest.raises(InvalidArgument, match=says):
+                Worker(jobs, **options)
 
 
 def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -> None:
@@ -325,6 +402,22 @@ def test_a_unique_job_is_enqueued_once_on_every_place(jobs: Jobs, working: Start
     assert run.enqueue(5, unique="v", delay=0.01, on_conflict="replace").result(PATIENCE_S) == 5
     assert later.status == "unknown"
     assert ran == [1, 5]
+
+
+def test_jobs_that_are_enqueued_together_are_unique(jobs: Jobs, working: Start) -> None:
+    ran = []
+
+    @jobs.task(unique="run:{n}")
+    def run(n: int) -> int:
+        ran.append(n)
+        return n
+
+    one, two, again = run.enqueue_many([(1,), (2,), {"n": 1}])
+    assert one == again != two
+    assert run.enqueue(2) == two
+    working(jobs)
+    assert [handle.result(PATIENCE_S) for handle in (one, two, again)] == [1, 2, 1]
+    assert sorted(ran) == [1, 2]
 
 
 def test_a_unique_job_that_ends_at_once_has_its_handle(

@@ -5,6 +5,7 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from kvstream import (
     StreamID,
     Ticket,
 )
+from kvstream.aio import AsyncQueue
 from tests.patience import PATIENCE_S, until
 
 SHORT_S = 0.15
@@ -164,6 +166,20 @@ def test_a_fatal_failure_is_a_dead_letter_at_once(place: str) -> None:
         assert (letter.error, letter.traceback) == (b"not a number", b"line 1")
         assert ann.redrive(to="other", rate=(10, 1)).streams == {b"other": 1}
         assert ann.store.stream("other").range()[0].fields == {b"n": b"1"}
+
+
+def test_dead_letters_are_counted_after_a_restart(directory: Path) -> None:
+    with Store.open(directory) as store:
+        queue = Queue(store, "q")
+        for n in range(20):
+            queue.put({"n": n})
+            the(queue.get()).nack(fatal=True)
+            if n == 9:
+                assert queue.info().dead == 10
+    with Store.open(directory) as store:
+        queue = Queue(store, "q")
+        assert queue.info().dead == 20
+        assert len(queue.dead()) == 20
 
 
 def test_a_delayed_message_is_listed_moved_and_cancelled(place: str) -> None:
@@ -654,6 +670,33 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     "listen(count=0)": (
         lambda store: Queue(store, "q").listen(0),
         "count must be at least 1, not 0",
+    ),
+    "a seek by text": (
+        lambda store: store.stream("q").create_group("g").seek("1h"),  # type: ignore[arg-type]
+        "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not '1h'; set_id() "
+        "takes an ID",
+    ),
+    "a redrive by text": (
+        lambda store: Queue(store, "q").redrive(where="n=2"),  # type: ignore[arg-type]
+        'where is a field and its value, ("dead:reason", "fatal"), not \'n=2\'',
+    ),
+    "no rule of retention": (
+        lambda store: store.stream("q").set_retention(),
+        "give one of max_age, max_length, max_bytes, acked and latest",
+    ),
+    "retention of no entry": (
+        lambda store: store.stream("q").set_retention(max_length=0),
+        "max_length must be above 0: drop_retention() removes rules",
+    ),
+    "a path in place of a store": (
+        lambda store: Queue("data", "q"),  # type: ignore[arg-type]
+        "a Queue has a Store, not 'data': open one with kvstream.open; kvstream.aio.AsyncQueue has "
+        "an AsyncStore",
+    ),
+    "a store that blocks in an AsyncQueue": (
+        lambda store: AsyncQueue("data", "q"),  # type: ignore[arg-type]
+        "an AsyncQueue has an AsyncStore, not 'data': open one with kvstream.aio.open; "
+        "kvstream.Queue has a Store",
     ),
     "a ticket that is none": (
         lambda store: Queue(store, "q").cancel("1-1"),

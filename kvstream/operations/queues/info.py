@@ -112,8 +112,9 @@ def _dead(txn: Txn, name: bytes, policy: GroupPolicy | None) -> int:
     """Return the length of a group's dead-letter stream."""
     if policy is None:
         return 0
-    dead = txn.catalog.peek(txn, qualified(database_of(name), policy.dead_key(key_of(name))))
-    return dead.length if isinstance(dead, StreamMeta) else 0
+    dead = qualified(database_of(name), policy.dead_key(key_of(name)))
+    found = txn.catalog.peek_all(txn, [dead])
+    return sum(key.length for key in found if isinstance(key, StreamMeta))
 
 
 def _oldest_ms(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
