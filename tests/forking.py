@@ -40,8 +40,10 @@ _OPTIONS = frozenset({"cwd", "env", "stdin", "stdout", "stderr", "text", "start_
 """The options of ``subprocess.Popen`` that forks support."""
 _READ_AT_START = ("PYTHON", "KVSTREAM_PURE", "LC_", "LANG", "TZ", "LD_", "MALLOC_")
 """Prefixes of the variables that a process reads when it starts or imports."""
-_SUPPORTED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE")
-"""Those of them that forks support: where imports find and write files."""
+_PRELOAD = "LD_PRELOAD"
+"""The one for which there is a fork server of its own: of processes with the fault shim."""
+_SUPPORTED = ("PYTHONPATH", "PYTHONPYCACHEPREFIX", "PYTHONDONTWRITEBYTECODE", _PRELOAD)
+"""Those of them that forks support: where imports find and write files, and the fault shim."""
 MEASURED = "COVERAGE_PROCESS_CONFIG"
 """The variable with which coverage measures a process; a fork starts that itself."""
 _REQUEST_MAX = 1 << 20
@@ -80,6 +82,7 @@ def _can_fork(command: Sequence[str], options: Mapping[str, Any]) -> bool:
         and command[1] in ("-m", "-c")
         and options.keys() <= _OPTIONS
         and _read_at_start(options.get("env") or os.environ) == _SERVER_ENVIRONMENT
+        and _PRELOAD not in os.environ
     )
 
 
@@ -95,12 +98,14 @@ _SERVER_ENVIRONMENT = _read_at_start(os.environ)
 
 
 @functools.cache
-def _fork_server(of: int) -> socket.socket:
-    """Start the fork server of this process, ``of``; return a socket for requests to it."""
+def _fork_server(of: int, preload: str | None) -> socket.socket:
+    """Start a fork server of this process, ``of``; return a socket for requests to it."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     program = f"import tests.forking; tests.forking.serve({theirs.fileno()})"
     environment = {x: y for x, y in os.environ.items() if not x.startswith(_READ_AT_START)}
     environment.pop(MEASURED, None)
+    if preload is not None:
+        environment[_PRELOAD] = preload
     process = subprocess.Popen(
         [sys.executable, "-c", program],
         env=environment | _SERVER_ENVIRONMENT | {"PYTHONPATH": _ROOT},
@@ -134,19 +139,20 @@ class _Fork(subprocess.Popen[Any]):
         }
         ends = [given[name] for name in ("p2cread", "c2pwrite", "errwrite")]
         streams = [number if end == -1 else end for number, end in enumerate(ends)]
-        self.pid = _forked(json.dumps(request).encode(), streams)
+        preload = request["environment"].get(_PRELOAD)
+        self.pid = _forked(json.dumps(request).encode(), streams, preload)
         self._child_created = True
         self._close_pipe_fds(*(given[name] for name in _PIPES))  # type: ignore[attr-defined]
 
 
-def _forked(request: bytes, streams: Sequence[int]) -> int:
+def _forked(request: bytes, streams: Sequence[int], preload: str | None) -> int:
     """Ask for a fork, and return its process ID; it is a child of this process.
 
     The server forks twice, and the process between ends. Linux gives the orphan to its nearest
     ancestor that is a subreaper: this process, for that moment.
     """
     with _LOCK:
-        channel = _fork_server(os.getpid())
+        channel = _fork_server(os.getpid(), preload)
         _become_subreaper(True)
         try:
             socket.send_fds(channel, [request], streams)
@@ -222,6 +228,8 @@ def become(
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
+    if library := environment.get(_PRELOAD):
+        ctypes.CDLL(library).faultshim_start()
     for number, stream in enumerate(streams):
         os.dup2(stream, number, inheritable=True)
         os.close(stream)

@@ -1,5 +1,6 @@
 """A forked process of tests is the same as a new process."""
 
+import errno
 import os
 import signal
 import subprocess
@@ -12,7 +13,11 @@ import pytest
 
 from tests import forking
 from tests.cli.program import ROOT
+from tests.faultshim.disk import FaultyDisk
+from tests.faultshim.fixtures import fault_library, faulty_disk
 from tests.patience import PATIENCE_S
+
+__all__ = ["fault_library", "faulty_disk"]
 
 PRINTING = """
 import os, signal, sys, threading
@@ -68,6 +73,24 @@ def test_a_signal_ends_the_process_itself(start: Callable[..., Any], number: int
 def test_the_parent_of_a_process_is_this_one(start: Callable[..., Any]) -> None:
     program = "import os, sys; sys.stdin.read(); print(os.getppid())"
     assert output_of(start, "-c", program) == (f"{os.getpid()}\n", "", 0)
+
+
+@STARTS
+def test_a_process_has_the_faulty_disk_of_its_environment(
+    start: Callable[..., Any], faulty_disk: FaultyDisk
+) -> None:
+    program = "import sys; from pathlib import Path; print(Path(sys.argv[1]).write_text('x'))"
+    failing, whole = (str(faulty_disk.root / name) for name in ("a.log", "a"))
+    faulty_disk.fail("write", errno.EIO, ".log")
+    assert (
+        "Input/output error"
+        in output_of(*(start, "-c", program, failing), env=faulty_disk.environment())[1]
+    )
+    assert output_of(start, "-c", program, failing) == ("1\n", "", 0)
+    assert output_of(start, "-c", program, whole, env=faulty_disk.environment())[0] == "1\n"
+    died = output_of(start, "-c", program, whole, env=faulty_disk.environment(die_at=1))
+    assert died == ("", "", -signal.SIGKILL)
+    assert faulty_disk.syncs() == 0
 
 
 def test_what_a_start_reads_makes_a_new_process() -> None:

@@ -167,6 +167,7 @@ class Tuning:
 KILOBYTE = 1 << 10
 OPEN_FILES_MAX = 512
 """Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+OPENING_THREADS_MAX = 16
 TEMPLATE = Path(__file__).with_name("template")
 """The first options of every family, as a directory that ``Options.load_latest`` reads."""
 LEVEL0_STOP = 64
@@ -363,6 +364,7 @@ class Opener:
             family.name: _family_options(family, templates[family.name])
             for family in family_settings(self._options)
         }
+        general.set_max_file_opening_threads(_opening_threads(path))
         if access is Access.FOLLOW:
             general.set_max_open_files(-1)  # else it may miss tables that are deleted meanwhile
         reads = access in (Access.READ, Access.FOLLOW)
@@ -376,6 +378,15 @@ class Opener:
         if access is not Access.FOLLOW:  # the writer may be replacing files
             _check_large_values(rows, path)
         return rows
+
+
+def _opening_threads(path: Path) -> int:
+    """Return the number of threads that open the tables of a family.
+
+    RocksDB starts all of them for each family, 16 by default, even if there is no table.
+    """
+    tables = sum(1 for _ in path.glob("*.sst"))
+    return min(OPENING_THREADS_MAX, 1 + tables // 4)
 
 
 def _check_large_values(rows: Rdict, path: Path) -> None:

@@ -173,11 +173,10 @@ def test_a_store_whose_creation_was_interrupted_is_completed(
     for step in range(random.randint(1, stride), 2000, stride):
         shutil.rmtree(store, ignore_errors=True)
         faulty_disk.forget()
-        child = subprocess.run(
+        child = forking.run(
             [sys.executable, "-c", CREATING, str(store)],
             cwd=ROOT,
             env=faulty_disk.environment(die_at=step) | {"PYTHONPATH": str(ROOT)},
-            stderr=subprocess.PIPE,
             timeout=PATIENCE_S,
         )
         if child.returncode == 0:

@@ -6,7 +6,6 @@ loses no write acknowledged with ``always``.
 
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -18,6 +17,7 @@ import pytest
 import redis
 
 from kvstream import Durability, Store
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.crash.clients import Client, Operating, clients, connected
 from tests.crash.rounds import rounds
@@ -109,9 +109,7 @@ class Site:
         """Start the server once more, and stop it properly."""
         self._started().stop()
         check = [sys.executable, "-m", "kvstream", "--store", str(self.directory), "check"]
-        done = subprocess.run(
-            check, env={**os.environ, **ENVIRONMENT}, capture_output=True, text=True, timeout=120
-        )
+        done = forking.run(check, env={**os.environ, **ENVIRONMENT}, text=True, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
 
 

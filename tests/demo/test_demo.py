@@ -18,6 +18,7 @@ from demo.__main__ import SERVING, SUGGESTIONS, main
 from demo.readings import SOURCES, DataMissing, Sum, data_folder
 from kvstream import Store
 from tests.forking import run, start
+from tests.spark.workers import spark_home
 
 ROWS = "600"
 MORE_ROWS = "1500"
@@ -38,8 +39,11 @@ def data() -> Path:
 def shown(data: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, str]:
     """Run the demo once; return the folder of its store and what it prints."""
     folder = tmp_path_factory.mktemp("demo") / "store"
-    spark = "--spark" if lake.is_installed() else "--no-spark"
-    result = CliRunner().invoke(main, ["--rows", MORE_ROWS, spark, "--folder", str(folder)])
+    words, env = ["--rows", MORE_ROWS, "--no-spark", "--folder", str(folder)], {}
+    if lake.is_installed():
+        words[2] = "--spark"
+        env["SPARK_HOME"] = str(spark_home(tmp_path_factory.mktemp("spark")))
+    result = CliRunner().invoke(main, words, env=env)
     assert result.exit_code == 0, result.output
     return folder, result.output
 

@@ -17,6 +17,7 @@ import pytest
 import redis
 
 from kvstream import Store
+from tests import forking
 from tests.cli.program import ENVIRONMENT
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S, until
@@ -219,10 +220,9 @@ def test_all_entries_can_be_read_after_a_failed_fsync(crippled: Crippled, tmp_pa
     crippled.fail("failed fsync")
     url = f"redis://127.0.0.1:{crippled.server.port}"
     command = [sys.executable, "-m", "kvstream", "migrate", "run", url, str(tmp_path / "saved")]
-    moved = subprocess.run(
+    moved = forking.run(
         command,
         env={**os.environ, **ENVIRONMENT},
-        capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )
@@ -288,7 +288,7 @@ print("done")
 
 @pytest.mark.parametrize("level", ["always", "everysec"])
 def test_reads_continue_in_the_process_of_the_store(faulty_disk: FaultyDisk, level: str) -> None:
-    ended = subprocess.run(
+    ended = forking.run(
         [
             sys.executable,
             "-c",
@@ -298,7 +298,6 @@ def test_reads_continue_in_the_process_of_the_store(faulty_disk: FaultyDisk, lev
         ],
         env=faulty_disk.environment(),
         cwd=Path(__file__).parents[2],
-        capture_output=True,
         text=True,
         timeout=PATIENCE_S,
     )

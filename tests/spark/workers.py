@@ -7,6 +7,7 @@ processor. A worker that has failed or was idle for a minute is replaced, and im
 
 import gc
 import importlib
+import importlib.util
 import json
 import os
 import select
@@ -77,6 +78,20 @@ def forked_python(**variables: str) -> Iterator[str]:
             assert server.stdout is not None
             assert server.stdout.readline() == _READY, "the fork server has not started"
             yield str(python)
+
+
+def spark_home(folder: Path) -> Path:
+    """Fill a folder with links to Spark, but not to its zip files of Python; return the folder.
+
+    As SPARK_HOME it makes new workers import the installed PySpark, which has bytecode: 0.2 instead
+    of 1.2 seconds of the processor each.
+    """
+    spec = importlib.util.find_spec("pyspark")
+    assert spec is not None
+    assert spec.origin is not None
+    for each in ("bin", "jars"):
+        (folder / each).symlink_to(Path(spec.origin).with_name(each))
+    return folder
 
 
 def serve(address: str) -> None:

@@ -25,6 +25,7 @@ from kvstream.storage.database import Database
 from kvstream.storage.durability import Committer
 from kvstream.storage.stalls import Stop
 from kvstream.types.options import Durability
+from tests import forking
 from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S
 from tests.storage.stores import SMALL, key_of, keys, put, put_one_by_one, stalled, value_of
@@ -282,7 +283,7 @@ SCENARIOS: list[Callable[[FaultyDisk], None]] = [
 def started(scenario: Callable[[FaultyDisk], None], disk: FaultyDisk) -> subprocess.Popen[str]:
     """Start a scenario in a process under the shim."""
     arguments = [disk.library, disk.root, disk.notes]
-    return subprocess.Popen(
+    return forking.start(
         [sys.executable, "-m", __name__, scenario.__name__, *map(str, arguments)],
         env=disk.environment(),
         cwd=Path(__file__).parents[2],

@@ -8,7 +8,7 @@ import pytest
 
 from kvstream import InvalidArgument, Store
 from kvstream.engine.engine import Engine
-from kvstream.storage.options import Tuning
+from kvstream.storage.options import Tuning, _opening_threads
 from kvstream.types import options
 from kvstream.types.options import MEGABYTE, StoreOptions
 
@@ -54,6 +54,18 @@ def test_given_options_are_applied(tmp_path: Path) -> None:
     assert found["trees"]["compression"] == "kNoCompression"
     assert found["messages"]["compression"] == "kLZ4Compression"
     assert found["messages"]["level0_file_num_compaction_trigger"] == "6"
+
+
+def test_threads_that_open_tables_are_as_many_as_there_are_tables_for(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.stream("s").add({"f": "v"})
+    assert in_force(tmp_path / "store")["DBOptions"]["max_file_opening_threads"] == "1"
+    many = tmp_path / "many"
+    many.mkdir()
+    for tables, threads in ((3, 1), (4, 2), (60, 16), (100, 16)):
+        for number in range(tables):
+            (many / f"{number:06}.sst").touch()
+        assert _opening_threads(many) == threads
 
 
 def test_the_block_cache_has_the_given_size(tmp_path: Path) -> None:
