@@ -107,6 +107,7 @@ _TYPES = Known(
 _REPLICAS = Known("", "replicas", "(?i)unknown command 'sync'")
 _CLUSTERS = Known("", "clusters", "(?i)unknown command 'migrate'")
 _NEWER_TEXT = "the text is that of Redis 7.2 and later"
+_NEWER_RULES = "rules are shown as in Redis 7.2 and later"
 
 PROGRAMS = (
     _program(
@@ -178,7 +179,7 @@ PROGRAMS = (
         _TYPES,
         Known("By default, only default user", _NEWER_TEXT),
         Known("EVAL_RO, EVALSHA_RO and FCALL_RO", _NEWER_TEXT),
-        Known("already full command exists", "rules are shown as in Redis 7.2 and later"),
+        Known("already full command exists|subset of channels", _NEWER_RULES),
         starts=True,
     ),
     _program(
