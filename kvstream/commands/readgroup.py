@@ -67,7 +67,8 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     A blocked XREADGROUP whose key or group is deleted returns `NOGROUP ...` or `WRONGTYPE ...`;
     Redis 7.0 returns `UNBLOCKED ...`. CLAIM orders entries of the same delivery time by ID, Redis
-    by which was delivered first. A server delivers thousands of entries in steps.
+    by which was delivered first; Redis 8.6 ignores it for streams behind one that is read by an ID.
+    A server delivers thousands of entries in steps.
 
     In a group with a policy (KVSTREAM.POLICY SET), `>` returns entries that are to be repeated
     first: those given back, then those whose lease has run out. CLAIM then shows deliveries; its
