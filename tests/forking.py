@@ -156,10 +156,11 @@ def _forked(request: bytes, streams: Sequence[int], preload: str | None) -> int:
         _become_subreaper(True)
         try:
             socket.send_fds(channel, [request], streams)
-            number = channel.recv(64)
-            assert channel.recv(64) == _ORPHANED, "the fork server has ended"
+            answers = {channel.recv(64), channel.recv(64)}  # in any order
+            assert _ORPHANED in answers, "the fork server has ended"
         finally:
             _become_subreaper(False)
+    (number,) = answers - {_ORPHANED}
     return int(number)
 
 
@@ -181,12 +182,15 @@ def serve(descriptor: int) -> None:
     channel.send(_READY)
     while (received := socket.recv_fds(channel, _REQUEST_MAX, 3))[0]:
         between = os.fork()
-        if not between and not (number := os.fork()):
+        if not between and not os.fork():
+            request = json.loads(received[0])
+            if request.pop("new_session"):
+                os.setsid()  # before `start` returns, after which a test may kill the group
+            channel.send(str(os.getpid()).encode())
             channel.close()
-            become(**json.loads(received[0]), streams=received[1])
+            become(**request, streams=received[1])
             return
         if not between:
-            channel.send(str(number).encode())
             os._exit(0)
         os.waitpid(between, 0)
         channel.send(_ORPHANED)
@@ -215,7 +219,6 @@ def become(
     command: list[str],
     directory: str,
     environment: dict[str, str],
-    new_session: bool,
     streams: Sequence[int],
 ) -> None:
     """Run ``python -m module ...`` or ``python -c program ...`` in this process, a fork.
@@ -223,8 +226,6 @@ def become(
     The fork server was started with ``-c`` and its root as PYTHONPATH.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
-    if new_session:
-        os.setsid()
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)

@@ -70,6 +70,15 @@ def test_a_signal_ends_the_process_itself(start: Callable[..., Any], number: int
 
 
 @STARTS
+def test_a_new_session_can_be_killed_at_once(start: Callable[..., Any]) -> None:
+    words = [sys.executable, "-c", "import time; time.sleep(600)"]
+    for _ in range(20):
+        with start(words, start_new_session=True) as process:
+            os.killpg(process.pid, signal.SIGKILL)
+            assert process.wait(PATIENCE_S) == -signal.SIGKILL
+
+
+@STARTS
 def test_the_parent_of_a_process_is_this_one(start: Callable[..., Any]) -> None:
     program = "import os, sys; sys.stdin.read(); print(os.getppid())"
     assert output_of(start, "-c", program) == (f"{os.getpid()}\n", "", 0)

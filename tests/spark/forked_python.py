@@ -22,7 +22,6 @@ def main(address: str, *words: str) -> None:
         "command": [sys.executable, *words],
         "directory": os.getcwd(),
         "environment": {**os.environ, STARTED_BY: str(os.getppid())},
-        "new_session": False,
     }
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(address)
