@@ -37,6 +37,7 @@ from kvstream.errors import (
     WrongType,
 )
 from kvstream.remote.replies import sections_of
+from kvstream.resp import may_poll, twins
 from kvstream.types.urls import server_url
 
 _pack: Callable[[Any], bytes] | None = None
@@ -229,6 +230,10 @@ def _check(url: str) -> None:
         raise ValueError("the database is not a number")
 
 
+def _no_wait() -> None:
+    """Leave the wait to the read: TLS may have bytes that the socket has not."""
+
+
 _links: "weakref.WeakSet[Link]" = weakref.WeakSet()
 """The open links of this process."""
 
@@ -252,7 +257,7 @@ def mark_unsent(error: BaseException) -> None:
 class Link:
     """One connection to a server. Errors of the connection are those of redis-py."""
 
-    __slots__ = ("__weakref__", "_connection", "_ended")
+    __slots__ = ("__weakref__", "_connection", "_ended", "_wait")
 
     def __init__(self, client: "redis.Redis") -> None:
         self._connection = socket_connection(client)
@@ -261,8 +266,12 @@ class Link:
         except Exception as error:
             mark_unsent(error)
             raise
+        plain = self._connection._sock
         self._ended = select.poll()
-        self._ended.register(self._connection._sock.fileno(), select.POLLIN)
+        self._ended.register(plain.fileno(), select.POLLIN)
+        self._wait: Callable[[], object] = _no_wait
+        if twins is not None and not isinstance(plain, ssl.SSLSocket):
+            self._wait = twins.ReplyWait(plain.fileno(), may_poll()).wait
         _links.add(self)
 
     def is_open(self) -> bool:
@@ -274,7 +283,9 @@ class Link:
         self._connection.disconnect()
 
     def _write(self, data: Sequence[bytes]) -> None:
+        """Send requests, and wait a little for the first reply."""
         self._connection.send_packed_command(data)
+        self._wait()
 
     def _read(self) -> Any:
         return self._connection.read_response()

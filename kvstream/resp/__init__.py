@@ -3,6 +3,7 @@
 ``twins`` is the compiled code of the wire protocol; None if it is not installed or not wanted.
 """
 
+import os
 from typing import TYPE_CHECKING
 
 from kvstream.layout.compiled import compiled
@@ -12,4 +13,11 @@ if TYPE_CHECKING:
 else:
     twins = compiled("kvstream.resp._wire")
 
-__all__ = ["twins"]
+
+def may_poll() -> bool:
+    """Return whether a thread may poll a socket: on one processor the other side could not run."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return len(affinity(0)) > 1 if affinity else (os.cpu_count() or 1) > 1
+
+
+__all__ = ["may_poll", "twins"]

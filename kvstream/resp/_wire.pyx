@@ -402,7 +402,9 @@ def answer(list bursts not None, list ids not None, object now):
 cdef extern from *:
     """
     #include <errno.h>
+    #include <poll.h>
     #include <sys/socket.h>
+    #include <time.h>
     #ifdef __linux__
     #include <sys/epoll.h>
     #endif
@@ -430,12 +432,66 @@ cdef extern from *:
         return 0;
     #endif
     }
+    static long long kvstream_now_ns(void) {
+        struct timespec now;
+        clock_gettime(CLOCK_MONOTONIC, &now);
+        return now.tv_sec * 1000000000LL + now.tv_nsec;
+    }
+    /* The readable sockets of an epoll, polled until there are some or the time is over. */
+    static int kvstream_poll_ready(int epoll, int *sockets, long long ns) {
+        long long until = kvstream_now_ns() + ns;
+        int count;
+        do count = kvstream_ready(epoll, sockets); while (!count && kvstream_now_ns() < until);
+        return count;
+    }
+    /* Whether a socket is readable, polled until it is or the time is over. */
+    static int kvstream_poll_readable(int socket, long long ns) {
+        struct pollfd one = {socket, POLLIN, 0};
+        long long until = kvstream_now_ns() + ns;
+        int found;
+        do found = poll(&one, 1, 0); while (!found && kvstream_now_ns() < until);
+        return found != 0;
+    }
+    /* Whether a socket becomes readable in some milliseconds, without polling. */
+    static int kvstream_await_readable(int socket, int ms) {
+        struct pollfd one = {socket, POLLIN, 0};
+        return poll(&one, 1, ms) != 0;
+    }
     """
     enum:
         KVSTREAM_READY
     Py_ssize_t kvstream_send(int socket, const char *data, Py_ssize_t size) nogil
     Py_ssize_t kvstream_receive(int socket, char *to, Py_ssize_t room) nogil
     int kvstream_ready(int epoll, int *sockets) nogil
+    int64_t kvstream_now_ns() nogil
+    int kvstream_poll_ready(int epoll, int *sockets, int64_t ns) nogil
+    int kvstream_poll_readable(int socket, int64_t ns) nogil
+    int kvstream_await_readable(int socket, int ms) nogil
+
+
+# How a wait for a socket begins: a thread that sleeps takes some 50 us to wake up, and then works
+# more slowly, its caches cold. So it polls first, if the last waits were all short.
+cdef enum:
+    POLL_NS = 100_000
+    SHORT_NS = 150_000  # a wait that polling would have caught, and the time to wake up
+    SHORT_MIN = 8
+
+
+cdef class ShortWaits:
+    """Counts the short waits in a row, which tell whether polling is worth its processor time."""
+
+    cdef int count
+    cdef bint allowed
+
+    def __cinit__(self, bint allowed):
+        """``allowed``: the machine has a processor for the other side."""
+        self.allowed = allowed
+
+    cdef inline bint foretell_one(self):
+        return self.allowed and self.count >= SHORT_MIN
+
+    cdef inline void note(self, bint short):
+        self.count = self.count + 1 if short else 0
 
 
 cdef class Channel:
@@ -500,9 +556,12 @@ cdef class Poller:
     cdef dict channels
     cdef char *buffer
     cdef int epoll
+    cdef int64_t idle_since  # 0: the last look found a readable socket
+    cdef ShortWaits waits
 
-    def __cinit__(self, int epoll):
+    def __cinit__(self, int epoll, bint polls):
         self.epoll = epoll
+        self.waits = ShortWaits(polls)
         self.channels = {}
         self.buffer = <char *>PyMem_Malloc(READ_ROOM)
         if self.buffer is NULL:
@@ -519,6 +578,21 @@ cdef class Poller:
         """Read a socket no more; return whether it was read."""
         return self.channels.pop(socket, None) is not None
 
+    cdef int look(self, int *ready):
+        """Find the readable sockets; poll for them if they are expected soon."""
+        cdef int count = kvstream_ready(self.epoll, ready)
+        cdef int64_t since = self.idle_since
+        if since:  # the loop has slept
+            self.waits.note(kvstream_now_ns() - since < SHORT_NS)
+            self.idle_since = 0
+        if count == 0 and self.waits.foretell_one():
+            with nogil:
+                count = kvstream_poll_ready(self.epoll, ready, POLL_NS)
+            self.waits.note(count != 0)
+        if count == 0:
+            self.idle_since = kvstream_now_ns()
+        return count
+
     def receive(self):
         """Read all readable sockets; return their number."""
         cdef int ready[KVSTREAM_READY]
@@ -526,7 +600,7 @@ cdef class Poller:
         cdef Py_ssize_t size
         cdef object found
         cdef Channel channel
-        count = kvstream_ready(self.epoll, ready)
+        count = self.look(ready)
         for i in range(count):
             found = self.channels.get(ready[i])
             if found is None:  # discarded since
@@ -547,6 +621,37 @@ cdef class Poller:
             except Exception as error:
                 channel.failed(error)
         return taken
+
+
+cdef bint polling = False  # one thread of a process polls for replies: each takes a processor
+
+
+cdef class ReplyWait:
+    """Waits for the first bytes of a reply on one socket."""
+
+    cdef int socket
+    cdef ShortWaits waits
+
+    def __cinit__(self, int socket, bint polls):
+        self.socket = socket
+        self.waits = ShortWaits(polls)
+
+    def wait(self):
+        """Return when the socket is readable, or after about a millisecond."""
+        global polling
+        cdef int64_t begun
+        cdef bint found
+        if self.waits.foretell_one() and not polling:
+            polling = True
+            with nogil:
+                found = kvstream_poll_readable(self.socket, POLL_NS)
+            polling = False
+        else:
+            begun = kvstream_now_ns()
+            with nogil:
+                found = kvstream_await_readable(self.socket, 1)
+            found = found and kvstream_now_ns() - begun < SHORT_NS
+        self.waits.note(found)
 
 
 def closing_clients(list slots not None):

@@ -2,9 +2,12 @@
 
 import os
 import re
+import socket
 import subprocess
 import sys
 import threading
+import time
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +20,7 @@ from kvstream.commands.table import find
 from kvstream.remote.commands import SINCE
 from kvstream.remote.connection import Connection, Link, connect
 from kvstream.remote.engine import RemoteEngine
+from kvstream.resp import twins
 from kvstream.spark.jobs.places import place as place_of_job
 from tests.patience import PATIENCE_S, until
 
@@ -259,3 +263,63 @@ def test_other_databases_have_their_own_connections(url: str) -> None:
             assert store.select(5).size() == 1
             assert made == [5]
         assert store.size() == 0
+
+
+@pytest.mark.skipif(twins is None, reason="waits are compiled")
+def test_a_wait_for_a_reply_polls_after_short_ones_until_a_long_one() -> None:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        waiting = twins.ReplyWait(ours.fileno(), True)
+
+        def one(readable: bool) -> float:
+            if readable:
+                theirs.send(b"+")
+            begun = time.thread_time_ns()
+            waiting.wait()
+            used = time.thread_time_ns() - begun
+            if readable:
+                ours.recv(1)
+            return used / 1000
+
+        assert one(False) < 50  # it sleeps
+
+        def polls_after_short_waits() -> bool:
+            for _ in range(20):
+                one(True)
+            return one(False) > 50
+
+        assert any(polls_after_short_waits() for _ in range(1000))
+        assert one(False) < 50  # the last one was long
+
+
+def test_replies_of_slow_and_fast_servers_are_read_alike() -> None:
+    """Replies that come at once, late, in parts, and together."""
+    listening = socket.create_server(("127.0.0.1", 0))
+
+    def serve() -> None:
+        end, _ = listening.accept()
+        end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        with end, end.makefile("rb") as requests:
+            for number in count():
+                head = requests.readline()
+                if not head:
+                    return
+                for _ in range(2 * int(head[1:])):
+                    requests.readline()
+                late = number % 40 == 39
+                if late:
+                    time.sleep(0.01)
+                reply = b"+PONG\r\n"
+                end.sendall(reply[:3])
+                if late:
+                    time.sleep(0.002)
+                end.sendall(reply[3:])
+
+    server = threading.Thread(target=serve, daemon=True)
+    server.start()
+    link = Link(connect(f"redis://127.0.0.1:{listening.getsockname()[1]}"))
+    for _ in range(200):
+        assert link.ask(("PING",)) == b"PONG"
+    link.close()
+    server.join(PATIENCE_S)
+    listening.close()

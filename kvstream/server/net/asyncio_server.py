@@ -23,7 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
 from kvstream.errors import KVStreamError
-from kvstream.resp import twins
+from kvstream.resp import may_poll, twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
@@ -82,9 +82,10 @@ class EpollReader:
     def __init__(self, ready: Callable[[], None]) -> None:
         """The loop calls ``ready`` if a socket is readable."""
         self._epoll = select.epoll()
-        self._poller = twins.Poller(self._epoll.fileno())
+        self._poller = twins.Poller(self._epoll.fileno(), may_poll())
         self.receive: Callable[[], int] = self._poller.receive
-        """Read all readable sockets; return their number."""
+        """Read all readable sockets; return their number. It polls for a while before it returns 0
+        if the last waits were short."""
         asyncio.get_running_loop().add_reader(self._epoll.fileno(), ready)
 
     @classmethod

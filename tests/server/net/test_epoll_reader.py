@@ -1,8 +1,11 @@
 """Compiled code reads plain sockets together."""
 
 import asyncio
+import os
 import select
 import socket
+import threading
+import time
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -114,5 +117,72 @@ def test_each_channel_is_notified_of_its_end_or_failure(pairs: Pairs) -> None:
         pairs.pairs[2][1].sendall(b"third")
         assert reader.receive() == 3
         assert [channel.events for channel in pairs.channels] == [[error], ["ended"], []]
+
+    in_loop(run)
+
+
+def processor_us(call: Callable[[], object]) -> float:
+    begun = time.thread_time_ns()
+    call()
+    return (time.thread_time_ns() - begun) / 1000
+
+
+POLLED_US = 50
+"""Processor time of a look that polls; one that does not takes a few microseconds."""
+
+
+def exchange(pairs: Pairs, reader: EpollReader) -> float:
+    """Send to a reader that waits for no long time; return the processor time of its next look."""
+    pairs.pairs[0][1].sendall(b"request")
+    assert reader.receive() == 1
+    return processor_us(reader.receive)
+
+
+def test_a_reader_polls_after_short_waits_until_a_long_one(pairs: Pairs) -> None:
+    def run(reader: EpollReader) -> None:
+        pairs.join(reader)
+        assert reader.receive() == 0
+        first = [exchange(pairs, reader) for _ in range(5)]
+        assert min(first) < POLLED_US
+        assert any(exchange(pairs, reader) > POLLED_US for _ in range(10_000))
+        time.sleep(0.001)
+        assert min(exchange(pairs, reader) for _ in range(5)) < POLLED_US
+
+    in_loop(run)
+
+
+def test_a_reader_returns_what_comes_while_it_polls(pairs: Pairs) -> None:
+    asked = threading.Semaphore(0)
+    rounds = 2000
+
+    def answer() -> None:
+        for _ in range(rounds):
+            asked.acquire()
+            pairs.pairs[0][1].sendall(b"request")
+
+    def run(reader: EpollReader) -> None:
+        pairs.join(reader)
+        for _ in range(rounds):
+            asked.release()
+            while not reader.receive():
+                pass
+
+    peer = threading.Thread(target=answer)
+    peer.start()
+    in_loop(run)
+    peer.join()
+    assert b"".join(data for _, data in pairs.received) == b"request" * rounds
+
+
+def test_a_reader_does_not_poll_on_one_processor(
+    pairs: Pairs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0})
+
+    def run(reader: EpollReader) -> None:
+        pairs.join(reader)
+        assert reader.receive() == 0
+        looks = [exchange(pairs, reader) for _ in range(100)]
+        assert sorted(looks)[50] < POLLED_US
 
     in_loop(run)
