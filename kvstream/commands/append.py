@@ -3,11 +3,12 @@
 from dataclasses import dataclass
 
 from kvstream.commands.args import Args, Argv, Option, stream_id, switch, syntax_error, text
-from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, Family, Session
+from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
 from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
 from kvstream.layout.values import encode_flat
+from kvstream.meta.last_requests import Request
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
 from kvstream.operations.append import Idempotency
@@ -55,7 +56,33 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
         value, names = encode_flat(argv[3:], txn.catalog.limits.entry_max_bytes)
         added = append.add(txn, name, value, names)
     else:
-        added = _add_with_options(txn, name, argv)
+        added = _add_with_options(txn, name, Args(argv, 2))
+    return None if added is None else bytes(added)
+
+
+@COMMANDS.command(
+    "kvstream.addonce",
+    f"key client number [NOMKSTREAM] {POLICY_SYNTAX} [{TRIM_SYNTAX}] {_ENTRY_SYNTAX}",
+    *(FAST_GROW, FIRST),
+    since=OURS,
+    tips="nondeterministic_output",
+)
+def addonce(txn: Txn, session: Session, argv: Argv) -> Reply:
+    """Append an entry as XADD does, once for each number of a client; return its ID.
+
+    NOMKSTREAM: Do not create the stream.
+
+    A client that has lost the reply to its last request repeats it: the entry is not added again,
+    and its ID, or null, is the reply. `number` grows from request to request, whatever the stream,
+    and a client has one request under way at a time. A number below that of its last request is
+    refused. It costs one small row for a client, where IDMP of XADD keeps rows for each entry, and
+    leaves nothing in the stream. A client that is silent for an hour may be forgotten.
+    """
+    args = Args(argv, 2)
+    client, number = args.next(), args.integer()
+    append.refuse_request(client, number)
+    request = Request(client, number)
+    added = _add_with_options(txn, session.prefix + argv[1], args, request)
     return None if added is None else bytes(added)
 
 
@@ -69,15 +96,18 @@ def add_plain(txn: Txn, session: Session, argvs: list[Argv]) -> list[bytes]:
     return list(map(bytes, append.add_many(txn, session.prefix + argvs[0][1], entries)))
 
 
-def _add_with_options(txn: Txn, name: bytes, argv: Argv) -> StreamID | None:
-    args = Args(argv, 2)
+def _add_with_options(
+    txn: Txn, name: bytes, args: Args, request: Request | None = None
+) -> StreamID | None:
     options = _add_options(args)
     how = options.trim()
     flat = args.rest()[1:]  # after the ID
     value, names = encode_flat(flat, txn.catalog.limits.entry_max_bytes)
     append.refuse_zero_id(options.eid)
-    once = None
+    once: Idempotency | Request | None = request
     if options.pid is not None:
+        if request is not None:
+            raise syntax_error()
         iid = append.automatic_iid(flat) if options.iid is None else options.iid
         once = Idempotency(options.pid, iid)
     return append.add(txn, name, value, names, options.eid, how, options.nomkstream, once)

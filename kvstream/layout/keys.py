@@ -18,6 +18,7 @@
                       | "G" db(u16) generation(u64)    what DEL has left (meta/lazyfree.py)
                       | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
+                      | "O" client                     last request (meta/last_requests.py)
                       | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
                       | "T" at_ms(u64) name            empty; streams by their first timer
@@ -49,6 +50,7 @@ FLUSHED_TAG = b"F"
 UNLINKED_TAG = b"G"
 LOAD_TAG = b"L"
 SCAN_TAG = b"N"
+REQUEST_TAG = b"O"
 STREAM_TAG = b"S"
 TIMER_TAG = b"T"
 FUNCTION_TAG = b"U"
@@ -169,6 +171,10 @@ def expiry_row(at_ms: int, name: bytes) -> bytes:
 
 def timer_row(at_ms: int, name: bytes) -> bytes:
     return TIMER_TAG + U64.pack(at_ms) + name
+
+
+def request_row(client: bytes) -> bytes:
+    return REQUEST_TAG + client
 
 
 def function_row(library: bytes) -> bytes:

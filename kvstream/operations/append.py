@@ -19,10 +19,11 @@ from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, nodes, unfinished_loads
+from kvstream.meta import filling, idempotency, last_requests, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
 from kvstream.meta.idempotency import Producer
 from kvstream.meta.key_events import XADD, XSETID
+from kvstream.meta.last_requests import Request
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
@@ -84,14 +85,16 @@ def add(
     eid: AddID = None,
     trim: Trim | None = None,
     nomkstream: bool = False,
-    once: Idempotency | None = None,
+    once: Idempotency | Request | None = None,
 ) -> StreamID | None:
     """Append one encoded entry as XADD does; return None if ``nomkstream`` finds no stream.
 
-    With ``once``, an idempotent ID that the producer has used before returns the ID of that entry;
-    nothing is added or trimmed then.
+    With ``once``, an idempotent ID that the producer has used before, or a repeated request of a
+    client, returns the ID of that entry; nothing is added or trimmed then.
     """
     if once is not None:
+        if isinstance(once, Request):
+            return _add_by_request(txn, name, value, names, eid, trim, nomkstream, once)
         return _add_once(txn, name, value, names, eid, trim, nomkstream, once)
     stream = txn.stream(name)
     if stream is None:
@@ -136,6 +139,36 @@ def _add_once(
     if new is not None and stream is not None:
         (producer or Producer(txn, stream, once.pid)).remember(once.iid, new)
     return new
+
+
+def _add_by_request(
+    txn: Txn,
+    name: bytes,
+    value: bytes,
+    names: Names,
+    eid: AddID,
+    trim: Trim | None,
+    nomkstream: bool,
+    request: Request,
+) -> StreamID | None:
+    last = last_requests.last_of(txn, request.client)
+    if last is not None and request.number <= last.number:
+        if request.number == last.number:
+            return last.eid
+        raise InvalidArgument(
+            f"request {request.number} is over: the client has made request {last.number} since"
+        )
+    new = add(txn, name, value, names, eid, trim, nomkstream)
+    last_requests.record(txn, request, new, last)
+    return new
+
+
+def refuse_request(client: bytes, number: int) -> None:
+    """Raise InvalidArgument for a request without a client, or without a positive number."""
+    if not client:
+        raise InvalidArgument("the client of a request must have a name")
+    if number < 1:
+        raise InvalidArgument("the number of a request must be positive")
 
 
 def add_many(

@@ -14,6 +14,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.layout.keys import database_of, key_of, qualified
 from kvstream.layout.values import Names, decode_fields
+from kvstream.meta.last_requests import Request
 from kvstream.operations import (
     ack,
     append,
@@ -85,10 +86,12 @@ def _trim_needs(trim: Trim | None) -> tuple[str, ...]:
     return () if trim is None or trim.policy is RefPolicy.KEEPREF else ("DELREF or ACKED",)
 
 
-def _add_words(key: bytes, value: bytes, options: Words = (), eid: AddID = None) -> Words:
+def _add_words(
+    key: bytes, value: bytes, options: Words = (), eid: AddID = None, command: str = "XADD"
+) -> Words:
     """Return the words of XADD for an entry as the store would write it."""
     wanted = "*" if eid is None else f"{eid}-*" if isinstance(eid, int) else str(eid)
-    return ("XADD", key, *options, wanted, *flat_of(decode_fields(value)))
+    return (command, key, *options, wanted, *flat_of(decode_fields(value)))
 
 
 def _add(
@@ -98,14 +101,18 @@ def _add(
     eid: AddID = None,
     trim: Trim | None = None,
     nomkstream: bool = False,
-    once: Idempotency | None = None,
+    once: Idempotency | Request | None = None,
 ) -> Call:
     options: Words = (*flag("NOMKSTREAM", nomkstream), *_trim_words(trim))
     needs = _trim_needs(trim)
-    if once is not None:
+    command = "XADD"
+    if isinstance(once, Request):
+        command, options = "KVSTREAM.ADDONCE", (once.client, once.number, *options)
+        needs = (command, *needs)
+    elif once is not None:
         append.refuse_explicit_id(eid)
         options, needs = ("IDMP", once.pid, once.iid, *options), ("IDMP", *needs)
-    words = _add_words(key_of(name), value, options, eid)
+    words = _add_words(key_of(name), value, options, eid, command)
     repeatable = once is not None
     return do(name, *words, result=replies.id_or_none, needs=needs, repeatable=repeatable)
 

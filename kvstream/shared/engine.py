@@ -5,7 +5,7 @@ others send their calls there. When the owner ends, each client tries to become 
 connects to the one that did. A call that was under way is repeated if that is safe:
 
 - a call that did not reach the owner, and a read;
-- an add: it has an idempotent ID, of a producer that has one add under way at a time;
+- an add: it is a numbered request of a client that has one under way at a time;
 - an acknowledgement, a deletion, and a string that is set: what is done twice is the same, but the
   number returned leaves out what the first call has done;
 - an acknowledgement of leases: one that is not pending any more counts as done;
@@ -43,6 +43,7 @@ from kvstream.errors import (
     StoreLocked,
     UnknownOutcome,
 )
+from kvstream.meta.last_requests import Request
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import (
@@ -118,15 +119,15 @@ class _Local(threading.local):
     """The server of the transaction that this thread has open."""
 
 
-class _Producer:
-    """A producer of idempotent IDs, which has one add under way at a time."""
+class _Adder:
+    """A client that has one add under way at a time."""
 
     def __init__(self) -> None:
-        self._pid = b"kvstream-" + os.urandom(8).hex().encode()
+        self._name = os.urandom(8).hex().encode()
         self._numbers = count(1)
 
-    def next(self) -> Idempotency:
-        return Idempotency(self._pid, b"%d" % next(self._numbers))
+    def next(self) -> Request:
+        return Request(self._name, next(self._numbers))
 
 
 _open: "set[SharedEngine]" = set()
@@ -176,7 +177,7 @@ class SharedEngine:
         """The owner's connections to its own socket."""
         self._started: OwnerProcess | None = None
         self._local: _Local = self._new_local()
-        self._producers: list[_Producer] = []
+        self._adders: list[_Adder] = []
         """Those that have no add under way."""
         self._reads: dict[tuple[bytes, bytes], list[set[tuple[bytes, StreamID]]]] = {}
         """For each group and consumer, the entries that other reads got while a read was under
@@ -363,26 +364,23 @@ class SharedEngine:
         again = operation in _SAME_TWICE
         return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
 
-    def _add(
-        self, name: bytes, eid: Any = None, once: Idempotency | None = None, **others: Any
-    ) -> StreamID | None:
-        """Add an entry, once: one that has no ID of its own gets an idempotent ID."""
-        if once is not None or eid is not None:
-            return self._repeat(
-                lambda engine: engine.run(append.add, name, eid=eid, once=once, **others),
-                again=once is not None,
-            )
-        try:
-            producer = self._producers.pop()
-        except IndexError:
-            producer = _Producer()
-        once = producer.next()
-        try:
+    def _add(self, name: bytes, once: Idempotency | None = None, **others: Any) -> StreamID | None:
+        """Add an entry, once: with an idempotent ID of the caller's, or as a numbered request."""
+        if once is not None:
             return self._repeat(
                 lambda engine: engine.run(append.add, name, once=once, **others), again=True
             )
+        try:
+            adder = self._adders.pop()
+        except IndexError:
+            adder = _Adder()
+        request = adder.next()
+        try:
+            return self._repeat(
+                lambda engine: engine.run(append.add, name, once=request, **others), again=True
+            )
         finally:
-            self._producers.append(producer)
+            self._adders.append(adder)
 
     def _ack_leases(
         self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]

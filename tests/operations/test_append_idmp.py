@@ -2,6 +2,8 @@
 
 import xxhash
 
+from kvstream import ManualClock
+from tests.opening import Stores
 from tests.operations.cases import (
     ANY,
     INVALID_ID,
@@ -295,3 +297,16 @@ def content_iid(*pairs: tuple[bytes, bytes]) -> bytes:
 )  # fmt: skip
 def test_idempotency(subject: Subject, case: Case) -> None:
     case.play(subject)
+
+
+def test_new_producers_remove_the_old_ids_of_others(open_store: Stores, clock: ManualClock) -> None:
+    stream = open_store().stream("s")
+    for n in range(12):
+        stream.add({"n": n}, idmp=(f"old-{n}", "1"))
+    stream.add({"n": 12}, idmp=("old-5", "2"))
+    assert stream.info().pids_tracked == 12
+    clock.advance(200_000)
+    for n in range(4):
+        stream.add({"n": n}, idmp=(f"new-{n}", "1"))
+    assert stream.info().pids_tracked == 4
+    assert stream.info().iids_tracked == 4

@@ -29,7 +29,9 @@ from kvstream import (
     UnknownOutcome,
     UnsafeDirectory,
 )
+from kvstream.layout.keys import U64
 from kvstream.shared.owner import SOCKET, Claim
+from kvstream.storage.batch import Family
 from tests.patience import PATIENCE_S, until
 from tests.shared.conftest import Holder, end, is_owner, kill, shared
 
@@ -126,18 +128,18 @@ def test_what_is_safe_is_repeated(directory: Path, holder: Start) -> None:
         (lambda store: len(store.stream("s").group("g").consumer("c").read(1)), 1),
         (lambda store: sorted(store.keys()), [b"s"]),
         (lambda store: [each.key for each in store.key_infos()], [b"s"]),
+        (lambda store: str(store.stream("s").add({"n": 5}, id=f"{1 << 50}-1")), f"{1 << 50}-1"),
     ):
         owner = holder()
         with shared(directory) as store:
             assert frozen(owner, partial(call, store)).get() == wanted
     with shared(directory) as store:
-        assert [entry.fields[b"n"] for entry in store.stream("s")] == [b"0", b"1", b"3", b"4"]
+        assert [entry.fields[b"n"] for entry in store.stream("s")] == [b"0", b"1", b"3", b"4", b"5"]
 
 
 @pytest.mark.parametrize(
     "call",
     [
-        lambda store: store.stream("s").add({"n": 1}, id="9-9"),
         lambda store: store.stream("s").add_many([{"n": 1}]),
         lambda store: store.stream("s").create_group("g"),
         lambda store: store.rename("s", "t"),
@@ -153,6 +155,16 @@ def test_what_is_not_safe_has_an_unknown_outcome(
             frozen(owner, lambda: call(store)).get()
         assert store.stream("s").add({"n": 2})
         assert is_owner(store)
+
+
+def test_the_adds_of_a_client_leave_one_row_and_nothing_in_streams(directory: Path) -> None:
+    with shared(directory), shared(directory) as client:
+        for name in "stsu":
+            client.stream(name).add({"n": 1})
+        assert client.stream("s").info().pids_tracked == 0
+    with Store.open(directory) as store:
+        rows = store.engine.run(lambda txn: list(txn.batch.scan(Family.METADATA, b"O", b"P")))
+        assert [U64.unpack_from(value, 8)[0] for _, value in rows] == [4]
 
 
 def transact(store: Store) -> None:

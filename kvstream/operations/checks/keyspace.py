@@ -22,6 +22,7 @@ from kvstream.layout.keys import (
     KEY_COUNT_TAG,
     LOAD_TAG,
     NUMBERS_KEY,
+    REQUEST_TAG,
     SCAN_TAG,
     STREAM_TAG,
     TIMER_TAG,
@@ -42,6 +43,7 @@ from kvstream.layout.keys import (
 from kvstream.meta.filling import catch_up
 from kvstream.meta.functions import decode_function
 from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
+from kvstream.meta.last_requests import decode_request
 from kvstream.meta.lazyfree import decode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
@@ -114,6 +116,7 @@ class KeyspaceCheck:
             TIMER_TAG: self._timed,
             EXPIRY_TAG: self._expiring,
             FUNCTION_TAG: self._function,
+            REQUEST_TAG: self._request,
         }
 
     def run(self) -> None:
@@ -228,6 +231,14 @@ class KeyspaceCheck:
             decode_function(key, value)
         except Corruption:
             self._findings.fault(STORE, "a function library cannot be decoded", key[1:41].hex())
+            self._findings.delete(_METADATA, key)
+
+    def _request(self, key: bytes, value: bytes) -> None:
+        try:
+            decode_request(key, value)
+        except Corruption:
+            kind = "the last request of a client cannot be decoded"
+            self._findings.fault(STORE, kind, key[1:41].hex())
             self._findings.delete(_METADATA, key)
 
     # --- streams under way ----------------------------------------------------------------------

@@ -28,7 +28,7 @@ HELD_MAX = 1000
 _INSIDE = frozenset(
     {
         *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
-        *("kvstream.add", "kvstream.load|state"),
+        *("kvstream.add", "kvstream.addonce", "kvstream.load|state"),
         *("kvstream.retention|run", "kvstream.schedule|run"),
     }
 )
