@@ -15,53 +15,51 @@ of up to SWEPT others.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import islice
 from struct import Struct
-from struct import error as StructError
+from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import COUNTED_MAX, REQUEST_TAG, U64, request_row, successor
+from kvstream.layout.keys import COUNTED_MAX, ID_BYTES, REQUEST_TAG, U64, request_row, successor
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
 _METADATA = Family.METADATA
 _HEAD = Struct(">QQ")
+_SIZES = _HEAD.size, _HEAD.size + ID_BYTES
 KEPT_MS = 3_600_000
 """A client gives up a request long before: in seconds."""
 SWEPT = 4
 """Other clients whose rows a new one looks at: more than one, so that they become no more."""
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request of a client, by its number; the same client and number are the same request."""
 
     client: bytes
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class Done:
+class Done(NamedTuple):
     """The last request that a client has made."""
 
-    stamp_ms: int
     number: int
-    eid: StreamID | None
-    """The entry that it added, if any."""
+    packed: bytes
+    """The ID of the entry that it added; empty if it added none."""
+
+    @property
+    def eid(self) -> StreamID | None:
+        return StreamID.unpack(self.packed) if self.packed else None
 
 
 def decode_request(row: bytes, value: bytes) -> Done:
     """Return what a row says; raise Corruption for a damaged one."""
-    try:
-        stamp_ms, number = _HEAD.unpack_from(value)
-        if len(row) == len(REQUEST_TAG) or not 0 < number < COUNTED_MAX:
-            raise StructError
-        packed = value[_HEAD.size :]
-        return Done(stamp_ms, number, StreamID.unpack(packed) if packed else None)
-    except (StructError, ValueError):
-        raise Corruption(f"the last request of the client {row[1:41]!r} is damaged") from None
+    if len(value) in _SIZES and len(row) > len(REQUEST_TAG):
+        number = U64.unpack_from(value, U64.size)[0]
+        if 0 < number < COUNTED_MAX:
+            return Done(number, value[_HEAD.size :])
+    raise Corruption(f"the last request of the client {row[1:41]!r} is damaged")
 
 
 def last_of(txn: Txn, client: bytes) -> Done | None:

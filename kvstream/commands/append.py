@@ -2,7 +2,16 @@
 
 from dataclasses import dataclass
 
-from kvstream.commands.args import Args, Argv, Option, stream_id, switch, syntax_error, text
+from kvstream.commands.args import (
+    Args,
+    Argv,
+    Option,
+    integer,
+    stream_id,
+    switch,
+    syntax_error,
+    text,
+)
 from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
@@ -51,13 +60,7 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
 
     `ms-*` without a free sequence number is refused with the text of Redis 7.2 and later.
     """
-    name = session.prefix + argv[1]
-    if argv[2] == b"*":  # no options: nearly every request
-        value, names = encode_flat(argv[3:], txn.catalog.limits.entry_max_bytes)
-        added = append.add(txn, name, value, names)
-    else:
-        added = _add_with_options(txn, name, Args(argv, 2))
-    return None if added is None else bytes(added)
+    return _add(txn, session, argv, 2)
 
 
 @COMMANDS.command(
@@ -78,11 +81,19 @@ def addonce(txn: Txn, session: Session, argv: Argv) -> Reply:
     refused. It costs one small row for a client, where IDMP of XADD keeps rows for each entry, and
     leaves nothing in the stream. A client that is silent for an hour may be forgotten.
     """
-    args = Args(argv, 2)
-    client, number = args.next(), args.integer()
+    client, number = argv[2], integer(argv[3])
     append.refuse_request(client, number)
-    request = Request(client, number)
-    added = _add_with_options(txn, session.prefix + argv[1], args, request)
+    return _add(txn, session, argv, 4, Request(client, number))
+
+
+def _add(txn: Txn, session: Session, argv: Argv, at: int, request: Request | None = None) -> Reply:
+    """Append the entry whose options begin at an argument."""
+    name = session.prefix + argv[1]
+    if argv[at] == b"*":  # no options: nearly every request
+        value, names = encode_flat(argv[at + 1 :], txn.catalog.limits.entry_max_bytes)
+        added = append.add(txn, name, value, names, once=request)
+    else:
+        added = _add_with_options(txn, name, Args(argv, at), request)
     return None if added is None else bytes(added)
 
 

@@ -43,6 +43,7 @@ from kvstream.errors import (
     StoreLocked,
     UnknownOutcome,
 )
+from kvstream.layout.values import Names
 from kvstream.meta.last_requests import Request
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
@@ -62,12 +63,13 @@ from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases, policy, retention, schedules
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget
+from kvstream.operations.trim import Trim
 from kvstream.remote.connection import ConnectionLost
 from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
-from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import StoreOptions
 from kvstream.types.records import DeletedEntry, Entry, KeyInfo, LeaseOutcome, PendingEntry
 from kvstream.types.urls import AnyPath
@@ -92,7 +94,6 @@ _SAME_TWICE: frozenset[Any] = frozenset(
         *(schedules.delete_schedule, schedules.set_schedule, watch.guard),
     }
 )
-_ADD = ("name", "value", "names", "eid", "trim", "nomkstream", "once")
 
 
 def open_shared(
@@ -354,7 +355,7 @@ class SharedEngine:
         if isinstance(engine, Engine):
             return engine.run(operation, *args, **kwargs)
         if operation is append.add:
-            return self._add(**dict(zip(_ADD, args, strict=False)), **kwargs)  # type: ignore[arg-type,return-value]
+            return self._add(*args, **kwargs)  # type: ignore[arg-type,return-value]
         if isinstance(operation, GroupRead):
             return self._read_group(operation, 0)  # type: ignore[return-value]
         if operation is readgroup.read_new:
@@ -364,21 +365,34 @@ class SharedEngine:
         again = operation in _SAME_TWICE
         return self._repeat(lambda engine: engine.run(operation, *args, **kwargs), again)
 
-    def _add(self, name: bytes, once: Idempotency | None = None, **others: Any) -> StreamID | None:
+    def _add(
+        self,
+        name: bytes,
+        value: bytes,
+        names: Names,
+        eid: AddID = None,
+        trim: Trim | None = None,
+        nomkstream: bool = False,
+        once: Idempotency | None = None,
+    ) -> StreamID | None:
         """Add an entry, once: with an idempotent ID of the caller's, or as a numbered request."""
-        if once is not None:
+
+        def add(request: Idempotency | Request) -> StreamID | None:
             return self._repeat(
-                lambda engine: engine.run(append.add, name, once=once, **others), again=True
+                lambda engine: engine.run(
+                    append.add, name, value, names, eid, trim, nomkstream, request
+                ),
+                again=True,
             )
+
+        if once is not None:
+            return add(once)
         try:
             adder = self._adders.pop()
         except IndexError:
             adder = _Adder()
-        request = adder.next()
         try:
-            return self._repeat(
-                lambda engine: engine.run(append.add, name, once=request, **others), again=True
-            )
+            return add(adder.next())
         finally:
             self._adders.append(adder)
 
