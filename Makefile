@@ -10,9 +10,9 @@ PIP := PYTHONWARNINGS='ignore:Editable installation' \
 # How the tests are run: `make cover` measures coverage in the same run.
 PYTEST ?= pytest
 PYTEST_ARGS ?=
-# A process more than there are cores, as tests wait for half of their time. The tests of a file
-# stay in one of them, and those of the session of Spark (tests/dealing.py).
-WORKERS ?= $(shell echo $$(($$(nproc) + 1)))
+# Two processes more than there are cores, as tests wait for half of their time. The tests of a
+# file stay in one of them, and those of the session of Spark (tests/dealing.py).
+WORKERS ?= $(shell echo $$(($$(nproc) + 2)))
 # Kills and power cuts of each kind in `make crash`; the short form in CI takes fewer.
 CRASH_ROUNDS ?= 500
 BENCH_ARGS ?=
