@@ -6,6 +6,7 @@ into memory in steps, so that commands that list them read no rows.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
 from kvstream.layout.keys import successor, tree_prefix
@@ -157,6 +158,19 @@ def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer_name: bytes) -
         return txn.catalog.create_consumer(txn, group, consumer_name)
     txn.seen(consumer)
     return consumer
+
+
+@dataclass(slots=True)
+class Reader:
+    """A consumer that reads one stream for its group."""
+
+    name: bytes
+    """The name of the stream."""
+    stream: StreamMeta
+    group: GroupMeta
+    consumer: ConsumerMeta
+    noack: bool = False
+    """What it gets does not become pending."""
 
 
 def create_group(

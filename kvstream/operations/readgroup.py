@@ -33,7 +33,7 @@ from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import reads as delivery
-from kvstream.operations.groups import advance_over, consumer_of, group_of_key, lag
+from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import Budget, Room
 from kvstream.storage.batch import Row
@@ -105,11 +105,9 @@ def read_group(
         consumer = consumer_of(txn, name, group, consumer_name)
         delivered: Sequence[HistoryEntry]
         if after is None:
-            idle = claim_min_idle_ms
+            reader, idle_ms = Reader(name, stream, group, consumer, noack), claim_min_idle_ms
             delivered = _deliver(
-                txn,
-                *(name, stream, group, consumer, count, noack, idle, budget, room.left, encoded),
-                given_back,
+                txn, reader, count, idle_ms, budget, room.left, encoded, given_back
             )
             txn.only_redelivered = False
         else:
@@ -140,22 +138,15 @@ def read_new(
     """
     refuse_min_idle(claim_min_idle_ms)
     stream, group = group_of_key(txn, name, group_name, WHERE)
-    consumer = consumer_of(txn, name, group, consumer_name)
+    reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name), noack)
     given_back = claim_min_idle_ms is None and not noack
-    return _deliver(
-        *(txn, name, stream, group, consumer, count, noack, claim_min_idle_ms, budget),
-        given_back=given_back,
-    )
+    return _deliver(txn, reader, count, claim_min_idle_ms, budget, given_back=given_back)
 
 
 def _deliver(
     txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None,
-    noack: bool,
     claim_min_idle_ms: int | None,
     budget: Budget | None = None,
     room: int = 0,
@@ -166,39 +157,32 @@ def _deliver(
 
     ``room`` is the memory that new entries may take; 0: no limit.
     """
+    group = reader.group
     if group.policy is not None:
-        return _deliver_by_policy(
-            txn, name, stream, group, consumer, count, noack, claim_min_idle_ms, budget, room
-        )
+        return _deliver_by_policy(txn, reader, count, claim_min_idle_ms, budget, room)
     takes_given_back = given_back and group.nack_rank and nacked_in(txn, group)
     if claim_min_idle_ms is None and budget is None and not takes_given_back:
-        return _deliver_new(txn, stream, group, consumer, count, noack, None, False, room, encoded)
+        return _deliver_new(txn, reader, count, None, False, room, encoded)
     budget = budget or Budget()
     most = budget.most(count)
     delivered: list[Entry] = []
     if claim_min_idle_ms is not None:
-        delivered = _claim_idle(txn, stream, group, consumer, claim_min_idle_ms, most, budget)
+        delivered = _claim_idle(txn, reader, claim_min_idle_ms, most, budget)
     elif takes_given_back:
-        delivered = _take_given_back(txn, stream, group, consumer, most, budget)
+        delivered = _take_given_back(txn, reader, most, budget)
     rest = budget.most(None if count is None else count - len(delivered))
     if rest is not None and rest <= 0:
         return delivered
     with_idle = claim_min_idle_ms is not None
     encoded = encoded and not with_idle and not budget.limited
-    fresh = _deliver_new(
-        txn, stream, group, consumer, rest, noack, budget, with_idle, room, encoded
-    )
+    fresh = _deliver_new(txn, reader, rest, budget, with_idle, room, encoded)
     return [*delivered, *fresh] if delivered else fresh
 
 
 def _deliver_by_policy(
     txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None,
-    noack: bool,
     idle_ms: int | None,
     budget: Budget | None,
     room: int,
@@ -208,17 +192,17 @@ def _deliver_by_policy(
     most = count if budget is None else budget.most(count)
     if room:
         most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
-    if group.last_delivered < stream.last and delivery.is_plain(txn, group, idle_ms, most):
-        new = _deliver_new(txn, stream, group, consumer, most, noack, budget, with_idle, room)
-        if new:
-            return new
 
     def deliver_new(most: int | None, room: int) -> Sequence[Entry]:
-        return _deliver_new(txn, stream, group, consumer, most, noack, budget, with_idle, room)
+        return _deliver_new(txn, reader, most, budget, with_idle, room)
 
+    has_new = reader.group.last_delivered < reader.stream.last
+    if has_new and delivery.is_plain(txn, reader.group, idle_ms, most):
+        new = deliver_new(most, room)
+        if new:
+            return new
     return delivery.deliver(
-        *(txn, name, stream, group, consumer, count, noack, budget or Budget(), room, with_idle),
-        *(deliver_new, idle_ms),
+        txn, reader, count, budget or Budget(), room, with_idle, deliver_new, idle_ms
     )
 
 
@@ -230,8 +214,8 @@ def read_few(
     if ranges.is_large(stream, count):
         return None
     if group.policy is not None:
-        consumer = consumer_of(txn, name, group, consumer_name)
-        return _deliver_by_policy(txn, name, stream, group, consumer, count, False, None, None, 0)
+        reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name))
+        return _deliver_by_policy(txn, reader, count, None, None, 0)
     if group.last_delivered >= stream.last or stream.length == 0:
         consumer_of(txn, name, group, consumer_name)
         return []
@@ -262,17 +246,15 @@ def claimable_at(txn: Txn, name: bytes, group_name: bytes, min_idle_ms: int) -> 
 
 def _deliver_new(
     txn: Txn,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None,
-    noack: bool,
     budget: Budget | None = None,
     with_idle: bool = False,
     room: int = 0,
     encoded: bool = False,
 ) -> Sequence[Entry]:
     """Deliver new entries; with ``with_idle`` each has idle time 0 and no deliveries."""
+    stream, group = reader.stream, reader.group
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     found: Sequence[Entry]
@@ -295,7 +277,7 @@ def _deliver_new(
     else:
         assert isinstance(found, Rows | EncodedEntries)
         ids = found.packed_ids()
-    give(txn, stream, group, consumer, ids, noack)
+    give(txn, stream, group, reader.consumer, ids, reader.noack)
     return found
 
 
@@ -366,18 +348,13 @@ def _redeliver(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: by
 
 
 def _claim_idle(
-    txn: Txn,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
-    min_idle_ms: int,
-    count: int | None,
-    budget: Budget,
+    txn: Txn, reader: Reader, min_idle_ms: int, count: int | None, budget: Budget
 ) -> list[Entry]:
     """Claim pending entries idle for ``min_idle_ms``: those given back, then the longest idle.
 
     Entries whose message was deleted are skipped, and stay pending.
     """
+    stream, group, consumer = reader.stream, reader.group, reader.consumer
     claimed: list[Entry] = []
     moves: list[tuple[Run, list[bytes]]] = []
     for run in runs_by_time(txn, group, txn.now_ms - min_idle_ms):
@@ -400,19 +377,13 @@ def _claim_idle(
     return claimed
 
 
-def _take_given_back(
-    txn: Txn,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
-    count: int | None,
-    budget: Budget,
-) -> list[Entry]:
+def _take_given_back(txn: Txn, reader: Reader, count: int | None, budget: Budget) -> list[Entry]:
     """Take over entries that were given back, in that order, and return their delivery counts too.
 
     Entries of XNACK FATAL are taken over but not returned, and entries whose message was deleted
     are acknowledged: otherwise every later read would meet them again.
     """
+    stream, group, consumer = reader.stream, reader.group, reader.consumer
     taken: list[Entry] = []
     moves: list[tuple[Run, list[PackedID]]] = []
     gone: list[PackedID] = []

@@ -20,11 +20,11 @@ from kvstream.meta import catalog, pel, pel_index
 from kvstream.meta.keyed import Edit, Keyed, key_of_value
 from kvstream.meta.pel_index import times_of
 from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, TIME_BYTES, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
-from kvstream.operations.groups import advance_over
+from kvstream.operations.groups import Reader, advance_over
 from kvstream.operations.reply_limits import Budget
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
@@ -44,12 +44,8 @@ _GIVEN, _HELD, _PASSED = range(3)
 
 def take_new(
     txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None = None,
-    noack: bool = False,
     budget: Budget | None = None,
     room: int = 0,
 ) -> Rows:
@@ -58,6 +54,7 @@ def take_new(
     ``room`` is the memory that the entries may take, about; 0: no limit. Deliveries with ``noack``
     make no key busy, and yet give no entry of one that is.
     """
+    stream, group = reader.stream, reader.group
     delivered: list[Row] = []
     looked, size = 0, 0
     by_size = budget is not None and budget.limits[1] is not None
@@ -70,8 +67,8 @@ def take_new(
             del page[1:]
         if not page:
             break
-        chosen, passed = _Choice(txn, stream, group, noack).of(page, left)
-        _record(txn, stream, group, consumer, page[:passed], chosen, noack)
+        chosen, passed = _Choice(txn, reader).of(page, left)
+        _record(txn, reader, page[:passed], chosen)
         fresh = [row for row, fate in zip(page, chosen, strict=False) if fate == _GIVEN]
         if budget is not None:
             budget.take(Rows(fresh, len(stream.prefix)))
@@ -79,7 +76,7 @@ def take_new(
         looked += passed
         size += entries.memory_of(fresh) if room else 0
     if looked >= LOOK_MAX and (count is None or len(delivered) < count):
-        txn.catalog.index.wake_at(name, txn.now_ms)
+        txn.catalog.index.wake_at(reader.name, txn.now_ms)
     return Rows(delivered, len(stream.prefix))
 
 
@@ -96,10 +93,11 @@ def _next(txn: Txn, stream: StreamMeta, group: GroupMeta, left: int, looked: int
 class _Choice:
     """Decides which entries of a page are given, and writes the rows of their keys."""
 
-    def __init__(self, txn: Txn, stream: StreamMeta, group: GroupMeta, noack: bool) -> None:
+    def __init__(self, txn: Txn, reader: Reader) -> None:
+        group = reader.group
         assert group.policy is not None
-        self._txn, self._group, self._noack = txn, group, noack
-        self._edit = Edit(keyed_of(txn, stream, group), txn.batch)
+        self._txn, self._group, self._noack = txn, group, reader.noack
+        self._edit = Edit(keyed_of(txn, reader.stream, group), txn.batch)
         self._field, self._most = group.policy.order_by, group.policy.max_per_key
 
     def of(self, page: list[Row], left: int) -> tuple[list[int], int]:
@@ -141,22 +139,15 @@ class _Choice:
         return _HELD
 
 
-def _record(
-    txn: Txn,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
-    page: list[Row],
-    fates: Sequence[int],
-    noack: bool,
-) -> None:
+def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> None:
     """Make entries pending: the given ones with their consumer, the held ones with nobody."""
+    group, consumer = reader.group, reader.consumer
     ids = [row[0][-ID_BYTES:] for row in page]
-    advance_over(stream, group, ids)
+    advance_over(reader.stream, group, ids)
     gives = False
     for fate, same in groupby(zip(fates, ids, strict=True), itemgetter(0)):
         some = [eid for _, eid in same]
-        if fate == _GIVEN and not noack:
+        if fate == _GIVEN and not reader.noack:
             gives = True
             pel.deliver(txn, group, some, consumer.name, txn.now_ms)
         elif fate == _HELD:

@@ -28,13 +28,13 @@ from kvstream.meta.pel import (
 from kvstream.meta.pel import deliver as make_pending
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.delivery.dead import Reason
-from kvstream.operations.groups import advance_over
+from kvstream.operations.groups import Reader, advance_over
 from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry, delivered_first
@@ -79,23 +79,20 @@ def _is_within_limits(txn: Txn, group: GroupMeta, policy: GroupPolicy, most: int
 
 def deliver(
     txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None,
-    noack: bool,
     budget: Budget,
     room: int,
     with_idle: bool,
     deliver_new: DeliverNew,
     idle_ms: int | None = None,
 ) -> Sequence[Entry]:
-    """Deliver up to ``count`` entries to a consumer, as the policy of the group says.
+    """Deliver up to ``count`` entries to a reader, as the policy of the group says.
 
     ``deliver_new`` delivers new ones. With ``with_idle`` entries have their idle time. Without a
     lease, ``idle_ms`` is the time after which pending entries are delivered again.
     """
+    stream, group = reader.stream, reader.group
     policy = group.policy
     assert policy is not None
     asked = budget.most(count)
@@ -110,15 +107,13 @@ def deliver(
         has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
         if has_lapsed or _has_ready(txn, group):
             most = min(wanted, limits.total)
-            redelivery = _Redelivery(txn, stream, group, policy, budget, with_idle, most, room)
-            delivered = redelivery.deliver(name, consumer, noack, limits, lease_ms)
+            redelivery = _Redelivery(txn, reader, policy, budget, with_idle, most, room)
+            delivered = redelivery.deliver(limits, lease_ms)
             wanted, room = min(wanted, len(delivered) + redelivery.left), redelivery.room
     rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         count = None if rest >= _ALL // 2 else rest
-        new = _deliver_new(
-            txn, name, stream, group, consumer, count, noack, budget, room, with_idle, deliver_new
-        )
+        new = _deliver_new(txn, reader, count, budget, room, with_idle, deliver_new)
         limits.owned -= len(new)
         delivered = [*delivered, *new] if delivered else new
     if policy.limits:
@@ -126,9 +121,9 @@ def deliver(
         if policy.rate_count and delivered:
             _count_rated(txn, group, policy, len(delivered))
         if len(delivered) < wanted and not budget.exhausted:
-            _count_limited(txn, name, stream, group, policy, limits)
+            _count_limited(txn, reader, policy, limits)
     if not delivered:
-        _wake_later(txn, name, group, policy, redelivery is not None and redelivery.is_left)
+        _wake_later(txn, reader.name, group, policy, redelivery is not None and redelivery.is_left)
     return delivered
 
 
@@ -160,26 +155,20 @@ def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
 
 def _deliver_new(
     txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
+    reader: Reader,
     count: int | None,
-    noack: bool,
     budget: Budget,
     room: int,
     with_idle: bool,
     deliver_new: DeliverNew,
 ) -> Sequence[Entry]:
     """Deliver new entries."""
-    assert group.policy is not None
-    if group.policy.order_by:
-        new = ordering.take_new(txn, name, stream, group, consumer, count, noack, budget, room)
+    assert reader.group.policy is not None
+    if reader.group.policy.order_by:
+        new = ordering.take_new(txn, reader, count, budget, room)
         return delivered_first(new) if with_idle else new
-    if _is_moved_back(txn, group):
-        return _deliver_not_pending(
-            txn, name, stream, group, consumer, count, noack, budget, room, with_idle
-        )
+    if _is_moved_back(txn, reader.group):
+        return _deliver_not_pending(txn, reader, count, budget, room, with_idle)
     return deliver_new(count, room)
 
 
@@ -236,21 +225,15 @@ def _count_rated(txn: Txn, group: GroupMeta, policy: GroupPolicy, count: int) ->
     txn.member_changed(group)
 
 
-def _count_limited(
-    txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    policy: GroupPolicy,
-    left: _Limits,
-) -> None:
+def _count_limited(txn: Txn, reader: Reader, policy: GroupPolicy, left: _Limits) -> None:
     """Count a read that got fewer entries because of a limit."""
+    stream, group = reader.stream, reader.group
     if left.total > 0 and left.owned > 0:
         return
     has_new = stream.length > 0 and group.last_delivered < stream.last
     if has_new or _has_ready(txn, group):
         kind = "paused" if policy.paused else "in-flight" if left.total > 0 else "rate"
-        txn.catalog.queue_events.limit(name, group.name, kind)
+        txn.catalog.queue_events.limit(reader.name, group.name, kind)
 
 
 def _wake_later(
@@ -281,8 +264,7 @@ class _Redelivery:
     """The pending entries that one read delivers again, or gives up."""
 
     txn: Txn
-    stream: StreamMeta
-    group: GroupMeta
+    reader: Reader
     policy: GroupPolicy
     budget: Budget
     with_idle: bool
@@ -299,22 +281,15 @@ class _Redelivery:
     _fatal: list[tuple[Run, Sequence[PackedID]]] = field(default_factory=list)
     _buried: int = 0
 
-    def deliver(
-        self,
-        name: bytes,
-        consumer: ConsumerMeta,
-        noack: bool,
-        limits: "_Limits",
-        lease_ms: int | None,
-    ) -> Sequence[Entry]:
+    def deliver(self, limits: "_Limits", lease_ms: int | None) -> Sequence[Entry]:
         """Deliver what is ready, then what was delivered ``lease_ms`` ago."""
-        txn, group = self.txn, self.group
+        txn, group = self.txn, self.reader.group
         self._collect(ready_runs(txn, group), limits.owned)
         ready = len(self.taken)
         if lease_ms is not None:
             self._collect(lapsed_runs(txn, group, txn.now_ms - lease_ms), _ALL)
             txn.catalog.queue_events.leases_lapsed += len(self.taken) - ready
-        self._apply(name, consumer, noack)
+        self._apply()
         if self.policy.max_in_flight:
             limits.owned = max(0, self.policy.max_in_flight - in_flight(txn, group))
         return self.taken
@@ -342,10 +317,10 @@ class _Redelivery:
         ids: list[PackedID] = []
         at = 0
         while at < len(run.ids) and len(ids) < most and self.left:
-            page = min(most - len(ids), self.left, entries.first_page(self.stream))
+            page = min(most - len(ids), self.left, entries.first_page(self.reader.stream))
             page_ids = run.ids[at : at + page]
             at += len(page_ids)
-            found = entries.get_packed(self.txn, self.stream, page_ids)
+            found = entries.get_packed(self.txn, self.reader.stream, page_ids)
             self._gone += [eid for eid, entry in zip(page_ids, found, strict=True) if entry is None]
             live = [self._with_counters(entry, run) for entry in found if entry is not None]
             taken = live[: self.budget.take(live)]
@@ -369,25 +344,25 @@ class _Redelivery:
         idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.with_idle else None
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
-    def _apply(self, name: bytes, consumer: ConsumerMeta, noack: bool) -> None:
-        """Give the entries to a consumer, and those that are given up to the dead letters."""
-        txn, group = self.txn, self.group
+    def _apply(self) -> None:
+        """Give the entries to the reader, and those that are given up to the dead letters."""
+        txn, reader, group = self.txn, self.reader, self.reader.group
         for run, ids in self._moves:
-            if noack:
+            if reader.noack:
                 take(txn, group, ids)
             else:
                 lift(txn, group, ids)
                 again = min(run.deliveries + 1, COUNT_MAX)
-                place(txn, group, ids, consumer.name, txn.now_ms, again)
+                place(txn, group, ids, reader.consumer.name, txn.now_ms, again)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):
             self.is_left = True
         if self._gone:
             drop(txn, group, ascending_packed(self._gone))
         for parts, reason in ((self._dead, Reason.MAX_DELIVERIES), (self._fatal, Reason.FATAL)):
             if parts:
-                dead.bury_or_wait(txn, name, self.stream, group, parts, reason)
+                dead.bury_or_wait(txn, reader.name, reader.stream, group, parts, reason)
         if self.taken:
-            catalog.note_activity(txn, group, consumer)
+            catalog.note_activity(txn, group, reader.consumer)
 
 
 # --- new entries of a group that was moved back -------------------------------------------------
@@ -400,26 +375,18 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
 
 
 def _deliver_not_pending(
-    txn: Txn,
-    name: bytes,
-    stream: StreamMeta,
-    group: GroupMeta,
-    consumer: ConsumerMeta,
-    count: int | None,
-    noack: bool,
-    budget: Budget,
-    room: int,
-    with_idle: bool,
+    txn: Txn, reader: Reader, count: int | None, budget: Budget, room: int, with_idle: bool
 ) -> list[Entry]:
     """Deliver new entries, and leave those that are pending to their consumers.
 
     One read looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
     """
+    stream, group = reader.stream, reader.group
     delivered: list[Entry] = []
     looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
         if looked >= ordering.LOOK_MAX:
-            txn.catalog.index.wake_at(name, txn.now_ms)
+            txn.catalog.index.wake_at(reader.name, txn.now_ms)
             break
         most = _PAGE if count is None else min(_PAGE, count - len(delivered))
         after = group.last_delivered.next()
@@ -439,10 +406,10 @@ def _deliver_not_pending(
         if ids:
             advance_over(stream, group, ids)
             txn.member_changed(group)
-        if kept and not noack:
-            packed = [PACKED(*each.id) for each in kept]
-            make_pending(txn, group, packed, consumer.name, txn.now_ms)
-            catalog.note_activity(txn, group, consumer)
+        if kept and not reader.noack:
+            packed = [PACKED(*entry.id) for entry in kept]
+            make_pending(txn, group, packed, reader.consumer.name, txn.now_ms)
+            catalog.note_activity(txn, group, reader.consumer)
         if count is None and delivered:
             break
     return delivered

@@ -10,7 +10,7 @@ from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import ordering
-from kvstream.operations.groups import consumer_of, existing_group
+from kvstream.operations.groups import Reader, consumer_of, existing_group
 from kvstream.operations.queues import info as queue_info
 from tests.opening import Stores
 
@@ -84,7 +84,8 @@ def test_entries_held_for_their_key_are_counted_apart(quiet: Store) -> None:
 
     def read(txn: Txn) -> None:
         stream, group = existing_group(txn, NAME, b"g")
-        ordering.take_new(txn, NAME, stream, group, consumer_of(txn, NAME, group, b"c"), 10)
+        reader = Reader(NAME, stream, group, consumer_of(txn, NAME, group, b"c"))
+        ordering.take_new(txn, reader, 10)
 
     quiet.engine.run(read)
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
