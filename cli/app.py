@@ -193,14 +193,14 @@ class Application(click.Group):
 
 def _options_of(*commands: click.Command, deep: bool = True) -> dict[str, click.Option]:
     """Return the options of commands by name; with ``deep`` also those of subcommands."""
-    found: dict[str, click.Option] = {}
+    options: dict[str, click.Option] = {}
     for command in commands:
         for parameter in command.params:
             if isinstance(parameter, click.Option):
-                found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
+                options |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), parameter)
         if deep and isinstance(command, click.Group):
-            found |= _options_of(*command.commands.values())
-    return found
+            options |= _options_of(*command.commands.values())
+    return options
 
 
 def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:

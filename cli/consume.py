@@ -184,12 +184,12 @@ def ack(
         raise click.UsageError("--ref-policy needs --delete")
     wanted = ids_given(ids)
     with session.writing() as store:
-        found = existing_group(store, stream, group)
+        members = existing_group(store, stream, group)
         if delete:
             policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
-            show_outcomes(out, wanted, found.ack_delete(wanted, ref_policy=policy))
+            show_outcomes(out, wanted, members.ack_delete(wanted, ref_policy=policy))
             return
-        acknowledged = found.ack(wanted)
+        acknowledged = members.ack(wanted)
     text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
     out.result(text, acknowledged=acknowledged)
     fail_unless(acknowledged)

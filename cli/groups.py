@@ -351,7 +351,7 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
     entry. In JSON both are milliseconds, -1 for never. A Redis before 7.2 does not report inactive.
     """
     with session.reading() as store:
-        found = existing_group(store, stream, group).consumers()
+        consumers = existing_group(store, stream, group).consumers()
     out.table(
         _CONSUMERS,
         (
@@ -361,7 +361,7 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
                 "idle": each.idle,
                 "inactive": each.inactive,
             }
-            for each in found
+            for each in consumers
         ),
         nothing="no consumers",
     )

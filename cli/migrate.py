@@ -132,14 +132,14 @@ def opened(side: str, place: Place, opening: Callable[[Place], T]) -> Iterator[T
     from kvstream.store import Store
 
     try:
-        found = opening(place)
+        place_opened = opening(place)
     except AccessDenied:
         if place.password is not None or place.has_password or not _can_prompt():
             raise
         password = click.prompt(f"Password of the {side}", hide_input=True, err=True)
-        found = opening(replace(place, password=password))
-    with found if isinstance(found, Store) else closing(found):  # type: ignore[type-var]
-        yield found
+        place_opened = opening(replace(place, password=password))
+    with place_opened if isinstance(place_opened, Store) else closing(place_opened):  # type: ignore[type-var]
+        yield place_opened
 
 
 def _can_prompt() -> bool:
@@ -460,9 +460,9 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
         _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
         how = VerifyOptions(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
-        found = verify_places(source, target, how)
-    migrate_output.show_verification(out, found)
-    if not found.equal:
+        differences = verify_places(source, target, how)
+    migrate_output.show_verification(out, differences)
+    if not differences.equal:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
 

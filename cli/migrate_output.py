@@ -74,18 +74,18 @@ _FOLLOWED = (
 
 def show_plan(out: Output, planned: Iterable[Planned]) -> None:
     """Show each key, what would be lost, and why."""
-    found = list(planned)
-    out.table(_PLAN, [_planned_row(each, out.json) for each in found])
+    items = list(planned)
+    out.table(_PLAN, [_planned_row(each, out.json) for each in items])
     if out.json:
         return
-    reasons = {(loss.name, loss.text) for each in found for loss in each.losses}
+    reasons = {(loss.name, loss.text) for each in items for loss in each.losses}
     for name, text in sorted(reasons):
         click.echo(f"lost: {name}: {printable(text)}")
-    for each in found:
+    for each in items:
         for correction in each.corrections:
             click.echo(f"corrected in {quoted(each.key)}: {printable(correction)}")
-    skipped = sum(not each.carried for each in found)
-    text = f"{plural(len(found) - skipped, 'key')} to migrate"
+    skipped = sum(not each.carried for each in items)
+    text = f"{plural(len(items) - skipped, 'key')} to migrate"
     if skipped:
         text += f", {number(skipped)} to skip: only streams and plain strings are migrated"
     click.echo(text)

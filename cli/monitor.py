@@ -38,9 +38,9 @@ def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
     from kvstream.resp.requests import split_words  # not for a help text
 
     for line in lines:
-        found = _LINE.fullmatch(line)
-        if found is not None and (words := split_words(found[5])):
-            yield Request(int(found[1] + found[2]), int(found[3]), found[4], words)
+        match = _LINE.fullmatch(line)
+        if match is not None and (words := split_words(match[5])):
+            yield Request(int(match[1] + match[2]), int(match[3]), match[4], words)
 
 
 @click.command(

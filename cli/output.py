@@ -189,9 +189,9 @@ class Output:
 
     def _lines(self, rows: Iterable[Mapping[str, Any]], title: bool = True) -> None:
         if self.csv:
-            found = [jsonable(row) for row in rows]
+            objects = [jsonable(row) for row in rows]
             table = csv.writer(sys.stdout, lineterminator="\n")
-            table.writerows([*([found[0]] if title else []), *map(_csv_row, found)])
+            table.writerows([*([objects[0]] if title else []), *map(_csv_row, objects)])
             sys.stdout.flush()
             return
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()

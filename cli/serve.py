@@ -87,7 +87,7 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
     known = {*SETTINGS, *SERVER_SETTINGS}
     if not isinstance(table, dict):
         raise ValueError(f"{TABLE} must be a table")
-    found: dict[bytes, bytes] = {}
+    settings: dict[bytes, bytes] = {}
     for name, value in table.items():
         raw_name, raw = name.encode(), _setting_text(value).encode()
         if name in options:
@@ -96,8 +96,8 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
             near = nearest(name, [setting.decode() for setting in known])
             raise ValueError(f"unknown settings: {TABLE}.{name}{near}")
         parsed(raw_name, raw)
-        found[raw_name] = raw
-    return found
+        settings[raw_name] = raw
+    return settings
 
 
 def _setting_text(value: object) -> str:

@@ -344,10 +344,10 @@ class ServerSession:
             assert self._engine is not None
             self._engine.save()
             try:
-                found = self._engine.connection().ask("CONFIG", "GET", "dir")
+                setting = self._engine.connection().ask("CONFIG", "GET", "dir")
             except KVStreamError:  # hosted servers do not allow CONFIG
                 return "its directory"
-        return os.fsdecode(found[1])
+        return os.fsdecode(setting[1])
 
     def count_after(self, stream: Stream, eid: StreamID) -> int | None:
         """Return the number of entries after an ID; None if there are too many to read."""

@@ -187,12 +187,12 @@ def run_line(command: click.Command, words: list[str]) -> int:
 
 def _options_of(root: click.Context) -> list[str]:
     """Return the global options that ``kvstream shell`` was given, the place first."""
-    found: list[str] = []
+    options: list[str] = []
     for name in ("store", "url", "profile", "db", "wait", "durability"):
         source = root.get_parameter_source(name)
         if source is ParameterSource.COMMANDLINE:
-            found += [f"--{name}", str(root.params[name])]
-    return found
+            options += [f"--{name}", str(root.params[name])]
+    return options
 
 
 def _place(root: click.Context) -> str:

@@ -328,12 +328,12 @@ def _place(ctx: click.Context) -> dict[str, str]:
     if given["url"] is None and given["store"] is None:
         raise click.UsageError("name the store: --store DIR, or --url URL")
     kind = "path" if given["url"] is None else "url"
-    found = {kind: str(given["store"] if given["url"] is None else given["url"])}
+    place = {kind: str(given["store"] if given["url"] is None else given["url"])}
     if given["db"] is not None:
-        found["db"] = str(given["db"])
+        place["db"] = str(given["db"])
     if ctx.params.get("ignore_missing"):
-        found["ignoreMissing"] = "true"
-    return found
+        place["ignoreMissing"] = "true"
+    return place
 
 
 def _kind(files: str) -> str:

@@ -273,7 +273,7 @@ class _Width(NamedTuple):
 def _widths(
     columns: Sequence[Column], rows: Sequence[Sequence[str]], name_width: int
 ) -> list[_Width]:
-    found = []
+    widths = []
     for at, column in enumerate(columns):
         title = cells(column.title)
         natural = max([title, column.width, *(cells(row[at]) for row in rows)])
@@ -283,8 +283,8 @@ def _widths(
         elif column.wraps:
             words = (cells(word) for row in rows for word in row[at].split())
             least = min(WRAP_WIDTH_MIN, max(words, default=0))
-        found.append(_Width(min(natural, max(title, least)), natural))
-    return found
+        widths.append(_Width(min(natural, max(title, least)), natural))
+    return widths
 
 
 def _fitted(widths: Sequence[_Width], room: int | None) -> list[int] | None:

@@ -94,8 +94,8 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
     from difflib import get_close_matches
 
     by_case = {name.lower(): str(name) for name in known}
-    found = get_close_matches(wrong.lower(), by_case, n=1)
-    return f": did you mean {shown(by_case[found[0]])}?" if found else ""
+    names = get_close_matches(wrong.lower(), by_case, n=1)
+    return f": did you mean {shown(by_case[names[0]])}?" if names else ""
 
 
 def no_choice(text: str, value: object, known: Iterable[str]) -> "InvalidArgument":

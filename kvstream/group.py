@@ -275,8 +275,8 @@ class Group(Generic[S]):
 
     def pending(self) -> PendingSummary[S]:
         """Return the number of pending entries, their bounds and owners, as XPENDING does."""
-        found = self._engine.run(claim.pending_summary, self._key, self._name)
-        return self._decoder.pending_summary(found)
+        summary = self._engine.run(claim.pending_summary, self._key, self._name)
+        return self._decoder.pending_summary(summary)
 
     def pending_range(
         self,
@@ -290,7 +290,7 @@ class Group(Generic[S]):
         """Return pending entries one by one, as XPENDING's extended form does."""
         if type(count) is not int:
             count = whole(count, "count")
-        found = self._engine.run(
+        rows = self._engine.run(
             claim.pending_range,
             self._key,
             self._name,
@@ -300,7 +300,7 @@ class Group(Generic[S]):
             None if consumer is None else name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
         )
-        return self._decoder.pending_entries(found)
+        return self._decoder.pending_entries(rows)
 
     def info(self) -> GroupInfo[S]:
         """Return this group's part of XINFO GROUPS."""
@@ -312,8 +312,8 @@ class Group(Generic[S]):
 
     def consumers(self) -> list[ConsumerInfo[S]]:
         """Return XINFO CONSUMERS."""
-        found = self._engine.run(info.consumer_infos, self._key, self._name)
-        return [self._decoder.consumer_info(each) for each in found]
+        infos = self._engine.run(info.consumer_infos, self._key, self._name)
+        return [self._decoder.consumer_info(each) for each in infos]
 
     # --- care -----------------------------------------------------------------------------------
 
@@ -463,7 +463,7 @@ class Consumer(Generic[S]):
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")
             try:
-                found = self._engine.run(
+                entries = self._engine.run(
                     readgroup.read_new,
                     self._key,
                     self._group_name,
@@ -476,7 +476,7 @@ class Consumer(Generic[S]):
             except NoGroup as error:
                 wrong = misnamed(self._engine, self._key, self._group_name)
                 raise error.with_detail(wrong) from None
-            known = found if claim_ms is None else idle_known(self._engine, found)
+            known = entries if claim_ms is None else idle_known(self._engine, entries)
             return self._decoder.entries(self._key, known)
         reply = group_read(
             self._engine,

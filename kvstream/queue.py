@@ -539,16 +539,16 @@ class Queue(Generic[S]):
             return
         lease_ms = 0
         for name in self._names:
-            found = self._policy(name)
-            if found is None:
+            present = self._policy(name)
+            if present is None:
                 self._create(name)
             rules = dict(self._rules)
-            if found is None or not found.lease_ms:
+            if present is None or not present.lease_ms:
                 rules.setdefault("lease_ms", round(LEASE_S * 1000))
                 rules.setdefault("reap_idle_ms", round(REAP_S * 1000))
-            if found is None or any(getattr(found, rule) != rules[rule] for rule in rules):
-                found = self._engine.run(policy.set_policy, name, self._group, rules)
-            lease_ms = found.lease_ms
+            if present is None or any(getattr(present, rule) != rules[rule] for rule in rules):
+                present = self._engine.run(policy.set_policy, name, self._group, rules)
+            lease_ms = present.lease_ms
         self._lease_ms = lease_ms
 
     def _create(self, name: bytes) -> None:
@@ -600,13 +600,13 @@ class Queue(Generic[S]):
         paused = False
         for name in self._names:
             try:
-                found = self._engine.run(queue_info, name)
+                figures = self._engine.run(queue_info, name)
             except NoSuchKey:
                 continue
-            delayed += found.delayed
-            group = next((each for each in found.groups if each.name == self._group), None)
+            delayed += figures.delayed
+            group = next((each for each in figures.groups if each.name == self._group), None)
             if group is None:  # nobody has read from it yet
-                ready += found.length
+                ready += figures.length
                 first = Stream(self._engine, name, self._decoder).range(count=1)
                 now_ms = self._engine.clock.now_ms()
                 oldest_ms = max([oldest_ms, *(now_ms - entry.id.ms for entry in first)])
@@ -628,12 +628,12 @@ class Queue(Generic[S]):
 
         Those in work can be settled, and are not repeated. Dead letters stay.
         """
-        found, cancelled = self.info(), 0
+        before, cancelled = self.info(), 0
         for stream in self.streams():
             stream.trim(maxlen=0)
             while delayed := stream.delayed():
                 cancelled += stream.cancel(*[each.ticket for each in delayed])
-        return found.ready + found.waiting + found.held + cancelled
+        return before.ready + before.waiting + before.held + cancelled
 
     # --- dead letters ---------------------------------------------------------------------------
 
@@ -641,8 +641,8 @@ class Queue(Generic[S]):
         """Return the stream of the dead letters."""
         key = self._rules.get("dead_letter")
         if not key:
-            found = self._policy(self._plain) or GroupPolicy()
-            key = found.dead_key(self._key)
+            rules = self._policy(self._plain) or GroupPolicy()
+            key = rules.dead_key(self._key)
         return self.store.stream(key)
 
     def dead(
@@ -653,8 +653,8 @@ class Queue(Generic[S]):
         They are all those of their stream: queues may share one. ``start`` and ``end`` are IDs of
         letters, or times.
         """
-        found = self.dead_stream().range(start, end, count)
-        return [letter for entry in found if (letter := dead_letter_of(entry)) is not None]
+        entries = self.dead_stream().range(start, end, count)
+        return [letter for entry in entries if (letter := dead_letter_of(entry)) is not None]
 
     def redrive(
         self,
@@ -673,7 +673,7 @@ class Queue(Generic[S]):
         tells what would be moved.
         """
         begin = redrive.dry_run if dry_run else redrive.start
-        found = self._engine.run(
+        run = self._engine.run(
             begin,
             self.dead_stream()._name,
             to=b"" if to is None else name_bytes(to, "the target"),
@@ -682,12 +682,12 @@ class Queue(Generic[S]):
             count=optional(count, "count"),
             rate=None if rate is None else rate_of(rate),
         )
-        return self._redrive_info(found)
+        return self._redrive_info(run)
 
     def redrive_status(self) -> RedriveInfo[S] | None:
         """Return the redrive that runs, or the last one; None if there was none."""
-        found = self._engine.run(redrive.status, self.dead_stream()._name)
-        return None if found is None else self._redrive_info(found)
+        run = self._engine.run(redrive.status, self.dead_stream()._name)
+        return None if run is None else self._redrive_info(run)
 
     def cancel_redrive(self) -> bool:
         """Stop the redrive that runs; return whether one ran. What was moved stays moved."""
@@ -722,15 +722,15 @@ def take(
     for queue in queues:
         queue._prepare()
     try:
-        found = _take(queues, consumer, count, block)
+        messages = _take(queues, consumer, count, block)
     except NoGroup:  # deleted meanwhile
         for queue in queues:
             queue._lease_ms = 0
             queue._prepare()
-        found = _take(queues, consumer, count, block)
-    for queue in queues if len(queues) == 1 and found else {each.queue for each in found}:
+        messages = _take(queues, consumer, count, block)
+    for queue in queues if len(queues) == 1 and messages else {each.queue for each in messages}:
         queue._reads += 1
-    return found
+    return messages
 
 
 def _take(

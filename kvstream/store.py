@@ -256,8 +256,8 @@ class Store(Generic[S]):
 
     def scan_keys(self, pattern: Name | None = None) -> Iterator[S]:
         """Yield the keys, read in pages; a key that exists throughout comes exactly once."""
-        found = self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
-        return (self._decoder.name(key, "the key") for key in found)
+        keys = self._engine.keys(self.db, None if pattern is None else name_bytes(pattern))
+        return (self._decoder.name(key, "the key") for key in keys)
 
     def key_infos(
         self, pattern: Name | None = None, *, usage: bool = False
@@ -267,8 +267,8 @@ class Store(Generic[S]):
         With ``usage`` also lag and size, which take longer: the groups of each stream are read.
         """
         name = None if pattern is None else name_bytes(pattern)
-        found = self._engine.key_infos(self.db, name, usage)
-        return (self._decoder.key_info(each) for each in found)
+        infos = self._engine.key_infos(self.db, name, usage)
+        return (self._decoder.key_info(each) for each in infos)
 
     def size(self) -> int:
         """Return the number of keys in this database."""

@@ -265,8 +265,8 @@ class Stream(Generic[S]):
         They are at most ``count`` and 5000, and fewer if they are large.
         """
         first = None if start is None else Ticket.parse(start)
-        found = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))
-        return [self._decoder.delayed_message(self._name, each) for each in found]
+        messages = self._engine.run(delayed.listed, self._name, first, whole(count, "count"))
+        return [self._decoder.delayed_message(self._name, each) for each in messages]
 
     def delayed_count(self) -> int:
         """Return the number of messages that are not due yet."""
@@ -323,8 +323,8 @@ class Stream(Generic[S]):
 
     def schedules(self) -> list[Schedule[S]]:
         """Return the schedules by name."""
-        found = self._engine.run(schedules.schedules, self._name)
-        return [self._decoder.schedule(self._name, each) for each in found]
+        stored = self._engine.run(schedules.schedules, self._name)
+        return [self._decoder.schedule(self._name, each) for each in stored]
 
     def run_schedule(self, name: Name) -> StreamID:
         """Add the message of a schedule now; its next time stays. Raises NoSuchKey without one."""
@@ -464,8 +464,8 @@ class Stream(Generic[S]):
     ) -> list[Entry]:
         if count is not None and (type(count) is not int or count > NUMBER_MAX):
             count = whole(count, "count")
-        found = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
-        return found.entries() if found else []
+        page = self._engine.run(ranges.scan, self._name, start, end, count, reverse)
+        return page.entries() if page else []
 
     def _decoded(self, found: list[Entry]) -> list[Entry[S]]:
         return self._decoder.entries(self._name, found)
@@ -473,8 +473,8 @@ class Stream(Generic[S]):
     def get(self, id: IDLike) -> Entry[S] | None:
         """Return the entry with this ID, or None."""
         eid = StreamID.parse(id)
-        found = self._decoded(self._scan(eid, eid, 1))
-        return found[0] if found else None
+        entries = self._decoded(self._scan(eid, eid, 1))
+        return entries[0] if entries else None
 
     def count_after(self, id: IDLike) -> int:
         """Return the exact number of entries after an ID; only on a server are they all read."""
@@ -547,13 +547,13 @@ class Stream(Generic[S]):
 
     def info(self) -> StreamInfo[S]:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
-        found = self._engine.run(info.stream_info, self._name)
-        return self._decoder.stream_info(self._name, found)
+        details = self._engine.run(info.stream_info, self._name)
+        return self._decoder.stream_info(self._name, details)
 
     def info_full(self, count: int = FULL_COUNT) -> StreamDetail[S]:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
-        found = self._engine.run(info.stream_detail, self._name, whole(count, "count"))
-        return self._decoder.stream_detail(self._name, found)
+        details = self._engine.run(info.stream_detail, self._name, whole(count, "count"))
+        return self._decoder.stream_detail(self._name, details)
 
     # --- tables ---------------------------------------------------------------------------------
 
@@ -662,8 +662,8 @@ class Stream(Generic[S]):
 
     def groups(self) -> list[GroupInfo[S]]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
-        found = self._engine.run(info.group_infos, self._name)
-        return [self._decoder.group_info(each) for each in found]
+        infos = self._engine.run(info.group_infos, self._name)
+        return [self._decoder.group_info(each) for each in infos]
 
 
 def _needed(package: str) -> Any:

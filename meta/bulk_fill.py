@@ -212,9 +212,9 @@ def fit(
     """Measure entries as ``fit_in_python`` does, compiled if possible; raise Corruption for
     damage."""
     if twins is not None:
-        found = twins.fit(ids, values, start, stop, names, first, node, limit)
-        if found is not None:
-            return found
+        fitted = twins.fit(ids, values, start, stop, names, first, node, limit)
+        if fitted is not None:
+            return fitted
     decode_checked(values[start:stop])
     return fit_in_python(ids, values, start, stop, names, first, node, limit)
 

@@ -26,12 +26,12 @@ Libraries = Mapping[bytes, bytes]
 
 def libraries(txn: Txn) -> Libraries:
     """Return all libraries; raise Corruption if one cannot be read."""
-    found = txn.catalog.libraries
-    if found is None:
+    texts = txn.catalog.libraries
+    if texts is None:
         rows = txn.batch.scan(_METADATA, FUNCTION_TAG, successor(FUNCTION_TAG))
-        found = MappingProxyType({row[1:]: decode_function(row, value) for row, value in rows})
-        txn.catalog.libraries = found
-    return found
+        texts = MappingProxyType({row[1:]: decode_function(row, value) for row, value in rows})
+        txn.catalog.libraries = texts
+    return texts
 
 
 def decode_function(row: bytes, value: bytes) -> bytes:
@@ -43,19 +43,19 @@ def decode_function(row: bytes, value: bytes) -> bytes:
 
 def put_library(txn: Txn, name: bytes, text: bytes) -> None:
     """Write a library, in place of one of its name."""
-    found = libraries(txn)
+    before = libraries(txn)
     txn.batch.put(_METADATA, function_row(name), _VERSION + text)
-    txn.catalog.libraries = MappingProxyType({**found, name: text})
+    txn.catalog.libraries = MappingProxyType({**before, name: text})
 
 
 def delete_library(txn: Txn, name: bytes) -> bool:
     """Delete a library; return False if there is none."""
-    found = libraries(txn)
-    if name not in found:
+    before = libraries(txn)
+    if name not in before:
         return False
     txn.frees = True
     txn.batch.delete(_METADATA, function_row(name))
-    rest = {each: text for each, text in found.items() if each != name}
+    rest = {each: text for each, text in before.items() if each != name}
     txn.catalog.libraries = MappingProxyType(rest)
     return True
 

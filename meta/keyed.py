@@ -82,12 +82,12 @@ class Keyed:
         start = KEY
         while True:
             page = self.tree.page(batch, start, _PAGE)
-            found = [(suffix, value) for suffix, value in page if suffix[:1] == KEY]
-            for suffix, value in found:
+            keys = [(suffix, value) for suffix, value in page if suffix[:1] == KEY]
+            for suffix, value in keys:
                 yield suffix[1:], Counts.decode(value)
-            if len(found) < _PAGE:
+            if len(keys) < _PAGE:
                 return
-            start = found[-1][0] + b"\0"
+            start = keys[-1][0] + b"\0"
 
 
 class Edit:
@@ -139,12 +139,12 @@ class Edit:
         """Return the first held entry of a key at or above ``start``; Corruption if none is."""
         suffix = HELD + key + start
         while True:
-            found = self._tree.first(self._batch, suffix)
-            if found is None or len(found) != KEY_BYTES + ID_BYTES or found[:KEY_BYTES] != key:
+            held = self._tree.first(self._batch, suffix)
+            if held is None or len(held) != KEY_BYTES + ID_BYTES or held[:KEY_BYTES] != key:
                 raise Corruption(f"no held entry of the key {key.hex()} is found")
-            suffix = HELD + found
+            suffix = HELD + held
             if suffix not in self._rows:
-                return found[KEY_BYTES:]
+                return held[KEY_BYTES:]
             suffix += b"\0"
 
     def apply(self) -> None:

@@ -483,8 +483,8 @@ class KeyIndex:
         recounted._counted_to = self._counted_to
         for row, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, self._counted_to):
             recounted._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
-        found = {db: counted for db, counted in self._expiries.items() if counted != Expiries()}
-        return found == recounted._expiries
+        counts = {db: counted for db, counted in self._expiries.items() if counted != Expiries()}
+        return counts == recounted._expiries
 
     def names(self, txn: Txn, db: int, cursor: int = 0) -> Iterator[tuple[int, bytes]]:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
@@ -515,10 +515,10 @@ class KeyIndex:
 
     def pages(self, txn: Txn, db: int) -> Iterator[list[bytes]]:
         """Return pages of all keys as of this call."""
-        found = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
+        pages = txn.batch.snapshot(_METADATA, *self._rows(txn, db))
         gone = self._gone(txn, self._databases.stored(txn, db)) or ()
         unlinked = frozenset(self._unlinked.known(txn))
-        return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in found)
+        return ([key for key in _keys_of(page, unlinked) if key not in gone] for page in pages)
 
     def _gone(self, txn: Txn, stored_db: int, most: int | None = None) -> set[bytes] | None:
         """Return the expired keys of a database whose rows still exist.

@@ -60,8 +60,8 @@ class Flushed:
         """Return where the sweep of each number goes on."""
         if self._next is None:
             rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
-            found = (row for row, _ in rows if len(row) == 1 + U16.size)
-            self._next = {U16.unpack_from(row, 1)[0]: b"" for row in found}
+            databases = (row for row, _ in rows if len(row) == 1 + U16.size)
+            self._next = {U16.unpack_from(row, 1)[0]: b"" for row in databases}
         return self._next
 
     def add(self, txn: Txn, db: int) -> None:
@@ -86,9 +86,12 @@ ROW_KEYS = 100
 def decode_unlinked(row: bytes, value: bytes) -> list[int]:
     """Return the generations of a row; raise Corruption if it has none or is damaged."""
     if len(row) == len(unlinked_row(0, 0)) and value and not len(value) % U64.size:
-        found = [number for (number,) in iter_unpack(U64.format, value)]
-        if found[0] == U64.unpack_from(row, 3)[0] and 0 < min(found) <= max(found) < COUNTED_MAX:
-            return found
+        numbers = [number for (number,) in iter_unpack(U64.format, value)]
+        if (
+            numbers[0] == U64.unpack_from(row, 3)[0]
+            and 0 < min(numbers) <= max(numbers) < COUNTED_MAX
+        ):
+            return numbers
     raise Corruption(f"the row {row.hex()} of deleted keys is damaged")
 
 
@@ -133,10 +136,10 @@ class Unlinked:
         row = next(iter(self._rows), None)
         if row is None:
             return None
-        found = self._rows[row]
-        if not found:
-            found = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
-        return U16.unpack_from(row, 1)[0], found
+        generations = self._rows[row]
+        if not generations:
+            generations = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
+        return U16.unpack_from(row, 1)[0], generations
 
     def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
         """Delete the row that ``first`` returned, after the rows of its keys."""

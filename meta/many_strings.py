@@ -22,11 +22,11 @@ HEAD = len(_PLAIN) + U64.size
 
 def records(txn: Txn, names: Sequence[bytes]) -> list[bytes | None]:
     """Return the record of each stored name, None for those without one."""
-    found: list[bytes | None] = []
+    values: list[bytes | None] = []
     for at in range(0, len(names), TOGETHER):
         rows = [stream_row(name) for name in names[at : at + TOGETHER]]
-        found += txn.batch.get_many(_METADATA, rows)
-    return found
+        values += txn.batch.get_many(_METADATA, rows)
+    return values
 
 
 class Plain:

@@ -329,10 +329,10 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     at = _place(stream, eid)
     if at and eid <= stream.cached_nodes[at - 1].last:
         return stream.cached_nodes[at - 1]
-    found = _node_at(txn, stream, eid)
-    if found is None or found.last < eid:
+    node = _node_at(txn, stream, eid)
+    if node is None or node.last < eid:
         raise damaged(stream, f"has no node for entry {eid}")
-    return _cache_node(stream, found)
+    return _cache_node(stream, node)
 
 
 def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, most: int) -> bool:
@@ -346,8 +346,8 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
         return True
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + last.packed + b"\x00"
-    found = txn.batch.page(_TREES, lower, upper, most + 1)
-    return len(found) > most or any(_is_large(row) for row in found)
+    nodes = txn.batch.page(_TREES, lower, upper, most + 1)
+    return len(nodes) > most or any(_is_large(row) for row in nodes)
 
 
 def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
@@ -358,8 +358,8 @@ def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
         eid = stream.open_first
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    found = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
-    return bool(found) and _is_large(found[0])
+    nodes = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
+    return bool(nodes) and _is_large(nodes[0])
 
 
 def _is_large(row: Row) -> bool:

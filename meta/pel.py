@@ -81,11 +81,11 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
 
 def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Return those of ``ids``, ascending, that are pending."""
-    found: list[PackedID] = []
+    pending: list[PackedID] = []
     for run, within in runs_at(txn, group, ids):
         there = set(run.ids)
-        found += [eid for eid in within if eid in there]
-    return found
+        pending += [eid for eid in within if eid in there]
+    return pending
 
 
 def runs_at(
@@ -156,8 +156,8 @@ def _few(txn: Txn, group: GroupMeta) -> list[Run] | None:
     """Return the runs of a group whose order is not kept, None if they are many."""
     if group.indexed or (group.index is not None and group.index.is_ordered):
         return None
-    found = group.runs.some(txn.batch, b"", FEW_RUNS + 1)
-    return found if len(found) <= FEW_RUNS else None
+    runs = group.runs.some(txn.batch, b"", FEW_RUNS + 1)
+    return runs if len(runs) <= FEW_RUNS else None
 
 
 def oldest_delivery(txn: Txn, group: GroupMeta) -> int | None:
@@ -346,22 +346,22 @@ def lift(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
 
     Returns those that were pending.
     """
-    return [eid for _, found in _taken(txn, group, ids) for eid in found]
+    return [eid for _, lifted in _taken(txn, group, ids) for eid in lifted]
 
 
 def take(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
     """Remove ``ids``, ascending, from the PEL; return those that were pending."""
-    found = lift(txn, group, ids)
+    taken = lift(txn, group, ids)
     if group.keyed is not None:
-        free_keys(txn, group, found)
-    return found
+        free_keys(txn, group, taken)
+    return taken
 
 
 def drop(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> int:
     """Remove ``ids``, ascending and distinct, from the PEL; return how many were pending."""
     if group.keyed is not None:
         return len(take(txn, group, ids))
-    return sum([len(found) for _, found in _taken(txn, group, ids)])
+    return sum([len(dropped) for _, dropped in _taken(txn, group, ids)])
 
 
 def drop_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
@@ -408,10 +408,10 @@ def _taken(
     taken: list[tuple[Run, Sequence[PackedID]]] = []
     whole: list[Run] = []
     for run, within in runs_at(txn, group, ids):
-        found = within if within == run.ids else _shrunk(txn, group, run, within)
-        if found:
-            taken.append((run, found))
-            if len(found) == len(run.ids):
+        lifted = within if within == run.ids else _shrunk(txn, group, run, within)
+        if lifted:
+            taken.append((run, lifted))
+            if len(lifted) == len(run.ids):
                 whole.append(run)
     remove_runs(txn, group, whole)
     return taken
@@ -427,19 +427,19 @@ def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
     if len(ids) * trees.SPARSE < len(run.ids):  # most acknowledgements in random order
-        found, left = [], list(run.ids)
+        lifted, left = [], list(run.ids)
         for eid in ids:
             at = bisect_left(left, eid)
             if at < len(left) and left[at] == eid:
-                found.append(eid)
+                lifted.append(eid)
                 del left[at]
     else:
         wanted = set(ids)
-        found = [eid for eid in run.ids if eid in wanted]
+        lifted = [eid for eid in run.ids if eid in wanted]
         left = [eid for eid in run.ids if eid not in wanted]
-    if found and left:
+    if lifted and left:
         pel_index.resize(txn, group, run, left)
-    return found
+    return lifted
 
 
 # --- changes that are planned first -------------------------------------------------------------
@@ -566,18 +566,18 @@ def _pieces(
         if len(every) <= RUN_IDS_MAX:
             return [(every, shared)]
     own, ids = None if run is None else run[2:], list(targets)
-    found: list[tuple[Shared, Sequence[PackedID]]]
+    parts: list[tuple[Shared, Sequence[PackedID]]]
     if are_same and shared is not None and _is_slice(ids, every):
         at = bisect_left(every, ids[0])
-        found = [(shared, ids)]
+        parts = [(shared, ids)]
         if own is not None:
-            found = [(own, every[:at]), *found, (own, every[at + len(ids) :])]
+            parts = [(own, every[:at]), *parts, (own, every[at + len(ids) :])]
     else:
         kept = [(to, eid) for eid in every if (to := targets.get(eid, own)) is not None]
-        found = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
+        parts = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
     return [
         (part[at : at + RUN_IDS_MAX], shared)
-        for shared, part in found
+        for shared, part in parts
         for at in range(0, len(part), RUN_IDS_MAX)
     ]
 

@@ -110,15 +110,15 @@ def encode_rules(rules: Any) -> bytes:
 def decode_rules(packed: bytes, kind: type[Any], what: str) -> dict[str, Any]:
     """Return the fields of a dataclass of rules; ValueError if they are damaged or unknown."""
     try:
-        found = msgpack.unpackb(packed, use_list=False)
+        rules = msgpack.unpackb(packed, use_list=False)
     except Exception as error:  # msgpack raises errors of many classes
         raise ValueError(f"a {what} that cannot be decoded: {error!r}") from error
     defaults = _defaults(kind)
-    if type(found) is not dict or not all(
-        name in defaults and _is_sound(value, defaults[name]) for name, value in found.items()
+    if type(rules) is not dict or not all(
+        name in defaults and _is_sound(value, defaults[name]) for name, value in rules.items()
     ):
         raise ValueError(f"a {what} with unknown or damaged rules")
-    return found
+    return rules
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:

@@ -86,19 +86,19 @@ class QueueEvents:
         )
 
     def _throttle(self, name: bytes, group: bytes, kind: str) -> Throttle:
-        found = self._throttles.get((name, group, kind))
-        if found is None:
+        throttle = self._throttles.get((name, group, kind))
+        if throttle is None:
             if len(self._throttles) >= THROTTLES_MAX:
                 del self._throttles[next(iter(self._throttles))]
-            found = Throttle(1, LIMIT_LINE_S) if kind in LIMITS else Throttle()
-            self._throttles[name, group, kind] = found
-        return found
+            throttle = Throttle(1, LIMIT_LINE_S) if kind in LIMITS else Throttle()
+            self._throttles[name, group, kind] = throttle
+        return throttle
 
     def counts(self) -> dict[str, int]:
         """Return all counters by name."""
-        found: dict[str, int] = {name: getattr(self, name) for name in MEANINGS}
-        found |= {f"dead_{reason.replace('-', '_')}": n for reason, n in self.dead.items()}
-        return found | {f"limited_{kind.replace('-', '_')}": n for kind, n in self.limited.items()}
+        counts: dict[str, int] = {name: getattr(self, name) for name in MEANINGS}
+        counts |= {f"dead_{reason.replace('-', '_')}": n for reason, n in self.dead.items()}
+        return counts | {f"limited_{kind.replace('-', '_')}": n for kind, n in self.limited.items()}
 
 
 def _text(name: bytes) -> str:

@@ -267,8 +267,8 @@ def _suffix(run: Run) -> bytes:
 
 def _by_owner(runs: list[Run]) -> Iterator[tuple[Owner, list[PackedID], int]]:
     """Yield each owner, the anchors of its runs, and the number of their IDs."""
-    found: defaultdict[Owner, list[Run]] = defaultdict(list)
+    runs_of_owner: defaultdict[Owner, list[Run]] = defaultdict(list)
     for run in runs:
-        found[None if run[5] else run[2]].append(run)
-    for owner, some in found.items():
+        runs_of_owner[None if run[5] else run[2]].append(run)
+    for owner, some in runs_of_owner.items():
         yield owner, [run[0] for run in some], sum([len(run[1]) for run in some])

@@ -97,8 +97,8 @@ def read(batch: Batch, pieces: Pieces, start: int = 0, end: int | None = None) -
 
 def steps(batch: Batch, pieces: Pieces) -> Iterator[bytes]:
     """Return the value as it is now, to be read piece by piece."""
-    found = batch.snapshot(_MESSAGES, pieces.row(0), _upper(pieces, pieces.count))
-    return _sound(pieces, 0, pieces.count, found)
+    pages = batch.snapshot(_MESSAGES, pieces.row(0), _upper(pieces, pieces.count))
+    return _sound(pieces, 0, pieces.count, pages)
 
 
 def _found(batch: Batch, pieces: Pieces, number: int, until: int) -> Iterator[bytes]:
@@ -287,11 +287,11 @@ def _pieces_of(string: StringMeta) -> Pieces:
         length, size, written = _PIECES.unpack_from(string.value)
     except StructError:
         raise _damaged(string.name, "it is too short") from None
-    found = Pieces(string.value[_PIECES.size :], length, size, written)
-    own = generation_in(found.prefix, database_of(string.name)) == string.generation
-    if not own or not found.is_possible:
+    pieces = Pieces(string.value[_PIECES.size :], length, size, written)
+    own = generation_in(pieces.prefix, database_of(string.name)) == string.generation
+    if not own or not pieces.is_possible:
         raise _damaged(string.name, "its pieces cannot be its own")
-    return found
+    return pieces
 
 
 def _damaged(name: bytes, why: str) -> Corruption:

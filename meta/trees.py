@@ -456,8 +456,8 @@ class Tree(Generic[T]):
         memory = self.memory or self._load(batch)
         if memory is not None:
             items = memory.items
-            found = [items[key] for key in memory.keys if key >= start]
-            return [iter(found) for _ in range(times)]
+            values = [items[key] for key in memory.keys if key >= start]
+            return [iter(values) for _ in range(times)]
         return [self._pages(batch, start) for _ in range(times)]
 
     def _pages(self, batch: Batch, start: bytes) -> Iterator[T]:
@@ -473,10 +473,10 @@ class Tree(Generic[T]):
         """
         if self.memory is not None:
             return list(islice(self.scan(batch, start), limit))
-        found = list(islice(self._on_disk(batch, start, None), limit))
-        if not start and len(found) < limit:
+        values = list(islice(self._on_disk(batch, start, None), limit))
+        if not start and len(values) < limit:
             self._load(batch)
-        return found
+        return values
 
     def page(self, batch: Batch, start: bytes, limit: int) -> list[tuple[bytes, T]]:
         """Return the suffixes and items of the first ``limit`` rows at or above ``start``."""

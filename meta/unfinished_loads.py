@@ -184,11 +184,11 @@ def decode_ingested(value: bytes) -> Iterator[Ingested]:
 
 def undo_ingested(txn: Txn) -> None:
     """Delete the entries that do not count, and the row."""
-    found = ingested(txn)
-    if not found:
+    rows = ingested(txn)
+    if not rows:
         return
     txn.frees = True
-    for prefix, last in found:
+    for prefix, last in rows:
         lower = prefix if last == MIN_ID else prefix + last.packed + b"\0"
         txn.batch.delete_range(_MESSAGES, lower, successor(prefix))
     remove_ingested(txn)

@@ -311,10 +311,10 @@ class RowAdder:
 
     def _check_present(self, text: str, eid: AddID, pairs: Pairs) -> None:
         """Raise RequestError unless the stream has an entry with this ID and these fields."""
-        found = self._lookup(eid) if isinstance(eid, StreamID) else None
-        if found == pairs:
+        present = self._lookup(eid) if isinstance(eid, StreamID) else None
+        if present == pairs:
             return
-        if found is not None:
+        if present is not None:
             raise RequestError(f"the stream has an entry {text} with other fields")
         if eid == MIN_ID:
             raise RequestError(f"{MIN_ID} cannot be the ID of an entry")

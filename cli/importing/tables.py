@@ -120,10 +120,10 @@ def _values(column: pa.Array) -> list[Any]:
     """Return the values of a column as JSON has them."""
     texts = as_binary(column)
     try:
-        found: list[Any] = texts.cast(pa.string()).to_pylist()
+        values: list[Any] = texts.cast(pa.string()).to_pylist()
     except pa.ArrowInvalid:  # not UTF-8
-        found = [None if part is None else bytes_json(part) for part in texts.to_pylist()]
-    return found
+        values = [None if part is None else bytes_json(part) for part in texts.to_pylist()]
+    return values
 
 
 class _Pages(io.RawIOBase):

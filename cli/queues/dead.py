@@ -81,8 +81,8 @@ def _dead_key(store: Store, stream: bytes, group: bytes | None) -> bytes:
 def _has_letters(store: Store, stream: bytes) -> bool:
     from kvstream.operations.delivery.dead import is_letter
 
-    found = next(iter(store.stream(stream).range(count=1)), None)
-    return found is not None and is_letter(found.flat)
+    first = next(iter(store.stream(stream).range(count=1)), None)
+    return first is not None and is_letter(first.flat)
 
 
 # --- letters --------------------------------------------------------------------------------------
@@ -167,8 +167,8 @@ def list_dead(
     The exit code is 1 if there is none.
     """
     with session.reading() as store:
-        found = map(_row, store.stream(_dead_key(store, stream, group)).scan())
-        chosen = islice((row for row in found if row and _matches(row, where)), count)
+        letters = map(_row, store.stream(_dead_key(store, stream, group)).scan())
+        chosen = islice((row for row in letters if row and _matches(row, where)), count)
         rows = map(_json, chosen) if out.json else chosen
         shown = out.table(_LS, rows, nothing="no dead letters")
     fail_unless(shown)
@@ -190,9 +190,9 @@ def show(
     """
     missing, is_first = [], True
     with session.reading() as store:
-        found = store.stream(_dead_key(store, stream, group))
+        letters = store.stream(_dead_key(store, stream, group))
         for eid in ids_given(ids):
-            entry = found.get(eid)
+            entry = letters.get(eid)
             row = None if entry is None else _row(entry)
             if row is None:
                 missing.append(eid)
@@ -318,12 +318,12 @@ def status(session: Session, out: Output, /, stream: bytes, group: bytes | None)
     """Show how far the redrive is, or how the last one ended."""
     with session.reading() as store:
         queue = _queue_of(store, stream, group)
-        found = queue.redrive_status()
-        if found is None:
+        run = queue.redrive_status()
+        if run is None:
             raise RequestError(
                 f"the dead letters {quoted(queue.dead_stream().key)} were never redriven"
             )
-        _show_redrive(out, queue, found)
+        _show_redrive(out, queue, run)
 
 
 @dead.command(epilog=example("kvstream dead cancel emails"))

@@ -83,8 +83,8 @@ def delayed() -> None:
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
-        found = islice(_delayed(existing_stream(store, stream)), count)
-        rows = (_json(each) if out.json else each._asdict() for each in found)
+        messages = islice(_delayed(existing_stream(store, stream)), count)
+        rows = (_json(each) if out.json else each._asdict() for each in messages)
         out.table(_LS, rows, nothing="no delayed messages")
 
 

@@ -74,12 +74,12 @@ def list_jobs(
     from kvstream.cli.queues.stored_jobs import StoredJobs, jobs_of
 
     with session.reading() as store:
-        found = (
+        rows = (
             row
             for row in jobs_of(StoredJobs(store, name))
             if status in (None, row["status"]) and task in (None, row["task"])
         )
-        out.table(_LS, islice(found, count), nothing="no jobs")
+        out.table(_LS, islice(rows, count), nothing="no jobs")
 
 
 @jobs.command(epilog=example("kvstream jobs show 018bcfe5-6800-7000-8000-000000000001"))

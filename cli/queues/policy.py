@@ -160,8 +160,8 @@ def chosen_group(store: "Store", stream: bytes, name: bytes | None) -> "Group":
     """Return the group of a queue; an error that says what to do if it cannot be told."""
     if name is not None:
         return existing_group(store, stream, name)
-    found = existing_stream(store, stream)
-    groups = [found.group(info.name) for info in found.groups()]
+    stored = existing_stream(store, stream)
+    groups = [stored.group(info.name) for info in stored.groups()]
     if not groups:
         raise RequestError(
             f"stream {quoted(stream)} has no group, so it is no queue yet: its first worker "
@@ -271,12 +271,12 @@ def policy(
 def _created(store: "Store", stream: bytes, group: bytes | None) -> "Group":
     """Return the group of a queue; create it, and the stream, if they are missing."""
     name = group or WORKERS
-    found = stream_or_free(store, stream)
+    stored = stream_or_free(store, stream)
     try:
-        known = {info.name for info in found.groups()}
+        known = {info.name for info in stored.groups()}
     except NoSuchKey:
         known = set()
-    return found.group(name) if name in known else found.create_group(name, "0")
+    return stored.group(name) if name in known else stored.create_group(name, "0")
 
 
 def _show(out: Output, stream: bytes, group: bytes, found: "GroupPolicy | None") -> None:

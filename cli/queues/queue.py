@@ -343,12 +343,12 @@ def retention(
             _show_rules(out, stream, existing_stream(store, stream).retention())
         return
     with session.writing() as store:
-        found = existing_stream(store, stream)
+        stored = existing_stream(store, stream)
         if off:
-            found.drop_retention()
+            stored.drop_retention()
         else:
-            found.set_retention(**rules, force=force)
-        _show_rules(out, stream, found.retention())
+            stored.set_retention(**rules, force=force)
+        _show_rules(out, stream, stored.retention())
 
 
 def _show_rules(out: Output, stream: bytes, rules: Retention | None) -> None:

@@ -52,8 +52,8 @@ class ScheduleName(Name):
         def names(store: "Store") -> Iterator[bytes]:
             return (each.name for each in store.stream(stream).schedules())
 
-        found = complete(place_of(ctx.find_root()), names)
-        return [CompletionItem(name) for name in found if name.startswith(incomplete)]
+        items = complete(place_of(ctx.find_root()), names)
+        return [CompletionItem(name) for name in items if name.startswith(incomplete)]
 
 
 name_argument = click.argument("name", type=ScheduleName())
@@ -168,23 +168,23 @@ def set_schedule(
     tz = "" if tz == "UTC" else tz
     parse(cron, tz)  # a wrong one is wrong usage, on a server too
     with session.writing(create=True) as store:
-        found = stream_or_free(store, stream)
+        stored = stream_or_free(store, stream)
         most = most or (MOST if misfire == "all" else 1)
-        found.schedule(name, cron, pairs, tz=tz, misfire=misfire, most=most)
-        made = _existing(found, name)
+        stored.schedule(name, cron, pairs, tz=tz, misfire=misfire, most=most)
+        made = _existing(stored, name)
     text = f"{printable(name)} is next due {time_of(_ms(made.next))}"
     out.result(text, **_json(stream, made))
 
 
 def _existing(stream: "Stream", name: bytes) -> Schedule:
     """Return a schedule; RequestError names those that there are."""
-    found = {each.name: each for each in stream.schedules()}
-    if name not in found:
-        known = ", ".join(map(printable, found)) or "none"
+    schedules = {each.name: each for each in stream.schedules()}
+    if name not in schedules:
+        known = ", ".join(map(printable, schedules)) or "none"
         raise RequestError(
             f"stream {quoted(stream.key)} has no schedule {quoted(name)}: it has {known}"
         )
-    return found[name]
+    return schedules[name]
 
 
 @schedule.command("rm", epilog=example("kvstream schedule rm emails nightly"))
@@ -195,9 +195,9 @@ def _existing(stream: "Stream", name: bytes) -> Schedule:
 def remove(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
     """Delete a schedule; messages that it has added stay."""
     with session.writing() as store:
-        found = existing_stream(store, stream)
-        _existing(found, name)
-        done = found.delete_schedule(name)
+        stored = existing_stream(store, stream)
+        _existing(stored, name)
+        done = stored.delete_schedule(name)
     out.result(f"{printable(name)} deleted", deleted=done)
     fail_unless(done)
 
@@ -213,7 +213,7 @@ def run(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
     The next time of the schedule stays.
     """
     with session.writing() as store:
-        found = existing_stream(store, stream)
-        _existing(found, name)
-        made = found.run_schedule(name)
+        stored = existing_stream(store, stream)
+        _existing(stored, name)
+        made = stored.run_schedule(name)
     out.result(str(made), id=made)

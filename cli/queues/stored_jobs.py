@@ -47,13 +47,13 @@ class StoredJobs(Jobs):
     def _keys(self) -> list[bytes]:
         store, name = self.store, self.name.encode("utf-8", "surrogateescape")
         others = (name + DEAD_SUFFIX, name + _RESULT.encode())
-        found = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
-        return sorted(key for key in (name, *found) if store.type(key) == "stream")
+        keys = [key for key in store.scan_keys(name + b":*") if not key.startswith(others)]
+        return sorted(key for key in (name, *keys) if store.type(key) == "stream")
 
     def dead_streams(self) -> list[Stream]:
         """Return the streams of the dead letters, each once."""
-        found = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
-        return list(found.values())
+        streams = {queue.dead_stream().key: queue.dead_stream() for queue in self.queues()}
+        return list(streams.values())
 
     def existing(self, job_id: str) -> JobHandle[Any]:
         """Return the handle of a job; RequestError if nothing is known of it."""

@@ -316,11 +316,11 @@ class ServerSampler:
             if isinstance(reply, NoSuchKey | NoGroup | WrongType):
                 return None
         consumers, pending = checked(replies)
-        found = [_pairs(each) for each in consumers]
+        rows = [_pairs(each) for each in consumers]
         return GroupDetails(
             [
                 ConsumerInfo(each[b"name"], each[b"pending"], each[b"idle"], each.get(b"inactive"))
-                for each in found
+                for each in rows
             ],
             [
                 PendingEntry(StreamID.parse(eid), owner, idle if idle >= 0 else None, times)
@@ -472,19 +472,19 @@ class StoreSampler:
 
     def sample(self) -> Sample:
         with self._session.reading() as store:
-            found = ShownStreams(self._most)
-            self._scan(store, found)
-            streams = [stream for name in found.names for stream in _stream_samples(store, name)]
+            shown = ShownStreams(self._most)
+            self._scan(store, shown)
+            streams = [stream for name in shown.names for stream in _stream_samples(store, name)]
             place = str(self._session.path)
             keys = store.size()
-        return Sample(place, monotonic(), keys, None, streams, found.left_out, found.whole)
+        return Sample(place, monotonic(), keys, None, streams, shown.left_out, shown.whole)
 
     def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
         """Return up to ``count`` pending entries of a group; None if it is gone."""
         with self._session.reading() as store, suppress(NoSuchKey, NoGroup, WrongType):
-            found = store.stream(stream).group(group)
-            pending = found.pending_range(count=count)
-            return GroupDetails(found.consumers(), pending, found.policy())
+            stored = store.stream(stream).group(group)
+            pending = stored.pending_range(count=count)
+            return GroupDetails(stored.consumers(), pending, stored.policy())
         return None
 
     def _scan(self, store: Store, found: ShownStreams) -> None:
@@ -508,11 +508,11 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
     groups, queue_info = [], info_of_store(store, key)
     queue_of = groups_of(queue_info)
     for group in run(info.group_names, name, GROUPS_MAX):
-        found = run(info.group_figures, name, group)
-        if found is not None:
-            oldest = found.oldest_ms if found.pending else None
-            queue = sample_of(queue_of.get(group), found.entries_read)
-            counts = found.consumers, found.lag, found.pending, oldest
+        figures = run(info.group_figures, name, group)
+        if figures is not None:
+            oldest = figures.oldest_ms if figures.pending else None
+            queue = sample_of(queue_of.get(group), figures.entries_read)
+            counts = figures.consumers, figures.lag, figures.pending, oldest
             groups.append(GroupSample(group, *counts, queue))
     left_out = max(0, stream.groups - len(groups))
     yield StreamSample(

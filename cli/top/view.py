@@ -238,11 +238,11 @@ def _foot(screen: Screen) -> str:
 
 def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
     """Return the lines above the groups of a stream."""
-    found = next((each for each in sample.streams if each.name == name), None)
-    if found is None:
+    stream = next((each for each in sample.streams if each.name == name), None)
+    if stream is None:
         return [f"stream {clipped(printable(name), width // 2)} is gone"]
-    facts = f"{plural(found.length, 'entry', 'entries')}   {_rate(found.rate)} added/s"
-    last = f"last ID {found.last_id}   {time_of(found.last_id)}"
+    facts = f"{plural(stream.length, 'entry', 'entries')}   {_rate(stream.rate)} added/s"
+    last = f"last ID {stream.last_id}   {time_of(stream.last_id)}"
     return [
         part
         for line in (f"stream {clipped(printable(name), width // 2)}   {facts}", last)

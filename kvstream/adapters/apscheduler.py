@@ -65,13 +65,13 @@ class KVStreamJobStore(BaseJobStore):
         after: Any = "0-0"
         while not self._stopped.is_set():
             try:
-                found = self._records.stream.read(after, block=WAIT_S)
+                entries = self._records.stream.read(after, block=WAIT_S)
             except KVStreamError:
                 self._logger.exception("Unable to follow the jobs")
                 self._stopped.wait(WAIT_S)
                 continue
-            if found:
-                after = found[-1].id
+            if entries:
+                after = entries[-1].id
                 self._scheduler.wakeup()
 
     # --- jobs -----------------------------------------------------------------------------------

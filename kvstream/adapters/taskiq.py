@@ -65,10 +65,10 @@ class AsyncPlace(Place):
         loop = asyncio.get_running_loop()
         if self._user_of is None:
             self._user_of = loop, self._key
-            found = _opening.get(self._user_of)
-            if found is None:
-                found = loop.create_task(self._opened()), 0
-            _opening[self._user_of] = found[0], found[1] + 1
+            opening = _opening.get(self._user_of)
+            if opening is None:
+                opening = loop.create_task(self._opened()), 0
+            _opening[self._user_of] = opening[0], opening[1] + 1
         try:
             self._async = await asyncio.shield(_opening[self._user_of][0])
         except Exception:

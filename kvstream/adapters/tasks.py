@@ -157,15 +157,15 @@ class Tasks:
         streams.sort(key=lambda stream: stream[0])
         queue_of = {key: name for _, key, name in streams}
         wanted: dict[Name, IDLike] = dict.fromkeys(queue_of, ">")
-        found = self._open().read_group(
+        reply = self._open().read_group(
             *(GROUP, self.consumer, wanted, count, block),
             claim_min_idle=self.lease,
             max_count=count,
         )
         tasks = [
             _task(queue_of[key], key, entry)
-            for key in found
-            for entry in found[key]
+            for key in reply
+            for entry in reply[key]
             if not isinstance(entry, DeletedEntry)
         ]
         if tasks:
@@ -323,7 +323,7 @@ def _task(queue: str, key: bytes, entry: Entry[bytes]) -> Task:
 
 def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[leases.Token]]]:
     """Return the tokens of tasks by the keys of their streams."""
-    found: dict[bytes, list[leases.Token]] = defaultdict(list)
+    tokens_by_key: dict[bytes, list[leases.Token]] = defaultdict(list)
     for ref in refs:
-        found[ref.key].append((ref.id, ref.deliveries))
-    return list(found.items())
+        tokens_by_key[ref.key].append((ref.id, ref.deliveries))
+    return list(tokens_by_key.items())

@@ -135,8 +135,8 @@ def _stepped(
     async def steps(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
         iterator = await self._engine.task_call(method, self._sync, *args, **kwargs)
         try:
-            while (found := await self._engine.task_call(next, iterator, _END)) is not _END:
-                yield found
+            while (item := await self._engine.task_call(next, iterator, _END)) is not _END:
+                yield item
         finally:
             cast(Generator[T, None, None], iterator).close()
 
@@ -438,13 +438,13 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
 
     async def dead_stream(self) -> AsyncStream[S]:
         """Return the stream of the dead letters."""
-        found = await self._engine.task_call(self._sync.dead_stream)
-        return AsyncStream(self._engine, found)
+        stream = await self._engine.task_call(self._sync.dead_stream)
+        return AsyncStream(self._engine, stream)
 
     async def get(self, count: int = 1, block: Seconds | None = None) -> list[AsyncMessage[S]]:
         """Lease up to ``count`` messages; [] if there are none. See Queue."""
-        found = await self._engine.task_call(self._sync.get, count, block)
-        return [AsyncMessage(self, message) for message in found]
+        messages = await self._engine.task_call(self._sync.get, count, block)
+        return [AsyncMessage(self, message) for message in messages]
 
     async def listen(
         self, count: int = 1, *, poll: Seconds = 1.0, stop: Stop | None = None
@@ -452,8 +452,8 @@ class AsyncQueue(_Face[Queue[S]], Generic[S]):
         """Yield messages for ever; settle each with ``ack``, ``nack`` or ``transaction``."""
         heard = cast(Generator[Message[S]], self._sync.listen(count, poll=poll, stop=stop))
         try:
-            while (found := await self._engine.task_call(next, heard, _END)) is not _END:
-                yield AsyncMessage(self, found)
+            while (message := await self._engine.task_call(next, heard, _END)) is not _END:
+                yield AsyncMessage(self, message)
         finally:
             await self._engine.task_call(heard.close)
 
@@ -498,8 +498,8 @@ async def take(
     The queues are of one store and database, and have the same group and consumer.
     """
     of = {queue._sync: queue for queue in queues}
-    found = await queues[0]._engine.task_call(take_of, [*of], count, block)
-    return [AsyncMessage(of[message.queue], message) for message in found]
+    messages = await queues[0]._engine.task_call(take_of, [*of], count, block)
+    return [AsyncMessage(of[message.queue], message) for message in messages]
 
 
 def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:

@@ -146,8 +146,8 @@ class Page:
 
     def part(self, which: int) -> "np.ndarray[Any, np.dtype[np.uint64]]":
         """Return the milliseconds (0) or the sequences (1) of the IDs."""
-        found: np.ndarray[Any, np.dtype[np.uint64]] = self._parts[which]
-        return found
+        part: np.ndarray[Any, np.dtype[np.uint64]] = self._parts[which]
+        return part
 
     def id(self, at: int) -> StreamID:
         return StreamID(*map(int, self._parts[:, at]))

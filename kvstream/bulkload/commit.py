@@ -45,15 +45,15 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
     It reserves numbers for new streams and changes nothing else.
     """
     catalog, limits = txn.catalog, txn.catalog.limits
-    found = {key: txn.stream(qualified(db, key)) for key in keys}
-    fresh = [key for key, stream in found.items() if stream is None]
+    streams = {key: txn.stream(qualified(db, key)) for key in keys}
+    fresh = [key for key, stream in streams.items() if stream is None]
     numbers = iter(catalog.numbers.take(txn, 1 + len(fresh)))
     shared = next(numbers) | SHARED
-    prefixes = {key: stream.prefix for key, stream in found.items() if stream is not None}
+    prefixes = {key: stream.prefix for key, stream in streams.items() if stream is not None}
     for key in fresh:
         stored = catalog.databases.stored_name(txn, qualified(db, key))
         prefixes[key] = message_prefix(stored, next(numbers))
-    last_ms = max((stream.last.ms for stream in found.values() if stream), default=0)
+    last_ms = max((stream.last.ms for stream in streams.values() if stream), default=0)
     return BulkTicket(
         db=db,
         stored_db=catalog.databases.stored(txn, db),

@@ -68,9 +68,9 @@ class Loader:
         if label and self._direct:
             raise InvalidArgument("a load inside a transaction cannot have a label")
         engine.run(loading.refuse_existing, name, replace)
-        found = engine.run(staging.resume, name, label) if label else None
-        if found is not None:
-            self._staged = _Staged(engine, found)
+        staged = engine.run(staging.resume, name, label) if label else None
+        if staged is not None:
+            self._staged = _Staged(engine, staged)
 
     @property
     def last(self) -> StreamID:

@@ -410,8 +410,8 @@ class Container:
     @property
     def since(self) -> str:
         """The version that introduced the first subcommand."""
-        found = (self.alone,) if self.alone is not None else self.subcommands.values()
-        return min((row.since for row in found), key=_version)
+        members = (self.alone,) if self.alone is not None else self.subcommands.values()
+        return min((row.since for row in members), key=_version)
 
     @property
     def group(self) -> str:
@@ -429,8 +429,10 @@ def table_of(sections: Iterable[Iterable[Family]]) -> dict[bytes, Command | Cont
     """Return the commands by name; one of a later family replaces its namesake."""
     named: dict[str, Command] = {}
     for families in sections:
-        found = [command for family in families for command in family.commands.values()]
-        named.update((command.name, command) for command in sorted(found, key=attrgetter("name")))
+        commands = [command for family in families for command in family.commands.values()]
+        named.update(
+            (command.name, command) for command in sorted(commands, key=attrgetter("name"))
+        )
     containers = {name.partition("|")[0] for name in named if "|" in name}
     table: dict[bytes, Command | Container] = {}
     for name in dict.fromkeys(name.partition("|")[0] for name in named):

@@ -138,8 +138,8 @@ def encoding(txn: Txn, session: Session, argv: Argv) -> Reply:
 
     An integer is `int` also if INCRBYFLOAT made it.
     """
-    found = encoding_of(txn, txn.key(session.prefix + argv[2]))
-    return None if found is None else found.encode()
+    name = encoding_of(txn, txn.key(session.prefix + argv[2]))
+    return None if name is None else name.encode()
 
 
 def encoding_of(txn: Txn, key: Key | None) -> str | None:

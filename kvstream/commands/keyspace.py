@@ -206,8 +206,8 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
             return LATER
         steps = kept(keyspace.pages(txn, session.db), matches)
         return Paged(Gradual(steps))
-    _, found = keyspace.scan(txn, session.db, 0, _ALL)
-    return found if matches is None else [key for key in found if matches(key)]
+    _, names = keyspace.scan(txn, session.db, 0, _ALL)
+    return names if matches is None else [key for key in names if matches(key)]
 
 
 # --- expiry -------------------------------------------------------------------------------------

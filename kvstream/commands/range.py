@@ -59,8 +59,8 @@ def _range(
         stream = txn.stream(name)
         if stream is None or not ranges.is_large(stream, count):
             return [] if stream is None else ranges.between(txn, stream, start, end, count)
-    found = ranges.scan(txn, name, start, end, count, reverse)
-    return NULL_ARRAY if found is None else Entries(found)
+    entries = ranges.scan(txn, name, start, end, count, reverse)
+    return NULL_ARRAY if entries is None else Entries(entries)
 
 
 def _paged_range(
@@ -76,9 +76,9 @@ def _paged_range(
     stream = txn.stream(name)
     if stream is None:
         return []
-    found = pages.few(txn, stream, start, end, count, reverse)
-    if found is not None:
-        return Entries(found)
+    rows = pages.few(txn, stream, start, end, count, reverse)
+    if rows is not None:
+        return Entries(rows)
     if is_put_off(txn, session):
         return LATER
     return Paged(Gradual(pages.entry_steps(txn, stream, start, end, count, reverse)))

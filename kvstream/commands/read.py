@@ -100,9 +100,9 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     another one has new entries; Redis 7.0 does not.
     """
     if len(argv) == 6 and argv[1] in COUNT and argv[3] in _STREAMS:
-        found = _read_one(txn, session.prefix + argv[4], argv)
-        if found is not None:
-            return found
+        reply = _read_one(txn, session.prefix + argv[4], argv)
+        if reply is not None:
+            return reply
     options = ReadOptions()
     args = take_options(argv, _OPTIONS, options)
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")

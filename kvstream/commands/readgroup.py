@@ -184,6 +184,6 @@ def _positions(
 
 def _history_id(raw: bytes) -> StreamID | None:
     if raw not in POSITIONS:
-        found = stream_id(raw)
-        return readgroup.NEW if found == MAX_ID else found  # Redis keeps ">" as this ID
+        after = stream_id(raw)
+        return readgroup.NEW if after == MAX_ID else after  # Redis keeps ">" as this ID
     raise readgroup.no_history_from(text(raw))

@@ -40,8 +40,8 @@ def may_be_long(txn: Txn, session: Session, names: Sequence[bytes], count: int |
     """Return whether a read of ``count`` entries of each stream may have a long reply."""
     if not session.pages or count is None or count * len(names) > thresholds.LOOK_ROWS:
         return session.pages
-    found = [txn.catalog.streams.get(name) for name in names]
-    return any(count > entries.first_page(stream) for stream in found if stream is not None)
+    streams = [txn.catalog.streams.get(name) for name in names]
+    return any(count > entries.first_page(stream) for stream in streams if stream is not None)
 
 
 def is_put_off(txn: Txn, session: Session) -> bool:
@@ -85,7 +85,7 @@ def _memory_of_steps(steps: Iterable[Any]) -> int:
 def _memory_of_streams(streams: Sequence[Pair] | Gradual) -> int:
     if isinstance(streams, Gradual):
         return memory_of(streams)
-    return sum([_memory_of_pair(found) for _, found in streams])
+    return sum([_memory_of_pair(entries) for _, entries in streams])
 
 
 def _memory_of_pair(found: Sequence[AnyEntry] | Gradual) -> int:

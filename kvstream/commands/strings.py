@@ -442,12 +442,12 @@ def mget(txn: Txn, session: Session, argv: Argv) -> Answer:
     keys = argv[1:]
     if session.steps and len(keys) > thresholds.LONG_NAMES:
         work = strings.LongGet(session.db, keys)
-        return in_steps(work.step, lambda found: paged(session, found, len(found)))
+        return in_steps(work.step, lambda values: paged(session, values, len(values)))
     names = [session.prefix + key for key in keys]
     if not session.pages:
         return strings.get_several(txn, names)
-    found = strings.get_several(txn, names, lambda large: _large_string(txn, large))
-    return Paged(found) if any(type(value) is Bulk for value in found) else found
+    values = strings.get_several(txn, names, lambda large: _large_string(txn, large))
+    return Paged(values) if any(type(value) is Bulk for value in values) else values
 
 
 @COMMANDS.command("getrange", "key start end", READ, FIRST, since="2.4.0")

@@ -63,15 +63,15 @@ _MS = 1000
 
 def find(argv: Argv, commands: Table = COMMANDS) -> Command:
     """Return the command of a request; RequestError if there is none, or its arity is wrong."""
-    found = commands.get(argv[0]) or commands.get(argv[0].lower())
-    if found is None:
+    command = commands.get(argv[0]) or commands.get(argv[0].lower())
+    if command is None:
         raise _unknown(argv)
-    if isinstance(found, Container):
-        found = _subcommand(found, argv)
-    arity, words = found.arity, len(argv)
+    if isinstance(command, Container):
+        command = _subcommand(command, argv)
+    arity, words = command.arity, len(argv)
     if words != arity and (arity > 0 or words < -arity):
-        raise wrong_arity(found.name)
-    return found
+        raise wrong_arity(command.name)
+    return command
 
 
 def _subcommand(container: Container, argv: Argv) -> Command:
@@ -79,11 +79,11 @@ def _subcommand(container: Container, argv: Argv) -> Command:
         if container.alone is not None:
             return container.alone
         raise wrong_arity(container.name)
-    found = container.subcommands.get(argv[1].lower())
-    if found is None:
+    command = container.subcommands.get(argv[1].lower())
+    if command is None:
         name = text(argv[1][:QUOTED_MAX])
         raise RequestError(f"unknown subcommand '{name}'. Try {container.name.upper()} HELP.")
-    return found
+    return command
 
 
 def _unknown(argv: Argv) -> RequestError:

@@ -80,9 +80,9 @@ class PlainRead:
         bounds = self.budget()  # raises its errors before anything is read
         if self.fixed:
             return read.read_on(txn, self.fixed, self.count, bounds) or None
-        found = [(name, read.resolve(txn, name, after)) for name, after in self.wanted]
-        reply = read.read(txn, found, self.count, bounds)
-        self.fixed = found
+        resolved = [(name, read.resolve(txn, name, after)) for name, after in self.wanted]
+        reply = read.read(txn, resolved, self.count, bounds)
+        self.fixed = resolved
         return reply or None
 
 
@@ -154,15 +154,15 @@ def misnamed(engine: AnyEngine, name: bytes, group: bytes) -> str:
     """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
     key, database = key_of(name), database_of(name)
     try:
-        found = [text(each.name) for each in engine.run(info.group_infos, name)]
+        names = [text(each.name) for each in engine.run(info.group_infos, name)]
     except NoSuchKey:
         keys = [text(each) for each in islice(engine.keys(database, None), _NAMES_MAX)]
         return f"there is no stream {shown(text(key))}{nearest(text(key), keys)}"
     except KVStreamError:
         return ""
-    if text(group) in found:
+    if text(group) in names:
         return ""
-    near = nearest(text(group), found) or ": create_group creates it"
+    near = nearest(text(group), names) or ": create_group creates it"
     return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"
 
 
@@ -211,4 +211,4 @@ def group_read(
     lists = _decoded(reply)
     if claim_ms is None:
         return lists
-    return [(name, [*idle_known(engine, cast("list[Entry]", found))]) for name, found in lists]
+    return [(name, [*idle_known(engine, cast("list[Entry]", entries))]) for name, entries in lists]

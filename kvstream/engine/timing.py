@@ -71,9 +71,9 @@ def run_due(txn: Txn, limit: int) -> int:
             txn.catalog.index.drop_timer(txn, at_ms, name)
             fired += 1
             continue
-        found = timers.take_due(txn, stream, min(share, limit - fired))
-        fired += max(1, len(found))
-        for kind, same in groupby(found, attrgetter("kind")):
+        due = timers.take_due(txn, stream, min(share, limit - fired))
+        fired += max(1, len(due))
+        for kind, same in groupby(due, attrgetter("kind")):
             _fire(txn, name, stream, kind, list(same))
         if fired >= limit:
             break

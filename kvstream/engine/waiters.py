@@ -199,17 +199,17 @@ class Waiters:
         if queue is None:
             return
         untried = set(queue.sharing)
-        found: dict[Hashable, Outcome | None] = {}
+        outcomes: dict[Hashable, Outcome | None] = {}
         for waiter in list(queue):
             if waiter.done or (groups is not None and waiter.group not in groups):
                 continue
             share_key = waiter.share_key
-            if share_key in found:
-                outcome = found[share_key]
+            if share_key in outcomes:
+                outcome = outcomes[share_key]
             else:
                 outcome = attempt(waiter)
                 if share_key is not None and (outcome is None or waiter.group is None):
-                    found[share_key] = outcome
+                    outcomes[share_key] = outcome
                 if outcome is None and share_key is not None:
                     untried.discard(share_key)
                     if not untried:

@@ -190,11 +190,11 @@ class Connection(_Base):  # type: ignore[misc]
         pipe: Pipe = self._sock
         if _holds_replies(self._parser):
             return True
-        found = pipe.wait(timeout)
+        readable = pipe.wait(timeout)
         if pipe.is_over():
             self.disconnect()
             raise redis.ConnectionError(CLOSED)
-        return found
+        return readable
 
 
 def _holds_replies(parser: Any) -> bool:

@@ -52,11 +52,11 @@ _log = logging.getLogger(__name__)
 
 
 def _instances(middleware: Any) -> tuple[Middleware, ...]:
-    found = (middleware,) if isinstance(middleware, type | Middleware) else tuple(middleware)
-    for each in found:
+    several = (middleware,) if isinstance(middleware, type | Middleware) else tuple(middleware)
+    for each in several:
         if isinstance(each, type):
             raise InvalidArgument(f"middleware is made of instances: {each.__name__}()")
-    return found
+    return several
 
 
 def _name_of(function: Any) -> str:
@@ -395,13 +395,13 @@ class Jobs:
 
     def _queue(self, name: str) -> Queue:
         with self._lock:
-            found = self._queues.get(name)
-            if found is None:
+            queue = self._queues.get(name)
+            if queue is None:
                 limits: dict[str, Any] = {}
                 for task in self.tasks.values():
                     limits |= task.limits if task.queue == name else {}
                 limits.setdefault("dead_letter", f"{self.name}:dead")
-                found = self._queues[name] = Queue(
+                queue = self._queues[name] = Queue(
                     self.store,
                     self.name if name == DEFAULT else f"{self.name}:{name}",
                     group=self.group,
@@ -411,7 +411,7 @@ class Jobs:
                     priorities=self._priorities_of(limits),
                     **limits,
                 )
-            return found
+            return queue
 
     def _priorities_of(self, limits: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the priorities of a queue: one with limits has none, as they hold for each."""
@@ -455,10 +455,10 @@ class Jobs:
         """Return whether a job was put that is to be unique, not left out for another one."""
         if not isinstance(handle.where, StreamID | Ticket):  # in a transaction on a server
             return True
-        found = self._fields_at(handle.where, queue)
-        if found is None:  # a delay that is over by now, or a job that has ended
+        stored = self._fields_at(handle.where, queue)
+        if stored is None:  # a delay that is over by now, or a job that has ended
             return handle.status != "unknown"
-        return found.get(ID) == handle.id.encode()
+        return stored.get(ID) == handle.id.encode()
 
     @staticmethod
     def _fields_at(where: StreamID | Ticket | None, queue: Queue) -> Fields | None:

@@ -108,9 +108,9 @@ def _build(hint: Any) -> Codec:
     container = _container(origin or hint, args)
     if container is not None:
         return container
-    found = _SIMPLE.get(hint)
-    if found is not None:
-        return found
+    codec = _SIMPLE.get(hint)
+    if codec is not None:
+        return codec
     if isinstance(origin or hint, type):
         return _class(hint, origin or hint)
     raise TypeError(f"values of type {_name(hint)} cannot be stored")
@@ -400,19 +400,19 @@ def _members(
     def dump(value: Any) -> dict[str, Any]:
         if type(value) is not needed:  # one of a subclass would come back as this class
             raise _wrong(value, f"a {kind.__name__}")
-        found = ready()
+        codec = ready()
         try:
-            return {name: found[name].dump(each) for name, each in members_of(value).items()}
+            return {name: codec[name].dump(each) for name, each in members_of(value).items()}
         except KeyError as error:
             raise TypeError(f"{kind.__name__} has no member {error}") from None
 
     def load(plain: Any) -> Any:
         if not isinstance(plain, dict):
             raise _wrong(plain, f"a {kind.__name__}")
-        found = ready()
-        if unknown := plain.keys() - found.keys():
+        codec = ready()
+        if unknown := plain.keys() - codec.keys():
             raise TypeError(f"{kind.__name__} has no member {min(unknown)!r}")
-        return make(**{name: found[name].load(each) for name, each in plain.items()})
+        return make(**{name: codec[name].load(each) for name, each in plain.items()})
 
     return Codec(kind.__name__, dump, load)
 

@@ -122,8 +122,8 @@ class JobHandle(Generic[R]):
 
     def _last(self) -> dict[bytes, bytes] | None:
         """Return what a worker wrote last about the job."""
-        found = self._records()
-        return dict(found[-1].fields) if found else None
+        records = self._records()
+        return dict(records[-1].fields) if records else None
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the job, and return what its task returned.
@@ -177,8 +177,8 @@ class JobHandle(Generic[R]):
         if status == DONE:
             plain = unpack(fields[b"result"], fields.get(b"format", b"json").decode())
             task = self._task or self._jobs.tasks.get(fields.get(b"task", b"").decode())
-            found: R = plain if task is None else task.signature.load_result(plain)
-            return found
+            value: R = plain if task is None else task.signature.load_result(plain)
+            return value
         if status == CANCELLED:
             raise JobCancelled(f"the job {self.id} was cancelled")
         failed = JobFailed(fields.get(b"error", b"").decode())
@@ -272,13 +272,13 @@ class JobHandle(Generic[R]):
             return last[b"status"].decode()
         if self._delayed() is not None:
             return "scheduled"
-        found = self._found()
-        if found is None:
+        state = self._found()
+        if state is None:
             last = self._last()  # it may have ended just now
             if last is None or last[b"status"] == RETRY:
                 return "unknown"
             return last[b"status"].decode()
-        stream, entry_id = found
+        stream, entry_id = state
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
         except NoGroup:
@@ -339,11 +339,11 @@ class JobHandle(Generic[R]):
             self._jobs.record(self.id, CANCELLED, self._ttl)
             return True
         for _ in range(_TRIES):
-            found = self._found()
+            state = self._found()
             last = self._last()
-            if found is None or (last is not None and last[b"status"] != RETRY):
+            if state is None or (last is not None and last[b"status"] != RETRY):
                 return False
-            stream, entry_id = found
+            stream, entry_id = state
             try:
                 with self._jobs.store._engine.brief_transaction():
                     if stream.get(entry_id) is None:

@@ -66,16 +66,16 @@ def jobs_of(target: str, folder: str = ".") -> Jobs:
     if (path := os.path.abspath(folder)) not in sys.path:
         sys.path.insert(0, path)
     try:
-        found: Any = import_module(module_name)
+        member: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
             raise
         raise InvalidArgument(f"there is no module {module_name} in {path} or installed") from None
     for part in (name or "jobs").split("."):
-        found = getattr(found, part, None)
-    if not isinstance(found, Jobs):
+        member = getattr(member, part, None)
+    if not isinstance(member, Jobs):
         raise InvalidArgument(f"{shown(target)} is not a Jobs: give module:name, such as app:jobs")
-    return found
+    return member
 
 
 class Signals:

@@ -85,11 +85,11 @@ class Testing:
         try:
             while done < _RUNS_MAX:
                 self._fire()
-                found = take(self.jobs.queues(), 1, None)
-                if not found:
+                messages = take(self.jobs.queues(), 1, None)
+                if not messages:
                     return done
                 done += 1
-                job = job_of(self.jobs, found[0])
+                job = job_of(self.jobs, messages[0])
                 if job is not None:
                     self.ran.append(job)
                     self._run(job)
@@ -131,8 +131,8 @@ class Testing:
         """Return when the next timer is due; None if there is none."""
         streams = [stream for queue in self.jobs.queues() for stream in queue.streams()]
         run = self.jobs.store.engine.run
-        found = [at for stream in streams if (at := run(_first_timer, stream._name))]
-        later = [at for at in found if at > self.clock.ms]
+        times = [at for stream in streams if (at := run(_first_timer, stream._name))]
+        later = [at for at in times if at > self.clock.ms]
         return min(later, default=None)
 
     def _run(self, job: Job) -> None:

@@ -144,18 +144,18 @@ class Worker:
         if room <= 0 or stop.is_set():
             return
         try:
-            found = take(self._queues, room, self._poll_s)
+            messages = take(self._queues, room, self._poll_s)
         except KVStreamError as error:
             if isinstance(error, StoreClosed):
                 raise
             _log.warning("no jobs can be taken for now", exc_info=error)
             self._ended.wait(FAILED_PAUSE_S)
             return
-        self._poll_s = POLL_FIRST_S if found else min(POLL_S, 2 * self._poll_s)
+        self._poll_s = POLL_FIRST_S if messages else min(POLL_S, 2 * self._poll_s)
         if stop.is_set():
-            self._return(found)
+            self._return(messages)
             return
-        loaded = [(message, job_of(self.jobs, message)) for message in found]
+        loaded = [(message, job_of(self.jobs, message)) for message in messages]
         self._begin([_run_of(job, message) for message, job in loaded if job is not None])
 
     def _room(self) -> int:

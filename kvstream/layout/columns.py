@@ -66,8 +66,8 @@ _HEAD = Struct("<16sI")
 def unpack_rows(rows: bytes) -> tuple[list[bytes], list[bytes]]:
     """Return the IDs and values of packed rows."""
     if _packing is not None:
-        found: tuple[list[bytes], list[bytes]] = _packing.unpack_rows(rows)
-        return found
+        columns: tuple[list[bytes], list[bytes]] = _packing.unpack_rows(rows)
+        return columns
     return unpack_in_python(rows)
 
 

@@ -410,15 +410,15 @@ def _files(path: Path) -> list[Path]:
 
 
 def _manifest_in(directory: Path) -> Path:
-    found = [
+    manifests = [
         path
         for path in sorted(directory.glob(f"*{SUFFIX}"))
         if not path.name.startswith(TEMPORARY_PREFIX)
     ]
-    if len(found) != 1:
-        names = ", ".join(path.name for path in found) or "none"
+    if len(manifests) != 1:
+        names = ", ".join(path.name for path in manifests) or "none"
         raise InvalidArgument(f"{directory} must contain one manifest, but has {names}")
-    return found[0]
+    return manifests[0]
 
 
 DATABASES = 256

@@ -142,15 +142,15 @@ def copy_functions(source: Source, target: Target, replace: bool) -> CarriedFunc
     for text in texts:
         try:
             name = functions.parse(text).name
-            found = existing.get(name)
-            if found == text:
+            there = existing.get(name)
+            if there == text:
                 outcome = Outcome.SAME
-            elif found is not None and not replace:
+            elif there is not None and not replace:
                 outcome = Outcome.DIFFERENT
                 carried.reported.append(f"function library {shown(name)} differs at the target")
             else:
                 target.put_function(text, replace=replace)
-                outcome = Outcome.COPIED if found is None else Outcome.REPLACED
+                outcome = Outcome.COPIED if there is None else Outcome.REPLACED
         except RequestError as error:
             outcome = Outcome.SKIPPED
             carried.reported.append(f"a function library was not copied: {error}")
@@ -203,14 +203,14 @@ def _compare(item: Item, existing: Item, carried: Carried, options: CopyOptions)
     if mine.kind == GONE:
         carried.outcome = Outcome.GONE
         return
-    found = [each for each in outside_entries(mine, theirs, 0) if not each.may_move]
+    outside = [each for each in outside_entries(mine, theirs, 0) if not each.may_move]
     windows = differing(mine, theirs) if mine.kind == theirs.kind else []
     if windows and item.between is not None:
-        found += differences.entries(pages_in(item, windows), pages_in(existing, windows))
+        outside += differences.entries(pages_in(item, windows), pages_in(existing, windows))
     else:
-        found += map(_window_mismatch, windows)
-    carried.reported = found[:SHOWN_MAX]
-    carried.outcome = Outcome.DIFFERENT if found else Outcome.SAME
+        outside += map(_window_mismatch, windows)
+    carried.reported = outside[:SHOWN_MAX]
+    carried.outcome = Outcome.DIFFERENT if outside else Outcome.SAME
 
 
 def _window_mismatch(window: Window) -> Mismatch:

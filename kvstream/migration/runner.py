@@ -233,5 +233,5 @@ def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | N
 
 def _alike(source: Outline, target: Outline) -> bool:
     """Return whether two streams are equal, as far as their outlines tell."""
-    found = differences.states(source.state, target.state)
-    return source.entries == target.entries and all(each.may_move for each in found)
+    different = differences.states(source.state, target.state)
+    return source.entries == target.entries and all(each.may_move for each in different)

@@ -441,9 +441,9 @@ class ServerSource:
 
     def _stream(self, connection: Connection, key: bytes) -> Content:
         if self._dumps and self._is_dumped(connection, key):
-            found = self._dump(connection, key)
-            if found is not None:
-                return found
+            content = self._dump(connection, key)
+            if content is not None:
+                return content
         return PagedStream(connection, key, has_queues=self.has_queues)
 
     def _is_dumped(self, connection: Connection, key: bytes) -> bool:
@@ -482,7 +482,7 @@ class ServerSource:
 
     def _outline(self, connection: Connection, key: bytes) -> Outline:
         """Return the outline of a stream; a DUMP loses nothing."""
-        found = outline(connection, key, self.has_queues)
+        content = outline(connection, key, self.has_queues)
         if self._dumps and self._is_dumped(connection, key):
-            return found._replace(notes=[])
-        return found
+            return content._replace(notes=[])
+        return content

@@ -58,21 +58,21 @@ class Examined:
 
 def examine(item: Item, watch: Watch = lambda entries, bytes: None) -> Examined:
     """Read a key once, from the first entry to the last."""
-    found = Examined(item.kind, item.expire_at_ms, item.inexact_ms)
+    examined = Examined(item.kind, item.expire_at_ms, item.inexact_ms)
     if item.kind == STREAM:
         content = Counted(item.content(), watch)
         digester = Digester()
         for node in content.nodes():
             digester.update(node.ids, node.values)
-        found.state = content.state()
-        found.digest = digester.finish()
-        found.inexact_ms = max(item.inexact_ms, content.inexact_ms)
-        found.corrections = content.corrections
+        examined.state = content.state()
+        examined.digest = digester.finish()
+        examined.inexact_ms = max(item.inexact_ms, content.inexact_ms)
+        examined.corrections = content.corrections
     elif item.kind == STRING and item.value is not None:
-        found.value = item.value()
-        if found.value is None:
-            found.kind = GONE
-    return found
+        examined.value = item.value()
+        if examined.value is None:
+            examined.kind = GONE
+    return examined
 
 
 def outside_entries(source: Examined, target: Examined, tolerance_ms: int) -> Iterator[Mismatch]:
@@ -203,12 +203,12 @@ class _Pass:
         self._options = options
 
     def _examined(self, name: Name, item: Item) -> Examined:
-        found = examine(item, self._options.watch)
+        examined = examine(item, self._options.watch)
         self.result.keys += 1
-        self.result.entries += found.entries
-        if self._options.keep_digests and found.state is not None:
-            self.result.digests[name] = found.digest.hex
-        return found
+        self.result.entries += examined.entries
+        if self._options.keep_digests and examined.state is not None:
+            self.result.digests[name] = examined.digest.hex
+        return examined
 
     def _is_compared(self, item: Item) -> bool:
         """Return whether to compare a key; count it if its type is not supported."""

@@ -158,9 +158,9 @@ class Claim:
 
     def in_order(self, rows: list[Row], ids: Sequence[PackedID]) -> list[Row]:
         """Return claimed rows in the order of the request's ``ids``."""
-        found = {row[0][-ID_BYTES:]: row for row in rows}
+        by_id = {row[0][-ID_BYTES:]: row for row in rows}
         asked = ids if self.claims_repeats else dict.fromkeys(ids)
-        return [found[eid] for eid in asked if eid in found]
+        return [by_id[eid] for eid in asked if eid in by_id]
 
 
 def plan_claim(
@@ -245,11 +245,11 @@ def claim(
     rule = Claim(
         stream, consumer_name, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
     )
-    found = Found()
+    claimed = Found()
     asked = list(stretches(txn, group, distinct))
     read = _reader(txn, rule, asked)
-    plan_claim(group, rule, read, found, asked).apply(txn, group)
-    rows = found.rows
+    plan_claim(group, rule, read, claimed, asked).apply(txn, group)
+    rows = claimed.rows
     if distinct is not packed:
         rows = rule.in_order(rows, packed)
     elif force:
@@ -313,14 +313,14 @@ def autoclaim(
     stream, group = group_of_key(txn, name, group_name)
     consumer = consumer_of(txn, name, group, consumer_name)
     rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
-    found = Found(count)
+    claimed = Found(count)
     read = partial(live_rows, txn, stream)
-    pending = _pending_from(txn, group, start.packed, found)
-    plan_claim(group, rule, read, found, pending).apply(txn, group)
-    note_claimed(txn, consumer, bool(found.rows))
+    pending = _pending_from(txn, group, start.packed, claimed)
+    plan_claim(group, rule, read, claimed, pending).apply(txn, group)
+    note_claimed(txn, consumer, bool(claimed.rows))
     signal_owned(txn, name, group)
-    cursor = MIN_ID if found.next is None else StreamID.unpack(found.next)
-    return Taken(cursor, _entries(rule, found.rows), [*map(StreamID.unpack, found.gone)])
+    cursor = MIN_ID if claimed.next is None else StreamID.unpack(claimed.next)
+    return Taken(cursor, _entries(rule, claimed.rows), [*map(StreamID.unpack, claimed.gone)])
 
 
 def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:

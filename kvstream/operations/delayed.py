@@ -254,15 +254,15 @@ def listed(
     if stream is None or limit <= 0:
         return []
     at_ms, number = start or Ticket(0, 0)
-    found: list[Delayed] = []
+    messages: list[Delayed] = []
     size, left = 0, count(txn, stream)
     for timer in timers.scan(txn, stream, Kind.DELAYED, at_ms, U64.pack(number)) if left else ():
         ticket, message, fields = decode_timer(timer)
-        found.append(Delayed(ticket, fields, message.ttl_ms, message.unique_id))
+        messages.append(Delayed(ticket, fields, message.ttl_ms, message.unique_id))
         size += len(timer.value)
-        if len(found) in (limit, left, LIST_MAX) or size >= _PAGE_BYTES:
+        if len(messages) in (limit, left, LIST_MAX) or size >= _PAGE_BYTES:
             break
-    return found
+    return messages
 
 
 def cancel(txn: Txn, name: bytes, tickets: list[Ticket]) -> int:

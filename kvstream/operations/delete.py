@@ -80,10 +80,10 @@ def delete_with_policy(
     if len(deleted) == len(ids):
         return [Outcome.DELETED] * len(ids)
     outcomes = dict.fromkeys(kept, Outcome.KEPT) | dict.fromkeys(deleted, Outcome.DELETED)
-    found = [outcomes.get(eid, Outcome.MISSING) for eid in ids]
+    result = [outcomes.get(eid, Outcome.MISSING) for eid in ids]
     if len(distinct) < len(ids):
-        _note_repeated(ids, found)
-    return found
+        _note_repeated(ids, result)
+    return result
 
 
 def delete_but(
@@ -170,10 +170,10 @@ class LongErasure(Generic[T]):
         if not stream.length:
             return []
         gone = self._watch.deleted()
-        found = self._found[bisect_left(self._found, stream.first) :]
+        live = self._found[bisect_left(self._found, stream.first) :]
         if gone:
-            found = [eid for eid in found if eid not in gone]
+            live = [eid for eid in live if eid not in gone]
         if len(ids) == len(self._ids):
-            return found
+            return live
         wanted = set(ids)
-        return [eid for eid in found if eid in wanted]
+        return [eid for eid in live if eid in wanted]

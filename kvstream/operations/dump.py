@@ -85,8 +85,8 @@ def _pieces(image: load.StreamImage, chosen: Target | None) -> Iterator[bytes]:
 
 def reading(payload: bytes) -> StreamReading | None:
     """Return a reader of a payload's stream; None if the payload is of a plain string."""
-    found = payloads.restore(payload)
-    return None if isinstance(found, bytes) else found
+    value = payloads.restore(payload)
+    return None if isinstance(value, bytes) else value
 
 
 def restate(txn: Txn, name: bytes, payload: bytes) -> None:
@@ -94,10 +94,10 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
 
     BadPayload if the payload is not of a stream, NoSuchKey if there is none; nothing changes then.
     """
-    found = payloads.restore(payload)
-    if isinstance(found, bytes):
+    value = payloads.restore(payload)
+    if isinstance(value, bytes):
         raise BadPayload("the payload is of a plain string")
-    state = found.state()
+    state = value.state()
     if txn.stream(name) is None:
         raise NoSuchKey
     load.restate(txn, name, state)
@@ -118,17 +118,17 @@ def restore(
     false; nothing changes then.
     """
     refuse_existing(txn, name, replace)
-    found = payloads.restore(payload)
+    value = payloads.restore(payload)
     gone = 0 < expire_at <= txn.now_ms
-    if not isinstance(found, bytes):
+    if not isinstance(value, bytes):
         if gone:
-            found.state()
+            value.state()
         else:
-            loaded = _loaded(txn, name, found, replace, expire_at)
-            return found.corrections + loaded.corrections
+            loaded = _loaded(txn, name, value, replace, expire_at)
+            return value.corrections + loaded.corrections
     elif not gone:
         replaced = make_room(txn, name)
-        txn.catalog.create_string(txn, name, found, expire_at)
+        txn.catalog.create_string(txn, name, value, expire_at)
         txn.notify(RESTORE, name)
         txn.notify_overwritten(name, replaced, StringMeta)
         txn.signal(name)
@@ -215,10 +215,11 @@ class LongRestore(LongLoad):
 
     def _begin(self, txn: Txn) -> bool:
         """Start to read; return False if the payload is to be restored in one turn."""
-        found = reading(self._payload)
-        if found is None or 0 < self._expire_at <= txn.now_ms:
+        source = reading(self._payload)
+        if source is None or 0 < self._expire_at <= txn.now_ms:
             return False
-        self._found, self._load = found, unfinished_loads.begin(txn, self._target, replace=True)
+        self._found = source
+        self._load = unfinished_loads.begin(txn, self._target, replace=True)
         return True
 
     def _take(self, txn: Txn, under_way: StagedLoad, found: StreamReading) -> bool:

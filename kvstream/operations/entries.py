@@ -188,15 +188,15 @@ def gathered(
             return rows(txn, stream, start, end, count)
         page, size = _gathered(txn, stream, start, end, count, most)
         return page if size <= most else None
-    found: list[Row] = []
+    gathered_rows: list[Row] = []
     for row in _back_from(txn, stream, start, end):
-        found.append(row)
+        gathered_rows.append(row)
         most -= len(row[0]) + len(row[1]) + ROW_MEMORY
         if most < 0:
             return None
-        if len(found) == count:
+        if len(gathered_rows) == count:
             break
-    return found
+    return gathered_rows
 
 
 def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[Row]:
@@ -217,8 +217,8 @@ def lowest(txn: Txn, stream: StreamMeta, start: StreamID, upper: bytes) -> bytes
     lower = stream.prefix + max(start, stream.first).packed
     if start <= stream.first or not nodes.is_behind_large(txn, stream, start):
         return lower
-    found = txn.batch.page(_MESSAGES, lower, upper, 1)
-    return found[0][0] if found else upper
+    first = txn.batch.page(_MESSAGES, lower, upper, 1)
+    return first[0][0] if first else upper
 
 
 def memory_of(page: list[Row]) -> int:
@@ -264,8 +264,8 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
     last = get(txn, stream, stream.last)
     if last is not None:
         return last
-    found = between_reversed(txn, stream, MIN_ID, MAX_ID, 1)
-    return found[0] if found else None
+    page = between_reversed(txn, stream, MIN_ID, MAX_ID, 1)
+    return page[0] if page else None
 
 
 def exists(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:

@@ -92,11 +92,11 @@ def _words(line: bytes) -> list[bytes]:
     """Split a line as a configuration file is split; [b""] if a quote is not closed."""
     words, at, line = [], 0, line.rstrip()
     while at < len(line):
-        found = _WORD.match(line, at)
-        if found is None:
+        word = _WORD.match(line, at)
+        if word is None:
             return [b""]
-        words.append(_QUOTES.sub(b"", found[1]))
-        at = found.end()
+        words.append(_QUOTES.sub(b"", word[1]))
+        at = word.end()
     return words
 
 
@@ -132,19 +132,19 @@ def flush(txn: Txn) -> None:
 def dump(txn: Txn) -> bytes:
     """Return all libraries as a payload for RESTORE, in the order of their names."""
     target = TARGETS.get(txn.catalog.limits.dump_target, _ANY_SERVER)
-    found = functions.libraries(txn)
-    return dump_functions(target, [found[name] for name in sorted(found)])
+    libraries = functions.libraries(txn)
+    return dump_functions(target, [libraries[name] for name in sorted(libraries)])
 
 
 def restored(payload: bytes) -> dict[bytes, bytes]:
     """Return the libraries of a payload by name; raise BadPayload or RequestError."""
-    found: dict[bytes, bytes] = {}
+    texts: dict[bytes, bytes] = {}
     for text in restore_functions(payload):
         name = parse(text).name
-        if name in found:
+        if name in texts:
             raise RequestError(f"Library '{_text(name)}' already exists")
-        found[name] = text
-    return found
+        texts[name] = text
+    return texts
 
 
 def merged(txn: Txn, added: Libraries, policy: Policy) -> Libraries:

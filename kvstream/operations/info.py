@@ -94,10 +94,10 @@ class Listed(NamedTuple):
 def listed(txn: Txn, db: int, cursor: int, limit: int) -> list[Listed]:
     """Return up to ``limit`` keys of a database from generation ``cursor`` on."""
     catalog = txn.catalog
-    found = islice(catalog.index.names(txn, db, cursor), limit)
+    names = islice(catalog.index.names(txn, db, cursor), limit)
     return [
         Listed(generation, name, isinstance(catalog.peek(txn, name), StreamMeta))
-        for generation, name in found
+        for generation, name in names
     ]
 
 
@@ -321,9 +321,9 @@ class GroupsSnapshot:
         for row, record in self._rows(self.stream.groups_tree):
             name = row[8:]
             group = GroupMeta.decode(name, row, record)
-            found = self._copies.pop(name, None)
-            if found is not None:
-                group.runs.memory, group.index = found
+            copy = self._copies.pop(name, None)
+            if copy is not None:
+                group.runs.memory, group.index = copy
             for row, record in self._rows(group.consumers_tree):
                 consumer = ConsumerMeta.decode(row[8:], row, record)
                 catalog.recall_activity(group, consumer)

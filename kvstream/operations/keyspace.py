@@ -138,10 +138,10 @@ def scan(
     Keys come in the order of their creation, so a key that stays is returned exactly once, however
     many others come and go.
     """
-    found, following = txn.catalog.index.page(txn, db, cursor, count)
+    names, following = txn.catalog.index.page(txn, db, cursor, count)
     if kind is None:
-        return following, found
-    keys = ((key, txn.catalog.peek(txn, qualified(db, key))) for key in found)
+        return following, names
+    keys = ((key, txn.catalog.peek(txn, qualified(db, key))) for key in names)
     return following, [key for key, there in keys if there is not None and kind_of(there) == kind]
 
 
@@ -162,8 +162,8 @@ def summaries(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[Key
 
     Streams that are not in memory do not come there: a list of all keys keeps those in use.
     """
-    found, following = txn.catalog.index.page(txn, db, cursor, count)
-    keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in found])
+    names, following = txn.catalog.index.page(txn, db, cursor, count)
+    keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names])
     return following, [_summary(key) for key in keys]
 
 
@@ -203,11 +203,11 @@ def random_key(txn: Txn, db: int) -> bytes | None:
     if bounds is None:
         return None
     first, last = bounds
-    place, found = randint(first, last), None
-    while found is None and place <= last:
-        found = _first_live(txn, db, place)
+    place, name = randint(first, last), None
+    while name is None and place <= last:
+        name = _first_live(txn, db, place)
         place += (last - place) // 2 + 1
-    return found or _first_live(txn, db, first)
+    return name or _first_live(txn, db, first)
 
 
 def _first_live(txn: Txn, db: int, place: int) -> bytes | None:

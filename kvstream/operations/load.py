@@ -376,8 +376,8 @@ def image(
         return None
     if stream.slack:
         measure(txn.batch, stream)
-    found = _Nodes(txn, stream, start, walks or txn.batch.pages)
-    return StreamImage(state(txn, stream), stream.expire_at, stream.nodes, found.each())
+    nodes_image = _Nodes(txn, stream, start, walks or txn.batch.pages)
+    return StreamImage(state(txn, stream), stream.expire_at, stream.nodes, nodes_image.each())
 
 
 def image_of_now(
@@ -483,10 +483,10 @@ def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
         return stream.open_first
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + start + b"\0"
-    found = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
-    if not found:
+    page = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
+    if not page:
         raise nodes.damaged(stream, "has fewer nodes than it counts")
-    return StreamID.unpack(found[0][0][8:])
+    return StreamID.unpack(page[0][0][8:])
 
 
 # --- the rest -----------------------------------------------------------------------------------

@@ -45,10 +45,10 @@ def few(
     """Return the first ``count`` entries of ``start <= id <= end``; None if they are many."""
     most = thresholds.SHORT_ROWS if most is None else most
     rows = most + 1 if count is None or count > most else count
-    found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
-    if found is None or len(found) > most:
+    rows_found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
+    if rows_found is None or len(rows_found) > most:
         return None
-    return Rows(found, len(stream.prefix))
+    return Rows(rows_found, len(stream.prefix))
 
 
 def entry_steps(

@@ -125,17 +125,17 @@ def spans(txn: Txn, name: bytes, start: StreamID, end: StreamID, size: int) -> l
     low, high = max(start, stream.first), min(end, stream.last)
     if low > high:
         return []
-    found: list[Span] = []
+    result: list[Span] = []
     first, count, exact = low, 0, low == stream.first
     lowest = low.packed
     for packed, live in nodes.live_counts(txn, stream, low, high):
         if count >= size and packed > lowest:
             begin = StreamID.unpack(packed)
-            found.append(Span(first, begin.previous(), count, exact))
+            result.append(Span(first, begin.previous(), count, exact))
             first, count, exact = begin, 0, True
         count += live
-    found.append(Span(first, high, count, exact and high == stream.last))
-    return found
+    result.append(Span(first, high, count, exact and high == stream.last))
+    return result
 
 
 class Ends(NamedTuple):

@@ -48,7 +48,7 @@ def begin(txn: Txn) -> Seeks:
 def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
     """Return the parts of streams that may have entries; WrongType for another kind of key."""
     known, find = txn.catalog.streams, txn.stream
-    found = []
+    result = []
     for name, after in wanted:
         stream = known.get(name)
         if stream is None or stream.expire_at:
@@ -57,8 +57,8 @@ def parts(txn: Txn, wanted: Sequence[tuple[bytes, StreamID]]) -> list[Part]:
                 continue
         last = stream.last
         if after < last and stream.length:
-            found.append((name, stream.prefix, stream.first, last, after))
-    return found
+            result.append((name, stream.prefix, stream.first, last, after))
+    return result
 
 
 def begin_snapshot(txn: Txn) -> Seeks:
@@ -118,7 +118,7 @@ def few(
     seeks: Seeks, wanted: Sequence[Part], count: int | None, rows_max: int, bytes_max: int
 ) -> list[tuple[bytes, Rows]] | None:
     """Return the entries of each part; None if they exceed ``rows_max`` or ``bytes_max``."""
-    found = []
+    streams = []
     for part in wanted:
         rows = whole(seeks, part, count)
         if rows is None:
@@ -126,10 +126,10 @@ def few(
         if rows.page:
             rows_max -= len(rows)
             bytes_max -= entries.memory_of(rows.page)
-            found.append((key_of(part[0]), rows))
+            streams.append((key_of(part[0]), rows))
         if rows_max < 0 or bytes_max < 0:
             return None
-    return found
+    return streams
 
 
 def steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps | None:

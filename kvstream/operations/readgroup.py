@@ -257,28 +257,28 @@ def _deliver_new(
     stream, group = reader.stream, reader.group
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
-    found: Sequence[Entry]
+    new: Sequence[Entry]
     few = 0 if count is None or ranges.is_large(stream, count) else count
     if 0 < few <= SMALL_READ:
-        found = entries.next_new(txn, stream, group, few)
+        new = entries.next_new(txn, stream, group, few)
     elif few and encoded and stream.groups_count > 1 and ranges.is_cached(txn, few):
-        found = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
+        new = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
-        found = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
+        new = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
     if with_idle:
-        found = delivered_first(found)
+        new = delivered_first(new)
     if budget is not None and budget.limited:
-        found = found[: budget.take(found)]
-    if not found:
+        new = new[: budget.take(new)]
+    if not new:
         return []
-    if type(found) is list:
-        ids = [PACKED(*each[0]) for each in found]
+    if type(new) is list:
+        ids = [PACKED(*each[0]) for each in new]
     else:
-        assert isinstance(found, Rows | EncodedEntries)
-        ids = found.packed_ids()
+        assert isinstance(new, Rows | EncodedEntries)
+        ids = new.packed_ids()
     give(txn, stream, group, reader.consumer, ids, reader.noack)
-    return found
+    return new
 
 
 def give(
@@ -322,13 +322,13 @@ def _history(
         if (rest is not None and rest <= 0) or budget.exhausted:
             break
         ids = list(ids_between(run, start, _LAST))[:rest]
-        found = [
+        page = [
             entry or DeletedEntry(StreamID.unpack(eid))
             for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
         ]
-        found = found[: budget.take(found)]
-        history += found
-        touched.append((run, [entry.id.packed for entry in found if entry.fields is not None]))
+        page = page[: budget.take(page)]
+        history += page
+        touched.append((run, [entry.id.packed for entry in page if entry.fields is not None]))
     txn.only_redelivered = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
@@ -394,9 +394,9 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None, budget: Budget
         if run.deliveries == COUNT_MAX:
             moves.append((run, [*run.ids]))
             continue
-        found = entries.get_packed(txn, stream, [*run.ids])
-        gone += [eid for eid, entry in zip(run.ids, found, strict=True) if entry is None]
-        live = [entry._replace(deliveries=run.deliveries) for entry in found if entry][:rest]
+        page = entries.get_packed(txn, stream, [*run.ids])
+        gone += [eid for eid, entry in zip(run.ids, page, strict=True) if entry is None]
+        live = [entry._replace(deliveries=run.deliveries) for entry in page if entry][:rest]
         live = live[: budget.take(live)]
         taken += live
         moves.append((run, [entry.id.packed for entry in live]))
@@ -417,9 +417,9 @@ def as_library_read(reply: Reply) -> tuple[Reply, bool]:
     """
     plain_reply: Reply = []
     has_given_back = False
-    for name, found in reply:
+    for name, delivered in reply:
         kept: list[HistoryEntry] = []
-        for entry in found:
+        for entry in delivered:
             if not entry.idle_ms:  # a new one
                 kept.append(entry._replace(idle_ms=None, deliveries=None))
                 continue
@@ -474,10 +474,10 @@ class LongDelivery:
             self._size -= entries.memory_of([self._rows.pop()])
             self._ids.pop()
         consumer = consumer_of(txn, self._name, group, self._consumer)
-        found = Rows(self._rows, len(stream.prefix))
-        if found:
+        rows = Rows(self._rows, len(stream.prefix))
+        if rows:
             give(txn, stream, group, consumer, self._ids, self._noack)
-        return [(self._name, found)] if found else []
+        return [(self._name, rows)] if rows else []
 
     def _holds(self, stream: StreamMeta, group: GroupMeta) -> bool:
         """Return whether nothing was deleted, and the group's last ID not moved back."""

@@ -393,9 +393,9 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
             stream = known.get(name)
             if stream is None or _is_over(txn, stream):
                 txn.missing.add(name)
-        found = [values[prefix + key] for key in self._keys]
-        _bound(txn, sum([len(value) for value in found if value is not None]))
-        return found
+        in_order = [values[prefix + key] for key in self._keys]
+        _bound(txn, sum([len(value) for value in in_order if value is not None]))
+        return in_order
 
     def _look_on(self, txn: Txn) -> bool:
         plain = Plain(txn)

@@ -31,12 +31,12 @@ from kvstream.types.options import SWEEP_ENTRIES, RefPolicy
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
     """Return those of ``ids``, ascending, that a group has pending or has not delivered yet."""
     packed = [PACKED(*eid) for eid in ids]
-    found: set[StreamID] = set()
+    pending: set[StreamID] = set()
     for group in txn.catalog.groups(txn, stream):
         reached = bisect_right(ids, group.last_delivered)
-        found.update(ids[reached:])
-        found.update(map(StreamID.unpack, pending_among(txn, group, packed[:reached])))
-    return found
+        pending.update(ids[reached:])
+        pending.update(map(StreamID.unpack, pending_among(txn, group, packed[:reached])))
+    return pending
 
 
 def drop_references(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

@@ -122,10 +122,10 @@ def discard(txn: Txn, label: bytes) -> bool:
 def unfinished(txn: Txn) -> list[UnfinishedLoad]:
     """Return the loads that are under way or can be resumed."""
     shown = txn.catalog.databases.shown_name
-    found = []
+    loads = []
     for load in unfinished_loads.all_of(txn):
         name = shown(txn, load.stream.name)
-        found.append(
+        loads.append(
             UnfinishedLoad(
                 load.label,
                 database_of(name),
@@ -135,7 +135,7 @@ def unfinished(txn: Txn) -> list[UnfinishedLoad]:
                 load.begun_ms,
             )
         )
-    return found
+    return loads
 
 
 def sweep(txn: Txn) -> None:

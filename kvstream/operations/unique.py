@@ -116,7 +116,7 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
     """Return how far an entry has come in the group that is ahead of the others."""
     if not stream.length or eid < stream.first or not exists(txn, stream, eid):
         return State.DONE
-    found = State.WAITING
+    state = State.WAITING
     packed = eid.packed
     for group in txn.catalog.groups(txn, stream):
         if group.last_delivered < eid:
@@ -124,10 +124,10 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
         run = pel.run_at(txn, group, packed)
         if run is not None and packed in run.ids:
             if run.time_ms != HELD_MS:  # else it waits for another of its key
-                found = State.DELIVERED
+                state = State.DELIVERED
         elif eid > _start_of(txn, stream, group):
             return State.DONE
-    return found
+    return state
 
 
 def _start_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> StreamID:
@@ -160,8 +160,8 @@ def row_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
 
 def holder_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Holder | None:
     """Return the message that holds a unique ID; None if it is free."""
-    found = row_of(txn, stream, unique_id)
-    return found.holder if found is not None and _is_held(txn, stream, found) else None
+    row = row_of(txn, stream, unique_id)
+    return row.holder if row is not None and _is_held(txn, stream, row) else None
 
 
 def _is_held(txn: Txn, stream: StreamMeta, row: Row) -> bool:
@@ -216,8 +216,8 @@ def rename(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder, new: 
 
 def release(txn: Txn, stream: StreamMeta, unique_id: bytes, holder: Holder) -> None:
     """Free the unique ID of a message that was taken away, if it is still the holder."""
-    found = row_of(txn, stream, unique_id)
-    if found is not None and found.holder == holder:
+    row = row_of(txn, stream, unique_id)
+    if row is not None and row.holder == holder:
         _take_timer(txn, stream, unique_id)
         timers.delete_row(txn, stream, ROW_TAG + unique_id)
 
@@ -234,27 +234,27 @@ def restore(txn: Txn, stream: StreamMeta, unique_id: bytes, row: Row) -> None:
 
 
 def _take_timer(txn: Txn, stream: StreamMeta, unique_id: bytes) -> None:
-    found = row_of(txn, stream, unique_id)
-    if found is not None:
-        timers.take(txn, stream, found.check_ms, Kind.UNIQUE, unique_id)
+    row = row_of(txn, stream, unique_id)
+    if row is not None:
+        timers.take(txn, stream, row.check_ms, Kind.UNIQUE, unique_id)
 
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: Sequence[Timer]) -> None:
     """Delete the rows of windows that have ended, and of messages that are done."""
     for timer in due:
         try:
-            found = row_of(txn, stream, timer.rest)
+            row = row_of(txn, stream, timer.rest)
         except Corruption:  # check reports it, and the others go on
             continue
-        if found is None or found.check_ms != timer.at_ms:
+        if row is None or row.check_ms != timer.at_ms:
             continue
-        if found.until_ms or not _is_held(txn, stream, found):
+        if row.until_ms or not _is_held(txn, stream, row):
             timers.delete_row(txn, stream, ROW_TAG + timer.rest)
             continue
-        holder = found.holder
+        holder = row.holder
         if isinstance(holder, Ticket):
             check_ms = max(txn.now_ms, holder.at_ms) + LOOK_MIN_MS
         else:
             age_ms = txn.now_ms - holder.ms
             check_ms = txn.now_ms + min(max(age_ms, LOOK_MIN_MS), LOOK_MAX_MS)
-        _put(txn, stream, timer.rest, found._replace(check_ms=check_ms))
+        _put(txn, stream, timer.rest, row._replace(check_ms=check_ms))

@@ -25,10 +25,10 @@ class Guard(NamedTuple):
     def is_held(self, txn: Txn) -> bool:
         """Return whether the entry is pending with the consumer, and was not delivered again."""
         stream = txn.key(self.name)
-        found = None
+        group = None
         if isinstance(stream, StreamMeta):
-            found = txn.catalog.group(txn, stream, self.group)
-        run = None if found is None else run_at(txn, found, self.eid.packed)
+            group = txn.catalog.group(txn, stream, self.group)
+        run = None if group is None else run_at(txn, group, self.eid.packed)
         return (
             run is not None
             and self.eid.packed in run.ids
@@ -91,8 +91,8 @@ class Watched:
         if self._watch is None:
             return False
         has_changed = bool(self._watch.changed) and not self._unchanged
-        found = (_fingerprint(txn, name) != before for name, before in self._prints.items())
-        self._unchanged = not (has_changed or any(found))
+        changes = (_fingerprint(txn, name) != before for name, before in self._prints.items())
+        self._unchanged = not (has_changed or any(changes))
         return not self._unchanged
 
 

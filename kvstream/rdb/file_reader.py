@@ -181,10 +181,10 @@ class FileReader:
     def _finish(self) -> None:
         """Compare the checksum; 0 means that there is none."""
         self._ended = True
-        found, at = self._reader.crc, self._reader.offset
+        crc, at = self._reader.crc, self._reader.offset
         stored = self._reader.little(CRC_BYTES) if self.header.has_checksum else 0
-        if stored not in (0, found):
-            raise BadPayload(f"the checksum is {stored:016x}, but {found:016x} is computed", at)
+        if stored not in (0, crc):
+            raise BadPayload(f"the checksum is {stored:016x}, but {crc:016x} is computed", at)
 
     # --- records that are not keys --------------------------------------------------------------
 

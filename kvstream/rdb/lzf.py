@@ -36,22 +36,22 @@ def decompress(data: bytes, size: int) -> bytes:
     ``size`` is allocated at once: the caller has checked it against RATIO_MAX.
     """
     if twins is not None:
-        found = twins.decompress(data, size)
-        if found is not None:
-            return found
+        whole = twins.decompress(data, size)
+        if whole is not None:
+            return whole
     return decompress_in_python(data, size)
 
 
 def decompress_in_python(data: bytes, size: int) -> bytes:
     """Do ``decompress`` in Python."""
-    found = bytearray()
+    whole = bytearray()
     at = 0
     try:
         while at < len(data):
             control = data[at]
             at += 1
             if control < _LITERAL_MAX:
-                found += data[at : at + control + 1]
+                whole += data[at : at + control + 1]
                 at += control + 1
             else:
                 length = control >> 5
@@ -60,14 +60,14 @@ def decompress_in_python(data: bytes, size: int) -> bytes:
                     at += 1
                 distance = ((control & 31) << 8 | data[at]) + 1
                 at += 1
-                _copy(found, distance, length + 2)
-            if len(found) > size:
+                _copy(whole, distance, length + 2)
+            if len(whole) > size:
                 break
     except IndexError:
         raise BadCompression("compressed bytes end within a copy") from None
-    if at != len(data) or len(found) != size:
+    if at != len(data) or len(whole) != size:
         raise BadCompression(f"compressed bytes do not hold {size} bytes")
-    return bytes(found)
+    return bytes(whole)
 
 
 def _copy(output: bytearray, distance: int, length: int) -> None:

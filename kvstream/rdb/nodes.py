@@ -228,8 +228,8 @@ class NodesReader:
         """Return the plain nodes above ``last`` at the start of a buffer, and their bytes."""
         if twins is None:
             return 0, []
-        used, found = twins.read_nodes(buffer, start, stop, most, last, _LIMITS, self._names)
-        return used, [PackedNode(*node) for node in found]
+        used, nodes = twins.read_nodes(buffer, start, stop, most, last, _LIMITS, self._names)
+        return used, [PackedNode(*node) for node in nodes]
 
 
 NODE_BYTES_MAX = 1024 * MEGABYTE
@@ -256,9 +256,9 @@ class Node(NamedTuple):
 def decode_node(key: PackedID, data: bytes) -> Node:
     """Return the node in a listpack; raise BadPayload with the offset in it."""
     if twins is not None:
-        found = twins.decode_node(key, data, growth_max(len(data)), ENTRY_BYTES_MAX)
-        if found is not None:
-            return Node(*found)
+        node = twins.decode_node(key, data, growth_max(len(data)), ENTRY_BYTES_MAX)
+        if node is not None:
+            return Node(*node)
     return decode_in_python(key, data)
 
 
@@ -276,25 +276,25 @@ def decode_in_python(key: PackedID, data: bytes) -> Node:
     names = tuple(elements.texts(count))
     if elements.number() != 0:
         raise BadPayload("the master entry of a node does not end")
-    found = Node(names, [], [], living + deleted, key, living)
+    node = Node(names, [], [], living + deleted, key, living)
     last, left = key, growth_max(len(data))
     for _ in range(living + deleted):
         eid, value = _take_entry(elements, key, names)
         if value is None:
             # XSETID may set an ID below deleted entries, so only living ones must ascend.
-            last = max(eid, found.ids[-1] if found.ids else key)
+            last = max(eid, node.ids[-1] if node.ids else key)
             continue
-        if eid < key or (found.ids and eid <= found.ids[-1]):
+        if eid < key or (node.ids and eid <= node.ids[-1]):
             raise BadPayload(f"entry {StreamID.unpack(eid)} is out of order")
         last = eid
-        found.ids.append(eid)
-        found.values.append(value)
+        node.ids.append(eid)
+        node.values.append(value)
         left -= len(value)
         if left < 0:
             raise BadPayload("the entries of a node are too large")
     if not elements.ended():
         raise BadPayload("a node has bytes behind its last entry")
-    return found._replace(last=last)
+    return node._replace(last=last)
 
 
 class _Elements:

@@ -79,9 +79,9 @@ def read_pending(reader: Reader, table: PendingTable) -> None:
 def _read_columns(reader: Reader, most: int) -> Columns:
     """Read one to ``most`` pending entries."""
     if twins is not None:
-        found = twins.decode_pending(*reader.window(most * _ENTRY_BYTES_MIN), most)
-        if found is not None:
-            ids, times, deliveries, size = found
+        columns = twins.decode_pending(*reader.window(most * _ENTRY_BYTES_MIN), most)
+        if columns is not None:
+            ids, times, deliveries, size = columns
             reader.skip(size)
             return ids, array("q", times), array("Q", deliveries)
     return read_columns_in_python(reader, most)
@@ -102,10 +102,10 @@ def read_owned(reader: Reader, table: PendingTable, owner: bytes) -> None:
     at = reader.offset
     ids = reader.take(ID_BYTES * reader.length(len(table)))
     find = find_ids_in_python if twins is None else twins.find_ids
-    found = find(table.packed_ids, ids)
-    if found is None:
+    places = find(table.packed_ids, ids)
+    if places is None:
         raise reader.bad(f"consumer {owner!r} has an entry that is not pending in its group", at)
-    if not table.give_all(array("q", found), owner):
+    if not table.give_all(array("q", places), owner):
         raise reader.bad(f"consumer {owner!r} has an entry of another consumer", at)
 
 
@@ -272,14 +272,14 @@ class StreamReading:
         while self._nodes_begun < declared:
             buffer, start, stop = self._reader.window(_WINDOW_BYTES)
             left = min(declared - self._nodes_begun, _NODES_ALONE if self._alone else _NODES_AHEAD)
-            used, found = compiled.read(buffer, start, stop, left, self._last)
+            used, images = compiled.read(buffer, start, stop, left, self._last)
             self._reader.skip(used)
-            self._nodes_begun += len(found)
-            for node in found:
+            self._nodes_begun += len(images)
+            for node in images:
                 self.entries += node.count
                 self._last = node.last_id
                 yield node
-            if not found:
+            if not images:
                 self._nodes_begun += 1
                 image = self._read_node()
                 if image is not None:

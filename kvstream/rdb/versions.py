@@ -199,10 +199,10 @@ def target_of(version: str, *, valkey: bool = False) -> Target:
     """
     if valkey:
         return VALKEY
-    found = [each for each in _REDIS if _release(each.name[len("redis:") :]) <= _release(version)]
-    if not found:
+    targets = [each for each in _REDIS if _release(each.name[len("redis:") :]) <= _release(version)]
+    if not targets:
         raise InvalidArgument(f"a Redis of version {version} has no streams")
-    return found[-1]
+    return targets[-1]
 
 
 def _release(version: str) -> tuple[int, int]:
@@ -315,8 +315,8 @@ def losses(state: StreamState, target: Target) -> list[Loss]:
 
 def queue_losses(state: StreamState) -> list[Loss]:
     """Return what a stream has as a queue, of which Redis's formats and commands have nothing."""
-    found = Counter([QUEUE_PARTS[key[:1]] for key, _ in state.queue or ()])
-    return [Loss(name, found[name], text) for name, text in LOSSES.items() if found[name]]
+    counts = Counter([QUEUE_PARTS[key[:1]] for key, _ in state.queue or ()])
+    return [Loss(name, counts[name], text) for name, text in LOSSES.items() if counts[name]]
 
 
 def format_losses(state: StreamState, target: Target) -> list[Loss]:

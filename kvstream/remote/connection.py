@@ -151,8 +151,8 @@ def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
     if kind is not None:
         return kind(rest)
     text = said.removeprefix("ERR ")
-    found = (made for start, made in _BY_TEXT if text.startswith(start))
-    return next(found, RequestError)(text)
+    errors = (made for start, made in _BY_TEXT if text.startswith(start))
+    return next(errors, RequestError)(text)
 
 
 Word = bytes | str | int
@@ -442,8 +442,8 @@ class Connection:
         seen: set[bytes] = set()  # SCAN may return a key twice
         cursor: Word = 0
         while True:
-            cursor, found = self.ask("SCAN", cursor, *options, "COUNT", KEYS_PAGE)
-            keys = [key for key in dict.fromkeys(found) if key not in seen and wanted(key)]
+            cursor, page = self.ask("SCAN", cursor, *options, "COUNT", KEYS_PAGE)
+            keys = [key for key in dict.fromkeys(page) if key not in seen and wanted(key)]
             seen.update(keys)
             yield keys
             if int(cursor) == 0:

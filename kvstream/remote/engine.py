@@ -130,11 +130,11 @@ class RemoteEngine:
         if self._closed:
             raise StoreClosed
         number = self.db if db is None else db
-        found = self._connections.get(number)
-        if found is None:
+        connection = self._connections.get(number)
+        if connection is None:
             with self._lock:
-                found = self._connections.setdefault(number, self._connected(number))
-        return found
+                connection = self._connections.setdefault(number, self._connected(number))
+        return connection
 
     def close(self, discard: bool = False) -> None:
         self._closed = True
@@ -249,10 +249,10 @@ class RemoteEngine:
                     return reply
                 if waits:
                     continue
-            found = self.given_back.look(attempt, connection, rest, waits)
-            if found:
-                return found
-            looked = found is not None
+            given_back = self.given_back.look(attempt, connection, rest, waits)
+            if given_back:
+                return given_back
+            looked = given_back is not None
 
     def _call_of(self, attempt: PlainRead | GroupRead) -> Callable[[Words], Call]:
         """Return the function that makes the call of a read from its words of BLOCK."""
@@ -581,10 +581,10 @@ def _count_after(engine: RemoteEngine, name: bytes, eid: StreamID) -> int:
 
 def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
     """Return the lag; if the server does not know it, count the entries."""
-    found = engine.run(info.group_info, name, group)
-    if found.lag is not None:
-        return found.lag
-    return _count_after(engine, name, found.last_delivered_id)
+    group_info = engine.run(info.group_info, name, group)
+    if group_info.lag is not None:
+        return group_info.lag
+    return _count_after(engine, name, group_info.last_delivered_id)
 
 
 def _read_new(
@@ -645,12 +645,12 @@ def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInf
     infos = dict(zip(streams, replies, strict=True))
     for key, kind, ttl in zip(page, kinds, ttls, strict=True):
         expires = None if ttl < 0 else ttl / 1000
-        found = infos.get(key)
-        if found is None and kind != b"none":
+        info = infos.get(key)
+        if info is None and kind != b"none":
             yield KeyInfo(key, kind.decode(), None, None, None, expires)
-        elif not isinstance(found, NoSuchKey | WrongType | None):  # deleted meanwhile
-            checked([found])
-            stream = stream_info_of(found)
+        elif not isinstance(info, NoSuchKey | WrongType | None):  # deleted meanwhile
+            checked([info])
+            stream = stream_info_of(info)
             last = stream.last_generated_id
             yield KeyInfo(key, "stream", stream.length, stream.groups, last, expires)
 

@@ -174,10 +174,10 @@ def _null_array(_reply: NullArray | None, protocol: int) -> bytes:
 
 
 def _shared(reply: Shared, protocol: int) -> bytes:
-    found = reply.encoded.get(protocol)
-    if found is None:
-        found = reply.encoded[protocol] = encode(reply.reply, protocol)
-    return found
+    encoded = reply.encoded.get(protocol)
+    if encoded is None:
+        encoded = reply.encoded[protocol] = encode(reply.reply, protocol)
+    return encoded
 
 
 def _encoded_entries(reply: EncodedEntries, _protocol: int) -> bytes:

@@ -364,8 +364,8 @@ def _integer(digits: bytes) -> int | None:
 
 def skip_empty(data: bytes, at: int) -> int:
     """Return the position of the first request from ``at`` on that is not empty."""
-    found = _EMPTY.match(data, at)
-    return at if found is None else found.end()
+    match = _EMPTY.match(data, at)
+    return at if match is None else match.end()
 
 
 def take_plain(

@@ -90,13 +90,13 @@ class _Reader:
 
     def sequence(self) -> list[Argument]:
         """Parse up to the end, a closing bracket, or a bar between whole sequences."""
-        found: list[Argument] = []
+        arguments: list[Argument] = []
         while self._next() not in ("", "]") and not self._parts_sequences():
             if self._next() == "[":
-                self._option(found)
+                self._option(arguments)
             else:
-                _append(found, self._words())
-        return found
+                _append(arguments, self._words())
+        return arguments
 
     def _parts_sequences(self) -> bool:
         """Return whether a bar follows that parts sequences: the last part was an argument."""
@@ -183,12 +183,12 @@ def flags_of(command: Command) -> list[str]:
 def categories_of(command: Command) -> list[str]:
     """Return the ACL categories of a command, in Redis's order."""
     named = command.categories
-    found = set((_OF_GROUP[command.group] if named is None else named).split())
-    found |= {category for flag, category in _OF_FLAG if flag in command.flags}
+    categories = set((_OF_GROUP[command.group] if named is None else named).split())
+    categories |= {category for flag, category in _OF_FLAG if flag in command.flags}
     if command.group == "scripting":
-        found.discard("read")  # as in Redis
-    found.add("fast" if Flag.FAST in command.flags else "slow")
-    return [category for category in CATEGORIES if category in found]
+        categories.discard("read")  # as in Redis
+    categories.add("fast" if Flag.FAST in command.flags else "slow")
+    return [category for category in CATEGORIES if category in categories]
 
 
 _WRITES = {"update", "insert", "delete"}

@@ -96,8 +96,8 @@ class HotKeys:
 
     def shown(self, totals: Totals, unit: int = 1) -> list[Reply]:
         """Return keys and their sums in turn, each sum times ``unit``; none that is 0."""
-        found = [(key, int(amount * unit)) for key, amount in totals.largest(self._count)]
-        return [part for pair in found if pair[1] for part in pair]
+        largest = [(key, int(amount * unit)) for key, amount in totals.largest(self._count)]
+        return [part for pair in largest if pair[1] for part in pair]
 
     # --- calls ----------------------------------------------------------------------------------
 

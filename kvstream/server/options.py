@@ -103,9 +103,9 @@ def _put(lines: list[str], name: str, value: str, at_top: bool) -> None:
     start, end = _section(lines, at_top)
     pattern = re.compile(_LINE % (re.escape(name), _VALUE))
     for at in range(start, end):
-        found = pattern.fullmatch(lines[at])
-        if found is not None:
-            lines[at] = found["head"] + value + found["tail"]
+        match = pattern.fullmatch(lines[at])
+        if match is not None:
+            lines[at] = match["head"] + value + match["tail"]
             return
     while end > start and not lines[end - 1].strip():
         end -= 1

@@ -154,10 +154,10 @@ class Statistics:
         self._samples: deque[tuple[float, ...]] = deque(maxlen=SAMPLES)
 
     def of(self, name: str) -> CommandStatistics:
-        found = self.commands.get(name)
-        if found is None:
-            found = self.commands[name] = CommandStatistics()
-        return found
+        statistics = self.commands.get(name)
+        if statistics is None:
+            statistics = self.commands[name] = CommandStatistics()
+        return statistics
 
     def ran(self, name: str, seconds: float, calls: int = 1) -> None:
         """Count calls that took ``seconds`` together."""

@@ -201,9 +201,9 @@ class SharedEngine:
 
     def _elected(self, deadline: float | None) -> Engine | RemoteEngine:
         """Return the present engine; without one, connect to the owner or become it."""
-        found = self._current
-        if found is not None:
-            return found
+        engine = self._current
+        if engine is not None:
+            return engine
         with self._lock:
             if self._closed:
                 raise StoreClosed
@@ -217,10 +217,10 @@ class SharedEngine:
         alone = begun + GRACE_S
         """When a lock without a socket is taken for that of a store that is not shared."""
         while True:
-            found = self._connected()
-            if found is not None:
+            server = self._connected()
+            if server is not None:
                 self._started = None
-                return found
+                return server
             try:
                 if directories.forked_after_opening:
                     self._start_owner()
@@ -518,9 +518,9 @@ class SharedEngine:
                 for row in _pending_since(engine, name, attempt, begun):
                     if (name, row.id) in seen:
                         continue
-                    found = engine.run(ranges.scan, name, row.id, row.id)
-                    entries += found.entries() if found else []
-                    if found and attempt.claim_ms is not None:
+                    page = engine.run(ranges.scan, name, row.id, row.id)
+                    entries += page.entries() if page else []
+                    if page and attempt.claim_ms is not None:
                         before = row.deliveries - 1
                         entries[-1] = entries[-1]._replace(idle_ms=0, deliveries=before)
                 if entries:
@@ -561,8 +561,8 @@ class SharedEngine:
     @property
     def own_engine(self) -> Engine | None:
         """The engine of the store if this process owns it."""
-        found = self._current
-        return found if isinstance(found, Engine) else None
+        engine = self._current
+        return engine if isinstance(engine, Engine) else None
 
     @property
     def url(self) -> str:
@@ -586,12 +586,12 @@ class SharedEngine:
     ) -> Iterator[T]:
         """Yield what an engine yields; after a change of the owner, what has not come yet."""
         seen: set[bytes] = set()
-        found = None
+        items = None
         while True:
             engine = self._local.server or self._elected(None)
-            found = look(engine)
+            items = look(engine)
             try:
-                for each in found:
+                for each in items:
                     if key_of(each) not in seen:
                         seen.add(key_of(each))
                         yield each
@@ -624,17 +624,17 @@ def _pending_since(
     engine: Engine | RemoteEngine, name: bytes, attempt: GroupRead, begun: float
 ) -> list[PendingEntry]:
     """Return the entries that were delivered to a consumer since a Unix time."""
-    found: list[PendingEntry] = []
+    rows: list[PendingEntry] = []
     start: StreamID | None = MIN_ID
     while start is not None:
         page = engine.run(
             claim.pending_range, name, attempt.group, start, MAX_ID, _PENDING_PAGE, attempt.consumer
         )
         idle_max = (time.time() - begun) * 1000 + 1
-        found += [
+        rows += [
             row
             for row in page
             if row.idle_ms is not None and row.idle_ms <= idle_max and row.deliveries != COUNT_MAX
         ]
         start = page[-1].id.next() if len(page) == _PENDING_PAGE else None
-    return found
+    return rows

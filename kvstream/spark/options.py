@@ -134,8 +134,8 @@ def places(options: Options) -> list[Place]:
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
     if paths:  # a server may hold the store: user and password are for that server
-        found = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
-        return [Place("path", path, db, user, password) for path in found]
+        stores = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
+        return [Place("path", path, db, user, password) for path in stores]
     return [Place("url", url, db, user, password) for url in urls]
 
 

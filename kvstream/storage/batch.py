@@ -146,8 +146,8 @@ class Batch:
             return [self.get(family, key) for key in keys]
         if not puts:
             return self._rows.get_many(family, keys)
-        found = iter(self._rows.get_many(family, [key for key in keys if key not in puts]))
-        return [puts[key] if key in puts else next(found) for key in keys]
+        stored = iter(self._rows.get_many(family, [key for key in keys if key not in puts]))
+        return [puts[key] if key in puts else next(stored) for key in keys]
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -182,11 +182,11 @@ class Batch:
         Later changes are not seen. Changes of this batch in the range are held in memory.
         """
         lower = self._behind_deleted(family, lower)
-        found = self._rows.snapshot(family, lower, upper, reverse)
+        pages = self._rows.snapshot(family, lower, upper, reverse)
         if not self._touches(family, lower, upper):
-            return found
+            return pages
         changes = iter(list(self._changes(family, lower, upper, reverse)))
-        rows = chain.from_iterable(found)
+        rows = chain.from_iterable(pages)
         return _paged(merged(rows, changes, self._deleted_ranges(family), reverse))
 
     def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
@@ -208,10 +208,10 @@ class Batch:
 
         If the batch has no changes, all rows are of one moment.
         """
-        found = self._rows.seeks(family)
+        stored = self._rows.seeks(family)
         if not self:
-            return found
-        merged = self._merged_seeks(family, found)
+            return stored
+        merged = self._merged_seeks(family, stored)
         next(merged)
         return merged
 

@@ -84,20 +84,20 @@ def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIE
 def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
     with tables.none_given, ExitStack() as opened:
         try:
-            found = _moment(source, target, tables, opened)
+            moment = _moment(source, target, tables, opened)
         except FileNotFoundError:  # an SST file or a log was removed meanwhile
-            found = None
-        if found is None:
+            moment = None
+        if moment is None:
             return False
-        for name in set(os.listdir(target)).difference(found.linked):
+        for name in set(os.listdir(target)).difference(moment.linked):
             (target / name).unlink()  # linked in an earlier attempt
-        _copy(_opened(source / found.manifest, opened), target / found.manifest, found.size)
-        for name, log in sorted(found.logs.items()):
+        _copy(_opened(source / moment.manifest, opened), target / moment.manifest, moment.size)
+        for name, log in sorted(moment.logs.items()):
             _copy(log, target / name, os.fstat(log).st_size)
         for name in (_newest_options(source), _CURRENT):
             file = _opened(source / name, opened)
             _copy(file, target / name, os.fstat(file).st_size)
-    return _manifest(target) == found.manifest
+    return _manifest(target) == moment.manifest
 
 
 def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
@@ -130,8 +130,8 @@ def _manifest(folder: Path) -> str:
 
 
 def _newest_options(source: Path) -> str:
-    found = [name for name in os.listdir(source) if name.startswith(_OPTIONS)]
-    return max(found, key=lambda name: (len(name), name))
+    names = [name for name in os.listdir(source) if name.startswith(_OPTIONS)]
+    return max(names, key=lambda name: (len(name), name))
 
 
 def _opened(path: Path, opened: ExitStack) -> int:

@@ -119,8 +119,8 @@ class Database:
 
         For few rows, or when the caller stops early; ``page`` is faster for many.
         """
-        found = reads.walk(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.tracked(found)
+        rows = reads.walk(self._families[family], below(upper), lower, upper, reverse)
+        return self._scans.tracked(rows)
 
     def page(
         self, family: int, lower: bytes, upper: bytes, limit: int, reverse: bool = False
@@ -133,8 +133,8 @@ class Database:
 
     def pages(self, family: int, lower: bytes, upper: bytes) -> Pages:
         """Return rows as they are now, in pages: see ``reads.walk_pages``."""
-        found = reads.walk_pages(self._families[family], below(upper), lower, upper)
-        return self._scans.tracked(found)
+        pages = reads.walk_pages(self._families[family], below(upper), lower, upper)
+        return self._scans.tracked(pages)
 
     def snapshot(
         self, family: int, lower: bytes, upper: bytes, reverse: bool = False
@@ -143,8 +143,8 @@ class Database:
 
         Later writes are not seen. Until the iterator is closed it keeps what it sees on disk.
         """
-        found = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
-        return self._scans.tracked(reads.begun(found))
+        pages = reads.snapshot(self._families[family], below(upper), lower, upper, reverse)
+        return self._scans.tracked(reads.begun(pages))
 
     def seeks(self, family: int) -> Seeks:
         """Return a reader of any number of ranges, as they are now, by one iterator."""
@@ -340,10 +340,10 @@ class Database:
         if self.failure is not None:
             return []
         try:
-            found: list[maintenance.Range] = self._range_deletes.take_large(self.needs_space)
+            ranges: list[maintenance.Range] = self._range_deletes.take_large(self.needs_space)
         except Exception as error:
             raise classified(error) from None
-        return found
+        return ranges
 
     def compact_messages(self, lower: bytes, upper: bytes) -> None:
         """Compact a range of messages; the next write raises what goes wrong."""
@@ -512,12 +512,12 @@ def recover(
     chosen = replace(options or StoreOptions(), create=False, accept_loss=accept_loss)
     database = Database.open(Path(directory), chosen)
     try:
-        found = RecoveryReport(database.directory, database.verify(), database.sequence)
+        report = RecoveryReport(database.directory, database.verify(), database.sequence)
         loss = database.loss
         if loss is None:
-            return found
+            return report
         return replace(
-            found,
+            report,
             sequence=loss.recovered,
             damage=loss.damage,
             promised=loss.promised,

@@ -207,10 +207,10 @@ def _held(path: Path) -> int | None:
 
 def _is_at(descriptor: int, path: Path) -> bool:
     try:
-        found = os.stat(path, follow_symlinks=False)
+        status = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    return os.path.samestat(os.fstat(descriptor), found)
+    return os.path.samestat(os.fstat(descriptor), status)
 
 
 LAYOUT_VERSION = 1
@@ -262,8 +262,8 @@ def holders_of(descriptor: int) -> list[int]:
     except OSError:
         return []
     # "1: FLOCK ADVISORY WRITE 4711 08:01:131 0 EOF"; a process of another namespace is 0
-    found = {int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5] == device}
-    return sorted(pid for pid in found if pid > 0)
+    pids = {int(lock[4]) for lock in locks if lock[1] == "FLOCK" and lock[5] == device}
+    return sorted(pid for pid in pids if pid > 0)
 
 
 class Directory:
@@ -339,8 +339,8 @@ class Directory:
     def is_in_place(self) -> bool:
         """Return whether the directory is locked, and nobody has removed or replaced it since."""
         with suppress(OSError):
-            found = os.stat(self.path, follow_symlinks=False)
-            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), found)
+            status = os.stat(self.path, follow_symlinks=False)
+            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), status)
         return False
 
     def free_bytes(self) -> int:
@@ -471,8 +471,8 @@ class Directory:
     def _check_empty(self, create: bool) -> None:
         foreign = sorted(set(os.listdir(self.path)) - _NOT_OURS_YET_HARMLESS)
         if not create:
-            found = f": it holds {foreign[0]!r}, but no file {LAYOUT_FILE}" if foreign else ""
-            raise NoSuchStore(f"there is no store in {self.path}{found}") from None
+            content = f": it holds {foreign[0]!r}, but no file {LAYOUT_FILE}" if foreign else ""
+            raise NoSuchStore(f"there is no store in {self.path}{content}") from None
         if foreign:
             raise UnsafeDirectory(
                 f"{self.path} is no store of kvstream, and not empty: it holds {foreign[0]!r}"

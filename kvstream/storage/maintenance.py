@@ -116,13 +116,13 @@ class RangeDeletes:
 
 def united(ranges: list[Range]) -> list[Range]:
     """Return ranges, sorted, with those that overlap or touch as one."""
-    found: list[Range] = []
+    result: list[Range] = []
     for lower, upper in sorted(ranges):
-        if found and lower <= found[-1][1]:
-            found[-1] = found[-1][0], max(found[-1][1], upper)
+        if result and lower <= result[-1][1]:
+            result[-1] = result[-1][0], max(result[-1][1], upper)
         else:
-            found.append((lower, upper))
-    return found
+            result.append((lower, upper))
+    return result
 
 
 def _slices(lower: bytes, upper: bytes, tables: list[dict[str, Any]]) -> Iterator[Range]:
@@ -152,15 +152,15 @@ def count_checked(family: Any, read_options: Any) -> int:
 
 def figures(family: Any) -> dict[str, Any]:
     """Return the sizes and counts of one family; those of keys are RocksDB's estimates."""
-    found: dict[str, Any] = {
+    result: dict[str, Any] = {
         title: family.property_int_value(name) or 0 for title, name in _FIGURES.items()
     }
     levels = [
         family.property_value(f"rocksdb.num-files-at-level{level}") or "0"
         for level in range(_LEVELS)
     ]
-    found["tables_per_level"] = [int(count) for count in levels]
-    return found
+    result["tables_per_level"] = [int(count) for count in levels]
+    return result
 
 
 def statistics(families: dict[str, Any]) -> dict[str, Any]:

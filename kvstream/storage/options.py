@@ -49,8 +49,8 @@ _COMPRESSIONS = ("none", "lz4", "zstd")
 
 def _number(low: int, high: int = (1 << 63) - 1) -> Callable[[Any], int]:
     def parse(value: Any) -> int:
-        if isinstance(value, str) and (found := _SIZE.fullmatch(value.strip())):
-            value = int(found[1]) * _UNITS[found[2].upper()]
+        if isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+            value = int(match[1]) * _UNITS[match[2].upper()]
         if type(value) is not int or not low <= value <= high:
             raise ValueError(f"a whole number of {low} to {high}, such as 64 or 64M")
         return value
@@ -73,10 +73,10 @@ def _share(low: float, high: float) -> Callable[[Any], float]:
 
 def _switch(value: Any) -> bool:
     known = {"true": True, "false": False}
-    found = value if type(value) is bool else known.get(str(value).lower())
-    if found is None:
+    switch = value if type(value) is bool else known.get(str(value).lower())
+    if switch is None:
         raise ValueError("true or false")
-    return found
+    return switch
 
 
 def _compression(value: Any) -> str:

@@ -228,9 +228,9 @@ def page(
     """
     try:
         if limit > SHORT_PAGE and not reverse:
-            found = _bulk_page(family, below, lower, upper, limit)
-            if found is not None:
-                return found
+            rows = _bulk_page(family, below, lower, upper, limit)
+            if rows is not None:
+                return rows
         return _row_by_row(family, below, lower, upper, limit, reverse)
     except Exception as error:
         raise classified(error) from None
@@ -254,10 +254,10 @@ def _bulk_page(
     end = upper if last is None else last
     rows: list[Row] = list(islice(family.items(from_key=lower, read_opt=below(end)), limit - 1))
     rest = rows[-1][0] + b"\0" if rows else lower
-    found = _row_by_row(family, below, rest, upper, 1, False)  # raises what the iterator hid
-    if found and found[0][0] != last and len(rows) < limit - 1:
+    first = _row_by_row(family, below, rest, upper, 1, False)  # raises what the iterator hid
+    if first and first[0][0] != last and len(rows) < limit - 1:
         return None
-    return rows + found if family.latest_sequence_number() == moment else None
+    return rows + first if family.latest_sequence_number() == moment else None
 
 
 def _row_by_row(
@@ -306,8 +306,8 @@ class Snapshot:
         self._seeks = {int(family): rows.seeks(family) for family in families}
 
     def get(self, family: int, key: bytes) -> bytes | None:
-        found = self._seeks[family].send((key, key, 1))
-        return found[0][1] if found else None
+        rows = self._seeks[family].send((key, key, 1))
+        return rows[0][1] if rows else None
 
     def get_many(self, family: int, keys: list[bytes]) -> list[bytes | None]:
         return [self.get(family, key) for key in keys]

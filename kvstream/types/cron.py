@@ -63,14 +63,14 @@ class Fields:
         from cronsim import CronSim
 
         begin = datetime.fromtimestamp(at_s - self.second, self.zone)
-        for found in CronSim(self.expression, begin, reverse=reverse):
-            yield (int(found.timestamp()) + self.second) * _MS
+        for moment in CronSim(self.expression, begin, reverse=reverse):
+            yield (int(moment.timestamp()) + self.second) * _MS
 
     def after(self, ms: int) -> int | None:
         """Return the first time after a Unix time in milliseconds; None if there is none."""
-        found = self._found(ms // _MS, reverse=False)
+        moments = self._found(ms // _MS, reverse=False)
         # In an hour that occurs twice, the first found may lie in the one that has passed.
-        return next((time_ms for time_ms in found if time_ms > ms), None)
+        return next((time_ms for time_ms in moments if time_ms > ms), None)
 
     def until(self, ms: int) -> Iterator[int]:
         """Yield the times up to a Unix time in milliseconds, the latest first."""
@@ -108,9 +108,9 @@ def parse(expression: str, zone: str = "") -> Times:
     second = 0
     if len(words) == 6 and words[0].isascii() and words[0].isdigit() and int(words[0]) < 60:
         second = int(words.pop(0))
-    found = Fields(" ".join(words), where, second)
-    _try(expression, found)
-    return found
+    times = Fields(" ".join(words), where, second)
+    _try(expression, times)
+    return times
 
 
 def _every(expression: str, text: str) -> Every:

@@ -33,12 +33,12 @@ def matcher(pattern: bytes, ignore_case: bool = False) -> Callable[[bytes], bool
 
 def _literals(steps: list[_Step]) -> bytes:
     """Return the bytes with which each text that matches begins."""
-    found = bytearray()
+    literals = bytearray()
     for step in steps:
         if step is _STAR or len(step) != 1:
             break
-        found += bytes(step)
-    return bytes(found)
+        literals += bytes(step)
+    return bytes(literals)
 
 
 def _steps(pattern: bytes) -> list[_Step]:

@@ -274,7 +274,7 @@ def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_m
     Times before 1970 count as 1970. Warns about an int that can only be seconds.
     """
     try:
-        found = StreamID.parse(value, missing_seq)  # type: ignore[arg-type]
+        eid = StreamID.parse(value, missing_seq)  # type: ignore[arg-type]
     except InvalidID as error:
         ms = time_ms(value, now_ms)
         if ms is not None:
@@ -285,7 +285,7 @@ def id_or_time(value: BoundLike, missing_seq: int = 0, now_ms: NowMs = _system_m
     hint = seconds_hint(value)
     if hint is not None:
         advise(hint)
-    return found
+    return eid
 
 
 _BOUNDS = (

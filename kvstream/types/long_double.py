@@ -34,15 +34,15 @@ _DECIMALS = 17
 
 def parse(raw: bytes) -> Number:
     """Return the number of a text as C's strtold reads it; ValueError if there is none."""
-    found = _TEXT.fullmatch(raw) if len(raw) <= _TEXT_MAX else None
-    if found is None:
+    match = _TEXT.fullmatch(raw) if len(raw) <= _TEXT_MAX else None
+    if match is None:
         raise ValueError
-    if found["hex"] is not None:
-        number = int(found["hex"] + found["hexes"], 16)
-        power, radix = int(found["power"] or 0) - 4 * len(found["hexes"]), 2
-    elif found["whole"] is not None:
-        number = int(Decimal((found["whole"] + found["part"]).decode()))
-        power, radix = int(found["exponent"] or 0) - len(found["part"]), 10
+    if match["hex"] is not None:
+        number = int(match["hex"] + match["hexes"], 16)
+        power, radix = int(match["power"] or 0) - 4 * len(match["hexes"]), 2
+    elif match["whole"] is not None:
+        number = int(Decimal((match["whole"] + match["part"]).decode()))
+        power, radix = int(match["exponent"] or 0) - len(match["part"]), 10
     else:
         return float(raw)
     if not number:
@@ -53,7 +53,7 @@ def parse(raw: bytes) -> Number:
     exact = Fraction(number * scale) if power >= 0 else Fraction(number, scale)
     if _is_extreme(exact) and (exact > MAX or exact <= _LEAST):
         raise ValueError
-    return rounded(-exact if found["sign"] == b"-" else exact)
+    return rounded(-exact if match["sign"] == b"-" else exact)
 
 
 def rounded(exact: Fraction) -> Number:
@@ -73,8 +73,8 @@ def text(number: Fraction) -> bytes:
     """Return the text of a number: 17 digits after the point, without zeros at the end."""
     scaled = _nearest(number.numerator * 10**_DECIMALS, number.denominator)
     whole, part = divmod(abs(scaled), 10**_DECIMALS)
-    found = f"{'-' if scaled < 0 else ''}{Decimal(whole)}.{part:0{_DECIMALS}d}"
-    return found.rstrip("0").rstrip(".").encode()
+    digits = f"{'-' if scaled < 0 else ''}{Decimal(whole)}.{part:0{_DECIMALS}d}"
+    return digits.rstrip("0").rstrip(".").encode()
 
 
 def _is_extreme(number: Fraction) -> bool:

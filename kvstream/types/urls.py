@@ -27,10 +27,10 @@ def refuse_url(path: AnyPath) -> None:
     ``./redis://host`` is a folder of that name. The message shows no URL: it may have a password.
     """
     form = _SHORTENED if isinstance(path, PurePath) else _URL
-    found = form.match(os.fsdecode(path))
-    if found is None:
+    match = form.match(os.fsdecode(path))
+    if match is None:
         return
-    scheme = found[1].lower()
+    scheme = match[1].lower()
     if scheme in _SERVERS:
         right = (
             f'is the URL of a server, not a path: use kvstream.open("{scheme}://..."), or for '
@@ -46,6 +46,6 @@ def refuse_url(path: AnyPath) -> None:
 
 def server_url(place: AnyPath) -> str | None:
     """Return the URL for redis-py if a place is the URL of a server, else None."""
-    found = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
-    scheme = None if found is None else _SERVERS.get(found[1].lower())
+    match = _URL.match(os.fsdecode(place)) if isinstance(place, str | bytes) else None
+    scheme = None if match is None else _SERVERS.get(match[1].lower())
     return scheme and f"{scheme}://" + os.fsdecode(place).partition("://")[2]

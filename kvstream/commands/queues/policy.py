@@ -155,8 +155,8 @@ def _in_steps(
 @COMMANDS.command("kvstream.policy|get", "key group", FAST_READ, SECOND, since=OURS)
 def policy_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the rules of a group, an empty map if it has none."""
-    found = policy.policy_of(txn, session.prefix + argv[2], argv[3])
-    return Map([]) if found is None else shown(found)
+    rules = policy.policy_of(txn, session.prefix + argv[2], argv[3])
+    return Map([]) if rules is None else shown(rules)
 
 
 @COMMANDS.command("kvstream.policy|del", "key group", WRITE, SECOND, since=OURS, uses="RW delete")

@@ -23,15 +23,15 @@ def info(txn: Txn, session: Session, argv: Argv) -> Reply:
     dead-letter stream. `oldest_ms` is the age of the first entry that is not acknowledged, by its
     ID. Maps of groups without rules, or of streams without them, are empty.
     """
-    found = queue_info(txn, session.prefix + argv[1])
-    groups: list[Reply] = [_group(each) for each in found.groups]
+    queue = queue_info(txn, session.prefix + argv[1])
+    groups: list[Reply] = [_group(each) for each in queue.groups]
     return Map(
         [
-            (b"length", found.length),
-            (b"delayed", found.delayed),
-            (b"schedules", found.schedules),
+            (b"length", queue.length),
+            (b"delayed", queue.delayed),
+            (b"schedules", queue.schedules),
             (b"groups", groups),
-            (b"retention", retention.shown(found.retention)),
+            (b"retention", retention.shown(queue.retention)),
         ]
     )
 

@@ -95,12 +95,12 @@ def translate(db: int, argv: Argv, selection: Selection) -> Translation:
     rule = _RULES.get(word)
     if rule is not None:
         return rule(context, argv)
-    found = COMMANDS.get(word)
-    if isinstance(found, Container):
-        found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
-    if found is None:
+    translator = COMMANDS.get(word)
+    if isinstance(translator, Container):
+        translator = translator.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
+    if translator is None:
         return _foreign(context, argv)
-    return _unchanged(context, found, argv)
+    return _unchanged(context, translator, argv)
 
 
 def _unchanged(context: Context, command: Command, argv: Argv) -> Translation:
@@ -340,13 +340,13 @@ def foreign(argv: Argv) -> tuple[str, list[bytes]] | None:
 def _foreign(context: Context, argv: Argv) -> Translation:
     """Return the translation of a command that kvstream lacks: it runs nothing."""
     word = argv[0].lower()
-    found = foreign(argv)
-    if found is None:
+    kind_and_keys = foreign(argv)
+    if kind_and_keys is None:
         is_silent = word in SILENT
         return Translation(
             is_known=is_silent, is_opaque=not is_silent and not word.startswith(SILENT_MODULES)
         )
-    kind, keys = found
+    kind, keys = kind_and_keys
     retyped = [((context.db, key), kind) for key in keys if context.has(key)]
     return Translation(is_known=False, retyped=retyped)
 

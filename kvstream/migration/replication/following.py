@@ -424,7 +424,7 @@ class Lag:
 def source_offset(ask: Callable[..., Any]) -> int:
     """Return the current replication offset of a source; ``ask`` sends it a command."""
     reply = ask("INFO", "replication")
-    found = _OFFSET.search(reply if isinstance(reply, bytes) else b"")
-    if found is None:
+    match = _OFFSET.search(reply if isinstance(reply, bytes) else b"")
+    if match is None:
         raise SourceNotReady("the source does not report its replication offset")
-    return int(found[1])
+    return int(match[1])

@@ -146,10 +146,10 @@ class Target(Protocol):
 
 def refuse_others(keys: Iterable[list[bytes]]) -> None:
     """Raise RequestError if the target has keys of its own among those to follow."""
-    for found in keys:
-        if found:
+    for key in keys:
+        if key:
             raise RequestError(
-                f"the target has keys already, such as {found[0]!r}: follow into an empty place, "
+                f"the target has keys already, such as {key[0]!r}: follow into an empty place, "
                 "or into the one that has followed this source before"
             )
 
@@ -262,8 +262,8 @@ class FollowingServer:
         return [db for db in range(self._databases) if self._selection.has_database(db)]
 
     def _keys(self, db: int) -> list[bytes]:
-        found = self._server.connection(db).ask("KEYS", "*")
-        return [key for key in found if self._selection.has(db, key)]
+        keys = self._server.connection(db).ask("KEYS", "*")
+        return [key for key in keys if self._selection.has(db, key)]
 
     def _new_stream(self, db: int) -> Interpreter:
         stream = Interpreter(self._selection, self._databases, db)

@@ -288,14 +288,14 @@ class _RunsCheck:
         """Return whether no timer makes a run ready that waits for a time."""
         if not run.waits or run.time_ms == HELD_MS:
             return False
-        found = self._timed.get(run.time_ms)
-        if found is None:
-            found = False
+        waits = self._timed.get(run.time_ms)
+        if waits is None:
+            waits = False
             if self._stream.queue_tree:
                 row = timers.row(self._stream, run.time_ms, Kind.RETRY, self._group.name)
-                found = self._survey.rows.get(_TREES, row) is not None
-            self._timed[run.time_ms] = found
-        return not found
+                waits = self._survey.rows.get(_TREES, row) is not None
+            self._timed[run.time_ms] = waits
+        return not waits
 
     def _note_damaged(self, suffix: bytes) -> None:
         if len(suffix) == ID_BYTES:
@@ -359,13 +359,13 @@ class _RunsCheck:
 
     def _look_up(self, place: str, keys: list[bytes]) -> int:
         """Return how many rows exist, and write the missing ones."""
-        found = 0
+        count = 0
         for key, value in zip(keys, self._survey.rows.get_many(_TREES, keys), strict=True):
-            found += value is not None
+            count += value is not None
             if value != b"":
                 self._findings.fault(place, _NOT_INDEXED, key[8:].hex())
                 self._findings.put(_TREES, key, b"")
-        return found
+        return count
 
     def _check_strays(self, tally: _Tally) -> None:
         def timed(suffix: bytes) -> bool:

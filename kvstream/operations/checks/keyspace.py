@@ -286,29 +286,29 @@ class KeyspaceCheck:
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        found = self._survey.decode_key(name, value)
+        meta = self._survey.decode_key(name, value)
         gone = self._is_flushed(database_of(name))
-        unlinked = found is not None and found.generation in self._unlinked
+        unlinked = meta is not None and meta.generation in self._unlinked
         self._keys[database_of(name)] += not (gone or unlinked)
-        if found is None:
+        if meta is None:
             self._findings.fault(
                 self._survey.stream_place(name), "the record cannot be decoded", mended=False
             )
             self._survey.owner_lost = True
             return
-        place = self._survey.key_place(name, kind_of(found))
-        self._survey.claim_generation(place, found.generation)
+        place = self._survey.key_place(name, kind_of(meta))
+        self._survey.claim_generation(place, meta.generation)
         if not gone:
-            self._check_listed(found, place)
+            self._check_listed(meta, place)
         if not (gone or unlinked):
-            self._check_expiry(found, place)
-        if isinstance(found, StreamMeta):
-            due_at = found.due_at
-            self._stream(found, value, place, gone)
+            self._check_expiry(meta, place)
+        if isinstance(meta, StreamMeta):
+            due_at = meta.due_at
+            self._stream(meta, value, place, gone)
             if not (gone or unlinked):
-                self._check_timer(found, place, due_at)
+                self._check_timer(meta, place, due_at)
         elif not gone:
-            check_value(self._survey, found, place)
+            check_value(self._survey, meta, place)
 
     def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         if is_shared(stream.prefix) and not gone:
@@ -360,10 +360,10 @@ class KeyspaceCheck:
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        found = self._survey.key(name)
-        true = isinstance(found, StreamMeta) and found.due_at == U64.unpack_from(key, 1)[0]
+        meta = self._survey.key(name)
+        true = isinstance(meta, StreamMeta) and meta.due_at == U64.unpack_from(key, 1)[0]
         if not true and database_of(name) not in self._flushed:
-            self._stray(key, name, found, "a row for timers of no such stream")
+            self._stray(key, name, meta, "a row for timers of no such stream")
 
     def _listed(self, key: bytes, value: bytes) -> None:
         if len(key) != _SCAN_ROW_BYTES:
@@ -371,18 +371,18 @@ class KeyspaceCheck:
             return
         db, generation = U16.unpack_from(key, 1)[0], U64.unpack_from(key, 3)[0]
         name = qualified(db, value)
-        found = self._survey.key(name)
-        if found is None or found.generation != generation:
-            self._stray(key, name, found, "a row for SCAN of no such key")
+        meta = self._survey.key(name)
+        if meta is None or meta.generation != generation:
+            self._stray(key, name, meta, "a row for SCAN of no such key")
 
     def _expiring(self, key: bytes, value: bytes) -> None:
         name = key[_EXPIRY_NAME:]
         if len(name) < U16.size:
             self._unknown(key, value)
             return
-        found = self._survey.key(name)
-        if found is None or found.expire_at != U64.unpack_from(key, 1)[0]:
-            self._stray(key, name, found, "a row for expiry of no such key")
+        meta = self._survey.key(name)
+        if meta is None or meta.expire_at != U64.unpack_from(key, 1)[0]:
+            self._stray(key, name, meta, "a row for expiry of no such key")
 
     def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
         """Report a row that points to no key; if the key is damaged, the row may be right."""
@@ -459,5 +459,5 @@ def _is_known(survey: Survey, prefix: bytes) -> bool:
         if key is None:
             return False
         name = qualified(db, key)
-    found = survey.key(name)
-    return found is not None and found.prefix == prefix
+    meta = survey.key(name)
+    return meta is not None and meta.prefix == prefix

@@ -105,11 +105,11 @@ def _check_read_ahead(
     if readahead is None or not stream.keeps(readahead) or readahead.after != group.last_delivered:
         return  # it will not be used
     try:
-        found = entries.between(txn, stream, readahead.after.next(), MAX_ID, len(readahead.rows))
-        found.entries()
+        rows = entries.between(txn, stream, readahead.after.next(), MAX_ID, len(readahead.rows))
+        rows.entries()
     except DECODING_ERRORS:
         return  # reported where the entries are checked
-    if found.page != list(readahead.rows):
+    if rows.page != list(readahead.rows):
         survey.findings.fault(place, _AHEAD)
 
 

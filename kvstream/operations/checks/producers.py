@@ -107,11 +107,11 @@ class _ProducersCheck:
         start = len(_IID_TAG + _sized(pid))
         orders: dict[int, bytes] = {}
         moving: list[tuple[_Remembered, str]] = []
-        found = sorted(self._decoded(rows), key=lambda each: each.order)
-        for each in found:
+        decoded = sorted(self._decoded(rows), key=lambda each: each.order)
+        for each in decoded:
             if each.order in orders:
                 moving.append((each, "two idempotent IDs have one order"))
-            elif each.order >= min(found[0].order, COUNTED_MAX - 2 * ORDERS_MAX) + ORDERS_MAX:
+            elif each.order >= min(decoded[0].order, COUNTED_MAX - 2 * ORDERS_MAX) + ORDERS_MAX:
                 moving.append((each, "an idempotent ID has an impossible order"))
             else:
                 orders[each.order] = each.order_row(start)

@@ -58,20 +58,20 @@ def _is_schedule(
 ) -> bool:
     """A schedule has a timer at its next time, unless it has stopped."""
     try:
-        found = schedules.decode(suffix[1:], value)
+        schedule = schedules.decode(suffix[1:], value)
     except DECODING_ERRORS:
         return False
-    _need_timer(survey, stream, place, found.next_ms, Kind.CRON, found.name)
+    _need_timer(survey, stream, place, schedule.next_ms, Kind.CRON, schedule.name)
     return True
 
 
 def _is_unique(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
     """A unique ID has a timer, which frees it at last."""
     try:
-        found = unique.decode(suffix[1:], value)
+        holder = unique.decode(suffix[1:], value)
     except DECODING_ERRORS:
         return False
-    _need_timer(survey, stream, place, found.check_ms, Kind.UNIQUE, suffix[1:])
+    _need_timer(survey, stream, place, holder.check_ms, Kind.UNIQUE, suffix[1:])
     return True
 
 

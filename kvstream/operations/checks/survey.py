@@ -95,10 +95,10 @@ class Findings:
 
     def fault(self, place: str, kind: str, detail: str = "", mended: bool = True) -> None:
         """Report a fault; ``mended``: a repair corrects it."""
-        found = self._kinds.setdefault((place, kind, mended), _Kind())
-        found.count += 1
-        if len(found.examples) < EXAMPLES:
-            found.examples.append(detail)
+        faults = self._kinds.setdefault((place, kind, mended), _Kind())
+        faults.count += 1
+        if len(faults.examples) < EXAMPLES:
+            faults.examples.append(detail)
 
     def corrected(self, place: str, what: str, recorded: T, true: T) -> T:
         """Return the true value, and report a fault if the recorded one differs."""
@@ -121,8 +121,8 @@ class Findings:
     def faults(self) -> list[Fault]:
         """Return the faults in the order in which they were found."""
         return [
-            Fault(place, found.message(kind), self.repair and mended)
-            for (place, kind, mended), found in self._kinds.items()
+            Fault(place, faults.message(kind), self.repair and mended)
+            for (place, kind, mended), faults in self._kinds.items()
         ]
 
 
@@ -216,20 +216,20 @@ class Survey:
 
     def decode_stream(self, name: bytes, record: bytes) -> StreamMeta | None:
         """Return the stream of a record, None if it cannot be read or is another kind."""
-        found = self.decode_key(name, record)
-        return found if isinstance(found, StreamMeta) else None
+        meta = self.decode_key(name, record)
+        return meta if isinstance(meta, StreamMeta) else None
 
     def decode_key(self, name: bytes, record: bytes) -> Key | None:
         """Return the key of a record, None if it cannot be read."""
         try:
-            found = decode_key(name, record)
+            meta = decode_key(name, record)
         except DECODING_ERRORS:
             return None
-        if isinstance(found, StreamMeta):
-            number = found.prefix[-U64.size :]
-            own = number == U64.pack(found.generation)
-            return found if own or (len(number) == U64.size and is_shared(number)) else None
-        return found
+        if isinstance(meta, StreamMeta):
+            number = meta.prefix[-U64.size :]
+            own = number == U64.pack(meta.generation)
+            return meta if own or (len(number) == U64.size and is_shared(number)) else None
+        return meta
 
     # --- numbers --------------------------------------------------------------------------------
 

@@ -320,9 +320,11 @@ class _Redelivery:
             page = min(most - len(ids), self.left, entries.first_page(self.reader.stream))
             page_ids = run.ids[at : at + page]
             at += len(page_ids)
-            found = entries.get_packed(self.txn, self.reader.stream, page_ids)
-            self._gone += [eid for eid, entry in zip(page_ids, found, strict=True) if entry is None]
-            live = [self._with_counters(entry, run) for entry in found if entry is not None]
+            page_entries = entries.get_packed(self.txn, self.reader.stream, page_ids)
+            self._gone += [
+                eid for eid, entry in zip(page_ids, page_entries, strict=True) if entry is None
+            ]
+            live = [self._with_counters(entry, run) for entry in page_entries if entry is not None]
             taken = live[: self.budget.take(live)]
             self.taken += taken
             self.left -= len(taken)

@@ -63,17 +63,17 @@ class PassingOn:
         return count
 
     def _give_back(self, txn: Txn, most: int | None) -> int | None:
-        _, found = existing_group(txn, self._name, self._group)
-        member = txn.catalog.consumer(txn, found, self._consumer)
+        _, group = existing_group(txn, self._name, self._group)
+        member = txn.catalog.consumer(txn, group, self._consumer)
         if member is None:
             place = f"in group {quoted(self._group)}"
             raise RequestError(f"there is no consumer {quoted(self._consumer)} {place}")
-        runs, count = give_back(txn, self._name, found, member, most)
+        runs, count = give_back(txn, self._name, group, member, most)
         self._count += count
         if runs == most:
             return None
         txn.frees = True
-        txn.catalog.drop_consumer(txn, found, member)
+        txn.catalog.drop_consumer(txn, group, member)
         txn.notify(XGROUP_DELCONSUMER, self._name)
         return self._count
 

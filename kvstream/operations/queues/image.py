@@ -62,14 +62,14 @@ def page(
     They are fewer if they reach PAGE_BYTES.
     """
     stream = txn.stream(name)
-    found: list[QueueRow] = []
+    queue_rows: list[QueueRow] = []
     size = 0
     for row in () if stream is None else rows(txn, stream, behind):
-        if len(found) == count or size >= PAGE_BYTES:
-            return found, found[-1][0]
-        found.append(row)
+        if len(queue_rows) == count or size >= PAGE_BYTES:
+            return queue_rows, queue_rows[-1][0]
+        queue_rows.append(row)
         size += len(row[0]) + len(row[1])
-    return found, b""
+    return queue_rows, b""
 
 
 def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow]:
@@ -102,9 +102,9 @@ def restore(txn: Txn, name: bytes, given: Iterable[QueueRow]) -> int:
                 f"the row {quoted(key[:40])} of a queue is damaged: {error!r}"
             ) from error
     left_out = sum([not apply(txn, stream) for apply in checked])
-    for group, found in _by_group(places).items():
-        of_group = txn.catalog.group(txn, stream, group)
-        left_out += len(found) if of_group is None else _put_places(txn, stream, of_group, found)
+    for name_of_group, entries in _by_group(places).items():
+        group = txn.catalog.group(txn, stream, name_of_group)
+        left_out += len(entries) if group is None else _put_places(txn, stream, group, entries)
     txn.signal(name)
     return left_out
 
@@ -275,25 +275,25 @@ def _check_retention(name: bytes, rest: bytes, value: bytes) -> Apply:
 
 
 def _check_schedule(name: bytes, rest: bytes, value: bytes) -> Apply:
-    found = schedules.decode(rest, value)
-    _time(found.next_ms)
-    return _put(schedules.restore, found)
+    schedule = schedules.decode(rest, value)
+    _time(schedule.next_ms)
+    return _put(schedules.restore, schedule)
 
 
 def _check_unique(name: bytes, rest: bytes, value: bytes) -> Apply:
-    found = unique.decode(rest, value)
+    holder = unique.decode(rest, value)
     unique.Unique(rest).refuse_wrong(is_delayed=True)
-    _time(found.check_ms)
-    return _put(unique.restore, rest, found)
+    _time(holder.check_ms)
+    return _put(unique.restore, rest, holder)
 
 
 def _check_redrive(name: bytes, rest: bytes, value: bytes) -> Apply:
     job, ids = msgpack.unpackb(value)
     if len(ids) % ID_BYTES:
         raise ValueError("IDs of a wrong length")
-    found = redrive.Job.decode(job)
-    _time(found.next_ms)
-    return _put(redrive.restore, found, ids)
+    decoded = redrive.Job.decode(job)
+    _time(decoded.next_ms)
+    return _put(redrive.restore, decoded, ids)
 
 
 def _place(rest: bytes, value: bytes) -> tuple[Place, tuple[int, Key]]:
@@ -343,10 +343,10 @@ _CHECKS: Mapping[bytes, Callable[[bytes, bytes, bytes], Apply]] = {
 def _by_group(
     places: Mapping[Place, tuple[int, Key]],
 ) -> dict[bytes, dict[PackedID, tuple[int, Key]]]:
-    found: dict[bytes, dict[PackedID, tuple[int, Key]]] = {}
+    groups: dict[bytes, dict[PackedID, tuple[int, Key]]] = {}
     for (group, eid), place in sorted(places.items()):
-        found.setdefault(group, {})[eid] = place
-    return found
+        groups.setdefault(group, {})[eid] = place
+    return groups
 
 
 def _put_places(

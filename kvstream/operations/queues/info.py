@@ -113,13 +113,13 @@ def _dead(txn: Txn, name: bytes, policy: GroupPolicy | None) -> int:
     if policy is None:
         return 0
     dead = qualified(database_of(name), policy.dead_key(key_of(name)))
-    found = txn.catalog.peek_all(txn, [dead])
-    return sum(key.length for key in found if isinstance(key, StreamMeta))
+    streams = txn.catalog.peek_all(txn, [dead])
+    return sum(key.length for key in streams if isinstance(key, StreamMeta))
 
 
 def _oldest_ms(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int:
     needs = needs_of_group(txn, group, stream.first)
     if needs.first < needs.undelivered:
         return max(0, txn.now_ms - needs.first.ms)
-    found = entries.between(txn, stream, needs.undelivered, MAX_ID, 1)
-    return max(0, txn.now_ms - found[0].id.ms) if found else 0
+    page = entries.between(txn, stream, needs.undelivered, MAX_ID, 1)
+    return max(0, txn.now_ms - page[0].id.ms) if page else 0

@@ -47,7 +47,7 @@ def _held(
     """
     asked = [(PACKED(*eid), deliveries) for eid, deliveries in tokens]
     current: dict[PackedID, int | None] = {}
-    found: Parts = []
+    parts: Parts = []
     wanted = set(asked)
     for run, within in runs_at(txn, group, ascending_packed([eid for eid, _ in asked])):
         there = frozenset(run.ids)
@@ -56,7 +56,7 @@ def _held(
         current.update(dict.fromkeys(pending, run.deliveries if own else None))
         valid = [eid for eid in pending if own and (eid, run.deliveries) in wanted]
         if valid:
-            found.append((run, valid))
+            parts.append((run, valid))
     outcomes: list[int] = []
     seen: set[PackedID] = set()
     for eid, deliveries in asked:
@@ -67,7 +67,7 @@ def _held(
         else:
             outcomes.append(again if eid in seen else LeaseOutcome.DONE)
             seen.add(eid)
-    return outcomes, found
+    return outcomes, parts
 
 
 def ack_delete(

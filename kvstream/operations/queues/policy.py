@@ -29,25 +29,25 @@ def set_policy(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) 
     An unchanged policy writes nothing. Readers that wait for the group try again.
     """
     refuse_wrong(changes, key_of(name))
-    stream, found = existing_group(txn, name, group)
-    before = found.policy or GroupPolicy()
+    stream, meta = existing_group(txn, name, group)
+    before = meta.policy or GroupPolicy()
     policy = before.with_rules(changes)
-    if policy != before or found.policy is None:
-        found.policy, found.owned_since = policy, 0
-        follow_policy(txn, found, before)
+    if policy != before or meta.policy is None:
+        meta.policy, meta.owned_since = policy, 0
+        follow_policy(txn, meta, before)
         if policy.reap_idle_ms != before.reap_idle_ms:
-            consumers.watch(txn, stream, found)
-        txn.member_changed(found)
+            consumers.watch(txn, stream, meta)
+        txn.member_changed(meta)
         txn.signal(name)
-    return found.policy or policy
+    return meta.policy or policy
 
 
 def ends_order(txn: Txn, name: bytes, group: bytes, changes: Mapping[str, Any]) -> bool:
     """Return whether changes give a group that delivers in order another order, or none."""
     refuse_wrong(changes, key_of(name))
-    _, found = existing_group(txn, name, group)
-    before = found.policy
-    if found.keyed is None or before is None:
+    _, meta = existing_group(txn, name, group)
+    before = meta.policy
+    if meta.keyed is None or before is None:
         return False
     return before.with_rules(changes).order_by != before.order_by
 
@@ -67,10 +67,10 @@ class LongChange(Generic[T]):
 
     def step(self, txn: Txn) -> T | None:
         """Make some entries ready; return what the change does in the last step, None before."""
-        _, found = existing_group(txn, self._name, self._group)
+        _, meta = existing_group(txn, self._name, self._group)
         if self._last is None:
-            self._last = found.last_delivered.packed
-        if release_some(txn, found, self._last):
+            self._last = meta.last_delivered.packed
+        if release_some(txn, meta, self._last):
             return None
         return self._change(txn)
 
@@ -82,24 +82,24 @@ def policy_of(txn: Txn, name: bytes, group: bytes) -> GroupPolicy | None:
 
 def drop_policy(txn: Txn, name: bytes, group: bytes) -> bool:
     """Remove the policy of a group; return whether it had one."""
-    stream, found = existing_group(txn, name, group)
-    before, found.policy = found.policy, None
+    stream, meta = existing_group(txn, name, group)
+    before, meta.policy = meta.policy, None
     if before is None:
         return False
-    follow_policy(txn, found, before)
-    consumers.watch(txn, stream, found)
-    txn.member_changed(found)
+    follow_policy(txn, meta, before)
+    consumers.watch(txn, stream, meta)
+    txn.member_changed(meta)
     txn.signal(name)
     return True
 
 
 def resume(txn: Txn, name: bytes, group: bytes) -> bool:
     """End the pause of a group; return whether there was one."""
-    _, found = existing_group(txn, name, group)
-    if found.policy is None or not found.policy.paused:
+    _, meta = existing_group(txn, name, group)
+    if meta.policy is None or not meta.policy.paused:
         return False
     set_policy(txn, name, group, {"paused": False})
-    if found.policy.is_empty:
+    if meta.policy.is_empty:
         drop_policy(txn, name, group)
     return True
 

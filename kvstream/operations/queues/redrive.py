@@ -224,9 +224,9 @@ class DryRun:
 def dry_run(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
     """Return what ``start`` would move with these arguments, in the end, and to which streams."""
     run = DryRun(txn, name, **asked)
-    while (found := run.step(txn)) is None:
+    while (job := run.step(txn)) is None:
         pass
-    return found
+    return job
 
 
 # --- one step -----------------------------------------------------------------------------------
@@ -328,9 +328,9 @@ def _letters(
     if job.by_ids:
         ids = [wanted[at : at + ID_BYTES] for at in range(0, len(wanted), ID_BYTES)]
         del ids[: bisect_left(ids, job.cursor)]
-        found = entries.get_packed(txn, stream, ids[:STEP_LETTERS])
+        letters = entries.get_packed(txn, stream, ids[:STEP_LETTERS])
         following = ids[STEP_LETTERS] if len(ids) > STEP_LETTERS else _BEHIND
-        return [entry for entry in found if entry is not None], following
+        return [entry for entry in letters if entry is not None], following
     start, end = StreamID.unpack(job.cursor), StreamID.unpack(job.end)
     page = entries.as_many_as_fit(txn, stream, start, end, STEP_LETTERS, STEP_BYTES)
     at_end = not page or page[-1].id >= end

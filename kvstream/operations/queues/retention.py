@@ -403,14 +403,14 @@ def _pending_between(
     txn: Txn, stream: StreamMeta, first: StreamID, last: StreamID
 ) -> set[StreamID]:
     """Return entries that groups have pending: all of a range, and perhaps some around it."""
-    found: set[PackedID] = set()
+    pending: set[PackedID] = set()
     upper = last.packed
     for group in txn.catalog.groups(txn, stream):
         for run in runs_from(txn, group, first.packed):
             if run.anchor > upper:
                 break
-            found.update(run.ids)
-    return set(map(StreamID.unpack, found))
+            pending.update(run.ids)
+    return set(map(StreamID.unpack, pending))
 
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:

@@ -188,10 +188,10 @@ def delete_schedule(txn: Txn, name: bytes, schedule: bytes) -> bool:
 def run_schedule(txn: Txn, name: bytes, schedule: bytes) -> StreamID:
     """Add a message of a schedule now; its next time stays."""
     stream = txn.stream(name)
-    found = None if stream is None else _get(txn, stream, schedule)
-    if found is None:
+    stored = None if stream is None else _get(txn, stream, schedule)
+    if stored is None:
         raise NoSuchKey(f"no such schedule {quoted(schedule)}")
-    return _add(txn, name, found, [txn.now_ms])[0]
+    return _add(txn, name, stored, [txn.now_ms])[0]
 
 
 def _get(txn: Txn, stream: StreamMeta, schedule: bytes) -> Schedule | None:
@@ -224,12 +224,12 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             timers.put(txn, stream, timer.at_ms, Kind.CRON, timer.rest)
             continue
         try:
-            found = _get(txn, stream, timer.rest)
+            stored = _get(txn, stream, timer.rest)
         except Corruption as error:  # check reports it, and the others go on
             _log.warning("%s", error)
             continue
-        if found is not None and found.next_ms == timer.at_ms:
-            added += _fire(txn, name, stream, found)
+        if stored is not None and stored.next_ms == timer.at_ms:
+            added += _fire(txn, name, stream, stored)
 
 
 def _fire(txn: Txn, name: bytes, stream: StreamMeta, found: Schedule) -> int:

@@ -362,10 +362,10 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Close the connection from an address, or all that pass every filter, and return how many."""
     if len(argv) == 3:
         address = text(argv[2])
-        found = [each for each in server_of(client).clients.values() if each.address == address]
-        if not found:
+        clients = [each for each in server_of(client).clients.values() if each.address == address]
+        if not clients:
             raise RequestError(_NO_CLIENT)
-        _kill(client, found[0])
+        _kill(client, clients[0])
         return OK
     tests, skip_me = _filters(client, Args(argv, 2))
     killed = [

@@ -58,8 +58,8 @@ def command_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if len(argv) == 2:
         return command(txn, client, argv)
-    found = (_named(client, word) for word in argv[2:])
-    return [None if row is None else _described(row) for row in found]
+    commands = (_named(client, word) for word in argv[2:])
+    return [None if row is None else _described(row) for row in commands]
 
 
 def _named(client: Client, word: bytes) -> Row | None:
@@ -266,9 +266,9 @@ _NO_KEYS = "Invalid arguments specified for command"
 )
 def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request."""
-    found = _request(client, argv[2:])
-    keys = found.keys_of(argv[2:])
-    if not keys and Flag.NO_MANDATORY_KEYS not in found.flags:
+    request = _request(client, argv[2:])
+    keys = request.keys_of(argv[2:])
+    if not keys and Flag.NO_MANDATORY_KEYS not in request.flags:
         raise RequestError(_NO_KEYS)
     return keys
 
@@ -280,8 +280,8 @@ def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request, and what it does to them."""
-    found = _request(client, argv[2:])
-    uses = key_uses(found, argv[2:])
-    if not uses and Flag.NO_MANDATORY_KEYS not in found.flags:
+    request = _request(client, argv[2:])
+    uses = key_uses(request, argv[2:])
+    if not uses and Flag.NO_MANDATORY_KEYS not in request.flags:
         raise RequestError(_NO_KEYS)
     return [[use.key, _set(list(use.flags))] for use in uses]

@@ -28,14 +28,14 @@ _SIGNS = frozenset(b"*?[")
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the settings whose names match any of the patterns."""
     names = {*SETTINGS, *SERVER_SETTINGS}
-    found: dict[bytes, bytes] = {}
+    settings: dict[bytes, bytes] = {}
     for pattern in argv[2:]:
         if _SIGNS.isdisjoint(pattern):
-            found |= {pattern: pattern.lower()} if pattern.lower() in names else {}
+            settings |= {pattern: pattern.lower()} if pattern.lower() in names else {}
         else:
             test = matcher(pattern, ignore_case=True)
-            found |= {name: name for name in names - HIDDEN if test(name)}
-    return Map([(shown, read(server_of(client), found[shown])) for shown in sorted(found)])
+            settings |= {name: name for name in names - HIDDEN if test(name)}
+    return Map([(shown, read(server_of(client), settings[shown])) for shown in sorted(settings)])
 
 
 @COMMANDS.override(config.COMMANDS.commands["config|set"])

@@ -200,11 +200,11 @@ def guard(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if client.queue is not None:
         raise RequestError("KVSTREAM.GUARD inside MULTI is not allowed")
-    found = Guard(
+    watched = Guard(
         *(client.prefix + argv[1], argv[2], argv[3]), StreamID.parse(argv[4]), integer(argv[5])
     )
-    found.check(txn)
-    client.watched.guards.append(found)
+    watched.check(txn)
+    client.watched.guards.append(watched)
     return OK
 
 

@@ -56,10 +56,10 @@ def debug(txn: Txn, client: Client, argv: Argv) -> Answer:
             "you can run it from a local connection, otherwise you need to set this option in the "
             "configuration of the server, and then restart it."
         )
-    found = _SUBCOMMANDS.get(argv[1].upper())
-    if found is None or not found.least <= len(argv) <= found.most:
+    subcommand = _SUBCOMMANDS.get(argv[1].upper())
+    if subcommand is None or not subcommand.least <= len(argv) <= subcommand.most:
         raise bad_subcommand(argv)
-    return found.run(txn, client, argv)
+    return subcommand.run(txn, client, argv)
 
 
 # --- the store ----------------------------------------------------------------------------------

@@ -395,9 +395,9 @@ def _keyspace(server: "Executor", txn: Txn) -> Fields:
     for db in range(server.engine.options.databases):
         keys = keyspace.size(txn, db)
         if keys:
-            found = expiries_of(db)
-            mean = found.times // found.keys - txn.now_ms if found.keys else 0
-            yield f"db{db}", f"keys={keys},expires={found.keys},avg_ttl={mean},subexpiry=0"
+            expiries = expiries_of(db)
+            mean = expiries.times // expiries.keys - txn.now_ms if expiries.keys else 0
+            yield f"db{db}", f"keys={keys},expires={expiries.keys},avg_ttl={mean},subexpiry=0"
 
 
 _SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {

@@ -116,10 +116,10 @@ def _named(client: Client, words: Iterable[bytes]) -> list[str]:
     """Return the names of the commands, containers replaced by their subcommands."""
     names: list[str] = []
     for word in words:
-        found = server_of(client).commands.get(word.lower())
-        if isinstance(found, Container):
-            names += [row.name for row in found.subcommands.values()]
-            names += [found.alone.name] if found.alone is not None else []
+        command = server_of(client).commands.get(word.lower())
+        if isinstance(command, Container):
+            names += [row.name for row in command.subcommands.values()]
+            names += [command.alone.name] if command.alone is not None else []
         else:
             names.append(text(word).lower())
     return names

@@ -147,10 +147,10 @@ def idletime(txn: Txn, client: Client, argv: Argv) -> Answer:
     The time counts from the start of the server and is kept for the 20,000 keys that were used
     last; for other keys the result is a lower bound.
     """
-    found = dump.idletime(txn, client, argv)
-    if found is not None and policy_of(client).endswith(b"lfu"):
+    seconds = dump.idletime(txn, client, argv)
+    if seconds is not None and policy_of(client).endswith(b"lfu"):
         raise InvalidArgument(
             "An LFU maxmemory policy is selected, idle time not tracked. Please note that when "
             "switching between policies at runtime LRU and LFU data will take some time to adjust."
         )
-    return found
+    return seconds

@@ -129,10 +129,10 @@ def options_of(command: Command) -> dict[str, str]:
 
 def own_options(command: Command) -> dict[str, str]:
     """Return the meanings of options in the handler's docstring."""
-    found = (_MEANING.split(each)[1:] for each in _paragraphs(command) if _MEANING.match(each))
+    meanings = (_MEANING.split(each)[1:] for each in _paragraphs(command) if _MEANING.match(each))
     return {
         name: text.strip()
-        for words in found
+        for words in meanings
         for name, text in zip(words[::2], words[1::2], strict=True)
     }
 
@@ -149,10 +149,10 @@ def sections() -> dict[str, list[Command]]:
     for title, families in (*table.SECTIONS.items(), *SECTIONS.items()):
         for name in (name for family in families for name in family.commands):
             titles.setdefault(name.partition("|")[0], title)
-    found: dict[str, list[Command]] = {title: [] for title in titles.values()}
+    by_title: dict[str, list[Command]] = {title: [] for title in titles.values()}
     for command in sorted(every(TABLE), key=attrgetter("name")):
-        found[titles[command.name.partition("|")[0]]].append(command)
-    return found
+        by_title[titles[command.name.partition("|")[0]]].append(command)
+    return by_title
 
 
 def _command(command: Command) -> Iterator[str]:
@@ -169,19 +169,19 @@ def _command(command: Command) -> Iterator[str]:
 
 def render() -> str:
     """Return the text of docs/commands.md."""
-    found = sections()
+    by_title = sections()
     parts = [
         "# Commands",
         "The commands of kvstream, with the replies and error texts of Redis 8.10. Where versions "
         "of Redis differ, kvstream does as the newest one. The last paragraphs of a command say "
         "what Redis does otherwise. This page is made by "
         "`python -m kvstream.server.commands.reference`.",
-        f"Sections: {', '.join(found)}; what is missing comes first, limits and other differences "
-        "come last.",
+        f"Sections: {', '.join(by_title)}; what is missing comes first, limits and other "
+        "differences come last.",
         "## What is missing",
         ABSENT,
     ]
-    for title, commands in found.items():
+    for title, commands in by_title.items():
         parts.append(f"## {title}")
         parts += (part for command in commands for part in _command(command))
     parts += ["## What differs from Redis", "\n".join(f"- {sentence}" for sentence in OWN)]

@@ -216,12 +216,12 @@ def function_list(txn: Txn, client: Client, argv: Argv) -> Reply:
             raise RequestError(f"Unknown argument {text(word)}")
     # Library names have letters, digits and underscores only; as in Redis their case is ignored.
     fits = matcher((b"*" if pattern is None else pattern).lower())
-    found = functions.libraries(txn)
+    texts = functions.libraries(txn)
     return [
         _library(
-            server_of(client).functions.of(txn, name), name, found[name] if with_code else None
+            server_of(client).functions.of(txn, name), name, texts[name] if with_code else None
         )
-        for name in sorted(found)
+        for name in sorted(texts)
         if fits(name.lower())
     ]
 

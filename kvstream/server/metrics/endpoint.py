@@ -136,8 +136,8 @@ class Endpoint:
         self._immediate_pages = {
             path: page if path in quick else _busy for path, page in pages.items()
         }
-        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
-        self._listener = socket.socket(found[0][0], socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
+        self._listener = socket.socket(addresses[0][0], socket.SOCK_STREAM)
         try:
             self._listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             self._listener.bind((host, port))

@@ -37,9 +37,9 @@ class _ServerCollector(Collector):
 def family(metric: Metric, view: View) -> Family:
     """Return a metric with its current values."""
     if metric.histogram is not None:
-        found = metric.histogram(view)
-        buckets = found.buckets()
-        return HistogramMetricFamily(metric.name, metric.meaning, buckets, found.sum)
+        histogram = metric.histogram(view)
+        buckets = histogram.buckets()
+        return HistogramMetricFamily(metric.name, metric.meaning, buckets, histogram.sum)
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
     made = make(metric.name, metric.meaning, labels=metric.labels)
     for labels, value in metric.values(view):

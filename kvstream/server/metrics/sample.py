@@ -232,16 +232,16 @@ class Sampler:
     def _stream_steps(self, sample: Sample, name: bytes) -> Iterator[None]:
         """Sample a stream and its groups; a damaged one is counted and skipped."""
         try:
-            found = info.stream_figures(self._now, name)
+            figures = info.stream_figures(self._now, name)
             groups = info.group_names(self._now, name, GROUPS_MAX)
         except KVStreamError:
             sample.unreadable += 1
             return
-        if found is None:
+        if figures is None:
             del self._streams.names[name]
             return
-        sample.streams.append(StreamRow(name, found))
-        sample.groups_left_out += max(0, found.groups - len(groups))
+        sample.streams.append(StreamRow(name, figures))
+        sample.groups_left_out += max(0, figures.groups - len(groups))
         yield
         for group in groups:
             try:

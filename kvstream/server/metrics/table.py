@@ -51,9 +51,9 @@ def _of_stream(
 ) -> Metric:
     def values(view: View) -> Values:
         for stream, figures in view.sample.streams:
-            found = value(figures)
-            if found is not None:
-                yield (str(database_of(stream)), label(key_of(stream))), found
+            number = value(figures)
+            if number is not None:
+                yield (str(database_of(stream)), label(key_of(stream))), number
 
     return kind(f"kvstream_stream_{name}", meaning, values, ("db", "stream"))
 
@@ -66,17 +66,17 @@ def _of_group(
 ) -> Metric:
     def values(view: View) -> Values:
         for stream, group, figures in view.sample.groups:
-            found = value(figures)
-            if found is not None:
-                yield (str(database_of(stream)), label(key_of(stream)), label(group)), found
+            number = value(figures)
+            if number is not None:
+                yield (str(database_of(stream)), label(key_of(stream)), label(group)), number
 
     return kind(f"kvstream_group_{name}", meaning, values, ("db", "stream", "group"))
 
 
 def _of_family(name: str, meaning: str, rocksdb_property: str) -> Metric:
     def values(view: View) -> Values:
-        found = view.sample.families.get(rocksdb_property, {})
-        return [((family,), value) for family, value in found.items()]
+        properties = view.sample.families.get(rocksdb_property, {})
+        return [((family,), value) for family, value in properties.items()]
 
     text = f"{meaning} (`rocksdb.{rocksdb_property}`)"
     return gauge(f"kvstream_rocksdb_{name}", text, values, ("family",))

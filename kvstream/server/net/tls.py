@@ -192,12 +192,12 @@ class SecuredServer:
 
 async def listen_secured(listener: Listener, host: str, port: int) -> SecuredServer:
     """Accept TLS connections on a port of all addresses of a host."""
-    found = await asyncio.get_running_loop().getaddrinfo(
+    addresses = await asyncio.get_running_loop().getaddrinfo(
         host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
     )
     sockets: list[socket.socket] = []
     try:
-        for family, address in dict.fromkeys((info[0], info[4]) for info in found):
+        for family, address in dict.fromkeys((info[0], info[4]) for info in addresses):
             sockets.append(socket.create_server(address, family=family, backlog=BACKLOG))
             sockets[-1].setblocking(False)
     except OSError:

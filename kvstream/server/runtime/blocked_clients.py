@@ -208,10 +208,10 @@ class BlockedClients:
         if self.pause.until is not None and self.pause.until <= now:
             self.pause.end()
         retries: list[tuple[Client, Block]] = []
-        while found := self._deadlines.take(now):
-            client, block = found
+        while due := self._deadlines.take(now):
+            client, block = due
             if block.until is None or now < block.until:
-                retries.append(found)
+                retries.append(due)
             elif client.block is block and self._engine.cancel(block.waiter):
                 self._answer(client, block.wait, Outcome(block.wait.expired))
         if retries:

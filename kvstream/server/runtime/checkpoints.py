@@ -183,6 +183,6 @@ class Checkpoints:
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
-        found = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
-        for old in sorted(found)[: -self._kept]:
+        checkpoints = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
+        for old in sorted(checkpoints)[: -self._kept]:
             shutil.rmtree(old)

@@ -52,9 +52,9 @@ class Unread:
             self._at = 0
         else:
             self._at = end
-        found = first[at:end]
-        self.size -= len(found)
-        return found
+        piece = first[at:end]
+        self.size -= len(piece)
+        return piece
 
     def clear(self) -> None:
         self._chunks.clear()
@@ -298,17 +298,17 @@ class Client(Session):
         if self.fault is not None or (not unread.size and reader.is_empty):
             return False
         try:
-            found = reader.take()
-            fed = not found and bool(unread)
+            requests = reader.take()
+            fed = not requests and bool(unread)
             if fed:
                 reader.feed(unread.piece())
-                found = reader.take()
+                requests = reader.take()
         except ProtocolError as error:
             self.fault = error
             self.server.statistics.input_disconnections += str(error) == QUERY_LIMIT
             return False
-        self.requests += found
-        return fed or bool(found)
+        self.requests += requests
+        return fed or bool(requests)
 
     @property
     def query(self) -> int:

@@ -496,10 +496,10 @@ def _asks(client: Client, command: Command, flag: Flag) -> bool:
 
 def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
     """Return the command name of a refused request, or an empty string."""
-    found = commands.get(argv[0].lower())
-    if isinstance(found, Container):
-        found = found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
-    return "" if found is None else found.name
+    command = commands.get(argv[0].lower())
+    if isinstance(command, Container):
+        command = command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
+    return "" if command is None else command.name
 
 
 ANSWERS_IF_CHANGED = frozenset(

@@ -105,19 +105,19 @@ class Functions:
 
     def _update(self, txn: Txn) -> None:
         """Compile the libraries of the store that have changed, and forget those that are gone."""
-        found = functions.libraries(txn)
-        if found is self._texts:
+        texts = functions.libraries(txn)
+        if texts is self._texts:
             return
         known = self._texts
-        if not found:
+        if not texts:
             self._interpreter = None
             self._functions.clear()
             self._names.clear()
-        self._forget({name for name in known if known[name] != found.get(name)})
-        self._texts = found
-        for name in sorted(name for name in found if known.get(name) != found[name]):
+        self._forget({name for name in known if known[name] != texts.get(name)})
+        self._texts = texts
+        for name in sorted(name for name in texts if known.get(name) != texts[name]):
             try:
-                with self._compiled([found[name]], (), START_S):
+                with self._compiled([texts[name]], (), START_S):
                     pass
             except RequestError as error:
                 _log.warning("the functions of %s cannot be used: %s", text(name), error)
@@ -131,7 +131,7 @@ class Functions:
         Raises RequestError, before the block, if one fails or the name of a function is taken.
         """
         try:
-            found: list[Function] = []
+            compiled: list[Function] = []
             taken = {
                 key.lower() for key, each in self._functions.items() if each.library not in gone
             }
@@ -141,16 +141,16 @@ class Functions:
                     if each.name.lower() in taken:
                         raise RequestError(f"Function {text(each.name)} already exists")
                 taken |= {each.name.lower() for each in added}
-                found += added
+                compiled += added
             yield
         except BaseException:
             if self._interpreter is not None:
                 self._interpreter.drop_libraries()
             raise
         self._forget(gone)
-        if found and self._interpreter is not None:
-            self._interpreter.use_libraries(each.name for each in found)
-        for each in found:
+        if compiled and self._interpreter is not None:
+            self._interpreter.use_libraries(each.name for each in compiled)
+        for each in compiled:
             self._functions[each.name] = each
             self._names.setdefault(each.name.lower(), each.name)
 
@@ -170,10 +170,10 @@ class Functions:
             self._interpreter = self._scripts.new_interpreter()
         self._scripts.load_until = time.monotonic() + seconds
         try:
-            found = self._interpreter.load_library(header.code)
+            registered = self._interpreter.load_library(header.code)
         finally:
             self._scripts.load_until = None
-        if not found:
+        if not registered:
             raise RequestError("No functions registered")
         return [
             Function(
@@ -182,7 +182,7 @@ class Functions:
                 None if isinstance(each.description, bool) else each.description,
                 script_flags(each.flags),
             )
-            for each in found
+            for each in registered
         ]
 
     def _find(self, name: bytes) -> Function | None:

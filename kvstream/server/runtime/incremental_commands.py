@@ -56,8 +56,8 @@ class IncrementalCommands:
         if not self._calls.paused:
             return next(iter(self._under_way), None)
         holds = self._pause.holds_steps
-        found = (each for each, work in self._under_way.items() if not holds(work.command))
-        return next(found, None)
+        clients = (each for each, work in self._under_way.items() if not holds(work.command))
+        return next(clients, None)
 
     def add(self, slot: Slot, reply: Stepwise) -> None:
         """Queue the next step of a command."""

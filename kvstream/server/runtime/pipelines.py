@@ -151,10 +151,10 @@ class Pipelines:
     def _find(self, argv: Argv, all_channels: bool = True) -> Plain | None:
         """Return the command of a request that is plain."""
         by_word = self._by_word if all_channels else self._unchecked
-        found = by_word.get(argv[0]) if argv else None  # a Requeued is empty
-        if type(found) is dict:
-            found = found.get(argv[1]) if len(argv) > 1 else None
-        return found  # type: ignore[return-value]
+        plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
+        if type(plain) is dict:
+            plain = plain.get(argv[1]) if len(argv) > 1 else None
+        return plain  # type: ignore[return-value]
 
     def has_next(self, client: Client) -> bool:
         """Return whether the client's next request is plain."""
@@ -178,46 +178,46 @@ class Pipelines:
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
-            found = by_word.get(argv[0]) if argv else None  # a Requeued is empty
-            if type(found) is not Plain:
-                found = self._find(argv, client.user.all_channels)
-            if found is None or (len(argv) != found.arity and not 0 < -found.arity <= len(argv)):
+            plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
+            if type(plain) is not Plain:
+                plain = self._find(argv, client.user.all_channels)
+            if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
                 break
-            if found is not last:
+            if plain is not last:
                 self._record_calls()
-                self._last = last = found
+                self._last = last = plain
             argvs.append(requests.popleft())
-            turn.grows |= found.grows
+            turn.grows |= plain.grows
             try:
-                reply = found.run(txn, client, argv)
+                reply = plain.run(txn, client, argv)
             except RequestError as error:
                 reply = ErrorReply.of(error)
-                calls.statistics.failed(found.name, error.code)
+                calls.statistics.failed(plain.name, error.code)
             except BaseException as error:
                 turn.fail(error)
             ended = clock()
             kind = type(reply)
             if kind in _HELD:
-                held = self._slot_of_last(pipeline, found, reply, ended - began, txn)
+                held = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
-            if found.key_at:
-                name = prefix + argv[found.key_at]
-                if found.uses:
+            if plain.key_at:
+                name = prefix + argv[plain.key_at]
+                if plain.uses:
                     names.append(name)
-                self._hits += found.counts and name not in txn.missing
-                self._misses += found.counts and name in txn.missing
-            elif found.has_keys:
-                self._note_keys(client, found, argv, txn)
+                self._hits += plain.counts and name not in txn.missing
+                self._misses += plain.counts and name in txn.missing
+            elif plain.has_keys:
+                self._note_keys(client, plain, argv, txn)
             txn.missing.clear()
-            if found.writes:
+            if plain.writes:
                 self._changed = self._changed or txn.dirty
-                shows_none = txn.only_redelivered or (found.shows_change and not reply)
+                shows_none = txn.only_redelivered or (plain.shows_change and not reply)
                 self._idle += (shows_none or not self._changed) and kind is not ErrorReply
                 txn.only_redelivered = False
             if ended - began >= noted_s:
-                calls.note_slow(client, found.command, argv, ended - began)
+                calls.note_slow(client, plain.command, argv, ended - began)
             if txn.signals:
                 turn.serve()
             if ended >= until:

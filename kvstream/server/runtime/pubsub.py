@@ -219,11 +219,11 @@ class PubSub:
             return []
         groups = self._groups.get((kind, name))
         if groups is None:
-            found = (
+            heads = (
                 (sign, tuple([client for client in subscribers if client.protocol == protocol]))
                 for sign, protocol in ((b"*", RESP2), (b">", RESP3))
             )
-            groups = self._groups[kind, name] = [group for group in found if group[1]]
+            groups = self._groups[kind, name] = [group for group in heads if group[1]]
         return [(sign + begin, clients) for sign, clients in groups]
 
     # --- sending --------------------------------------------------------------------------------

@@ -312,32 +312,32 @@ class Scripts:
             return _NOT_ALLOWED
         if not interpreter.has_room():
             return FULL
-        found = self._find(argv)
-        if isinstance(found, tuple):
-            return self._refused(argv, found)
-        refusal = self._refusal(client, found, argv, txn)
+        command = self._find(argv)
+        if isinstance(command, tuple):
+            return self._refused(argv, command)
+        refusal = self._refusal(client, command, argv, txn)
         if refusal is not None:
             return self._refused(argv, refusal)
-        if found.writes:
+        if command.writes:
             self.busy.has_written = True
-        return self._result(self._calls.answer(client, found, argv, txn), interpreter)
+        return self._result(self._calls.answer(client, command, argv, txn), interpreter)
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
-        found = self._named(argv)
-        if found is None:
+        command = self._named(argv)
+        if command is None:
             is_container = len(argv) == 1 and self._commands.get(argv[0].lower()) is not None
             return _WRONG_NUMBER if is_container else _UNKNOWN
-        if len(argv) != found.arity and not 0 < -found.arity <= len(argv):
+        if len(argv) != command.arity and not 0 < -command.arity <= len(argv):
             return _WRONG_NUMBER
-        return _NOT_ALLOWED if Flag.NOSCRIPT in found.flags else found
+        return _NOT_ALLOWED if Flag.NOSCRIPT in command.flags else command
 
     def _named(self, argv: Sequence[bytes]) -> Command | None:
         """Return the command that a request names, whatever its arguments are."""
-        found = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
-        if isinstance(found, Container):
-            return found.subcommands.get(argv[1].lower()) if len(argv) > 1 else found.alone
-        return found
+        command = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
+        if isinstance(command, Container):
+            return command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
+        return command
 
     def _refusal(
         self, client: Client, command: Command, argv: list[bytes], txn: Txn
@@ -395,9 +395,9 @@ class Scripts:
         """Return whether the user may run a command; None: there is none."""
         client = self._client
         assert client is not None
-        found = self._commands.get(argv[0].lower())
-        if isinstance(found, Container) and len(argv) == 1:
-            return any(_may(client.user, each, argv) for each in found.subcommands.values())
+        command = self._commands.get(argv[0].lower())
+        if isinstance(command, Container) and len(argv) == 1:
+            return any(_may(client.user, each, argv) for each in command.subcommands.values())
         named = self._named(argv)
         return None if named is None else _may(client.user, named, argv)
 

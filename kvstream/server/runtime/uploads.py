@@ -147,8 +147,8 @@ class Uploads:
         return folder
 
     def _refuse_busy(self, load: bytes) -> None:
-        found = self._jobs.get(load)
-        if found is not None and not found[0].done:
+        job = self._jobs.get(load)
+        if job is not None and not job[0].done:
             raise InvalidArgument("the load is being committed")
 
     def _refuse_full(self) -> None:

@@ -110,10 +110,10 @@ class BatchedXadds:
         name = client.prefix + argv[1]
         if not (client.authenticated and client.user.free and self._may_wait(name)):
             return None
-        found = _plain(argv, self._engine.catalog.limits.entry_max_bytes)
-        if found is None:
+        plain = _plain(argv, self._engine.catalog.limits.entry_max_bytes)
+        if plain is None:
             return None
-        packed, trim = found
+        packed, trim = plain
         sent: Argv | tuple[bytes, ...] = argv
         if len(packed[0]) > LARGE:  # the request can be made again from the packed row
             sent = tuple(argv[: argv.index(b"*", 2) + 1])

@@ -74,8 +74,8 @@ def burst_of(client: Client, data: bytes) -> Burst | None:
     """Return a burst if received bytes are whole plain XADDs to one key and nothing else."""
     if twins is None or len(data) > BURST_BYTES_MAX:
         return None
-    found: PythonBurst | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
-    return found
+    burst: PythonBurst | None = twins.take_burst(client, data, ENTRY_BYTES_MAX, plain_trim)
+    return burst
 
 
 def requests_of(burst: Burst) -> list[Request]:

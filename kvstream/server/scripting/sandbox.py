@@ -314,18 +314,18 @@ def without_tail_calls(source: bytes) -> bytes:
     parts: list[bytes] = []
     depths: list[int] = []
     depth = at = 0
-    for found in _TOKEN.finditer(source):
-        if found["call"] is not None:
-            parts += source[at : found.end("call")], b"("
-            at = found.end("call")
+    for token in _TOKEN.finditer(source):
+        if token["call"] is not None:
+            parts += source[at : token.end("call")], b"("
+            at = token.end("call")
             depths.append(depth)
             depth += 1
-        elif found["open"] is not None:
+        elif token["open"] is not None:
             depth += 1
-        elif found["close"] is not None:
+        elif token["close"] is not None:
             depth -= 1
             if depths and depths[-1] == depth:
                 depths.pop()
-                parts += source[at : found.end()], b")"
-                at = found.end()
+                parts += source[at : token.end()], b")"
+                at = token.end()
     return source if depths else b"".join((*parts, source[at:]))

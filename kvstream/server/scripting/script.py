@@ -49,13 +49,13 @@ class Script:
 
 def script_flags(words: bytes) -> frozenset[ScriptFlag]:
     """Parse flags parted by commas, or raise RequestError."""
-    found = set()
+    flags = set()
     for word in words.split(b",") if words else []:
         try:
-            found.add(ScriptFlag(text(word)))
+            flags.add(ScriptFlag(text(word)))
         except ValueError:
             raise RequestError(f"Unexpected flag in script shebang: {text(word)}") from None
-    return frozenset(found)
+    return frozenset(flags)
 
 
 def parsed(sha: bytes, source: bytes) -> Script:
@@ -102,19 +102,19 @@ class ScriptCache:
 
     def get(self, sha: bytes) -> Script | None:
         """Return the script of a SHA-1, in letters of any case."""
-        found = self._scripts.get(sha)
-        if found is None and len(sha) == _SHA_BYTES:
-            found = self._scripts.get(sha.lower())
-        if found is not None and not found.stays:
-            self._use(found)
-        return found
+        script = self._scripts.get(sha)
+        if script is None and len(sha) == _SHA_BYTES:
+            script = self._scripts.get(sha.lower())
+        if script is not None and not script.stays:
+            self._use(script)
+        return script
 
     def find(self, source: bytes) -> Script | None:
         """Return the script of a text."""
-        found = self._by_source.get(source)
-        if found is not None and not found.stays:
-            self._use(found)
-        return found
+        script = self._by_source.get(source)
+        if script is not None and not script.stays:
+            self._use(script)
+        return script
 
     def _use(self, script: Script) -> None:
         recent = self._recent

@@ -78,14 +78,14 @@ class Folder:
         """Return the files below a folder, relative to it, without hidden ones."""
         if not self.exists(relative):
             return []
-        found = []
+        files = []
         top = self._files.getFileStatus(self._of(relative)).getPath().toString()
         listed = self._files.listFiles(self._of(relative), True)
         while listed.hasNext():
             name = listed.next().getPath().toString().removeprefix(top).lstrip("/")
             if not any(part.startswith(("_", ".")) for part in name.split("/")):
-                found.append(name)
-        return sorted(found)
+                files.append(name)
+        return sorted(files)
 
     def read(self, relative: str) -> str:
         """Return the text of a file."""
@@ -167,11 +167,11 @@ class Archive:
 
     def last_ids(self) -> dict[str, StreamID]:
         """Return the last archived ID of each stream."""
-        found: dict[str, StreamID] = {}
+        last: dict[str, StreamID] = {}
         for run in self.runs():
             for name, portion in run.streams.items():
-                found[name] = max(found.get(name, MIN_ID), StreamID.parse(portion.last))
-        return found
+                last[name] = max(last.get(name, MIN_ID), StreamID.parse(portion.last))
+        return last
 
     def files(self) -> list[str]:
         """Return the URIs of all archived files."""
@@ -354,9 +354,9 @@ def _add(
         archive.folder.remove(f"{OWN}/{staged}")
         return None, 0
     portions = _portions(spark, archive.folder.at(OWN, staged))
-    found = sum(portion.entries for portion in portions.values())
-    if found != read:
-        raise Corruption(f"{read} entries were read, {found} are in the files of the archive")
+    total = sum(portion.entries for portion in portions.values())
+    if total != read:
+        raise Corruption(f"{read} entries were read, {total} are in the files of the archive")
     run = Run(number, source, portions, archive.take(staged, number))
     archive.complete(run)
     archive.folder.remove(f"{OWN}/{staged}")
@@ -446,16 +446,16 @@ def restore(
         raise RequestError(f"there is no archive in {folder}")
     for name in set(streams) - archive.last_ids().keys():
         raise NoSuchKey(f"there is no stream {name!r} in the archive {folder}")
-    found = archived(spark, folder, streams=streams, start=start, end=end).select(
+    rows = archived(spark, folder, streams=streams, start=start, end=end).select(
         "stream", "id", "fields"
     )
     if into is not None:
-        found = found.withColumn("stream", F.lit(into))
-    count = found.count()
+        rows = rows.withColumn("stream", F.lit(into))
+    count = rows.count()
     say(f"{count:,} entries in the archive; writing them to {shown(target)}")
     before = sum(lengths(spark, chosen(target, (), None)).values()) if _exists(target) else 0
     if count:
-        write = found.write.format("kvstream").mode("append").options(**target)
+        write = rows.write.format("kvstream").mode("append").options(**target)
         write.option("skipExisting", "true").save()
     after = sum(lengths(spark, chosen(target, (), None)).values()) if count else before
     written = after - before
@@ -481,20 +481,20 @@ def archived(
     reader = spark.read.schema(TIMED + ", day date").option("basePath", folder)
     if not files:
         return spark.createDataFrame([], TIMED + ", day date")
-    found = reader.parquet(*files)
+    frame = reader.parquet(*files)
     if streams:
-        found = found.where(found.stream.isin(list(streams)))
-    return _within(found, first_id({"start": start}), last_id({"end": end}))
+        frame = frame.where(frame.stream.isin(list(streams)))
+    return _within(frame, first_id({"start": start}), last_id({"end": end}))
 
 
-def _within(found: "DataFrame", first: StreamID, last: StreamID) -> "DataFrame":
+def _within(frame: "DataFrame", first: StreamID, last: StreamID) -> "DataFrame":
     from pyspark.sql import functions as F
 
     if first > MIN_ID:
-        found = found.where(F.col("id") >= _literal(first))
+        frame = frame.where(F.col("id") >= _literal(first))
     if last < MAX_ID:
-        found = found.where(F.col("id") <= _literal(last))
-    return found
+        frame = frame.where(F.col("id") <= _literal(last))
+    return frame
 
 
 def _literal(eid: StreamID) -> "Column":

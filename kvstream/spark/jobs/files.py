@@ -166,15 +166,15 @@ def export_files(
     ]
     schema = ", ".join(["stream string", "id string", "timestamp timestamp", *columns])
     wanted = chosen(source, streams, match) | {"start": start, "end": end}
-    found = spark.read.format("kvstream").schema(schema).options(**wanted).load()
+    frame = spark.read.format("kvstream").schema(schema).options(**wanted).load()
     if not fields and kind in _FLAT:
-        found = found.withColumn("fields", F.to_json("fields"))
+        frame = frame.withColumn("fields", F.to_json("fields"))
     seen = Observation("read")
-    counted = found.observe(seen, F.count(F.lit(1)).alias("entries"))
+    counted = frame.observe(seen, F.count(F.lit(1)).alias("entries"))
     given = {**_HEADED.get(kind, {}), **(options or {})}
     mode = "overwrite" if there.exists("") else "errorifexists"
     counted.write.format(form).mode(mode).options(**given).save(folder)
     read = int(seen.get["entries"])
-    written = spark.read.format(form).schema(found.schema).options(**given).load(folder).count()
+    written = spark.read.format(form).schema(frame.schema).options(**given).load(folder).count()
     say(f"{read:,} read = {written:,} written to {folder}")
     return Exported(read, written)

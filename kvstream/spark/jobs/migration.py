@@ -90,9 +90,9 @@ def migrate(
         groups.setdefault(pair.target, []).append(work)
     tasks = spark.sparkContext.parallelize([*groups.values()], len(groups))
     order = [pair for group in groups.values() for pair, _ in group]
-    found = dict(zip(order, tasks.flatMap(migrate_group).collect(), strict=True))
+    results = dict(zip(order, tasks.flatMap(migrate_group).collect(), strict=True))
     moved = [
-        _with_split(spark, found[pair], streams, say)
+        _with_split(spark, results[pair], streams, say)
         for pair, streams in zip(pairs, long, strict=True)
     ]
     for each in moved:
@@ -114,13 +114,13 @@ def _split(
     """Migrate the long streams of a source and return them; none if that fails for one of them."""
     allowed = frozenset(options.allow_loss)
     try:
-        found = splitting.long_streams(pair.source, pair.target, options.match, allowed, least)
-        for stream in found:
+        streams = splitting.long_streams(pair.source, pair.target, options.match, allowed, least)
+        for stream in streams:
             splitting.migrate_stream(spark, stream, say)
     except (KVStreamError, OSError) as error:
         say(f"{_shown(pair.source)}: no streams are split: {type(error).__name__}: {error}")
         return []
-    return found
+    return streams
 
 
 def _with_split(
@@ -131,12 +131,12 @@ def _with_split(
         return moved
     for stream in streams:
         places = (place(each, stream.db) for each in (stream.source, stream.target))
-        found = verify(spark, *places, streams=[stream.key.decode()], say=say)
-        differing = found.ranges - found.equal + splitting.state_differences(stream)
+        verified = verify(spark, *places, streams=[stream.key.decode()], say=say)
+        differing = verified.ranges - verified.equal + splitting.state_differences(stream)
         moved = replace(
             moved,
             keys=moved.keys + 1,
-            entries=moved.entries + found.target,
+            entries=moved.entries + verified.target,
             differences=moved.differences + differing,
         )
     return moved

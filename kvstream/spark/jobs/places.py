@@ -82,9 +82,9 @@ def require(
     """
     if not (streams or match) or any(map(_missing_is_empty, sources)):
         return
-    found = {name for each in sources for name in lengths(spark, chosen(each, streams, match))}
-    missing = [name for name in streams if name not in found]
-    if missing or not found:
+    names = {name for each in sources for name in lengths(spark, chosen(each, streams, match))}
+    missing = [name for name in streams if name not in names]
+    if missing or not names:
         what = f"no stream {missing[0]!r}" if missing else f"no stream that matches {match!r}"
         where = " or ".join(map(shown, sources))
         raise NoSuchKey(f"there is {what} in {where}: {MISSING_HINT}")

@@ -279,7 +279,7 @@ def long_streams(
         return []
     chosen = None if here.database is None else frozenset([here.database])
     selection = Selection(tuple(name.encode() for name in match), chosen)
-    found: list[LongStream] = []
+    streams: list[LongStream] = []
     into = target if there.kind is PlaceKind.SERVER else str(there.path)
     server = Server(here)
     with closing(ServerSource(server)):
@@ -294,9 +294,9 @@ def long_streams(
                     continue
                 known = server_source.outline(server.connection(db), key, server.has_queues)
                 if all(note.name in allowed for note in known.notes) and not known.state.queue:
-                    found.append(stream)
+                    streams.append(stream)
             reader.close()
-    return found
+    return streams
 
 
 def _accepts_loads(there: MigrationPlace, target: str) -> bool:
@@ -377,8 +377,8 @@ def state_differences(stream: LongStream) -> int:
         mine, theirs = (each.item(stream.db, stream.key) for each in (source, target))
         if mine is None or theirs is None or mine.outline is None or theirs.outline is None:
             return 1
-        found = differences.states(mine.outline().state, theirs.outline().state)
-        return sum(not each.may_move for each in found)
+        different = differences.states(mine.outline().state, theirs.outline().state)
+        return sum(not each.may_move for each in different)
 
 
 def _target_source(stream: LongStream) -> ServerSource | StoreSource:

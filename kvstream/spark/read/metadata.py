@@ -60,11 +60,11 @@ class Tables(Protocol):
 def _paged(page: Callable[[StreamID], Sequence[PendingEntry]]) -> Iterator[PendingEntry]:
     start = MIN_ID
     while True:
-        found = page(start)
-        yield from found
-        if len(found) < PENDING_PAGE:
+        rows = page(start)
+        yield from rows
+        if len(rows) < PENDING_PAGE:
             return
-        start = found[-1].id.next()
+        start = rows[-1].id.next()
 
 
 class StoreTables:
@@ -86,8 +86,8 @@ class StoreTables:
         return self._store.stream(key).group(group).consumers()
 
     def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]:
-        found = self._store.stream(key).group(group)
-        return _paged(lambda start: found.pending_range(start, count=PENDING_PAGE))
+        stored = self._store.stream(key).group(group)
+        return _paged(lambda start: stored.pending_range(start, count=PENDING_PAGE))
 
     def close(self) -> None:
         self._store.close()

@@ -130,15 +130,15 @@ class ServerReader:
         """Split streams into equal ranges of IDs, up to their current last ID."""
         ends = self.ends(keys)
         size = sum(each.length for each in ends if each) // (PIECES_PER_TASK * parts)
-        found: list[Piece] = []
+        pieces: list[Piece] = []
         for key, each in zip(keys, ends, strict=True):
             if each is None or not each.length:
                 continue
             start, end = max(spec.start, each.first), min(spec.end, each.last)
             if start <= end:
                 count = max(1, each.length // max(size, PIECE_LEAST))
-                found += _split(key, start, end, each.length, count)
-        return self._anchored(found)
+                pieces += _split(key, start, end, each.length, count)
+        return self._anchored(pieces)
 
     def _anchored(self, pieces: Sequence[Piece]) -> list[Piece]:
         """Drop the pieces without entries, and begin each at its first entry."""

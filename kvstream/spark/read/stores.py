@@ -157,13 +157,13 @@ def length_of(store: Store, key: bytes) -> int | None:
 
 
 def _all_streams(store: Store) -> list[bytes]:
-    found: list[bytes] = []
+    streams: list[bytes] = []
     cursor = 0
     while True:
         cursor, page = store.engine.run(keyspace.scan, store.db, cursor, KEYS_PAGE, "stream")
-        found += page
+        streams += page
         if cursor == 0:
-            return found
+            return streams
 
 
 def pieces_of(
@@ -172,12 +172,12 @@ def pieces_of(
     """Split streams for a number of tasks, into pieces of at most ``most`` entries."""
     total = sum(length_of(store, key) or 0 for key in keys)
     size = min(most, max(PIECE_LEAST, total // (PIECES_PER_TASK * tasks)))
-    found = []
+    pieces = []
     for key in keys:
         name = qualified(store.db, key)
         for span in store.engine.run(ranges.spans, name, spec.start, spec.end, size):
-            found.append(Piece(key, *span))
-    return found
+            pieces.append(Piece(key, *span))
+    return pieces
 
 
 def require(spec: ReadSpec, keys: list[bytes], place: str) -> None:

@@ -153,16 +153,16 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch. Raises DataLoss if some of it was trimmed."""
-        found = []
+        offsets = []
         for each, key, ends in self._streams():
             position = self._position(start, each, key, ends)
             last = ends.last
             if self._final is not None:
                 final = self._final.get((each.shown, key))
                 last = min(last, final.last) if final else position.id
-            found.append((each, key, ends, position, max(last, position.id)))
+            offsets.append((each, key, ends, position, max(last, position.id)))
         self._show(start)  # is committed, though Spark calls ``commit`` only after the next entries
-        waiting = [self._waiting(*each) for each in found]
+        waiting = [self._waiting(*each) for each in offsets]
         if self._is_early(limit, sum(waiting)):
             self._lag = sum(waiting)
             return start
@@ -170,7 +170,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         most = None if isinstance(limit, ReadAllAvailable) else self._most
         offset: Offset = {}
         for (each, key, ends, position, last), count in zip(
-            found, _allotted(waiting, most), strict=True
+            offsets, _allotted(waiting, most), strict=True
         ):
             end = self._end(each, key, ends, position, last, count)
             self._lag += self._waiting(each, key, ends, end, ends.last)
@@ -194,15 +194,15 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if not self._watches:
             self._watches = [watch(place) for place in self._places]
         self._ends = {}
-        found = []
+        streams = []
         for each in self._watches:
             each.refresh()
             keys = each.keys(self._spec)
             for key, ends in zip(keys, each.ends(keys), strict=True):
                 if ends is not None:
                     self._ends[each.shown, key] = ends
-                    found.append((each, key, ends))
-        yield from found
+                    streams.append((each, key, ends))
+        yield from streams
 
     def _first(self, each: Watch, key: bytes, ends: Ends, after: StreamID) -> Position:
         """Return the position after an ID, in a stream that was not read before."""

@@ -106,9 +106,9 @@ def commit_through(client: Any, work: Commit) -> Committed:
     import redis
 
     if work.sent or (work.rows > BATCH_ROWS and not work.skip_existing):
-        found = _load(client, work)
-        if found is not None:
-            return found
+        state = _load(client, work)
+        if state is not None:
+            return state
     streams = work.streams()
     while True:
         with client.pipeline(transaction=True) as pipe:

@@ -192,8 +192,8 @@ class PageFile:
 def pages_of(staged: StagedFile) -> Iterator[bytes]:
     """Yield the pages of a file. Raises Corruption if its checksum differs."""
     with open(staged.path, "rb") as file:
-        found = hashlib.file_digest(file, "sha256").hexdigest()
-        if found != staged.sha256:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != staged.sha256:
             raise Corruption(f"the checksum of the staged file {staged.path} is wrong")
         file.seek(0)
         while head := file.read(_HEAD.size):

@@ -38,9 +38,9 @@ def commit_into(path: str, db: int, wait_s: float, work: Commit) -> Committed:
     """
     with retry_while_locked(lambda: Store.open(path, db=db), wait_s) as store:
         if work.parts or (work.rows > BATCH_ROWS and not work.skip_existing):
-            found = _load(store, work)
-            if found is not None:
-                return found
+            state = _load(store, work)
+            if state is not None:
+                return state
         return store.engine.run(_apply, store.db, work)
 
 
