@@ -133,10 +133,10 @@ def add(
     if not given:
         raise click.UsageError("an entry needs at least one FIELD=VALUE")
     with session.writing(create=True) as store:
-        made = store.stream(stream).add(given, eid, **options)
-    if made is not None:
-        out.result(str(made), id=made)
-    fail_unless(made)
+        eid_or_ticket = store.stream(stream).add(given, eid, **options)
+    if eid_or_ticket is not None:
+        out.result(str(eid_or_ticket), id=eid_or_ticket)
+    fail_unless(eid_or_ticket)
 
 
 def _decoded(fields: str | None) -> Pairs:

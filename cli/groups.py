@@ -102,10 +102,10 @@ def create(
         if no_mkstream:
             existing_stream(store, stream)
         try:
-            made = store.stream(stream).create_group(group, start, entries_read=entries_read)
+            created = store.stream(stream).create_group(group, start, entries_read=entries_read)
         except BusyGroup as error:  # without the library's advice
             raise BusyGroup(detail=error.detail.partition(";")[0]) from None
-        at = made.info().last_delivered_id
+        at = created.info().last_delivered_id
     out.result(f"group {printable(group)} starts after {at}", group=group, last_delivered_id=at)
 
 
@@ -378,10 +378,10 @@ def create_consumer(
 ) -> None:
     """Create a consumer; otherwise its first read does."""
     with session.writing() as store:
-        made = existing_group(store, stream, group).create_consumer(consumer)
-    text = "created" if made else "exists already"
-    out.result(f"consumer {printable(consumer)} {text}", created=made)
-    fail_unless(made)
+        is_new = existing_group(store, stream, group).create_consumer(consumer)
+    text = "created" if is_new else "exists already"
+    out.result(f"consumer {printable(consumer)} {text}", created=is_new)
+    fail_unless(is_new)
 
 
 @consumer.command(

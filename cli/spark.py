@@ -207,7 +207,7 @@ def report(ctx: click.Context, /, **options: Any) -> None:
     with _session(ctx, "report") as (spark, say):
         from kvstream.spark.jobs import page, report
 
-        made = report(
+        result = report(
             spark,
             _place(ctx),
             streams=options["streams"],
@@ -216,9 +216,9 @@ def report(ctx: click.Context, /, **options: Any) -> None:
             end=options["end"],
             say=say,
         )
-    click.echo(made.text())
+    click.echo(result.text())
     if options["html"] is not None:
-        options["html"].write(page(made))
+        options["html"].write(page(result))
 
 
 @spark.command(epilog=example("kvstream spark verify redis://old-host:6379 --match 'orders*'"))

@@ -270,21 +270,21 @@ def place(
         _append(txn, group, ids, owner, time_ms, count, rank)
         return
     shared = (owner, time_ms, count, rank)
-    made: list[Run] = []
+    runs: list[Run] = []
     at = 0
     while at < len(ids):
         over = run_at(txn, group, ids[at])
         if over is not None:
             end = bisect_right(ids, over.ids[-1], at)
-            made += _split_around(txn, group, over, ids[at:end], shared)
+            runs += _split_around(txn, group, over, ids[at:end], shared)
         else:
             following = group.runs.first(txn.batch, ids[at])
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
             if end == at:
                 raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-            made += _runs_of_some(ids[at:end], shared, RUN_IDS_MAX)
+            runs += _runs_of_some(ids[at:end], shared, RUN_IDS_MAX)
         at = end
-    pel_index.add_all(txn, group, made)
+    pel_index.add_all(txn, group, runs)
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
@@ -323,7 +323,7 @@ def _split_around(
 
     ``ids`` are below its last one, and not in it.
     """
-    old, own, made = run.ids, run[2:], []
+    old, own, pieces = run.ids, run[2:], []
     at = cut = _position(run, ids[0])
     if cut:
         pel_index.resize(txn, group, run, list(old[:cut]))
@@ -334,11 +334,11 @@ def _split_around(
         end = bisect_left(ids, old[cut], mine)
         if end == mine:
             raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
-        made += _runs_of_some(ids[mine:end], shared, RUN_IDS_MAX)
+        pieces += _runs_of_some(ids[mine:end], shared, RUN_IDS_MAX)
         mine, at = end, cut
         cut = _position(run, ids[mine]) if mine < len(ids) else len(old)
-        made.append(Run(old[at], old[at:cut], *own))
-    return made
+        pieces.append(Run(old[at], old[at:cut], *own))
+    return pieces
 
 
 def lift(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:

@@ -140,31 +140,33 @@ def _lost(pieces: Pieces, number: int) -> Corruption:
 
 def write(batch: Batch, prefix: bytes, value: bytes, written: int, old: Pieces | None) -> Pieces:
     """Write a value, possibly over another."""
-    made = Pieces(prefix, len(value), PIECE_BYTES, written)
+    pieces = Pieces(prefix, len(value), PIECE_BYTES, written)
     puts = batch.puts[_MESSAGES]
-    for number in range(made.count):
-        at = number * made.size
-        puts[made.row(number)] = value[at : at + made.size]
+    for number in range(pieces.count):
+        at = number * pieces.size
+        puts[pieces.row(number)] = value[at : at + pieces.size]
     if old is not None:
-        drop(batch, old, made.count)
-    return made
+        drop(batch, old, pieces.count)
+    return pieces
 
 
 def overwrite(batch: Batch, pieces: Pieces, offset: int, part: bytes, written: int) -> Pieces:
     """Overwrite a value from an offset on, with zeros between; other pieces stay as they are."""
     stop = offset + len(part)
-    made = Pieces(pieces.prefix, max(pieces.length, stop), pieces.size, written)
-    for number in range(min(offset, pieces.length) // made.size, (stop - 1) // made.size + 1):
-        base = number * made.size
-        piece = bytearray(made.bytes_of(number))
+    new_pieces = Pieces(pieces.prefix, max(pieces.length, stop), pieces.size, written)
+    for number in range(
+        min(offset, pieces.length) // new_pieces.size, (stop - 1) // new_pieces.size + 1
+    ):
+        base = number * new_pieces.size
+        piece = bytearray(new_pieces.bytes_of(number))
         low, high = max(offset, base), min(stop, base + len(piece))
         if base < pieces.length and high - low < len(piece):
-            held = read(batch, pieces, base, base + made.size)
+            held = read(batch, pieces, base, base + new_pieces.size)
             piece[: len(held)] = held
         if low < high:
             piece[low - base : high - base] = part[low - offset : high - offset]
-        batch.put(_MESSAGES, made.row(number), bytes(piece))
-    return made
+        batch.put(_MESSAGES, new_pieces.row(number), bytes(piece))
+    return new_pieces
 
 
 def drop(batch: Batch, pieces: Pieces, kept: int = 0) -> None:

@@ -203,10 +203,10 @@ def put(
         raise click.UsageError("--window and --on-conflict go with --unique")
     with session.writing(create=True) as store:
         stream_or_free(store, stream)  # WrongType names the key
-        made = queue_of(store, stream).put(pairs, **given)
-    delayed = isinstance(made, Ticket)
-    ticket = str(made) if delayed else None
-    out.result(str(made), id=None if delayed else made, ticket=ticket)
+        message = queue_of(store, stream).put(pairs, **given)
+    delayed = isinstance(message, Ticket)
+    ticket = str(message) if delayed else None
+    out.result(str(message), id=None if delayed else message, ticket=ticket)
 
 
 @queue.command(epilog=example("kvstream queue peek emails --count 3"))

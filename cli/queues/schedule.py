@@ -215,5 +215,5 @@ def run(session: Session, out: Output, /, stream: bytes, name: bytes) -> None:
     with session.writing() as store:
         stored = existing_stream(store, stream)
         _existing(stored, name)
-        made = stored.run_schedule(name)
-    out.result(str(made), id=made)
+        eid = stored.run_schedule(name)
+    out.result(str(eid), id=eid)

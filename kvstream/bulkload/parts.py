@@ -315,9 +315,9 @@ def _write_part(
     maker = PieceMaker(ticket.node_max_entries, ticket.node_max_bytes)
     table, pieces = TableWriter(base.with_suffix(".sst")), base.with_suffix(".pieces")
     try:
-        made = [maker.make(key, ticket.prefix_of(key), pages, table) for key, pages in streams]
+        tables = [maker.make(key, ticket.prefix_of(key), pages, table) for key, pages in streams]
         table.finish()
-        pieces.write_bytes(_packed(made))
+        pieces.write_bytes(_packed(tables))
     except BaseException:
         table.abandon()
         pieces.unlink(missing_ok=True)

@@ -46,8 +46,8 @@ def dump_(txn: Txn, session: Session, argv: Argv) -> Answer:
         return dump.dump(txn, name)
     if txn.dirty:
         return LATER
-    made = dump.LongDump(txn, name)
-    return in_steps(made.step, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
+    work = dump.LongDump(txn, name)
+    return in_steps(work.step, lambda parts: Paged(Bulk(*parts)) if parts[1] else None)
 
 
 @dataclass(slots=True)

@@ -186,8 +186,8 @@ def _paged_streams(
         return LATER
     streams: list[tuple[bytes, Rows | Gradual]] = []
     for name, after, rows in found:
-        made = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
-        streams.append((key_of(name), made))
+        entries = Gradual(pages.steps_after(txn, name, after, count)) if rows is None else rows
+        streams.append((key_of(name), entries))
     return Paged(Streams(streams))
 
 

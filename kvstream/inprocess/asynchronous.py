@@ -189,8 +189,8 @@ def client(
     connections = pool_class(pool)(connection_class=Connection, handle=handle, **options)
     Connection(**connections.connection_kwargs)
     weakref.finalize(connections, handle.abandon).atexit = False
-    made = redis.asyncio.Redis(
+    result = redis.asyncio.Redis(
         connection_pool=connections, single_connection_client=single_connection_client
     )
-    made.auto_close_connection_pool = True
-    return made
+    result.auto_close_connection_pool = True
+    return result

@@ -244,12 +244,12 @@ def client(
     Connection(**connections.connection_kwargs)
     weakref.finalize(connections, handle.abandon).atexit = False
     handle.acquire()
-    made = redis.Redis(
+    result = redis.Redis(
         connection_pool=connections, single_connection_client=single_connection_client
     )
-    made.auto_close_connection_pool = True
-    _lock_holders.update((made, connections))
-    return made
+    result.auto_close_connection_pool = True
+    _lock_holders.update((result, connections))
+    return result
 
 
 # --- forks --------------------------------------------------------------------------------------

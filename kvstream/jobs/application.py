@@ -277,7 +277,7 @@ class Jobs:
 
         def register(wrapped: Callable[..., Any]) -> Task[..., Any]:
             own = name or _name_of(wrapped)
-            made: Task[..., Any] = Task(
+            task: Task[..., Any] = Task(
                 self,
                 wrapped,
                 name=own,
@@ -290,8 +290,8 @@ class Jobs:
                 priority=priority,
                 result_ttl=self._result_ttl if result_ttl is None else result_ttl,
             )
-            self._register(made, limits)
-            return made
+            self._register(task, limits)
+            return task
 
         return register if function is None else register(function)
 

@@ -358,8 +358,8 @@ def _class(hint: Any, kind: type) -> Codec:
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
         items = [codec_of(hints.get(name, Any)) for name in kind._fields]
-        made = _record(kind.__name__, items, lambda values: kind(*values))
-        return _text(kind, made.dump, made.load)
+        codec = _record(kind.__name__, items, lambda values: kind(*values))
+        return _text(kind, codec.dump, codec.load)
     raise TypeError(
         f"values of type {_name(hint)} cannot be stored: use a dataclass, a pydantic model, or "
         "plain data"

@@ -43,9 +43,9 @@ def copy(
         return False
     replaced = make_room(txn, target)
     if isinstance(key, StringMeta):
-        made = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
-        made.in_parts = key.in_parts
-        txn.catalog.write(txn, made)
+        string = txn.catalog.create_string(txn, target, key.read(txn.batch), key.expire_at)
+        string.in_parts = key.in_parts
+        txn.catalog.write(txn, string)
     else:
         _copy_stream(txn, key, target, is_move)
     if not is_move:

@@ -117,8 +117,8 @@ def scratch_of(txn: Txn) -> Txn:
 
 def merge(txn: Txn, batch: Batch) -> None:
     """Add rows that were made in another batch to a transaction."""
-    for puts, made in zip(txn.batch.puts, batch.puts, strict=True):
-        puts.update(made)
+    for puts, others in zip(txn.batch.puts, batch.puts, strict=True):
+        puts.update(others)
 
 
 def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None = None) -> None:

@@ -521,8 +521,8 @@ class LongPut(keyspace.LongKeys[bool]):
         if self._made:
             catalog.index.count_written(txn, self._stored_db, self._made)
             prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
-            made = (key for key in self._values if stored + key in self._made)
-            txn.signal_some(prefix + key for key in made)
+            keys = (key for key in self._values if stored + key in self._made)
+            txn.signal_some(prefix + key for key in keys)
         for name in self._odd:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False

@@ -86,7 +86,7 @@ def compress(data: bytes) -> bytes:
 def compress_in_python(data: bytes) -> bytes:
     """Do ``compress`` in Python."""
     seen = [-1] * (1 << _TABLE_BITS)
-    made = bytearray()
+    packed = bytearray()
     at = literal = 0
     while at + _COPY_MIN <= len(data):
         three = int.from_bytes(data[at : at + _COPY_MIN], "big")
@@ -100,12 +100,12 @@ def compress_in_python(data: bytes) -> bytes:
             at += 1
             continue
         length = _common(data, before, at)
-        _put_literals(made, data, literal, at)
-        _put_copy(made, at - before - 1, length - 2)
+        _put_literals(packed, data, literal, at)
+        _put_copy(packed, at - before - 1, length - 2)
         at += length
         literal = at
-    _put_literals(made, data, literal, len(data))
-    return bytes(made)
+    _put_literals(packed, data, literal, len(data))
+    return bytes(packed)
 
 
 def _common(data: bytes, before: int, at: int) -> int:

@@ -370,9 +370,9 @@ def encode_node(node: NodeImage) -> bytes:
     Raises ValueError if the IDs do not ascend from the node's first, Corruption for damaged values.
     """
     if twins is not None:
-        made = twins.encode_node(node.first, node.names, node.ids, node.values)
-        if made is not None:
-            return made
+        packed = twins.encode_node(node.first, node.names, node.ids, node.values)
+        if packed is not None:
+            return packed
     return encode_in_python(node)
 
 

@@ -315,10 +315,10 @@ def encode_string(data: bytes, *, compress: bool = False) -> bytes:
             if -1 << 8 * width - 1 <= number < 1 << 8 * width - 1:
                 return bytes((head,)) + number.to_bytes(width, "little", signed=True)
     if compress and len(data) >= _COMPRESSED_MIN:
-        made = lzf.compress(data)
-        if len(made) < len(data) - 4:
-            head_bytes = encode_length(len(made)) + encode_length(len(data))
-            return bytes((_LZF,)) + head_bytes + made
+        compressed = lzf.compress(data)
+        if len(compressed) < len(data) - 4:
+            head_bytes = encode_length(len(compressed)) + encode_length(len(data))
+            return bytes((_LZF,)) + head_bytes + compressed
     return encode_length(len(data)) + data
 
 

@@ -151,7 +151,7 @@ def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
     if kind is not None:
         return kind(rest)
     text = said.removeprefix("ERR ")
-    errors = (made for start, made in _BY_TEXT if text.startswith(start))
+    errors = (error_type for start, error_type in _BY_TEXT if text.startswith(start))
     return next(errors, RequestError)(text)
 
 

@@ -65,9 +65,9 @@ def encode(reply: Reply, protocol: int) -> bytes:
     if leaf is not None:
         return leaf(reply, protocol)
     if twins is not None:
-        made = twins.encode_reply(reply, protocol)
-        if made is not None:
-            return made
+        encoded = twins.encode_reply(reply, protocol)
+        if encoded is not None:
+            return encoded
     return b"".join(_PAGES.get(kind, _parts)(reply, protocol))
 
 
@@ -255,9 +255,9 @@ def _pairs(pairs: Sequence[Any], protocol: int) -> Iterator[bytes]:
     head = b"" if protocol == RESP3 else b"*2\r\n"
     for key, entries in pairs:
         if type(entries) is Rows and twins is not None:
-            made = twins.encode_rows(entries.page, entries.prefix, 0, CHUNK)
-            if made is not None and made[1] == len(entries.page):  # most streams have few
-                parts = head, len(key), key, made[1], made[0]
+            encoded = twins.encode_rows(entries.page, entries.prefix, 0, CHUNK)
+            if encoded is not None and encoded[1] == len(entries.page):  # most streams have few
+                parts = head, len(key), key, encoded[1], encoded[0]
                 yield b"%b$%d\r\n%b\r\n*%d\r\n%b" % parts
                 continue
         yield b"%b$%d\r\n%b\r\n" % (head, len(key), key)
@@ -279,10 +279,10 @@ def _records(entries: Sequence[AnyEntry], protocol: int) -> Iterator[bytes]:
     at = 0
     if twins is not None and type(entries) is list:
         while at < len(entries):
-            made = twins.encode_entries(entries, at, CHUNK, protocol)
-            if made is None:
+            encoded = twins.encode_entries(entries, at, CHUNK, protocol)
+            if encoded is None:
                 break
-            part, at = made
+            part, at = encoded
             yield part
     for entry in entries[at:]:
         yield _entry(entry, protocol)
@@ -298,10 +298,10 @@ def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
     at = 0
     if twins is not None and type(page) is list:
         while at < len(page):
-            made = twins.encode_rows(page, rows.prefix, at, CHUNK)
-            if made is None:
+            encoded = twins.encode_rows(page, rows.prefix, at, CHUNK)
+            if encoded is None:
                 break
-            part, at = made
+            part, at = encoded
             yield part
     for start in range(at, len(page), ROWS_TOGETHER):
         for entry in Rows(page[start : start + ROWS_TOGETHER], rows.prefix):
@@ -311,8 +311,8 @@ def _items_of_rows(rows: Rows, protocol: int) -> Iterator[bytes]:
 def write_rows(page: list[tuple[bytes, bytes]], prefix: int, most: int) -> Text | None:
     """Return the text of rows; None if it exceeds ``most`` bytes, or a row is not plain."""
     if twins is not None:
-        made = twins.write_rows(page, prefix, most)
-        return None if made is None else text_of(made)
+        written = twins.write_rows(page, prefix, most)
+        return None if written is None else text_of(written)
     return write_rows_in_python(page, prefix, most)
 
 
@@ -386,9 +386,9 @@ def _alike(rows: Alike, protocol: int) -> bytes:
     tail = b"".join([encode(each, protocol) for each in rows.rest])
     ids = rows.ids if type(rows.ids) is list else list(rows.ids)
     if twins is not None:
-        made = twins.encode_alike(ids, head, tail)
-        if made is not None:
-            return made
+        encoded = twins.encode_alike(ids, head, tail)
+        if encoded is not None:
+            return encoded
     return b"".join([_bulk_id(head, eid) + tail for eid in ids])
 
 

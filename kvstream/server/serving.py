@@ -192,7 +192,7 @@ async def serve(
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
         servers = await _listen(listener)
-        made = None if options.unixsocket is None else options.unixsocket.stat()
+        socket_status = None if options.unixsocket is None else options.unixsocket.stat()
         name = servers[0].sockets[0].getsockname()
         host = name[0] if isinstance(name, tuple) else options.host
         _write_address(executor, host)
@@ -208,9 +208,9 @@ async def serve(
         listener.stopping = True
         for server in servers:
             server.close()
-        if options.unixsocket is not None and made is not None:
+        if options.unixsocket is not None and socket_status is not None:
             with suppress(OSError):  # it may be gone, and another server's may be there
-                if os.path.samestat(made, options.unixsocket.stat()):
+                if os.path.samestat(socket_status, options.unixsocket.stat()):
                     options.unixsocket.unlink()
         return await drain(executor, executor.options.shutdown_timeout)
 

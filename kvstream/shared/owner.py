@@ -85,18 +85,18 @@ class Place:
     def listen(self) -> socket.socket:
         """Return a new socket in place of one that a killed owner has left."""
         path = self.address
-        made = socket.socket(socket.AF_UNIX)
+        listening = socket.socket(socket.AF_UNIX)
         try:
             with suppress(FileNotFoundError):
                 os.unlink(path)
-            made.bind(path)
+            listening.bind(path)
             os.chmod(path, FILE_MODE)  # before listen: until then nobody gets in
             self._made = os.stat(path)
-            made.listen(BACKLOG)
+            listening.listen(BACKLOG)
         except OSError as error:
-            made.close()
+            listening.close()
             raise StoreError(f"no socket can be made in {self.directory}: {error}") from None
-        return made
+        return listening
 
     def check(self) -> None:
         """Raise UnsafeDirectory if directory or socket belong to another user."""

@@ -142,7 +142,7 @@ def _opened(path: Path, opened: ExitStack) -> int:
 
 def _copy(source: int, target: Path, size: int) -> None:
     """Copy the first bytes of a file, durably."""
-    made = os.open(target, _MAKES, FILE_MODE)
+    descriptor = os.open(target, _MAKES, FILE_MODE)
     try:
         at = 0
         while at < size:
@@ -151,10 +151,10 @@ def _copy(source: int, target: Path, size: int) -> None:
                 raise OSError(errno.EIO, "a file has become shorter", target.name)
             at += len(data)
             while data:
-                data = data[os.write(made, data) :]
-        os.fsync(made)
+                data = data[os.write(descriptor, data) :]
+        os.fsync(descriptor)
     finally:
-        os.close(made)
+        os.close(descriptor)
 
 
 def _remove(folder: Path) -> None:

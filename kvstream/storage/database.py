@@ -307,8 +307,8 @@ class Database:
         """
         with directory.staged(target) as built:
             sequence = self.sequence
-            made = maintenance.LiveTables(self._root, self._ingesting)
-            if not checkpoint.copied(self.directory, built, made):
+            tables = maintenance.LiveTables(self._root, self._ingesting)
+            if not checkpoint.copied(self.directory, built, tables):
                 with alone:
                     self.flush()
                     sequence = self.sequence

@@ -287,9 +287,9 @@ class Directory:
         """
         path = _real(directory)
         makes = create and not read_only and not os.path.lexists(path)
-        made = _make(path) if makes else []
+        new_folders = _make(path) if makes else []
         self = cls(path, _open_directory(path), read_only)
-        self._made = made
+        self._made = new_folders
         try:
             if locks:
                 self._lock()

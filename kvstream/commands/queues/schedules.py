@@ -72,11 +72,11 @@ def schedule_set(txn: Txn, session: Session, argv: Argv) -> Reply:
         pass
     if args.option() != b"FIELDS":
         raise syntax_error()
-    made = schedules.set_schedule(
+    schedule = schedules.set_schedule(
         *(txn, session.prefix + argv[2], argv[3], _text(argv[4], "the cron expression")),
         *(args.rest(), rule.zone, rule.misfire, rule.most),
     )
-    return made.next_ms
+    return schedule.next_ms
 
 
 @COMMANDS.command("kvstream.schedule|list", "key", READ, SECOND, since=OURS)

@@ -90,11 +90,12 @@ def _check_hot(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -> None
     for stretch in cache.of(prefix):
         text, lower = stretch.text, max(stretch.lower, stream.first.packed)
         rows = survey.rows.page(_MESSAGES, prefix + lower, prefix + stretch.until, text.length + 1)
-        made = cache.write(rows, len(prefix), TEXT_BYTES_MAX)
+        written = cache.write(rows, len(prefix), TEXT_BYTES_MAX)
         start = below(text.ids, lower)
-        if made is None:
+        if written is None:
             continue  # reported where the entries are checked
-        if made.ids != text.ids[ID_BYTES * start :] or made.data != text.part(start, text.length):
+        ids, data = text.ids[ID_BYTES * start :], text.part(start, text.length)
+        if (written.ids, written.data) != (ids, data):
             survey.findings.fault(place, _HOT)
 
 

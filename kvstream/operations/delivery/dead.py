@@ -94,23 +94,23 @@ def bury(
     """
     pending = [(run, _within(run, ids)) for run, ids in parts]
     cause = Cause(reason, error[:TEXT_BYTES_MAX], traceback[-TEXT_BYTES_MAX:])
-    made: list[tuple[bytes, Names]] = []
+    letters: list[tuple[bytes, Names]] = []
     buried: list[StreamID] = []
     for run, ids in pending:
         for entry in entries.get_packed(txn, stream, ids):
             if entry is not None:
                 block = _block(txn, stream, group, run, entry.id, cause)
-                made.append(_encoded([*entry.flat, *block]))
+                letters.append(_encoded([*entry.flat, *block]))
                 buried.append(entry.id)
-    if made:
-        _add(txn, name, dead_key(stream, group), made)
+    if letters:
+        _add(txn, name, dead_key(stream, group), letters)
     for eid in buried:
         txn.catalog.queue_events.bury(stream.name, group.name, eid, reason)
     pel.drop(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
     buried.sort()
     kept = referenced(txn, stream, buried)
     erase(txn, stream, [eid for eid in buried if eid not in kept])
-    return len(made)
+    return len(letters)
 
 
 def bury_or_wait(

@@ -274,10 +274,10 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
         if other is not None:
             append.next_ids(other.last, len(letters), txn.now_ms)  # or raises IDsExhausted
         values[target] = [encode_flat([*dead.stripped(each.flat)]) for each in letters]
-    for target, made in values.items():
-        append.add_many(txn, target, made)
-        job.note(key_of(target), len(made))
-        txn.catalog.queue_events.redriven += len(made)
+    for target, encoded in values.items():
+        append.add_many(txn, target, encoded)
+        job.note(key_of(target), len(encoded))
+        txn.catalog.queue_events.redriven += len(encoded)
     gone = sorted(letter.id for letters in chosen.values() for letter in letters)
     if gone:
         drop_references(txn, stream, gone)

@@ -41,10 +41,10 @@ def family(metric: Metric, view: View) -> Family:
         buckets = histogram.buckets()
         return HistogramMetricFamily(metric.name, metric.meaning, buckets, histogram.sum)
     make = CounterMetricFamily if metric.kind is Kind.COUNTER else GaugeMetricFamily
-    made = make(metric.name, metric.meaning, labels=metric.labels)
+    result = make(metric.name, metric.meaning, labels=metric.labels)
     for labels, value in metric.values(view):
-        made.add_metric(labels, value)
-    return made
+        result.add_metric(labels, value)
+    return result
 
 
 class Exposition:

@@ -412,8 +412,8 @@ async def listen_unix(listener: Listener, path: Path, mode: int) -> asyncio.Serv
         door.close()
         raise
     loop = asyncio.get_running_loop()
-    made = partial(Connection, listener)
-    return await loop.create_unix_server(made, sock=door, backlog=BACKLOG)
+    protocol = partial(Connection, listener)
+    return await loop.create_unix_server(protocol, sock=door, backlog=BACKLOG)
 
 
 def _is_served(path: Path) -> bool:

@@ -135,8 +135,8 @@ class Checkpoints:
 
     def save_if_due(self, points: Iterable[tuple[int, int]], changes: int) -> None:
         """Start a save if a save point is reached."""
-        since, made = time.time() - self.last_save, changes - self.saved_changes
-        if not any(since >= seconds and made >= least for seconds, least in points):
+        since, changed = time.time() - self.last_save, changes - self.saved_changes
+        if not any(since >= seconds and changed >= least for seconds, least in points):
             return
         last = self.save
         tried = self.last_failed and last is not None and time.monotonic() < last.begun + RETRY_S

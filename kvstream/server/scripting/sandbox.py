@@ -180,8 +180,8 @@ class Interpreter:
             runtime.compile((_FOLDER / f"{name}.lua").read_bytes(), name=_SANDBOX[0])
             for name in _SANDBOX
         ]
-        made = first(*parts, *functions, *self._version)
-        self._load, self._forget, self._feed, self._run, *rest = made
+        made_functions = first(*parts, *functions, *self._version)
+        self._load, self._forget, self._feed, self._run, *rest = made_functions
         self._load_library, self._end_loading = rest
         del spare, first, parts
         self._runtime = runtime
@@ -237,13 +237,13 @@ class Interpreter:
         """
         self.make_room(3 * len(code))
         try:
-            made = self._load_library(without_tail_calls(code))
+            result = self._load_library(without_tail_calls(code))
         except self._lua.LuaError as error:
             self._start()
             raise NotCompiled(f"Error registering functions: ERR {error}") from None
-        if type(made) is bytes:
-            raise NotCompiled(text(made))
-        values = made[1:] if type(made) is tuple else ()
+        if type(result) is bytes:
+            raise NotCompiled(text(result))
+        values = result[1:] if type(result) is tuple else ()
         return [Function(*values[at : at + 3]) for at in range(0, len(values), 3)]
 
     def use_libraries(self, names: Iterable[bytes]) -> None:
@@ -275,21 +275,21 @@ class Interpreter:
         """
         try:
             if len(values) <= ARGUMENTS_MAX:
-                made = self._run(key, protocol, reply_max, keys, *values)
+                result = self._run(key, protocol, reply_max, keys, *values)
             else:
                 for at in range(0, len(values), ARGUMENTS_MAX):
                     self._feed(*values[at : at + ARGUMENTS_MAX])
-                made = self._run(key, protocol, reply_max, keys)
+                result = self._run(key, protocol, reply_max, keys)
         except self._lua.LuaError as error:
             self._start()
             return Failure(b"ERR " + str(error).encode() if str(error) else _NO_MEMORY)
-        if type(made) is not tuple:
-            return made  # type: ignore[no-any-return]
-        if made[1] == 1:
-            return Wire(made[0])
-        if made[0] == _NO_MEMORY:
+        if type(result) is not tuple:
+            return result  # type: ignore[no-any-return]
+        if result[1] == 1:
+            return Wire(result[0])
+        if result[0] == _NO_MEMORY:
             self._start()
-        return Failure(*made[:1], *made[2:])
+        return Failure(*result[:1], *result[2:])
 
 
 def install_libraries(lua: Any) -> None:

@@ -96,7 +96,7 @@ def report(
         ),
         key=lambda share: -share[1],
     )
-    made = Report(
+    result = Report(
         shown(source),
         int(time.time() * 1000),
         sum(minute.entries for minute in minutes),
@@ -104,8 +104,8 @@ def report(
         (streams_table, groups, _consumers(consumers), redeliveries),
         tuple(shares),
     )
-    say(f"{made.entries:,} entries in {len(minutes):,} minutes")
-    return made
+    say(f"{result.entries:,} entries in {len(minutes):,} minutes")
+    return result
 
 
 def _minutes(ids: "DataFrame") -> tuple[Minute, ...]:
