@@ -472,8 +472,8 @@ cdef extern from *:
 # How a wait for a socket begins: a thread that sleeps takes some 50 us to wake up, and then works
 # more slowly, its caches cold. So it polls first, if the last waits were all short.
 cdef enum:
-    POLL_NS = 100_000
-    SHORT_NS = 150_000  # a wait that polling would have caught, and the time to wake up
+    POLL_NS = 200_000
+    SHORT_NS = 250_000  # with the time to wake up
     SHORT_MIN = 8
 
 
