@@ -478,7 +478,7 @@ cdef enum:
 
 
 cdef class ShortWaits:
-    """Counts the short waits in a row, which tell whether polling is worth its processor time."""
+    """Counts the short waits in a row: they tell whether polling is worth its processor time."""
 
     cdef int count
     cdef bint allowed
@@ -487,11 +487,11 @@ cdef class ShortWaits:
         """``allowed``: the machine has a processor for the other side."""
         self.allowed = allowed
 
-    cdef inline bint foretell_one(self):
-        return self.allowed and self.count >= SHORT_MIN
+    cdef inline bint expects_short(self):
+        return self.allowed and self.count == SHORT_MIN
 
     cdef inline void note(self, bint short):
-        self.count = self.count + 1 if short else 0
+        self.count = min(self.count + 1, SHORT_MIN) if short else 0
 
 
 cdef class Channel:
@@ -585,7 +585,7 @@ cdef class Poller:
         if since:  # the loop has slept
             self.waits.note(kvstream_now_ns() - since < SHORT_NS)
             self.idle_since = 0
-        if count == 0 and self.waits.foretell_one():
+        if count == 0 and self.waits.expects_short():
             with nogil:
                 count = kvstream_poll_ready(self.epoll, ready, POLL_NS)
             self.waits.note(count != 0)
@@ -641,7 +641,7 @@ cdef class ReplyWait:
         global polling
         cdef int64_t begun
         cdef bint found
-        if self.waits.foretell_one() and not polling:
+        if self.waits.expects_short() and not polling:
             polling = True
             with nogil:
                 found = kvstream_poll_readable(self.socket, POLL_NS)
