@@ -28,6 +28,8 @@ from kvstream.types.ids import StreamID
 _METADATA = Family.METADATA
 _HEAD = Struct(">QQ")
 _SIZES = _HEAD.size, _HEAD.size + ID_BYTES
+CLIENT_BYTES_MAX = 64
+"""Room for a UUID and a word before it: the rows are small, and many in one block."""
 KEPT_MS = 3_600_000
 """A client gives up a request long before: in seconds."""
 SWEPT = 4

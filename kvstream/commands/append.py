@@ -79,7 +79,8 @@ def addonce(txn: Txn, session: Session, argv: Argv) -> Reply:
     and its ID, or null, is the reply. `number` grows from request to request, whatever the stream,
     and a client has one request under way at a time. A number below that of its last request is
     refused. It costs one small row for a client, where IDMP of XADD keeps rows for each entry, and
-    leaves nothing in the stream. A client that is silent for an hour may be forgotten.
+    leaves nothing in the stream. A client has a name of up to 64 bytes, and may be forgotten if it
+    is silent for an hour.
     """
     client, number = argv[2], integer(argv[3])
     append.refuse_request(client, number)

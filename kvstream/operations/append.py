@@ -164,9 +164,12 @@ def _add_by_request(
 
 
 def refuse_request(client: bytes, number: int) -> None:
-    """Raise InvalidArgument for a request without a client, or without a positive number."""
-    if not client:
-        raise InvalidArgument("the client of a request must have a name")
+    """Raise InvalidArgument for a request without a client's name, or a positive number."""
+    if not 1 <= len(client) <= last_requests.CLIENT_BYTES_MAX:
+        raise InvalidArgument(
+            "the client of a request must have a name of 1 to "
+            f"{last_requests.CLIENT_BYTES_MAX} bytes"
+        )
     if number < 1:
         raise InvalidArgument("the number of a request must be positive")
 

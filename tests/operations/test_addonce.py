@@ -11,7 +11,7 @@ from kvstream.commands.replies import ErrorReply
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import REQUEST_TAG, request_row, successor
 from kvstream.meta import last_requests
-from kvstream.meta.last_requests import KEPT_MS
+from kvstream.meta.last_requests import CLIENT_BYTES_MAX, KEPT_MS
 from kvstream.meta.txn import Txn
 from kvstream.operations import checks
 from kvstream.storage.batch import Family
@@ -95,11 +95,15 @@ def test_the_number_of_a_request_is_positive(quiet: Store, words: str, text: str
     assert clients(quiet) == []
 
 
-def test_the_client_of_a_request_has_a_name(quiet: Store) -> None:
-    words = [b"KVSTREAM.ADDONCE", b"s", b"", b"1", b"*", b"n", b"1"]
+@pytest.mark.parametrize("name", [b"", b"x" * (CLIENT_BYTES_MAX + 1)])
+def test_the_client_of_a_request_has_a_short_name(quiet: Store, name: bytes) -> None:
+    words = [b"KVSTREAM.ADDONCE", b"s", name, b"1", b"*", b"n", b"1"]
     reply = Dispatcher(quiet.engine).execute(words)
     assert isinstance(reply, ErrorReply)
-    assert reply.text == "the client of a request must have a name"
+    assert reply.text == "the client of a request must have a name of 1 to 64 bytes"
+    assert clients(quiet) == []
+    words[2] = b"x" * CLIENT_BYTES_MAX
+    assert isinstance(Dispatcher(quiet.engine).execute(words), bytes)
 
 
 def test_last_requests_outlive_the_keys_and_the_process(open_store: Stores) -> None:
