@@ -593,8 +593,8 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
         return "fixed"
 
     handle = fixed_later.enqueue()
+    assert not handle.retry()  # it has not failed
     worker = working(jobs)
-    assert not handle.retry()
     with pytest.raises(JobFailed):
         handle.result(PATIENCE_S)
     worker.stop()
