@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from time import sleep
 
 import pytest
 
@@ -54,6 +55,8 @@ def writing(database: Database) -> Iterator[list[int]]:
         while not over.is_set():
             put(database, {key_of(written[0]): b"v" * 20})
             written[0] += 1
+            if written[0] % 100 == 0:
+                sleep(0.001)  # at full speed it fills a buffer of SMALL within a few milliseconds
 
     thread = threading.Thread(target=write)
     thread.start()
