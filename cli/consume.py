@@ -184,12 +184,12 @@ def ack(
         raise click.UsageError("--ref-policy needs --delete")
     wanted = ids_given(ids)
     with session.writing() as store:
-        members = existing_group(store, stream, group)
+        stored = existing_group(store, stream, group)
         if delete:
             policy = RefPolicy(ref_policy or RefPolicy.KEEPREF)
-            show_outcomes(out, wanted, members.ack_delete(wanted, ref_policy=policy))
+            show_outcomes(out, wanted, stored.ack_delete(wanted, ref_policy=policy))
             return
-        acknowledged = members.ack(wanted)
+        acknowledged = stored.ack(wanted)
     text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
     out.result(text, acknowledged=acknowledged)
     fail_unless(acknowledged)

@@ -107,28 +107,28 @@ class ReplyCache:
 
     def find(self, prefix: bytes, start: bytes, end: bytes, count: int) -> Found:
         """Return the first entries of ``start <= id <= end``, ``count`` at most, up to a gap."""
-        found_part = Found(start)
+        cached = Found(start)
         stretches = self._streams.get(prefix)
         if stretches is None:
-            return found_part
+            return cached
         for at in range(bisect_right(stretches, start, key=_until), len(stretches)):
             stretch = stretches[at]
-            if stretch.lower > found_part.start:
+            if stretch.lower > cached.start:
                 break
             self._by_use.move_to_end(stretch)
             text = stretch.text
-            first = below(text.ids, found_part.start) if found_part.start > stretch.lower else 0
-            last = min(first + count - found_part.count, text.length)
+            first = below(text.ids, cached.start) if cached.start > stretch.lower else 0
+            last = min(first + count - cached.count, text.length)
             if end < stretch.until:
                 last = min(last, below(text.ids, following(end)))
             if last > first:
-                found_part.parts.append(text.part(first, last))
-                found_part.ids.append(text.ids[ID_BYTES * first : ID_BYTES * last])
-                found_part.count += last - first
-            found_part.start = stretch.until
-            if found_part.count == count or end < stretch.until:
+                cached.parts.append(text.part(first, last))
+                cached.ids.append(text.ids[ID_BYTES * first : ID_BYTES * last])
+                cached.count += last - first
+            cached.start = stretch.until
+            if cached.count == count or end < stretch.until:
                 break
-        return found_part
+        return cached
 
     def keep(self, prefix: bytes, start: bytes, page: list[Row]) -> Text | None:
         """Encode the first rows from ``start`` on, and cache the text if it is large enough.

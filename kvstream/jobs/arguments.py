@@ -400,19 +400,19 @@ def _members(
     def dump(value: Any) -> dict[str, Any]:
         if type(value) is not needed:  # one of a subclass would come back as this class
             raise _wrong(value, f"a {kind.__name__}")
-        codec = ready()
+        by_name = ready()
         try:
-            return {name: codec[name].dump(each) for name, each in members_of(value).items()}
+            return {name: by_name[name].dump(each) for name, each in members_of(value).items()}
         except KeyError as error:
             raise TypeError(f"{kind.__name__} has no member {error}") from None
 
     def load(plain: Any) -> Any:
         if not isinstance(plain, dict):
             raise _wrong(plain, f"a {kind.__name__}")
-        codec = ready()
-        if unknown := plain.keys() - codec.keys():
+        by_name = ready()
+        if unknown := plain.keys() - by_name.keys():
             raise TypeError(f"{kind.__name__} has no member {min(unknown)!r}")
-        return make(**{name: codec[name].load(each) for name, each in plain.items()})
+        return make(**{name: by_name[name].load(each) for name, each in plain.items()})
 
     return Codec(kind.__name__, dump, load)
 

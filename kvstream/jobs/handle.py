@@ -272,13 +272,13 @@ class JobHandle(Generic[R]):
             return last[b"status"].decode()
         if self._delayed() is not None:
             return "scheduled"
-        state = self._found()
-        if state is None:
+        place = self._found()
+        if place is None:
             last = self._last()  # it may have ended just now
             if last is None or last[b"status"] == RETRY:
                 return "unknown"
             return last[b"status"].decode()
-        stream, entry_id = state
+        stream, entry_id = place
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
         except NoGroup:
@@ -339,11 +339,11 @@ class JobHandle(Generic[R]):
             self._jobs.record(self.id, CANCELLED, self._ttl)
             return True
         for _ in range(_TRIES):
-            state = self._found()
+            place = self._found()
             last = self._last()
-            if state is None or (last is not None and last[b"status"] != RETRY):
+            if place is None or (last is not None and last[b"status"] != RETRY):
                 return False
-            stream, entry_id = state
+            stream, entry_id = place
             try:
                 with self._jobs.store._engine.brief_transaction():
                     if stream.get(entry_id) is None:

@@ -5,8 +5,9 @@ of them, to many streams in one commit, and does so once: a mark, a plain string
 number of a batch, is set in the same commit. A batch with a number up to the mark's is skipped.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import groupby
 from operator import lt
 from struct import Struct
@@ -94,7 +95,8 @@ def add(
     """
     if once is not None:
         if isinstance(once, Request):
-            return _add_by_request(txn, name, value, names, eid, trim, nomkstream, once)
+            adding = partial(add, txn, name, value, names, eid, trim, nomkstream)
+            return _carry_out(txn, once, adding)
         return _add_once(txn, name, value, names, eid, trim, nomkstream, once)
     stream = txn.stream(name)
     if stream is None:
@@ -141,16 +143,8 @@ def _add_once(
     return new
 
 
-def _add_by_request(
-    txn: Txn,
-    name: bytes,
-    value: bytes,
-    names: Names,
-    eid: AddID,
-    trim: Trim | None,
-    nomkstream: bool,
-    request: Request,
-) -> StreamID | None:
+def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -> StreamID | None:
+    """Add the entry of a request, or return the ID of the entry that it has added before."""
     last = last_requests.last_of(txn, request.client)
     if last is not None and request.number <= last.number:
         if request.number == last.number:
@@ -158,7 +152,7 @@ def _add_by_request(
         raise InvalidArgument(
             f"request {request.number} is over: the client has made request {last.number} since"
         )
-    new = add(txn, name, value, names, eid, trim, nomkstream)
+    new = add()
     last_requests.record(txn, request, new, last)
     return new
 

@@ -623,7 +623,9 @@ cdef class Poller:
         return taken
 
 
-cdef bint polling = False  # one thread of a process polls for replies: each takes a processor
+# One thread of a process polls for replies: each takes a processor. A child that is forked
+# meanwhile does not poll.
+cdef bint polling = False
 
 
 cdef class ReplyWait:

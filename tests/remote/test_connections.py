@@ -293,7 +293,7 @@ def test_a_wait_for_a_reply_polls_after_short_ones_until_a_long_one() -> None:
 
 
 def test_replies_of_slow_and_fast_servers_are_read_alike() -> None:
-    """Replies that come at once, late, in parts, and together."""
+    """Replies that come at once, late, and in parts."""
     listening = socket.create_server(("127.0.0.1", 0))
 
     def serve() -> None:

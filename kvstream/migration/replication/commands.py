@@ -95,12 +95,12 @@ def translate(db: int, argv: Argv, selection: Selection) -> Translation:
     rule = _RULES.get(word)
     if rule is not None:
         return rule(context, argv)
-    translator = COMMANDS.get(word)
-    if isinstance(translator, Container):
-        translator = translator.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
-    if translator is None:
+    command = COMMANDS.get(word)
+    if isinstance(command, Container):
+        command = command.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
+    if command is None:
         return _foreign(context, argv)
-    return _unchanged(context, translator, argv)
+    return _unchanged(context, command, argv)
 
 
 def _unchanged(context: Context, command: Command, argv: Argv) -> Translation:

@@ -146,10 +146,10 @@ class Target(Protocol):
 
 def refuse_others(keys: Iterable[list[bytes]]) -> None:
     """Raise RequestError if the target has keys of its own among those to follow."""
-    for key in keys:
-        if key:
+    for page in keys:
+        if page:
             raise RequestError(
-                f"the target has keys already, such as {key[0]!r}: follow into an empty place, "
+                f"the target has keys already, such as {page[0]!r}: follow into an empty place, "
                 "or into the one that has followed this source before"
             )
 

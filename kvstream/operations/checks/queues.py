@@ -68,10 +68,10 @@ def _is_schedule(
 def _is_unique(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
     """A unique ID has a timer, which frees it at last."""
     try:
-        holder = unique.decode(suffix[1:], value)
+        row = unique.decode(suffix[1:], value)
     except DECODING_ERRORS:
         return False
-    _need_timer(survey, stream, place, holder.check_ms, Kind.UNIQUE, suffix[1:])
+    _need_timer(survey, stream, place, row.check_ms, Kind.UNIQUE, suffix[1:])
     return True
 
 

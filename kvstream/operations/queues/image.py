@@ -281,10 +281,10 @@ def _check_schedule(name: bytes, rest: bytes, value: bytes) -> Apply:
 
 
 def _check_unique(name: bytes, rest: bytes, value: bytes) -> Apply:
-    holder = unique.decode(rest, value)
+    row = unique.decode(rest, value)
     unique.Unique(rest).refuse_wrong(is_delayed=True)
-    _time(holder.check_ms)
-    return _put(unique.restore, rest, holder)
+    _time(row.check_ms)
+    return _put(unique.restore, rest, row)
 
 
 def _check_redrive(name: bytes, rest: bytes, value: bytes) -> Apply:
