@@ -13,6 +13,7 @@ from kvstream.engine.coerce import (
     Name,
     Policy,
     Seconds,
+    at_least_1,
     budget_of,
     count_of,
     id_list,
@@ -24,7 +25,7 @@ from kvstream.engine.coerce import (
 )
 from kvstream.engine.decoding import Decoder
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Stop, never
+from kvstream.engine.listening import Lease, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -518,16 +519,13 @@ class Consumer(Generic[S]):
         or after the wait; entries that were read and not yielded stay pending, and the next
         ``listen`` begins with them.
         """
-        count = whole(count, "count")
-        if count < 1:
-            raise InvalidArgument(f"count must be at least 1, not {count}")
+        count = at_least_1(count, "count")
         wait_of(poll, "poll")
         every_s = listening.RENEW_S
         if claim_min_idle is not None:
             every_s = min(every_s, milliseconds(claim_min_idle, "claim_min_idle") / 3000)
         lease = Lease(self._engine, self._renew, every_s)
-        stopped = never if stop is None else stop.is_set
-        return self._listen(count, poll, claim_min_idle, stopped, lease)
+        return self._listen(count, poll, claim_min_idle, stop_check(stop), lease)
 
     def _listen(
         self,

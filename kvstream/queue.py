@@ -15,10 +15,10 @@ from itertools import groupby
 from typing import Any, Generic, cast
 
 from kvstream.engine.blocking_reads import group_read
-from kvstream.engine.coerce import Name, Seconds, name_bytes, optional, wait_of, whole
+from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
 from kvstream.engine.decoding import Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
-from kvstream.engine.listening import Lease, Stop, never
+from kvstream.engine.listening import Lease, Stop, stop_check
 from kvstream.engine.queue_arguments import (
     Delays,
     Duration,
@@ -403,9 +403,9 @@ class Queue(Generic[S]):
         seconds at most. Ends when the event ``stop`` is set (see ``stop_on_signals``), before the
         next message or after the wait; messages that were read and not yielded are given back.
         """
-        count = _at_least_1(count)
+        count = at_least_1(count, "count")
         wait_of(poll, "poll")
-        return self._listen(count, poll, never if stop is None else stop.is_set)
+        return self._listen(count, poll, stop_check(stop))
 
     def _listen(
         self, count: int, poll: Seconds, stopped: Callable[[], bool]
@@ -711,7 +711,7 @@ def take(
     The queues are of one store and database, and have the same group and consumer. Their order is
     that of the read.
     """
-    first, count = queues[0], _at_least_1(count)
+    first, count = queues[0], at_least_1(count, "count")
     consumer = first._consumer
     for queue in queues[1:]:
         owner = (queue._engine, queue._group, queue._consumer)
@@ -770,13 +770,6 @@ _WHY = {
     LeaseOutcome.NOT_PENDING: "it was acknowledged, or moved to the dead letters",
     LeaseOutcome.LOST: "it was given back, or delivered again after its lease had ended",
 }
-
-
-def _at_least_1(count: int) -> int:
-    count = whole(count, "count")
-    if count < 1:
-        raise InvalidArgument(f"count must be at least 1, not {count}")
-    return count
 
 
 def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:

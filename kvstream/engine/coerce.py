@@ -122,6 +122,14 @@ def whole(number: int, what: str) -> int:
     return plain
 
 
+def at_least_1(number: int, what: str) -> int:
+    """Return a whole number; raise InvalidArgument if it is below 1."""
+    number = whole(number, what)
+    if number < 1:
+        raise InvalidArgument(f"{what} must be at least 1, not {number}")
+    return number
+
+
 def mark_of(mark: tuple[Name, int] | None, db: int) -> tuple[bytes, int] | None:
     """Return the qualified key and the number of a mark."""
     return None if mark is None else (qualified(db, name_bytes(mark[0])), whole(mark[1], "mark"))

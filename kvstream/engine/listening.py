@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from time import monotonic
 from types import FrameType
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument, KVStreamError
+from kvstream.errors import InvalidArgument, KVStreamError, shown
 
 T = TypeVar("T")
 
@@ -28,8 +28,17 @@ class Stop(Protocol):
     def is_set(self) -> bool: ...
 
 
-def never() -> bool:
-    return False
+def stop_check(stop: Stop | None) -> Callable[[], bool]:
+    """Return the function that tells whether ``stop`` is set; TypeError if it is no event."""
+    if stop is None:
+        return lambda: False
+    is_set: Any = getattr(stop, "is_set", None)
+    if not callable(is_set):
+        raise TypeError(
+            "stop is a threading.Event, an asyncio.Event, or the event of stop_on_signals(), not "
+            f"{shown(stop)}"
+        )
+    return cast(Callable[[], bool], is_set)
 
 
 class SignalStop:

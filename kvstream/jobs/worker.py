@@ -17,10 +17,11 @@ from dataclasses import dataclass
 from functools import partial
 from queue import SimpleQueue
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-from kvstream.engine.coerce import whole
-from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
+from kvstream.engine.coerce import at_least_1
+from kvstream.engine.listening import Stop
+from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
 from kvstream.jobs.job import checked_seconds
 from kvstream.queue import take
@@ -47,12 +48,6 @@ FAILED_PAUSE_S = 1.0
 """Pause after an error of the store, such as a server that is away."""
 
 _log = logging.getLogger(__name__)
-
-
-class Stop(Protocol):
-    """When the worker stops: a ``threading.Event``, or what ``stop_on_signals`` gives."""
-
-    def is_set(self) -> bool: ...
 
 
 @dataclass(eq=False)
@@ -85,10 +80,8 @@ class Worker:
         grace: float = 30.0,
     ) -> None:
         """``grace``: the seconds that running jobs have to finish once it stops."""
-        if whole(concurrency, "concurrency") < 1:
-            raise InvalidArgument(f"concurrency must be at least 1, not {concurrency}")
         self.jobs = jobs
-        self.concurrency = concurrency
+        self.concurrency = at_least_1(concurrency, "concurrency")
         self.grace = checked_seconds(grace, "grace")
         self.given_back = 0
         """Jobs that were not finished by the deadline."""

@@ -11,7 +11,7 @@ from uuid import UUID
 
 import pytest
 
-from kvstream import Consumer, Group, KVStreamError, ManualClock, Store, Stream
+from kvstream import Consumer, Group, KVStreamError, ManualClock, Queue, Store, Stream
 
 Call = Callable[[Any], object]
 
@@ -175,6 +175,17 @@ def test_an_error_has_the_problem_and_the_solution(
     with pytest.raises((KVStreamError, KeyError)) as refused:
         call(orders)
     assert str(refused.value) == message
+
+
+@pytest.mark.parametrize("stop", [True, "SIGTERM", 5], ids=repr)
+def test_listen_refuses_a_stop_that_is_no_event(orders: Stream, stop: Any) -> None:
+    for reader in (worker_of(orders), Queue(Store(orders._engine), "mails")):
+        with pytest.raises(TypeError) as refused:
+            reader.listen(stop=stop)
+        assert str(refused.value) == (
+            "stop is a threading.Event, an asyncio.Event, or the event of stop_on_signals(), not "
+            f"{stop!r}"
+        )
 
 
 def in_transaction(orders: Stream) -> object:
