@@ -190,7 +190,7 @@ class DirectorySession:
     def shared_engine(self) -> RemoteEngine | None:
         """Connect to the process that shares the directory; None if no process does."""
         from kvstream.remote.connection import CONNECT_S
-        from kvstream.remote.engine import open_server
+        from kvstream.remote.engine import RemoteEngine
         from kvstream.shared.owner import SOCKET, Place
 
         place = Place(self.path)
@@ -198,7 +198,7 @@ class DirectorySession:
             return None
         place.check()
         try:
-            return open_server(place.url, self.db, CONNECT_S)
+            return RemoteEngine.open(place.url, self.db, CONNECT_S)
         except ServerUnavailable:  # a killed owner has left the socket
             return None
 
@@ -319,9 +319,9 @@ class ServerSession:
 
     def _connected(self) -> RemoteEngine:
         from kvstream.remote.connection import CONNECT_S
-        from kvstream.remote.engine import open_server
+        from kvstream.remote.engine import RemoteEngine
 
-        connect = partial(open_server, self._url, self._db, self._connect_s or CONNECT_S)
+        connect = partial(RemoteEngine.open, self._url, self._db, self._connect_s or CONNECT_S)
         return retry(connect, self.wait_s, ServerLoading)
 
     def ping(self) -> float:

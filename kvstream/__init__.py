@@ -313,14 +313,14 @@ def open(
 
     asked, decoder = opening_of(place, **options), decoder_of(decode, errors)
     if asked.url is not None:
-        from kvstream.remote.engine import open_server  # with redis-py, which is optional
+        from kvstream.remote.engine import RemoteEngine  # with redis-py, which is optional
 
-        engine = open_server(asked.url, asked.db)
+        engine = RemoteEngine.open(asked.url, asked.db)
         return Store(engine, engine.db, decoder)
     if asked.shared:
-        from kvstream.shared.engine import open_shared  # with redis-py, too
+        from kvstream.shared.engine import SharedEngine  # with redis-py, too
 
-        shared = open_shared(place, asked.settings, asked.clock, asked.wait_s)
+        shared = SharedEngine.open(place, asked.settings, asked.clock, asked.wait_s)
         return Store(shared, asked.db or 0, decoder)
-    given = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
-    return Store.open(place, decode=decode, errors=errors, **given)
+    settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
+    return Store.open(place, decode=decode, errors=errors, **settings)

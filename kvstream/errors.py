@@ -52,8 +52,9 @@
 import sys
 import warnings
 from collections.abc import Iterable
+from importlib import import_module
 from types import FrameType
-from typing import ClassVar, Self
+from typing import Any, ClassVar, Self
 
 _UNKNOWN = object()
 _SHOWN_MAX = 60
@@ -101,6 +102,16 @@ def nearest(wrong: str, known: Iterable[str]) -> str:
 def no_choice(text: str, value: object, known: Iterable[str]) -> "InvalidArgument":
     """Return the error for a value that is none of some words, with the word most like it."""
     return InvalidArgument(text).with_detail(f"{shown(value)}{nearest(str(value), known)}")
+
+
+def optional_package(module: str, package: str = "") -> Any:
+    """Import a module of a package; ClientMissing tells what to install, by default the module."""
+    try:
+        return import_module(module)
+    except ModuleNotFoundError:
+        package = package or module
+        extra = "'kvstream[arrow]'" if package == "pyarrow" else package
+        raise ClientMissing(f"this needs {package}: pip install {extra}") from None
 
 
 def advise(text: str) -> None:

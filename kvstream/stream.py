@@ -1,7 +1,6 @@
 """One stream of a store."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from importlib import import_module
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, overload
 
 from kvstream.engine.blocking_reads import plain_read, read_position
@@ -30,7 +29,7 @@ from kvstream.engine.queue_arguments import (
     span_ms,
     unique_of,
 )
-from kvstream.errors import BusyGroup, ClientMissing, InvalidArgument, shown
+from kvstream.errors import BusyGroup, InvalidArgument, optional_package, shown
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
@@ -601,7 +600,7 @@ class Stream(Generic[S]):
         meta_prefix: str = "",
     ) -> "pd.DataFrame":
         """Return the rows of ``to_arrow`` as a pandas.DataFrame."""
-        _needed("pandas")
+        optional_package("pandas")
         return self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix).to_pandas()
 
     def to_polars(
@@ -614,12 +613,12 @@ class Stream(Generic[S]):
     ) -> "pl.DataFrame":
         """Return the rows of ``to_arrow`` as a polars.DataFrame."""
         table = self.to_arrow(start, end, schema=schema, meta_prefix=meta_prefix)
-        return cast("pl.DataFrame", _needed("polars").from_arrow(table))
+        return cast("pl.DataFrame", optional_package("polars").from_arrow(table))
 
     def _table_read(
         self, start: BoundLike, end: BoundLike, schema: ArrowSchema, prefix: str
     ) -> "StreamRead":
-        _needed("pyarrow")
+        optional_package("pyarrow")
         from kvstream.arrow.batches import StreamRead
 
         return StreamRead(self._engine, self._name, self._bounds(start, end), schema, prefix)
@@ -664,15 +663,6 @@ class Stream(Generic[S]):
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
         infos = self._engine.run(info.group_infos, self._name)
         return [self._decoder.group_info(each) for each in infos]
-
-
-def _needed(package: str) -> Any:
-    """Import an optional package; raise ClientMissing if it is not installed."""
-    try:
-        return import_module(package)
-    except ModuleNotFoundError:
-        extra = "'kvstream[arrow]'" if package == "pyarrow" else package
-        raise ClientMissing(f"this needs {package}: pip install {extra}") from None
 
 
 def _once(

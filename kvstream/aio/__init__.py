@@ -559,8 +559,8 @@ def open(
         return Opening(partial(_open_server, asked.url, asked.db, decoder))
     if asked.shared:
         return Opening(partial(_open_shared, place, asked, decoder))
-    given = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
-    opening = partial(_LoopStore.open, place, decode=decode, errors=errors, **given)
+    settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
+    opening = partial(_LoopStore.open, place, decode=decode, errors=errors, **settings)
     return Opening(partial(_open_directory, opening))
 
 
@@ -581,7 +581,7 @@ async def _open_shared(place: AnyPath, asked: Asked, decoder: Decoder[S]) -> Asy
     await _import_redis()
     shared = await in_thread(partial(import_module, "kvstream.aio.shared"))
     engine = await in_greenlet(
-        shared.open_loop_shared, place, asked.settings, asked.clock, asked.wait_s
+        shared.LoopSharedEngine.open, place, asked.settings, asked.clock, asked.wait_s
     )
     return AsyncStore(engine, Store(engine, asked.db or 0, decoder))
 

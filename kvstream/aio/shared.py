@@ -6,9 +6,9 @@ owner take long, and are done in a thread.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any, NoReturn, ParamSpec, TypeVar, cast
+from typing import Any, NoReturn, ParamSpec, TypeVar
 
 from kvstream.aio.engines import (
     TURN_CALLS,
@@ -23,10 +23,8 @@ from kvstream.aio.engines import (
     suspends,
     wait,
 )
-from kvstream.shared.engine import SharedEngine, open_shared
+from kvstream.shared.engine import SharedEngine
 from kvstream.shared.owner import Owner
-from kvstream.types.clock import Clock
-from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -105,10 +103,3 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a store of an event loop cannot be pickled: open it in each process")
-
-
-def open_loop_shared(
-    place: AnyPath, settings: Mapping[str, Any], clock: Clock | None, wait_s: float | None
-) -> LoopSharedEngine:
-    """Open the shared store in a directory, as ``open_shared`` does."""
-    return cast(LoopSharedEngine, open_shared(place, settings, clock, wait_s, LoopSharedEngine))

@@ -120,10 +120,15 @@ class JobHandle(Generic[R]):
         stream = self._jobs.store.stream(self._jobs.result_key(self.id))
         return stream.read(after, block=block)
 
-    def _last(self) -> dict[bytes, bytes] | None:
-        """Return what a worker wrote last about the job."""
+    def _last(self) -> dict[bytes, bytes]:
+        """Return what a worker wrote last about the job; nothing if none has."""
         records = self._records()
-        return dict(records[-1].fields) if records else None
+        return dict(records[-1].fields) if records else {}
+
+    def _end(self) -> str | None:
+        """Return how the job has ended: "done", "failed" or "cancelled"; None if it has not."""
+        status = self._last().get(b"status", RETRY)
+        return None if status == RETRY else status.decode()
 
     def result(self, timeout: float | None = None) -> R:
         """Wait for the job, and return what its task returned.
@@ -254,8 +259,8 @@ class JobHandle(Generic[R]):
         return self._text(b"traceback")
 
     def _text(self, name: bytes) -> str | None:
-        last = self._last()
-        return last[name].decode() if last and name in last else None
+        value = self._last().get(name)
+        return None if value is None else value.decode()
 
     # --- the state ------------------------------------------------------------------------------
 
@@ -267,17 +272,13 @@ class JobHandle(Generic[R]):
         be tried again), ``"done"``, ``"failed"``, ``"cancelled"``, or ``"unknown"``: it ended
         longer ago than its result was kept.
         """
-        last = self._last()
-        if last is not None and last[b"status"] != RETRY:
-            return last[b"status"].decode()
+        if (end := self._end()) is not None:
+            return end
         if self._delayed() is not None:
             return "scheduled"
         place = self._found()
         if place is None:
-            last = self._last()  # it may have ended just now
-            if last is None or last[b"status"] == RETRY:
-                return "unknown"
-            return last[b"status"].decode()
+            return self._end() or "unknown"  # it may have ended just now
         stream, entry_id = place
         try:
             rows = stream.group(self._jobs.group).pending_range(entry_id, entry_id, 1)
@@ -315,8 +316,7 @@ class JobHandle(Generic[R]):
                 entry = stream.get(where)
                 if entry is not None and self._is_mine(entry):
                     return stream, where
-            last = self._last()
-            if last is None or last[b"status"] != RETRY:
+            if self._last().get(b"status") != RETRY:
                 return None  # else it may have a new ID, from the dead letters
         start = where.at_ms if isinstance(where, Ticket) else max(0, made_ms(self.id) - SKEW_MS)
         for stream in self._streams():
@@ -340,8 +340,7 @@ class JobHandle(Generic[R]):
             return True
         for _ in range(_TRIES):
             place = self._found()
-            last = self._last()
-            if place is None or (last is not None and last[b"status"] != RETRY):
+            if place is None or self._end() is not None:
                 return False
             stream, entry_id = place
             try:
@@ -362,7 +361,7 @@ class JobHandle(Generic[R]):
         It is tried as often as a new one.
         """
         last = self._last()
-        if last is None or last[b"status"] != FAILED:
+        if last.get(b"status") != FAILED:
             return False
         failure = {"error": last[b"error"], "traceback": last[b"traceback"]}
         self._jobs.record(self.id, RETRY, self._ttl, failure)

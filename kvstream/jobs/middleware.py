@@ -9,10 +9,9 @@ task run in its asyncio task, those of a sync one in its thread. They are called
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from kvstream.errors import ClientMissing
+from kvstream.errors import optional_package
 from kvstream.jobs.job import Job, current
 
 if TYPE_CHECKING:
@@ -42,14 +41,6 @@ class Middleware:
         return None
 
 
-def needed(module: str, package: str) -> Any:
-    """Import a module of an optional package; ClientMissing says how to install it."""
-    try:
-        return import_module(module)
-    except ModuleNotFoundError:
-        raise ClientMissing(f"this needs {package}: pip install {package}") from None
-
-
 class PrometheusMiddleware(Middleware):
     """Counts jobs and measures them, with prometheus-client.
 
@@ -59,7 +50,7 @@ class PrometheusMiddleware(Middleware):
 
     def __init__(self, registry: Any = None) -> None:
         """``registry``: the one of prometheus-client by default."""
-        client = needed("prometheus_client", "prometheus-client")
+        client = optional_package("prometheus_client", "prometheus-client")
         registry = client.REGISTRY if registry is None else registry
         self._count = client.Counter(
             "kvstream_jobs", "Jobs, by task and outcome.", ["task", "outcome"], registry=registry
@@ -100,9 +91,9 @@ class OpenTelemetryMiddleware(Middleware):
     """
 
     def __init__(self, tracer_provider: Any = None) -> None:
-        self._trace = needed("opentelemetry.trace", "opentelemetry-api")
-        self._context = needed("opentelemetry.context", "opentelemetry-api")
-        self._propagate = needed("opentelemetry.propagate", "opentelemetry-api")
+        self._trace = optional_package("opentelemetry.trace", "opentelemetry-api")
+        self._context = optional_package("opentelemetry.context", "opentelemetry-api")
+        self._propagate = optional_package("opentelemetry.propagate", "opentelemetry-api")
         self._tracer = self._trace.get_tracer("kvstream.jobs", tracer_provider=tracer_provider)
 
     def enqueued(self, job: Job) -> None:

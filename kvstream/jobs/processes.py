@@ -120,10 +120,7 @@ def work(options: WorkOptions) -> int:
         jobs.share()
         _stop_with_parent(signals)
         worker = Worker(
-            *(jobs,),
-            concurrency=options.concurrency,
-            queues=options.queues,
-            grace=options.grace,
+            jobs, concurrency=options.concurrency, queues=options.queues, grace=options.grace
         )
         worker.run(signals.stop, signals.at_once)
         if worker.given_back:
@@ -149,8 +146,8 @@ def _stop_with_parent(signals: Signals) -> None:
 
 def main(settings: str) -> None:
     """Work with the options in ``settings``, as JSON; threads of jobs given back end with it."""
-    given = json.loads(settings)
-    code = work(WorkOptions(**{**given, "queues": tuple(given["queues"])}))
+    options = json.loads(settings)
+    code = work(WorkOptions(**{**options, "queues": tuple(options["queues"])}))
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)  # a thread that hangs would keep the process
@@ -307,10 +304,8 @@ def supervise(options: WorkOptions, processes: int, *, reload: bool = False) -> 
     signals.receive()
     with logging_to(None, options.log_format, options.log_level):
         Supervisor(options, processes, reload=reload).run(signals)
-        for number in _SIGNALS:
-            signal.signal(
-                number, signal.SIG_IGN
-            )  # a late one must not end the program with an error
+        for number in _SIGNALS:  # a late one must not end the program with an error
+            signal.signal(number, signal.SIG_IGN)
 
 
 def queue_list(names: Sequence[str]) -> tuple[str, ...]:

@@ -182,16 +182,22 @@ class Worker:
         try:
             has_returned = run_sync(self.jobs, run.job, self._wait)
         finally:
-            run.deadline = None
-            self._returned.put(run) if has_returned else self._end([run])
+            self._has_run(run, has_returned)
 
     async def _run_async(self, run: Run) -> None:
         has_returned = False
         try:
             has_returned = await run_async(self.jobs, run.job)
         finally:
-            run.deadline = None
-            self._returned.put(run) if has_returned else self._end([run])
+            self._has_run(run, has_returned)
+
+    def _has_run(self, run: Run, has_returned: bool) -> None:
+        """Leave the result of a job to its thread; one that has failed has ended."""
+        run.deadline = None
+        if has_returned:
+            self._returned.put(run)
+        else:
+            self._end([run])
 
     def _write_results(self) -> None:
         """Write the results of jobs that have returned, all that there are in one commit."""
@@ -234,17 +240,13 @@ class Worker:
             self._loop_thread.join(LATE_S)
             self._loop = None
 
-    def _wait(self, coroutine: Any) -> Any:
-        """Run a coroutine of a middleware for a sync task."""
-        return asyncio.run_coroutine_threadsafe(
-            _as_coroutine(coroutine), self._event_loop()
-        ).result()
+    def _wait(self, awaitable: Any, seconds: float | None = None) -> Any:
+        """Wait in a thread for what a middleware has returned; TimeoutError after ``seconds``."""
 
-    def _wait_briefly(self, coroutine: Any) -> Any:
-        """Run a coroutine of a middleware; its event loop may hang."""
-        return asyncio.run_coroutine_threadsafe(
-            _as_coroutine(coroutine), self._event_loop()
-        ).result(LATE_S)
+        async def run() -> Any:
+            return await awaitable
+
+        return asyncio.run_coroutine_threadsafe(run(), self._event_loop()).result(seconds)
 
     def _check_loop(self) -> None:
         """End the worker if an async task that has taken too long blocks the event loop."""
@@ -274,7 +276,8 @@ class Worker:
             try:
                 late = [run for run in runs if _is_late(run, now) and self._abandon(run)]
                 for run in late:
-                    timed_out(self.jobs, run.job, self._wait_briefly)
+                    # The event loop may hang.
+                    timed_out(self.jobs, run.job, partial(self._wait, seconds=LATE_S))
                 if any(run.future is not None for run in late):
                     self._check_loop()
                 if now >= due:
@@ -326,14 +329,14 @@ class Worker:
                 if at_once is not None and at_once.is_set():
                     break
                 self._changed.wait(LOOK_S)
-            left = list(self._runs)
+            unfinished = list(self._runs)
             self._runs.clear()
-        for run in left:
+        for run in unfinished:
             run.abandoned = True
             if run.future is not None:
                 run.future.cancel()
-        self.given_back += len(left)
-        self._return([run.message for run in left])
+        self.given_back += len(unfinished)
+        self._return([run.message for run in unfinished])
 
     def _return(self, messages: Sequence[Message]) -> None:
         """Give jobs back as not tried."""
@@ -376,10 +379,6 @@ def _run_loop(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(loop.shutdown_default_executor())
     finally:
         loop.close()
-
-
-async def _as_coroutine(awaitable: Any) -> Any:
-    return await awaitable
 
 
 class Threads:

@@ -73,15 +73,6 @@ _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
 
 
-def open_server(url: str, db: int | None = None, connect_s: float = CONNECT_S) -> "RemoteEngine":
-    """Return the engine of the server at a URL; ``db`` None: the database that the URL names.
-
-    Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing if
-    redis-py is not installed.
-    """
-    return RemoteEngine.open(url, db, connect_s)
-
-
 class _Local(threading.local):
     transaction: "Transaction | None" = None
     """The transaction that this thread has open."""
@@ -112,7 +103,11 @@ class RemoteEngine:
 
     @classmethod
     def open(cls, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> Self:
-        """Return the engine of the server at a URL; see ``open_server``."""
+        """Return the engine of the server at a URL; ``db`` None: the database that it names.
+
+        Raises InvalidArgument for a wrong URL, ServerUnavailable, AccessDenied, and ClientMissing
+        if redis-py is not installed.
+        """
         # The first connection has the shorter timeout: a port that accepts and then stays silent,
         # as a TLS port does to a client without TLS, is no server.
         first = cls.connection_type(connect(url, connect_s, connect_s), db)

@@ -27,7 +27,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from itertools import count
 from pathlib import Path
 from time import monotonic
-from typing import Any, Concatenate, ParamSpec, TypeVar
+from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead
 from kvstream.engine.coerce import path_of, store_options, wait_of
@@ -96,25 +96,6 @@ _SAME_TWICE: frozenset[Any] = frozenset(
 )
 
 
-def open_shared(
-    place: AnyPath,
-    settings: Mapping[str, Any],
-    clock: Clock | None,
-    wait_s: float | None,
-    kind: "type[SharedEngine] | None" = None,
-) -> "SharedEngine":
-    """Open the shared store in a directory: as its owner, or as a client of the owner.
-
-    Raises what opening a store does, StoreLocked if the process that has it does not share it, and
-    ClientMissing if redis-py is not installed.
-    """
-    if clock is not None:
-        raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
-    directory, options = path_of(place), store_options(settings)
-    wait_s = WAIT_S if wait_s is None else wait_of(wait_s, "wait_s")
-    return (kind or SharedEngine)(directory, options, WAIT_S if wait_s is None else wait_s)
-
-
 class _Local(threading.local):
     server: RemoteEngine | None = None
     """The server of the transaction that this thread has open."""
@@ -168,6 +149,25 @@ class SharedEngine:
         except BaseException:  # a task that is cancelled, too
             self.close()
             raise
+
+    @classmethod
+    def open(
+        cls,
+        place: AnyPath,
+        settings: Mapping[str, Any],
+        clock: Clock | None = None,
+        wait_s: float | None = None,
+    ) -> Self:
+        """Open the shared store in a directory: as its owner, or as a client of the owner.
+
+        Raises what opening a store does, StoreLocked if the process that has it does not share it,
+        and ClientMissing if redis-py is not installed.
+        """
+        if clock is not None:
+            raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
+        directory, options = path_of(place), store_options(settings)
+        wait_s = WAIT_S if wait_s is None else wait_of(wait_s, "wait_s")
+        return cls(directory, options, WAIT_S if wait_s is None else wait_s)
 
     def _reset(self) -> None:
         self._place = Place(self._directory)
@@ -586,12 +586,10 @@ class SharedEngine:
     ) -> Iterator[T]:
         """Yield what an engine yields; after a change of the owner, what has not come yet."""
         seen: set[bytes] = set()
-        items = None
         while True:
             engine = self._local.server or self._elected(None)
-            items = look(engine)
             try:
-                for each in items:
+                for each in look(engine):
                     if key_of(each) not in seen:
                         seen.add(key_of(each))
                         yield each

@@ -3,8 +3,8 @@
 import pytest
 
 from kvstream import ClientMissing, JobFailed, Jobs
+from kvstream.errors import optional_package
 from kvstream.jobs import Job, Middleware, OpenTelemetryMiddleware, PrometheusMiddleware
-from kvstream.jobs.middleware import needed
 
 
 class Noting(Middleware):
@@ -156,4 +156,4 @@ def test_a_run_belongs_to_the_trace_of_the_program_that_enqueued_it(is_async: bo
 
 def test_an_error_names_a_missing_package() -> None:
     with pytest.raises(ClientMissing, match="pip install no-such-package"):
-        needed("no_such_package", "no-such-package")
+        optional_package("no_such_package", "no-such-package")

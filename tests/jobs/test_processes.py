@@ -253,7 +253,7 @@ def test_without_redis_py_jobs_do_not_share_their_directory(
     def missing(*args: object) -> None:
         raise ClientMissing("redis-py is not installed")
 
-    monkeypatch.setattr("kvstream.shared.engine.open_shared", missing)
+    monkeypatch.setattr("kvstream.shared.engine.SharedEngine.open", missing)
     with Jobs(tmp_path / "data") as alone, Jobs(tmp_path / "data") as other:
         alone.store.stream("seen").add({"n": 1})
         with pytest.raises(StoreLocked):

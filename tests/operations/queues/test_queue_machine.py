@@ -29,7 +29,7 @@ from kvstream.layout.values import encode_fields
 from kvstream.operations.checks import check
 from kvstream.operations.delayed import add as add_delayed
 from kvstream.operations.queues import consumers, leases, policy
-from kvstream.shared.engine import SharedEngine, open_shared
+from kvstream.shared.engine import SharedEngine
 from kvstream.types.options import NackMode
 from tests.server.talking import parsed, sound
 
@@ -172,8 +172,8 @@ class ByShared(ByLibrary):
 
     def _one(self) -> Store:
         engine_type = partial(Engine, clock=self._clock)
-        kind = type("Turned", (SharedEngine,), {"engine_type": staticmethod(engine_type)})
-        return Store(open_shared(self._directory, {"durability": "no"}, None, None, kind))
+        kind: Any = type("Turned", (SharedEngine,), {"engine_type": staticmethod(engine_type)})
+        return Store(kind.open(self._directory, {"durability": "no"}))
 
     def _is_owner(self, at: int) -> bool:
         engine = self._opened[at]._engine
