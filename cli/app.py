@@ -22,7 +22,7 @@ from kvstream.version import VERSION
 SECTIONS = {
     "Streams": {
         "keys.ls": "List the streams, oldest first.",
-        "info.info": "Show the counters of a stream, and its groups.",
+        "keys.info": "Show the counters of a stream, and its groups.",
         "keys.copy": "Copy a stream, with its groups, under a new name.",
         "keys.rename": "Rename a stream.",
         "keys.expire": "Set when a stream expires.",
@@ -75,18 +75,18 @@ SECTIONS = {
         "spark.spark": "Run Apache Spark jobs on whole streams.",
     },
     "Maintenance": {
-        "info.ping": "Check that the store or server answers.",
-        "info.stats": "Show the size of the store and its internal counters.",
+        "maintenance.ping": "Check that the store or server answers.",
+        "maintenance.stats": "Show the size of the store and its internal counters.",
         "maintenance.check": "Verify every row and counter, in all databases.",
         "maintenance.recover": "Repair a store that does not open because of lost writes.",
         "maintenance.checkpoint": "Write a consistent copy of the store to a new directory.",
         "maintenance.compact": "Free the disk space of deleted entries.",
-        "bench.bench": "Measure the speed of adds, ranges and reads.",
+        "maintenance.bench": "Measure the speed of adds, ranges and reads.",
     },
     "This program": {
         "shell.shell": "Run commands at a prompt, with history and completion.",
-        "completion.completion": "Print the completion script of a shell.",
-        "info.version": "Show the versions of kvstream and its dependencies.",
+        "shell.completion": "Print the completion script of a shell.",
+        "maintenance.version": "Show the versions of kvstream and its dependencies.",
     },
 }
 """The summary of each command by its module and function, by section of the help."""
@@ -122,7 +122,7 @@ class Application(click.Group):
 
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if COMPLETION_VARIABLE in os.environ:
-            import_module("kvstream.cli.completion")  # registers the script of bash
+            import_module("kvstream.cli.shell")  # registers the script of bash
         return super().main(*args, **kwargs)
 
     def list_commands(self, ctx: click.Context) -> list[str]:

@@ -1,20 +1,32 @@
-"""``check``, ``recover``, ``checkpoint`` and ``compact``: maintenance of a store."""
+"""Commands on the whole store: ``ping``, ``stats``, ``check``, ``recover``, ``compact``, ``bench``.
+
+``bench`` measures a store on this machine, or a server as seen from it. To compare kvstream with
+Redis, run ``make bench``.
+"""
 
 from __future__ import annotations
 
+import platform
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError
+from importlib.metadata import version as version_of
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import PathOnly, example
-from kvstream.cli.session import ServerSession, Session, wait_for_store
-from kvstream.cli.tables import Column, plural, size
+from kvstream.cli.session import Scratch, ServerSession, Session, wait_for_store
+from kvstream.cli.tables import Column, count_column, number, plural, size
+from kvstream.version import VERSION
 
 if TYPE_CHECKING:
     from kvstream.storage.database import RecoveryReport
+    from kvstream.stream import Stream
 
 _FAULTS = (
     Column("place", "place", wraps=True),
@@ -143,3 +155,207 @@ def _report_text(report: RecoveryReport) -> str:
     if report.kept_logs is not None:
         lines.append(f"the damaged logs are kept in {report.kept_logs}")
     return "\n".join(lines)
+
+
+# --- looking --------------------------------------------------------------------------------------
+
+
+@click.command(epilog=example("kvstream ping"))
+@output_options
+@click.pass_obj
+def ping(session: Session, out: Output) -> None:
+    """Check that the store or server answers.
+
+    Shows the time of a round trip to the server, or of opening the store.
+    """
+    seconds = session.ping()
+    out.result(f"PONG after {seconds * _MS:.1f} ms", ms=round(seconds * _MS, 3))
+
+
+_MS = 1000
+_BYTES = "_bytes"
+_STATS_FORMATS: Mapping[str, Callable[[Any], str]] = {
+    "size_on_disk": size,
+    "block_cache_bytes": size,
+    "sequence": number,
+}
+
+
+def _figure(name: str, value: Any) -> str:
+    if name.endswith(_BYTES):
+        return size(value)
+    return number(value) if isinstance(value, int) else " ".join(map(str, value))
+
+
+@click.command(epilog=example("kvstream stats", "kvstream stats --json"))
+@output_options
+@click.pass_obj
+def stats(session: Session, out: Output) -> None:
+    """Show the size of the store and its internal counters.
+
+    Numbers of keys are estimates by RocksDB. Names may change in any version. For a server (--url)
+    the output is that of INFO.
+    """
+    with session.reading() as store:
+        figures = {"streams": store.size(), **store.stats()}
+    figures.pop("failure", None)  # a store opened read-only reports itself as failed
+    if out.json:
+        out.result("", **figures)
+        return
+    families: dict[str, dict[str, Any]] = figures.pop("families", {})
+    sections = {name: value for name, value in figures.items() if isinstance(value, dict)}
+    out.record({name: figures[name] for name in figures if name not in sections}, _STATS_FORMATS)
+    for name, section in sections.items():
+        out.heading(name)
+        out.record(section, {})
+    if families:
+        _show_families(out, families)
+
+
+def _show_families(out: Output, families: dict[str, dict[str, Any]]) -> None:
+    out.heading("column families")
+    names = list(next(iter(families.values())))
+    columns = [
+        Column("", "name"),
+        *(Column(family, family, str, right=True) for family in families),
+    ]
+    out.table(
+        columns,
+        (
+            {"name": name.removesuffix(_BYTES).replace("_", " ")}
+            | {family: _figure(name, values[name]) for family, values in families.items()}
+            for name in names
+        ),
+    )
+
+
+@click.command(epilog=example("kvstream version --json"))
+@output_options
+def version(out: Output) -> None:
+    """Show the versions of kvstream and its dependencies."""
+    from kvstream.storage.directory import LAYOUT_VERSION  # with RocksDB: not for a help text
+
+    try:
+        engine = version_of("rocksdict")
+    except PackageNotFoundError:  # installed without its metadata
+        engine = "unknown"
+    out.record(
+        {
+            "kvstream": VERSION,
+            "layout": LAYOUT_VERSION,
+            "rocksdict": engine,
+            "python": platform.python_version(),
+        },
+        {},
+    )
+
+
+# --- bench ----------------------------------------------------------------------------------------
+
+BATCH, PAGE, READ = 1000, 1000, 100
+FIELDS = {"sku": "a1-4711-blue", "quantity": "2", "price": "19.90", "note": "x" * 64}
+"""Four fields of about 100 bytes in all."""
+GROUP, CONSUMER = b"bench", b"worker"
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """The time that some entries took."""
+
+    title: str
+    entries: int
+    seconds: float
+
+    @property
+    def rate(self) -> float:
+        return self.entries / self.seconds
+
+
+_MEASUREMENTS = (
+    Column("work", "work"),
+    count_column("entries"),
+    Column("seconds", "seconds", lambda seconds: f"{seconds:.3f}", right=True),
+    Column("per second", "rate", lambda rate: number(round(rate)), right=True),
+)
+
+
+@click.command(epilog=example("kvstream bench --entries 5000"))
+@click.option(
+    "--entries",
+    type=click.IntRange(BATCH),
+    default=50_000,
+    metavar="N",
+    help="Entries per measurement.",
+)
+@click.option(
+    "--directory",
+    type=PathOnly(file_okay=False, exists=True),
+    help="Make the temporary store here. By default beside --store.",
+)
+@output_options
+@click.pass_obj
+def bench(session: Session, out: Output, /, entries: int, directory: Path | None) -> None:
+    """Measure the speed of adds, ranges and reads.
+
+    The benchmark runs on a temporary store, not on yours. With --url it makes two streams on the
+    server, kvstream:bench:..., and deletes them: it measures client, network and server together.
+    """
+    with session.scratch(directory) as scratch:
+        out.table(_MEASUREMENTS, map(_measured, measurements(scratch, entries)))
+    if not out.json:
+        click.echo(scratch.description)
+
+
+def _measured(work: Measurement) -> dict[str, Any]:
+    return {
+        "work": work.title,
+        "entries": work.entries,
+        "seconds": round(work.seconds, 6),
+        "rate": round(work.rate, 1),
+    }
+
+
+def measurements(scratch: Scratch, entries: int) -> Iterator[Measurement]:
+    """Run and yield the measurements, one after the other."""
+    one, many = (scratch.store.stream(key) for key in scratch.keys)
+    one_by_one = max(BATCH, entries // 20) if scratch.slow else entries
+    for title, stream, count, work in (
+        ("add, one by one", one, one_by_one, _add),
+        (f"add_many of {BATCH}", many, entries, _add_many),
+        (f"range, pages of {PAGE}", many, entries, _range),
+        (f"consumer reads {READ}, acks {READ}", many, entries, _read_and_ack),
+        ("consumer reads 1, acks 1", one, one_by_one // 5, _read_one),
+    ):
+        start = time.perf_counter()
+        work(stream, count)
+        yield Measurement(title, count, time.perf_counter() - start)
+
+
+def _add(stream: Stream, count: int) -> None:
+    for _ in range(count):
+        stream.add(FIELDS, nomkstream=False)
+
+
+def _add_many(stream: Stream, count: int) -> None:
+    for start in range(0, count, BATCH):
+        stream.add_many([FIELDS] * min(BATCH, count - start))
+
+
+def _range(stream: Stream, count: int) -> None:
+    assert sum(1 for _ in stream.scan()) == count
+
+
+def _read_and_ack(stream: Stream, count: int) -> None:
+    group = stream.create_group(GROUP, "0")
+    consumer = group.consumer(CONSUMER)
+    done = 0
+    while entries := consumer.read(READ):
+        done += group.ack([entry.id for entry in entries])
+    assert done == count
+
+
+def _read_one(stream: Stream, count: int) -> None:
+    group = stream.create_group(GROUP, "0")
+    consumer = group.consumer(CONSUMER)
+    for _ in range(count):
+        group.ack([entry.id for entry in consumer.read(1)])

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.profiles import profile_names
 from kvstream.errors import InvalidArgument
 from kvstream.types.ids import (
     StreamID,
@@ -118,6 +117,8 @@ class ProfileName(Type):
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
+
+        from kvstream.cli.session import profile_names
 
         names = [name for name in profile_names() if name.startswith(incomplete)]
         return [CompletionItem(name) for name in names]
