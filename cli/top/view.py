@@ -11,9 +11,12 @@ from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output
 from kvstream.cli.queues.policy import policy_rows
 from kvstream.cli.tables import (
+    NAME_WIDTH,
+    NAME_WIDTH_MIN,
     Column,
     Sheet,
     block,
+    cells,
     clipped,
     count_column,
     duration,
@@ -60,7 +63,7 @@ COLUMNS = (
     Column("memory", "memory", _size, right=True, spare=True),
     name_column("group"),
     Column("consumers", "consumers", _count, right=True, spare=True),
-    Column("lag", "lag", lambda value: "unknown" if value is None else _count(value), right=True),
+    Column("lag", "lag", number, right=True),
     Column("pending", "pending", _count, right=True),
     Column("oldest", "oldest_ms", _age, right=True),
 )
@@ -116,20 +119,45 @@ def _cells(line: Line, columns: Sequence[Column]) -> list[str]:
     ]
 
 
-def head(sample: Sample, place_width: int | None = None) -> list[str]:
+_GAP = "   "
+"""Stands between the facts of a line."""
+
+
+def _folded(line: str, width: int) -> list[str]:
+    """Wrap a line between its facts, and within a fact that is longer than the terminal is wide."""
+    lines: list[str] = []
+    for fact in line.rstrip().split(_GAP):
+        if lines and cells(lines[-1] + _GAP + fact) <= width:
+            lines[-1] += _GAP + fact
+        else:
+            lines += folded(fact, width)
+    return lines
+
+
+def _place_line(before: str, place: str, fact: str, width: int | None) -> str:
+    """Return the line of a place and one fact; the place is cut so that both fit, if they can."""
+    place = printable(place)
+    if width is not None:
+        room = width - cells(before + _GAP + fact)
+        if room < NAME_WIDTH:  # the fact goes to the next line
+            room = max(width - cells(before), NAME_WIDTH_MIN)
+        place = clipped(place, room)
+    return f"{before}{place}{_GAP}{fact}"
+
+
+def head(sample: Sample, width: int | None = None) -> list[str]:
     """Return the lines above the table: the server, its load, and the lag."""
-    server, place = sample.server, printable(sample.place)
-    if place_width is not None:
-        place = clipped(place, place_width)
+    server, keys = sample.server, plural(sample.keys, "key")
     if server is None:
-        lines = [f"{place}   {plural(sample.keys, 'key')}"]
+        lines = [_place_line("", sample.place, keys, width)]
     else:
+        uptime = f"up {duration(server.uptime_s * 1000)}"
         lines = [
-            f"{server.version} at {place}   up {duration(server.uptime_s * 1000)}",
+            _place_line(f"{server.version} at ", sample.place, uptime, width),
             f"{plural(server.clients, 'client')}, {number(server.blocked)} blocked   "
             f"{_rate(server.command_rate)} commands/s   "
             f"in {size(round(server.in_rate))}/s, out {size(round(server.out_rate))}/s   "
-            f"memory {size(server.memory)}   {plural(sample.keys, 'key')}",
+            f"memory {size(server.memory)}   {keys}",
         ]
     groups = [group for stream in sample.streams for group in stream.groups]
     oldest = max((group.oldest_ms or 0 for group in groups), default=0)
@@ -141,7 +169,8 @@ def head(sample: Sample, place_width: int | None = None) -> list[str]:
         + (f", the oldest for {duration(oldest)}" if oldest else "")
         + _queues_text(sample)
     )
-    return lines + _missing(sample)
+    lines += _missing(sample)
+    return lines if width is None else [part for line in lines for part in _folded(line, width)]
 
 
 def _queues_text(sample: Sample) -> str:
@@ -191,7 +220,7 @@ def live(
     if screen.help:
         keys, meanings = zip(*HELP, strict=True)
         return Text("\n").join([*above, *styled(block(keys, meanings, width)[:height])])
-    below = styled(["", *folded(_foot(screen), width)], "dim")
+    below = styled(["", *_folded(_foot(screen), width)], "dim")
     if screen.stream is not None and screen.group is not None:
         titles = styled(_group_head(sample, screen.stream, screen.group, width), "bold")
         if details is None:
@@ -208,7 +237,7 @@ def live(
     columns = columns_of(sample)
     table = sheet(columns, [_cells(line, columns) for line in lines], width)
     if screen.stream is None:
-        titles = styled(part for line in head(sample, width // 2) for part in folded(line, width))
+        titles = styled(head(sample, width))
     else:
         titles = styled(_stream_head(sample, screen.stream, width), "bold")
     above = titles + above + styled(table.head, "bold")
@@ -242,12 +271,9 @@ def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
     if stream is None:
         return [f"stream {clipped(printable(name), width // 2)} is gone"]
     facts = f"{plural(stream.length, 'entry', 'entries')}   {_rate(stream.rate)} added/s"
+    first = f"stream {clipped(printable(name), width // 2)}   {facts}"
     last = f"last ID {stream.last_id}   {time_of(stream.last_id)}"
-    return [
-        part
-        for line in (f"stream {clipped(printable(name), width // 2)}   {facts}", last)
-        for part in folded(line.rstrip(), width)
-    ]
+    return [*_folded(first, width), *_folded(last, width)]
 
 
 _CONSUMERS = (
@@ -284,16 +310,15 @@ def _group_head(sample: Sample, stream: bytes, group: bytes, width: int) -> list
     )
     names = [clipped(printable(each), width // 3) for each in (stream, group)]
     title = f"stream {names[0]}   group {names[1]}"
-    if found is None:
-        return folded(title, width)
-    lag = "unknown" if found.lag is None else number(found.lag)
-    return folded(f"{title}   lag {lag}   {number(found.pending)} pending", width)
+    if found is not None:
+        title += f"   lag {number(found.lag)}   {number(found.pending)} pending"
+    return _folded(title, width)
 
 
 def _policy_lines(details: GroupDetails, stream: bytes, width: int) -> list[str]:
     """Return the rules of a group on a few lines."""
     rules = [f"{title} {text}" for title, text in policy_rows(details.policy, stream)]
-    return folded("   ".join(rules), width) if rules else []
+    return _folded(_GAP.join(rules), width) if rules else []
 
 
 def _consumer_lines(details: GroupDetails, width: int) -> list[str]:

@@ -491,6 +491,27 @@ def test_numbers_are_complete_on_terminals_of_any_width(name: bytes, width: int)
     assert len(drawn) <= 24
 
 
+@pytest.mark.parametrize("place", ["127.0.0.1:6390, database 0", "/run/" + "a" * 90])
+def test_the_head_breaks_only_between_facts_on_a_narrow_terminal(place: str) -> None:
+    group = GroupSample(b"billing", 2, 5, 3, 4200)
+    stream = StreamSample(b"orders", 5, 5, StreamID(1, 1), 1234, [group])
+    server = ServerSample("kvstream 1.0.0", 10**6, 3, 0, 12_300_000, 1, 1, 1, 12.0, 1200.0, 3400.0)
+    sample = Sample(place, 0.0, 4, server, [stream])
+    first, *rest = view.head(sample, 60)
+    assert first.startswith(f"kvstream 1.0.0 at {place[:20]}")
+    assert first.endswith("   up 11d 13h")
+    assert rest == [
+        "3 clients, 0 blocked   12 commands/s",
+        "in 1.2 kB/s, out 3.4 kB/s   memory 12.3 MB   4 keys",
+        "1 stream, 1 group   lag 5   3 pending, the oldest for 4.2 s",
+    ]
+    assert view.head(sample, 40)[1] == "up 11d 13h"
+    assert max(map(len, view.head(sample, 40))) <= 40
+    without_server = view.head(Sample(place, 0.0, 4, None, [stream]), 60)
+    assert without_server[0].endswith("   4 keys")
+    assert len(without_server) == 2
+
+
 # --- keys -----------------------------------------------------------------------------------------
 
 
