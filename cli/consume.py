@@ -31,6 +31,7 @@ from kvstream.cli.tables import (
     duration,
     id_columns,
     name_column,
+    or_dash,
     plural,
     printable,
 )
@@ -231,11 +232,10 @@ def nack(
     fail_unless(released)
 
 
-_MS = 1000
 _PENDING = (
     *id_columns(),
     name_column("consumer", show=lambda name: printable(name) or "(none)"),
-    Column("idle", "idle_ms", lambda ms: "-" if ms is None else duration(ms), right=True),
+    Column("idle", "idle_ms", or_dash(duration), right=True),
     count_column("deliveries"),
 )
 _OWNERS = (name_column("consumer"), count_column("pending"))
@@ -347,8 +347,6 @@ def claim(
 
     An ID of - reads IDs from stdin, one per line. The exit code is 1 if none could be claimed.
     """
-    if options["time"] is not None:
-        options["time"] /= _MS
     wanted = ids_given(ids)
     with session.writing() as store:
         entries = existing_group(store, stream, group).claim(consumer, wanted, **options)

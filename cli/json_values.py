@@ -18,9 +18,11 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields as dataclass_fields
 from dataclasses import is_dataclass
+from datetime import datetime
 from enum import Enum
 from typing import Any, NoReturn
 
+from kvstream.cli.tables import unix_ms
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry, RepeatedFields
 
@@ -84,13 +86,15 @@ def _fields_of(entry: AnyEntry) -> Any:
 
 
 def jsonable(value: Any) -> Any:
-    """Encode any value of the public API."""
+    """Encode any value of the public API; times are Unix milliseconds."""
     if isinstance(value, AnyEntry):
         return entry_json(value)
     if isinstance(value, StreamID):
         return str(value)
     if isinstance(value, bytes):
         return bytes_json(value)
+    if isinstance(value, datetime):
+        return unix_ms(value)
     if isinstance(value, Enum):
         return value.name.lower()
     if is_dataclass(value) and not isinstance(value, type):

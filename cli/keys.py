@@ -19,6 +19,7 @@ from kvstream.cli.tables import (
     id_columns,
     name_column,
     number,
+    or_dash,
     plain,
     plural,
     printable,
@@ -28,25 +29,15 @@ from kvstream.cli.tables import (
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import StreamID
 from kvstream.types.options import FULL_COUNT
-from kvstream.types.records import Entry, GroupDetail
+from kvstream.types.records import GroupDetail
 
 if TYPE_CHECKING:
     from kvstream.store import Store
     from kvstream.stream import Stream
 
-_MS = 1000
-
 
 def _expiry(seconds: float | None) -> str:
-    return "never" if seconds is None else f"in {duration(round(seconds * _MS))}"
-
-
-def _count(count: int | None) -> str:
-    return "-" if count is None else number(count)
-
-
-def _size(count: int | None) -> str:
-    return "-" if count is None else size(count)
+    return "never" if seconds is None else f"in {duration(round(seconds * 1000))}"
 
 
 def _age(last_id: StreamID | None) -> str:
@@ -58,10 +49,10 @@ def _age(last_id: StreamID | None) -> str:
 
 _LS = (
     name_column("stream"),
-    Column("length", "length", _count, right=True),
-    Column("groups", "groups", _count, right=True),
-    Column("lag", "lag", _count, right=True),
-    Column("size", "size", _size, right=True),
+    Column("length", "length", or_dash(number), right=True),
+    Column("groups", "groups", or_dash(number), right=True),
+    Column("lag", "lag", or_dash(number), right=True),
+    Column("size", "size", or_dash(size), right=True),
     Column("age", "last_id", _age, right=True),
     Column("expires", "ttl", _expiry, spare=True),
     Column("type", "type", spare=True),
@@ -147,7 +138,7 @@ def rename(
 @output_options
 @click.pass_obj
 def expire(
-    session: Session, out: Output, /, stream: bytes, after: float | None, at: int | None
+    session: Session, out: Output, /, stream: bytes, after: float | None, at: float | None
 ) -> None:
     """Set when a stream expires.
 
@@ -158,7 +149,7 @@ def expire(
     with session.writing() as store:
         existing_key(store, stream)
         if at is not None:
-            store.expire_at(stream, at / _MS)
+            store.expire_at(stream, at)
         else:
             store.expire(stream, after or 0)
         ttl = store.ttl(stream)
@@ -214,10 +205,6 @@ def _id_text(eid: StreamID) -> str:
     return f"{eid}  {time_of(eid)}".rstrip()
 
 
-def _entry_text(entry: Entry | None) -> str:
-    return "-" if entry is None else _id_text(entry.id)
-
-
 _COUNTERS = (
     *("length", "groups", "first_entry", "last_entry", "entries_added", "last_generated_id"),
     *("recorded_first_entry_id", "max_deleted_entry_id", "idmp_duration", "idmp_maxsize"),
@@ -229,11 +216,9 @@ _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
     **dict.fromkeys(("length", "groups", "entries_added", "radix_tree_keys"), number),
     **dict.fromkeys(("radix_tree_nodes", "idmp_maxsize", "pids_tracked"), number),
     **dict.fromkeys(("iids_tracked", "iids_added", "iids_duplicates"), number),
-    "last_generated_id": _id_text,
-    "max_deleted_entry_id": _id_text,
+    **dict.fromkeys(("last_generated_id", "max_deleted_entry_id"), _id_text),
     "recorded_first_entry_id": _id_text,
-    "first_entry": _entry_text,
-    "last_entry": _entry_text,
+    **dict.fromkeys(("first_entry", "last_entry"), or_dash(lambda entry: _id_text(entry.id))),
     "idmp_duration": lambda seconds: duration(seconds * 1000),
 }
 

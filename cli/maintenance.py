@@ -169,10 +169,9 @@ def ping(session: Session, out: Output) -> None:
     Shows the time of a round trip to the server, or of opening the store.
     """
     seconds = session.ping()
-    out.result(f"PONG after {seconds * _MS:.1f} ms", ms=round(seconds * _MS, 3))
+    out.result(f"PONG after {seconds * 1000:.1f} ms", ms=round(seconds * 1000, 3))
 
 
-_MS = 1000
 _BYTES = "_bytes"
 _STATS_FORMATS: Mapping[str, Callable[[Any], str]] = {
     "size_on_disk": size,

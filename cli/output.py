@@ -27,6 +27,7 @@ from kvstream.cli.tables import (
     id_columns,
     name_column,
     number,
+    or_dash,
     plain,
     printable,
     sheet,
@@ -86,13 +87,9 @@ TERMINAL_WIDTH_MAX = 60
 """Default limit of a value on a terminal, in characters."""
 
 
-def _or_dash(show: Callable[[Any], str]) -> Callable[[Any], str]:
-    return lambda value: "-" if value is None else show(value)
-
-
 _OF_PENDING = (
-    Column("idle", "idle_ms", _or_dash(duration), right=True),
-    Column("deliveries", "deliveries", _or_dash(number), right=True),
+    Column("idle", "idle_ms", or_dash(duration), right=True),
+    Column("deliveries", "deliveries", or_dash(number), right=True),
 )
 """- is that of a new entry, or of one that was given back."""
 

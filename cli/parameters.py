@@ -228,15 +228,19 @@ class Duration(Type):
 
 
 class Moment(Type):
-    """A time, in Unix milliseconds."""
+    """A time, in Unix seconds."""
 
     name = "time"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        ms = value if isinstance(value, int) else time_ms(value)
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        ms = time_ms(value)
         if ms is None or ms < 0:
             self.fail(f"{value!r} is not {TIME_HELP}.", param, ctx)
-        return ms
+        return ms / 1000
 
 
 class Field(Type):

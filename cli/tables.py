@@ -59,11 +59,19 @@ def shortened(text: str, width: int | None) -> str:
     return text[: max(width - 1, 0)] + "…"
 
 
-def time_of(moment: StreamID | int | None) -> str:
-    """Return the UTC time of an ID or of Unix milliseconds; empty if it is not a time."""
+def unix_ms(moment: datetime) -> int:
+    """Return a time in Unix milliseconds."""
+    return round(moment.timestamp() * 1000)
+
+
+def time_of(moment: StreamID | datetime | int | None) -> str:
+    """Return the UTC time of an ID, a datetime or Unix milliseconds; empty if it is not a time."""
     if moment is None:
         return ""
-    ms = moment.ms if isinstance(moment, StreamID) else moment
+    if isinstance(moment, StreamID):
+        ms = moment.ms
+    else:
+        ms = unix_ms(moment) if isinstance(moment, datetime) else moment
     if not TIME_MS_MIN <= ms <= TIME_MS_MAX:
         return ""
     return f"{_second(ms // 1000)}.{ms % 1000:03d}Z"
@@ -129,6 +137,11 @@ def plain(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     return printable(value) if isinstance(value, bytes) else printable(str(value))
+
+
+def or_dash(show: Callable[[Any], str]) -> Callable[[Any], str]:
+    """Return the format that shows None as a dash, and other values as ``show`` does."""
+    return lambda value: "-" if value is None else show(value)
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from datetime import datetime
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -43,7 +42,6 @@ if TYPE_CHECKING:
     from kvstream.queue import Queue
     from kvstream.store import Store
 
-_MS = 1000
 _POLL_S = 0.05
 """Pause between two looks at a redrive that runs."""
 _ERROR_LENGTH = 200
@@ -100,8 +98,7 @@ def _row(entry: Entry) -> dict[str, Any] | None:
 
 
 def _json(row: Mapping[str, Any]) -> dict[str, Any]:
-    at_ms = round(row["at"].timestamp() * _MS)
-    return {**row, "at": at_ms, "fields": fields_json(row["fields"])}
+    return {**row, "fields": fields_json(row["fields"])}
 
 
 def _first_line(error: bytes) -> str:
@@ -211,14 +208,10 @@ def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
     facts = {name: row[name] for name in row if name not in ("fields", "traceback")}
     out.record(
         {**facts, "fields": row["fields"]},
-        {"at": _time_text, "deliveries": number, "fields": fields_text},
+        {"at": time_of, "deliveries": number, "fields": fields_text},
     )
     for line in row["traceback"].decode("utf-8", "backslashreplace").splitlines():
         click.echo(f"  {printable(line)}")
-
-
-def _time_text(at: datetime) -> str:
-    return time_of(round(at.timestamp() * _MS))
 
 
 # --- redrive --------------------------------------------------------------------------------------

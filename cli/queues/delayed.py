@@ -20,7 +20,6 @@ from kvstream.types.records import DelayedMessage, Entry, Fields
 if TYPE_CHECKING:
     from kvstream.stream import Stream
 
-_MS = 1000
 _PAGE = 1000
 
 
@@ -83,12 +82,12 @@ def delayed() -> None:
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
-        messages = islice(_delayed(existing_stream(store, stream)), count)
+        messages = islice(delayed_of(existing_stream(store, stream)), count)
         rows = (_json(each) if out.json else each._asdict() for each in messages)
         out.table(_LS, rows, nothing="no delayed messages")
 
 
-def _delayed(stream: "Stream") -> Iterator[DelayedMessage]:
+def delayed_of(stream: "Stream") -> Iterator[DelayedMessage]:
     """Yield the delayed messages of a stream, read in pages."""
     start = None
     while page := stream.delayed(start, _PAGE):
@@ -146,14 +145,13 @@ def move(
     stream: bytes,
     ticket: Ticket,
     delay: float | None,
-    at: int | None,
+    at: float | None,
 ) -> None:
     """Change when a message is due, and show its new ticket."""
     if (delay is None) == (at is None):
         raise click.UsageError("give either --delay DURATION or --at TIME")
-    seconds = None if at is None else at / _MS
     with session.writing() as store:
-        moved = existing_stream(store, stream).move(ticket, delay=delay, at=seconds)
+        moved = existing_stream(store, stream).move(ticket, delay=delay, at=at)
     if moved is None:
         raise RequestError(
             f"stream {quoted(stream)} has no delayed message {ticket}: it was due already, was "

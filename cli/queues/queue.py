@@ -33,6 +33,7 @@ from kvstream.cli.tables import (
     duration,
     name_column,
     number,
+    or_dash,
     plural,
     printable,
     size,
@@ -46,8 +47,6 @@ if TYPE_CHECKING:
     from kvstream.meta.retention import Retention
     from kvstream.queue import Queue
     from kvstream.store import Store
-
-_MS = 1000
 
 
 @click.group(epilog=example("kvstream queue ls"))
@@ -65,8 +64,8 @@ queue.add_command(policy)
 # --- what is in queues ----------------------------------------------------------------------------
 
 
-def _age(seconds: float | None) -> str:
-    return "-" if seconds is None else duration(round(seconds * _MS))
+def _age(seconds: float) -> str:
+    return duration(round(seconds * 1000))
 
 
 _LS = (
@@ -76,7 +75,7 @@ _LS = (
     count_column("leased"),
     count_column("waiting"),
     count_column("dead"),
-    Column("oldest", "oldest_age", _age, right=True),
+    Column("oldest", "oldest_age", or_dash(_age), right=True),
     Column("delayed", "delayed", number, right=True, spare=True),
     Column("held", "held", number, right=True, spare=True),
 )
@@ -142,7 +141,7 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
         return
     numbers = ("ready", "leased", "waiting", "held", "delayed", "dead")
     shown: dict[str, Any] = {"group": chosen.name, **{each: counts[each] for each in numbers}}
-    shown["oldest"] = _age(counts["oldest_age"])
+    shown["oldest"] = or_dash(_age)(counts["oldest_age"])
     out.record(shown, dict.fromkeys(numbers, number))
     rows = dict(policy_rows(rules, stream))
     if rows:
@@ -195,8 +194,6 @@ def put(
     ticket of the one that is there is shown.
     """
     given = {name: value for name, value in options.items() if value is not None}
-    if "at" in given:
-        given["at"] /= _MS
     if "delay" in given and "at" in given:
         raise click.UsageError("give --delay or --at, not both")
     if "unique" not in given and given.keys() & {"window", "on_conflict"}:

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
-from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -34,7 +33,6 @@ if TYPE_CHECKING:
 
 MOST = 100
 """Messages that --misfire all adds at once unless --most says otherwise."""
-_MS = 1000
 
 
 class ScheduleName(Name):
@@ -59,16 +57,12 @@ class ScheduleName(Name):
 name_argument = click.argument("name", type=ScheduleName())
 
 
-def _ms(at: datetime | None) -> int | None:
-    return None if at is None else round(at.timestamp() * _MS)
-
-
 _LS = (
     name_column("stream"),
     name_column("name"),
     Column("cron", "cron"),
-    Column("next", "next", lambda at: time_of(_ms(at)) or "stopped", width=24),
-    Column("last", "last", lambda at: time_of(_ms(at)) or "-", width=24, spare=True),
+    Column("next", "next", lambda at: time_of(at) or "stopped", width=24),
+    Column("last", "last", lambda at: time_of(at) or "-", width=24, spare=True),
     Column("misfire", "misfire", spare=True),
     Column("zone", "zone", spare=True),
     Column("fields", "fields", lambda fields: fields_text(pairs_of(fields)), wraps=True),
@@ -116,7 +110,7 @@ def _row(key: bytes, each: Schedule) -> dict[str, Any]:
 
 def _json(key: bytes, each: Schedule) -> dict[str, Any]:
     row = _row(key, each)
-    times = {"next": _ms(row.pop("next")), "last": _ms(row.pop("last"))}
+    times = {name: row.pop(name) for name in ("next", "last")}  # the last members
     return {**row, **times, "fields": fields_json(pairs_of(each.fields))}
 
 
@@ -172,7 +166,7 @@ def set_schedule(
         most = most or (MOST if misfire == "all" else 1)
         stored.schedule(name, cron, pairs, tz=tz, misfire=misfire, most=most)
         made = _existing(stored, name)
-    text = f"{printable(name)} is next due {time_of(_ms(made.next))}"
+    text = f"{printable(name)} is next due {time_of(made.next)}"
     out.result(text, **_json(stream, made))
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from kvstream.cli.queues.delayed import delayed_of
 from kvstream.cli.tables import printable
 from kvstream.errors import InvalidArgument, NoGroup, RequestError
 from kvstream.jobs import Jobs
@@ -115,11 +116,8 @@ def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
 
 
 def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
-    start = None
-    while page := stream.delayed(start, _PAGE):
-        for each in page:
-            yield from _readable(each.fields, each.ticket, "scheduled", stream.key)
-        start = Ticket(page[-1].ticket.at_ms, page[-1].ticket.number + 1)
+    for message in delayed_of(stream):
+        yield from _readable(message.fields, message.ticket, "scheduled", stream.key)
 
 
 def _in_stream(stream: Stream, jobs: StoredJobs) -> Iterator[dict[str, Any]]:

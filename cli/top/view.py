@@ -24,6 +24,7 @@ from kvstream.cli.tables import (
     id_columns,
     name_column,
     number,
+    or_dash,
     plain,
     plural,
     printable,
@@ -38,34 +39,23 @@ if TYPE_CHECKING:
     from rich.text import Text
 
 
-def _count(value: int | None) -> str:
-    return "-" if value is None else number(value)
-
-
 def _rate(value: float | None) -> str:
     if value is None:
         return "-"
     return f"{value:,.0f}" if value >= 10 or value == 0 else f"{value:.1f}"
 
 
-def _size(value: int | None) -> str:
-    return "-" if value is None else size(value)
-
-
-def _age(value: int | None) -> str:
-    return "-" if value is None else duration(value)
-
-
+_AGE = or_dash(duration)
 COLUMNS = (
     name_column("stream"),
     Column("length", "length", number, right=True),
     Column("added/s", "rate", _rate, right=True, spare=True),
-    Column("memory", "memory", _size, right=True, spare=True),
+    Column("memory", "memory", or_dash(size), right=True, spare=True),
     name_column("group"),
-    Column("consumers", "consumers", _count, right=True, spare=True),
+    Column("consumers", "consumers", or_dash(number), right=True, spare=True),
     Column("lag", "lag", number, right=True),
-    Column("pending", "pending", _count, right=True),
-    Column("oldest", "oldest_ms", _age, right=True),
+    Column("pending", "pending", or_dash(number), right=True),
+    Column("oldest", "oldest_ms", _AGE, right=True),
 )
 QUEUE_COLUMNS = (
     name_column("stream"),
@@ -74,9 +64,9 @@ QUEUE_COLUMNS = (
     count_column("leased"),
     count_column("waiting"),
     count_column("dead"),
-    Column("oldest", "oldest_ms", _age, right=True),
+    Column("oldest", "oldest_ms", _AGE, right=True),
     Column("delayed", "delayed", number, right=True, spare=True),
-    Column("next", "next_ms", _age, right=True, spare=True),
+    Column("next", "next_ms", _AGE, right=True, spare=True),
     Column("held", "held", number, right=True, spare=True),
     Column("done/s", "done_rate", _rate, right=True, spare=True),
     *(COLUMNS[2], replace(COLUMNS[1], spare=True), COLUMNS[3], COLUMNS[5]),
@@ -279,12 +269,12 @@ def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
 _CONSUMERS = (
     name_column("consumer", "name"),
     Column("pending", "pending", number, right=True),
-    Column("idle", "idle", _age, right=True),
+    Column("idle", "idle", _AGE, right=True),
 )
 _PENDING = (
     *id_columns(),
     name_column("consumer", show=lambda name: printable(name) if name else "(released)"),
-    Column("idle", "idle_ms", _age, right=True),
+    Column("idle", "idle_ms", _AGE, right=True),
     Column("deliveries", "deliveries", number, right=True),
 )
 _QUEUE_PENDING = (
