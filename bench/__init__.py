@@ -2,7 +2,7 @@
 
 Rows compare both sides: ``library``, ``server``, ``commands``, ``queue_cycle``, ``rivals``,
 ``migrate``, ``spark``. Limits are bounds for kvstream: ``library_limits``, ``latency``,
-``bulk_load``, ``server_limits``, ``open_loop``, ``wakeups``, ``spark_limits``. ``workload`` has the
-entries and sizes, ``processes`` starts the servers, ``load`` sends what redis-benchmark cannot,
-``results`` and ``report`` hold and show the figures.
+``server_limits``, ``open_loop``, ``wakeups``, ``spark_limits``. ``workload`` has the entries and
+sizes, ``processes`` starts the servers, ``load`` sends what redis-benchmark cannot, ``results`` and
+``report`` hold and show the figures.
 """

@@ -14,7 +14,7 @@ from rich.console import Console
 from bench.commands import COMMAND_NAMES, command_rows
 from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
-from bench.library_limits import LIBRARY_LIMITS
+from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
 from bench.migrate import MIGRATION_ROWS, run_migration
 from bench.open_loop import open_loop
 from bench.processes import PeerMissing, require_load, require_peer
@@ -26,7 +26,6 @@ from bench.server import SERVER_ROWS, ServerRow, run_server
 from bench.server_limits import SERVER_LIMITS
 from bench.spark import SPARK_KEYS, run_spark
 from bench.spark_limits import SPARK_LIMITS
-from bench.tasks import tasks_beside_redis
 from bench.wakeups import PUBLISH_ROWS, publish_latency, wakeups
 from bench.workload import FULL, LOADED, LOADED_MB, QUICK, Sizes
 

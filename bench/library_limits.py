@@ -1,18 +1,24 @@
-"""Limits of the library: reads stay fast, and a store may be larger than memory."""
+"""Limits of the library: reads stay fast, loads do not stall, a store may exceed memory."""
 
+import asyncio
 import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from itertools import cycle, islice
 from pathlib import Path
 from statistics import median
+from typing import Any
 
-from bench.bulk_load import bulk_load
-from bench.latency import blocking_commands
-from bench.processes import redis_server
+import redis.asyncio
+
+import kvstream.aio
+from bench.latency import Probe, blocking_commands
+from bench.load import CONSUMER, GROUP, Line, words
+from bench.processes import framed, kvstream_server, port_of, redis_server
 from bench.results import Limit
+from bench.server import KEY
 from bench.workload import BATCH, Fields, Sizes, entries
 from kvstream import Group, Store, Stream
 
@@ -28,6 +34,17 @@ SLOWER_MAX = 2.0
 STUCK_MS_MAX = 1.0
 OPEN_S_MAX = 1.0
 MEMORY_MB_MAX = 400
+CALL_MS_MAX = 100.0
+WAIT_MS_MAX = 50.0
+TASK_TIMES_MAX = 0.2
+
+STREAMS = ("orders", "returns")
+"""Written by turns in a bulk load, so that each flushed SST file has rows of both."""
+PARTS = 10
+"""Parts of a bulk load whose rates are compared."""
+BLOCKED_S = 0.2
+"""After so long all tasks have blocked."""
+PAYLOAD: Any = {"payload": "x" * 100}
 
 
 def _batches(count: int) -> Iterator[list[Fields]]:
@@ -135,6 +152,153 @@ def large_store(folder: Path, sizes: Sizes) -> list[Limit]:
             f"{seen['opened_mb']:.0f} MB once open; Redis would hold {peer:,.0f} MB",
         ),
     ]
+
+
+# --- bulk loads -----------------------------------------------------------------------------------
+
+
+def _per_second(calls: list[float]) -> tuple[float, float]:
+    """Return the rate of all calls, and of the slowest part."""
+    size = max(1, len(calls) // PARTS)
+    parts = [calls[at : at + size] for at in range(0, len(calls), size)]
+    rates = [BATCH * len(part) / sum(part) for part in parts]
+    return BATCH * len(calls) / sum(calls), min(rates)
+
+
+def _load_store(folder: Path, sizes: Sizes) -> Limit:
+    pool = entries(min(sizes.loaded, POOL))
+    batches = cycle([pool[at : at + BATCH] for at in range(0, len(pool), BATCH)])
+    calls = []
+    with Store.open(folder / "bulk") as store:
+        streams = cycle([store.stream(name) for name in STREAMS])
+        for batch in islice(batches, sizes.loaded // BATCH):
+            stream = next(streams)
+            begun = time.perf_counter()
+            stream.add_many(batch)
+            calls.append(time.perf_counter() - begun)
+    rate, slowest = _per_second(calls)
+    late = sum(call > CALL_MS_MAX / 1000 for call in calls)
+    return Limit(
+        "bulk",
+        f"bulk load of {sizes.loaded:,} entries by add_many of {BATCH}, two streams: worst call",
+        1000 * max(calls),
+        CALL_MS_MAX,
+        "ms",
+        f"{rate:,.0f} entries/s, slowest tenth {slowest:,.0f}; {late} calls took longer",
+    )
+
+
+def _load_server(folder: Path, sizes: Sizes) -> Limit:
+    pool = entries(min(sizes.loaded, BATCH))
+    requests = [
+        b"".join(framed("XADD", name, "*", *words(fields)) for fields in pool) for name in STREAMS
+    ]
+    with kvstream_server(folder / "bulk-served", "everysec") as client:
+        line, probe = Line(port_of(client)), Probe(port_of(client))
+        probe.start()
+        begun = time.perf_counter()
+        for batch in islice(cycle(requests), sizes.loaded // BATCH):
+            line.send(batch)
+        rate = sizes.loaded / (time.perf_counter() - begun)
+        waits = probe.waits_ms()
+        probe.end()
+        line.close()
+    return Limit(
+        "bulk",
+        f"others' longest wait during {sizes.loaded:,} XADDs of one client, {BATCH} at once",
+        waits[-1],
+        WAIT_MS_MAX,
+        "ms",
+        f"{rate:,.0f} entries/s; p99 of the waits {waits[len(waits) * 99 // 100]:.1f} ms",
+    )
+
+
+def bulk_load(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Load a store and a server with many entries; measure the slowest call, and others' waits.
+
+    If flushes and compaction fall behind, some call must wait for them. So the load is much larger
+    than the write buffers, and each call is timed.
+    """
+    return [_load_store(folder, sizes), _load_server(folder, sizes)]
+
+
+# --- tasks of an event loop -----------------------------------------------------------------------
+
+
+Call = Callable[[], Awaitable[Any]]
+
+
+async def _work(take: Call, add: Call, tasks: int, each: int, blocked: bool) -> float:
+    """Let each task take its entries one by one; return the seconds.
+
+    The entries are there before, or added while the tasks wait for them.
+    """
+
+    async def worker() -> None:
+        for _ in range(each):
+            await take()
+
+    async def fill() -> None:
+        for _ in range(tasks * each):
+            await add()
+
+    if not blocked:
+        await fill()
+    begun = time.perf_counter()
+    workers = [asyncio.create_task(worker()) for _ in range(tasks)]
+    if blocked:
+        await asyncio.sleep(BLOCKED_S)
+        begun = time.perf_counter()
+        await fill()
+    await asyncio.gather(*workers)
+    return time.perf_counter() - begun
+
+
+async def _store_tasks(path: Path, tasks: int, each: int, blocked: bool) -> float:
+    async with kvstream.aio.open(path) as store:
+        stream = store.stream(KEY)
+        group = await stream.create_group(GROUP)
+        consumer = group.consumer(CONSUMER)
+
+        async def take() -> None:
+            (entry,) = await consumer.read(1, block=0)
+            assert await group.ack(entry) == 1
+
+        return await _work(take, lambda: stream.add(PAYLOAD), tasks, each, blocked)
+
+
+async def _client_tasks(port: int, tasks: int, each: int, blocked: bool) -> float:
+    async with redis.asyncio.Redis(port=port, max_connections=tasks + 1) as client:
+        await client.flushall()
+        await client.xgroup_create(KEY, GROUP, mkstream=True)
+
+        async def take() -> None:
+            reply: Any = await client.xreadgroup(GROUP, CONSUMER, {KEY: ">"}, count=1, block=0)
+            assert await client.xack(KEY, GROUP, reply[0][1][0][0]) == 1
+
+        return await _work(take, lambda: client.xadd(KEY, PAYLOAD), tasks, each, blocked)
+
+
+def tasks_beside_redis(folder: Path, sizes: Sizes) -> list[Limit]:
+    """Compare tasks that read as consumers and acknowledge with redis.asyncio on redis-server."""
+    tasks = sizes.blocked
+    each = max(sizes.queued // tasks // 2, 1)
+    limits = []
+    with redis_server(folder / "tasks", "everysec") as client:
+        for key, what, limit in (
+            ("async-tasks", "tasks read 1, XACK", TASK_TIMES_MAX),
+            ("async-blocked", "blocked tasks read 1, XACK, as entries are added", 0),
+        ):
+            sides: tuple[list[float], list[float]] = ([], [])
+            for number in range(sizes.command_rounds):
+                blocked, path = key == "async-blocked", folder / f"{key}-{number}"
+                sides[0].append(asyncio.run(_store_tasks(path, tasks, each, blocked)))
+                sides[1].append(asyncio.run(_client_tasks(port_of(client), tasks, each, blocked)))
+            own, peer = (1e6 * median(side) / (tasks * each) for side in sides)
+            title = f"{tasks:,} {what}, beside redis.asyncio on redis-server"
+            note = f"{own:.1f} us an entry against {peer:.1f} us"
+            limits.append(Limit(key, title, own / peer, limit, "x", note))
+    return limits
 
 
 LIBRARY_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {

@@ -1,4 +1,7 @@
-"""Limits of the Spark data source: the time of a micro-batch, and the memory of executors."""
+"""Limits of the Spark data source: the time of a micro-batch, and the memory of executors.
+
+``python -m bench.spark_limits STORE EXECUTOR_MB`` measures that memory in a process of its own.
+"""
 
 import json
 import os
@@ -10,6 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from random import Random
 from statistics import median
+from threading import Event, Thread
+from typing import TYPE_CHECKING
 
 from bench.results import Limit
 from bench.spark import bench_session
@@ -17,6 +22,9 @@ from bench.workload import Sizes, entries
 from kvstream import Store
 from kvstream.bulkload.parts import PartWriter
 from kvstream.layout.values import encode_flat
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 BATCH_ROWS = 500
 BATCHES = 20
@@ -29,9 +37,14 @@ BATCH_WAIT_S = 120.0
 EXECUTOR_MB = 1024
 OVERHEAD_MB = 384
 """The memory that Spark on YARN or Kubernetes allows an executor beside its heap, for Python."""
+EXECUTORS = 2
+MEMORY_LOOK_S = 0.2
 VALUE_BYTES = 1000
 PART_ROWS = 50_000
+PAGE_BYTES = 4096
 MEGABYTE = 1 << 20
+_PARENT = 1
+"""The index of the parent in /proc/PID/stat, after the name."""
 
 
 # --- micro-batches --------------------------------------------------------------------------------
@@ -98,7 +111,7 @@ def more_than_memory(folder: Path, sizes: Sizes) -> list[Limit]:
     path, work = folder / "large-read", folder / "large-work"
     rows = _fill(path, folder / "large-parts", sizes.sparked_mb)
     work.mkdir()
-    command = [sys.executable, "-m", "bench.spark_memory", str(path), str(EXECUTOR_MB)]
+    command = [sys.executable, "-m", "bench.spark_limits", str(path), str(EXECUTOR_MB)]
     environment = {**os.environ, "SPARK_WORKER_DIR": str(work)}
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True, env=environment)
     seen = json.loads(done.stdout.splitlines()[-1])
@@ -130,7 +143,93 @@ def _fill(path: Path, staged: Path, megabytes: int) -> int:
     return rows
 
 
+class Memory:
+    """Samples the peak memory of an application's executors."""
+
+    def __init__(self, application: str) -> None:
+        self.peak_mb = 0.0
+        self._application = application.encode()
+        self._over = Event()
+        self._thread = Thread(target=self._watch, daemon=True)
+
+    def __enter__(self) -> "Memory":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        while not self._over.wait(MEMORY_LOOK_S):
+            parents = dict(_parents())
+            for pid in parents:
+                if self._is_executor(pid):
+                    held = sum(map(_resident, _family(pid, parents)))
+                    self.peak_mb = max(self.peak_mb, held / MEGABYTE)
+
+    def _is_executor(self, pid: int) -> bool:
+        try:
+            words = Path(f"/proc/{pid}/cmdline").read_bytes()
+        except OSError:
+            return False
+        return b"CoarseGrainedExecutorBackend" in words and self._application in words
+
+
+def _parents() -> Iterator[tuple[int, int]]:
+    """Yield each process with its parent."""
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            stat = (place / "stat").read_text()
+        except OSError:
+            continue
+        yield int(place.name), int(stat.rpartition(")")[2].split()[_PARENT])
+
+
+def _family(pid: int, parents: dict[int, int]) -> set[int]:
+    """Return a process and its descendants."""
+    found = {pid}
+    while more := {each for each, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def _resident(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * PAGE_BYTES
+    except OSError:
+        return 0
+
+
+def _read(spark: "SparkSession", path: str) -> tuple[int, int]:
+    from pyspark.sql import functions as F
+
+    reader = spark.read.format("kvstream").schema("value binary")
+    rows = reader.option("path", path).option("stream", "orders").load()
+    row = rows.agg(F.count("*"), F.sum(F.octet_length("value"))).collect()[0]
+    return int(row[0]), int(row[1])
+
+
+def main(path: str, executor_mb: str) -> None:
+    """Read a store on a cluster of two executors; print what it took as JSON.
+
+    The peak is that of the larger executor: its JVM and its Python processes together.
+    """
+    master = f"local-cluster[{EXECUTORS},1,{executor_mb}]"
+    config = {"spark.executor.memory": f"{executor_mb}m"}
+    with bench_session(master, **config) as spark:
+        with Memory(spark.sparkContext.applicationId) as memory:
+            start = time.perf_counter()
+            rows, size = _read(spark, path)
+            seconds = time.perf_counter() - start
+        figures = {"rows": rows, "bytes": size, "seconds": seconds, "peak_mb": memory.peak_mb}
+    print(json.dumps(figures))
+
+
 SPARK_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
     "spark-batch": ("Spark follows a store in micro-batches", micro_batches),
     "spark-memory": ("Spark reads more than its memory", more_than_memory),
 }
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

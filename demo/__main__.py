@@ -21,10 +21,10 @@ from demo.job import (
     faults,
     sums_of_the_files,
     sums_of_the_store,
+    sums_over_the_wire,
     work,
 )
 from demo.readings import SOURCES, DataMissing, Key, Sum, data_folder
-from demo.served import sums_over_the_wire
 from demo.worker import BATCH, DOOMED, DOOMED_BATCHES, GROUP, RESULTS
 
 FOLDER = Path("demo-data")
