@@ -433,8 +433,8 @@ class Queue(Generic[S]):
 
     def _extend_held(self, messages: Sequence[Message[S]]) -> list[Message[S]]:
         """Extend leases; return the messages whose lease is still held, or not needed any more."""
-        held = [message for message in messages if not message._settled]
-        outcomes = zip(held, self.extend(*held), strict=True)
+        unsettled = [message for message in messages if not message._settled]
+        outcomes = zip(unsettled, self.extend(*unsettled), strict=True)
         lost = {message for message, outcome in outcomes if outcome is not LeaseOutcome.DONE}
         return [message for message in messages if message not in lost or message._settled]
 
@@ -613,11 +613,9 @@ class Queue(Generic[S]):
                 continue
             of_group = Group(self._engine, name, self._group, self._decoder)
             ready += of_group.backlog() if group.ready is None else group.ready
-            leased, waiting, held = (
-                leased + group.leased,
-                waiting + group.waiting,
-                held + group.held,
-            )
+            leased += group.leased
+            waiting += group.waiting
+            held += group.held
             dead, oldest_ms = max(dead, group.dead), max(oldest_ms, group.oldest_ms)
             paused |= group.policy is not None and group.policy.paused
         age = oldest_ms / 1000 if ready + leased + waiting + held else None

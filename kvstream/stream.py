@@ -193,9 +193,9 @@ class Stream(Generic[S]):
                 **{"maxlen": maxlen, "minid": minid, "limit": limit},
                 **{"idmp": idmp, "idmpauto": idmpauto, "nomkstream": nomkstream or None},
             )
-            held = unique_of(unique, window, on_conflict)
-            due, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
-            return self._engine.run(delayed.add, self._name, value, names, due, ttl_ms, held)
+            rule = unique_of(unique, window, on_conflict)
+            at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
+            return self._engine.run(delayed.add, self._name, value, names, at_ms, ttl_ms, rule)
         trimming = None
         if maxlen is not None or minid is not None or limit is not None:
             trimming = trim_of(maxlen, minid, approximate, limit, ref_policy, self._now)
@@ -250,8 +250,8 @@ class Stream(Generic[S]):
             return []
         if not (delay is at is ttl is None):
             refuse_beside_delay(maxlen=maxlen, minid=minid)
-            due, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
-            return self._engine.run(delayed.add_many, self._name, encoded, due, ttl_ms)
+            at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
+            return self._engine.run(delayed.add_many, self._name, encoded, at_ms, ttl_ms)
         return self._engine.run(append.add_many, self._name, encoded, trimming)
 
     # --- delayed messages -----------------------------------------------------------------------
@@ -272,7 +272,7 @@ class Stream(Generic[S]):
         return self._engine.run(delayed.length, self._name)
 
     def cancel(self, *tickets: Ticket | StreamID | str) -> int:
-        """Delete messages that are not due yet; return how many. The ID of an entry is no such."""
+        """Delete messages that are not due yet; return how many. IDs of entries are left out."""
         wanted = [Ticket.parse(each) for each in tickets if not isinstance(each, StreamID)]
         return self._engine.run(delayed.cancel, self._name, wanted)
 
@@ -280,10 +280,10 @@ class Stream(Generic[S]):
         self, ticket: Ticket | str, *, delay: Duration | None = None, at: Moment | None = None
     ) -> Ticket | None:
         """Make a delayed message due at another time; return its new ticket, None if it is not."""
-        due = due_ms(delay, at, self._engine.clock)
-        if due is None:
+        at_ms = due_ms(delay, at, self._engine.clock)
+        if at_ms is None:
             raise InvalidArgument("give delay or at: when the message is to be due")
-        return self._engine.run(delayed.move, self._name, Ticket.parse(ticket), due)
+        return self._engine.run(delayed.move, self._name, Ticket.parse(ticket), at_ms)
 
     # --- schedules ------------------------------------------------------------------------------
 

@@ -91,10 +91,10 @@ class ResultBackend(KeyValueStoreBackend):
                 on_interval()
             if is_ready:
                 return meta
-            left = interval if deadline is None else deadline - monotonic()
-            if left <= 0:
+            rest_s = interval if deadline is None else deadline - monotonic()
+            if rest_s <= 0:
                 raise TimeoutError("The operation timed out.")
-            sleep(min(pause, interval, left))
+            sleep(min(pause, interval, rest_s))
             pause *= POLL_GROWTH
 
     # --- chords -------------------------------------------------------------------------------

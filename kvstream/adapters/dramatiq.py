@@ -220,11 +220,10 @@ class KVStreamBackend(ResultBackend):
         *,
         namespace: str = "dramatiq-results",
         encoder: Any = None,
-        shared: bool = True,
         **options: Any,
     ) -> None:
         super().__init__(namespace=namespace, encoder=encoder)
-        self.place = Place(place, shared=shared, **options)
+        self.place = Place(place, **options)
         self._results = Strings(self.place, f"{namespace}:")
 
     def _get(self, message_key: str) -> Any:

@@ -135,7 +135,7 @@ class KVStreamStorage(BaseStorage):
         return bool(self._data.delete(key))
 
     def has_data_for_key(self, key: str | bytes) -> bool:
-        return self._data.get(key) is not None
+        return self._data.exists(key)
 
     def put_if_empty(self, key: str | bytes, value: bytes, ttl: float | None = None) -> bool:
         return self._data.put_new(key, value, ttl)

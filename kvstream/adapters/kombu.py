@@ -28,7 +28,7 @@ from kombu.transport import TRANSPORT_ALIASES, virtual
 from kombu.utils.url import as_url
 
 from kvstream.adapters.places import Place, Strings, repeated
-from kvstream.adapters.tasks import BODY, LEASE_S, Ref, Task, Tasks
+from kvstream.adapters.tasks import BODY, LEASE_S, Ref, Tasks
 from kvstream.errors import InvalidArgument, KVStreamError
 from kvstream.types.ids import StreamID
 from kvstream.version import VERSION
@@ -106,7 +106,10 @@ class KVStreamChannel(virtual.Channel):
 
     def _read(self, queues: list[str], block: float | None) -> tuple[str, dict[str, Any]]:
         """Return a message of the queues and its queue; raise Empty if there is none."""
-        task = self._next([PREFIX + queue for queue in queues], block)
+        tasks = self.tasks.get(*(PREFIX + queue for queue in queues), block=block)
+        if not tasks:
+            raise Empty
+        task = tasks[0]
         message: dict[str, Any] = json.loads(task.body)
         properties = message["properties"]
         expiration = properties.get("expiration")  # milliseconds since it was put
@@ -119,12 +122,6 @@ class KVStreamChannel(virtual.Channel):
         if task.deliveries:
             message["redelivered"] = properties["delivery_info"]["redelivered"] = True
         return task.queue.removeprefix(PREFIX), message
-
-    def _next(self, names: list[str], block: float | None) -> Task:
-        tasks = self.tasks.get(*names, block=block)
-        if not tasks:
-            raise Empty
-        return tasks[0]
 
     def basic_get(self, queue: str, no_ack: bool = False, **kwargs: Any) -> Any:
         message = super().basic_get(queue, no_ack=no_ack, **kwargs)

@@ -15,7 +15,7 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from kvstream.adapters.places import repeated
@@ -54,8 +54,11 @@ class Task(NamedTuple):
     queue: str
     body: bytes
     ref: Ref
-    deliveries: int
-    """How often it was delivered before."""
+
+    @property
+    def deliveries(self) -> int:
+        """How often it was delivered before."""
+        return self.ref.deliveries - 1
 
 
 class _Queue:
@@ -193,17 +196,13 @@ class Tasks:
 
     def guard(self, ref: Ref) -> None:
         """Raise LeaseLost if another reader has a task; in a transaction also if at its end."""
-        owner = GROUP.encode(), self.consumer.encode()
-        store = self._open()
-        store._engine.run(watch.guard, store._name(ref.key), *owner, ref.id, ref.deliveries)
+        self._run(watch.guard, ref.key, ref.id, ref.deliveries)
 
-    def _run(
-        self, operation: Callable[..., list[int]], key: bytes, tokens: Sequence[leases.Token]
-    ) -> list[int]:
-        """Run an operation of leases on the deliveries of one stream."""
-        owner = GROUP.encode(), self.consumer.encode()
+    def _run(self, operation: Callable[..., T], key: bytes, *args: Any) -> T:
+        """Run an operation on the deliveries of one stream to this reader."""
         store = self._open()
-        return store._engine.run(operation, store._name(key), *owner, tokens)
+        owner = GROUP.encode(), self.consumer.encode()
+        return store._engine.run(operation, store._name(key), *owner, *args)
 
     def release(self, *refs: Ref) -> None:
         """Renew tasks no more: another reader gets them when their lease is over."""
@@ -233,10 +232,10 @@ class Tasks:
 
     def _extend(self, key: bytes, tokens: list[leases.Token]) -> list[StreamID]:
         """Renew leases, and return the IDs of those that are not lost."""
-        outcomes = self._run(leases.extend, key, tokens)
-        kept = dict(zip(tokens, [each == LeaseOutcome.DONE for each in outcomes], strict=True))
-        self.release(*(Ref(key, *token) for token in tokens if not kept[token]))
-        return [eid for eid, deliveries in tokens if kept[eid, deliveries]]
+        outcomes = zip(tokens, self._run(leases.extend, key, tokens), strict=True)
+        renewed = {token for token, outcome in outcomes if outcome == LeaseOutcome.DONE}
+        self.release(*(Ref(key, *token) for token in tokens if token not in renewed))
+        return [token[0] for token in tokens if token in renewed]
 
     def _reap(self, name: str) -> None:
         """Delete the consumers of processes that ended long ago and have nothing pending."""
@@ -310,15 +309,14 @@ class Tasks:
     def delete(self, name: str) -> None:
         """Delete the queue, with the tasks in work.
 
-        The list of priorities stays: other processes may go on adding tasks of each.
+        The list of priorities stays: other processes may still add tasks of each.
         """
         self._open().delete(*(stream.key for stream in self._streams(name)))
         self._queues.pop(name, None)
 
 
 def _task(queue: str, key: bytes, entry: Entry[bytes]) -> Task:
-    before = entry.deliveries or 0
-    return Task(queue, entry.fields[BODY], Ref(key, entry.id, before + 1), before)
+    return Task(queue, entry.fields[BODY], Ref(key, entry.id, (entry.deliveries or 0) + 1))
 
 
 def _by_key(refs: Collection[Ref]) -> list[tuple[bytes, list[leases.Token]]]:

@@ -165,8 +165,8 @@ class JobHandle(Generic[R]):
         after: Any = "0-0"
         known = True
         while True:
-            left = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
-            found = yield after, (left if known and left > 0 else None)
+            wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
+            found = yield after, (wait_s if known and wait_s > 0 else None)
             if found and found[-1].fields[b"status"] != RETRY:
                 return self._outcome(found[-1].fields)
             after = found[-1].id if found else after

@@ -102,25 +102,25 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     """Return the kvstream error for an error of redis-py."""
     from redis import exceptions
 
-    said = str(error).strip() or type(error).__name__
+    message = str(error).strip() or type(error).__name__
     if isinstance(error, exceptions.ResponseError):
-        return _refusal(error, said)
+        return _refusal(error, message)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
-        return AccessDenied(f"the server lets nobody in without the right password: {said}")
+        return AccessDenied(f"the server lets nobody in without the right password: {message}")
     if isinstance(error, exceptions.BusyLoadingError):
-        return ServerLoading(f"the server is still loading: {said}")
+        return ServerLoading(f"the server is still loading: {message}")
     if isinstance(error, exceptions.ConnectionError | exceptions.TimeoutError):
-        refused = _UNREACHED.fullmatch(said)
+        refused = _UNREACHED.fullmatch(message)
         if refused is not None:
             return NotSent(f"no connection to {refused[1]}: {refused[2]}")
         if getattr(error, "is_unsent", False):
-            return NotSent(f"the server does not answer: {said}")
+            return NotSent(f"the server does not answer: {message}")
         if writing:
-            return UnknownOutcome(f"the server may or may not have done it: {said}")
+            return UnknownOutcome(f"the server may or may not have done it: {message}")
         lost = not isinstance(error, exceptions.TimeoutError)
         kind = ConnectionLost if lost else ServerUnavailable
-        return kind(f"the server does not answer: {said}")
-    return RequestError(said)
+        return kind(f"the server does not answer: {message}")
+    return RequestError(message)
 
 
 def is_tls_refusal(error: BaseException | None) -> bool:
@@ -133,7 +133,7 @@ def is_tls_refusal(error: BaseException | None) -> bool:
     return False
 
 
-def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
+def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
     from redis import exceptions
 
     if isinstance(error, exceptions.AskError):  # MOVED is one too
@@ -145,12 +145,12 @@ def _refusal(error: "redis.ResponseError", said: str) -> KVStreamError:
         exceptions.TryAgainError,
     )
     if isinstance(error, unavailable):
-        return ServerUnavailable(said)
-    code, _, rest = said.partition(" ")
+        return ServerUnavailable(message)
+    code, _, rest = message.partition(" ")
     kind = _BY_CODE.get(code)
     if kind is not None:
         return kind(rest)
-    text = said.removeprefix("ERR ")
+    text = message.removeprefix("ERR ")
     errors = (error_type for start, error_type in _BY_TEXT if text.startswith(start))
     return next(errors, RequestError)(text)
 

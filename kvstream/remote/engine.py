@@ -609,17 +609,17 @@ def _renew(
     engine: RemoteEngine, name: bytes, group: bytes, consumer: bytes, ids: Sequence[StreamID]
 ) -> list[StreamID]:
     """Reset the idle time of entries that are pending with a consumer, in two round trips."""
-    mine: set[StreamID] = set()
+    pending: set[StreamID] = set()
     start, end = min(ids), max(ids)
     while start <= end:
         page = engine.run(claim.pending_range, name, group, start, end, PENDING_PAGE, consumer)
-        mine.update(row.id for row in page)
+        pending.update(row.id for row in page)
         if len(page) < PENDING_PAGE:
             break
         start = page[-1].id.next()
-    kept = [eid for eid in ids if eid in mine]
-    engine.run(claim.claim, name, group, consumer, 0, kept, justid=True)
-    return kept
+    renewed = [eid for eid in ids if eid in pending]
+    engine.run(claim.claim, name, group, consumer, 0, renewed, justid=True)
+    return renewed
 
 
 _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {

@@ -451,10 +451,10 @@ class SharedEngine:
         """Read as a consumer; 0 seconds: once."""
         rest = _rest(timeout_s)
         while True:
-            left = rest()
+            wait_s = rest()
             if not isinstance(self._current, Engine):
-                left = PIECE_S if left is None else min(left, PIECE_S)
-            reply = self._read_piece(attempt, left)
+                wait_s = PIECE_S if wait_s is None else min(wait_s, PIECE_S)
+            reply = self._read_piece(attempt, wait_s)
             if reply or rest() == 0:
                 return reply
 
@@ -474,10 +474,10 @@ class SharedEngine:
                 if reply:
                     return reply
             lost = True
-            left = rest()
-            if left == 0:
+            wait_s = rest()
+            if wait_s == 0:
                 return engine.run(attempt)
-            return engine.wait_for(names, attempt, left, retry_at)
+            return engine.wait_for(names, attempt, wait_s, retry_at)
 
         with self._lock:
             self._reads.setdefault(key, []).append(seen)

@@ -224,8 +224,8 @@ class OwnerProcess:
         """Return whether it has ended, as another owns the store; StoreError if it has failed."""
         code = self._process.poll()
         if code:
-            said = self._process.communicate()[1].decode(errors="replace").strip()
-            raise StoreError(f"no process can own the shared store: {said}")
+            message = self._process.communicate()[1].decode(errors="replace").strip()
+            raise StoreError(f"no process can own the shared store: {message}")
         return code is not None
 
 
