@@ -6,7 +6,7 @@ PySpark is imported when a job runs.
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any
 
 import click
 
@@ -70,7 +70,7 @@ def range_options(command: Command) -> Command:
 @click.option("--before", type=RangeBound(), help="Archive only entries before this ID or time.")
 @click.option("--trim/--keep", default=True, help="Whether to trim the archived entries.")
 @click.pass_context
-def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
+def archive(ctx: click.Context, /, folder: str, ignore_missing: bool, **options: Any) -> None:
     """Move streams into Parquet files, by stream and day.
 
     The job archives the entries after the last archived ID, verifies the files by reading them
@@ -80,16 +80,7 @@ def archive(ctx: click.Context, /, folder: str, **options: Any) -> None:
     with _session(ctx, "archive") as (spark, say):
         from kvstream.spark.jobs import archive
 
-        archive(
-            spark,
-            _place(ctx),
-            folder,
-            streams=options["streams"],
-            match=options["match"],
-            trim=options["trim"],
-            before=options["before"],
-            say=say,
-        )
+        archive(spark, _place(ctx, ignore_missing), folder, say=say, **options)
 
 
 @spark.command(epilog=example("kvstream spark restore lake --stream orders --into orders-2025"))
@@ -122,20 +113,26 @@ def restore(ctx: click.Context, /, folder: str, **options: Any) -> None:
 )
 @click.option(
     "--option",
-    "given",
+    "settings",
     multiple=True,
     metavar="NAME=VALUE",
     help="An option of Spark's reader. Repeatable.",
 )
 @click.option("--name", help="Import only once under this name.")
 @click.pass_context
-def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
+def import_(
+    ctx: click.Context,
+    /,
+    files: str,
+    kind: str | None,
+    settings: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Append the rows of files to streams, atomically.
 
     The columns are `stream`, `id` or `timestamp`, and `fields`, which is a map. Without `fields`,
     every other column is a field.
     """
-    kind = options["kind"] or _kind(files)
     with _session(ctx, "import") as (spark, say):
         from kvstream.spark.jobs import import_files
 
@@ -143,12 +140,10 @@ def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
             spark,
             files,
             _place(ctx),
-            kind=kind,
-            stream=options["stream"],
-            columns=options["columns"],
-            options=_pairs(options["given"], "--option"),
-            name=options["name"],
+            kind=kind or _kind(files),
+            options=_pairs(settings, "--option"),
             say=say,
+            **options,
         )
 
 
@@ -166,32 +161,34 @@ def import_(ctx: click.Context, /, files: str, **options: Any) -> None:
 )
 @click.option(
     "--option",
-    "given",
+    "settings",
     multiple=True,
     metavar="NAME=VALUE",
     help="An option of Spark's writer. Repeatable.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace existing files.")
 @click.pass_context
-def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
+def export(
+    ctx: click.Context,
+    /,
+    folder: str,
+    kind: str | None,
+    ignore_missing: bool,
+    settings: tuple[str, ...],
+    **options: Any,
+) -> None:
     """Write entries to files, in any format that Spark knows."""
-    kind = options["kind"] or _kind(folder)
     with _session(ctx, "export") as (spark, say):
         from kvstream.spark.jobs import export_files
 
         export_files(
             spark,
-            _place(ctx),
+            _place(ctx, ignore_missing),
             folder,
-            kind=kind,
-            streams=options["streams"],
-            match=options["match"],
-            start=options["start"],
-            end=options["end"],
-            fields=options["fields"],
-            overwrite=options["overwrite"],
-            options=_pairs(options["given"], "--option"),
+            kind=kind or _kind(folder),
+            options=_pairs(settings, "--option"),
             say=say,
+            **options,
         )
 
 
@@ -202,23 +199,17 @@ def export(ctx: click.Context, /, folder: str, **options: Any) -> None:
     "--html", type=click.File("w", atomic=True), help="Also write an HTML page with plots."
 )
 @click.pass_context
-def report(ctx: click.Context, /, **options: Any) -> None:
+def report(
+    ctx: click.Context, /, ignore_missing: bool, html: IO[str] | None, **options: Any
+) -> None:
     """Report throughput, gaps, lag, consumers and redeliveries."""
     with _session(ctx, "report") as (spark, say):
         from kvstream.spark.jobs import page, report
 
-        result = report(
-            spark,
-            _place(ctx),
-            streams=options["streams"],
-            match=options["match"],
-            start=options["start"],
-            end=options["end"],
-            say=say,
-        )
+        result = report(spark, _place(ctx, ignore_missing), say=say, **options)
     click.echo(result.text())
-    if options["html"] is not None:
-        options["html"].write(page(result))
+    if html is not None:
+        html.write(page(result))
 
 
 @spark.command(epilog=example("kvstream spark verify redis://old-host:6379 --match 'orders*'"))
@@ -226,7 +217,7 @@ def report(ctx: click.Context, /, **options: Any) -> None:
 @streams_options
 @range_options
 @click.pass_context
-def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
+def verify(ctx: click.Context, /, other: str, ignore_missing: bool, **options: Any) -> None:
     """Compare entries with those of OTHER, a store or a server.
 
     Ranges of entries are compared by their digests, which are computed where the data is read. The
@@ -235,16 +226,7 @@ def verify(ctx: click.Context, /, other: str, **options: Any) -> None:
     with _session(ctx, "verify") as (spark, say):
         from kvstream.spark.jobs import place, verify
 
-        found = verify(
-            spark,
-            _place(ctx),
-            place(other),
-            streams=options["streams"],
-            match=options["match"],
-            start=options["start"],
-            end=options["end"],
-            say=say,
-        )
+        found = verify(spark, _place(ctx, ignore_missing), place(other), say=say, **options)
     if not found.is_equal:
         raise DataError(f"{found.ranges - found.equal} ranges of entries differ")
 
@@ -299,9 +281,9 @@ def _session(
     from kvstream.spark.spark_session import is_running, session
 
     options = ctx.obj
-    given = _pairs(options["conf"], "--conf")
+    settings = _pairs(options["conf"], "--conf")
     bar = sys.stderr.isatty() and not options["quiet"]
-    config = {"spark.ui.showConsoleProgress": str(bar).lower(), **given}
+    config = {"spark.ui.showConsoleProgress": str(bar).lower(), **settings}
     running = is_running()
     spark = session(f"kvstream {job}", master=options["master"], config=config)
     lines: list[str] = []
@@ -321,17 +303,15 @@ def _session(
         click.echo(printable(lines[-1]), err=True)
 
 
-def _place(ctx: click.Context) -> dict[str, str]:
+def _place(ctx: click.Context, ignore_missing: bool = False) -> dict[str, str]:
     """Return the global options as options of the Spark data source."""
-    root = ctx.find_root()
-    given = {name: root.params.get(name) for name in ("store", "url", "db")}
-    if given["url"] is None and given["store"] is None:
+    store, url, db = (ctx.find_root().params.get(name) for name in ("store", "url", "db"))
+    if url is None and store is None:
         raise click.UsageError("name the store: --store DIR, or --url URL")
-    kind = "path" if given["url"] is None else "url"
-    place = {kind: str(given["store"] if given["url"] is None else given["url"])}
-    if given["db"] is not None:
-        place["db"] = str(given["db"])
-    if ctx.params.get("ignore_missing"):
+    place = {"path": str(store)} if url is None else {"url": str(url)}
+    if db is not None:
+        place["db"] = str(db)
+    if ignore_missing:
         place["ignoreMissing"] = "true"
     return place
 
@@ -344,9 +324,9 @@ def _kind(files: str) -> str:
     return "parquet"
 
 
-def _pairs(given: tuple[str, ...], option: str) -> dict[str, str]:
+def _pairs(settings: tuple[str, ...], option: str) -> dict[str, str]:
     pairs = {}
-    for text in given:
+    for text in settings:
         name, equals, value = text.partition("=")
         if not equals:
             raise click.BadParameter("must be NAME=VALUE", param_hint=option)
