@@ -28,6 +28,7 @@ from kvstream.cli.parameters import (
     example,
     ids_argument,
     ids_given,
+    option_group,
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_stream, last_id
@@ -42,8 +43,6 @@ if TYPE_CHECKING:
     from kvstream.store import Store
     from kvstream.stream import Stream
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 _POLICIES = [policy.value for policy in RefPolicy]
 
 ref_policy_option = click.option(
@@ -54,7 +53,7 @@ ref_policy_option = click.option(
     "entries that all groups have acknowledged.",
 )
 
-_OPTIONS = (
+trim_options = option_group(
     click.option(
         "--maxlen", type=click.IntRange(0), metavar="N", help="Keep the newest N entries."
     ),
@@ -74,14 +73,7 @@ _OPTIONS = (
     ),
     ref_policy_option,
 )
-
-
-def trim_options(command: Command) -> Command:
-    """Add the options of a trim, named as in the library, to a command."""
-    for option in reversed(_OPTIONS):
-        command = option(command)
-    return command
-
+"""The options of a trim, named as in the library."""
 
 _PAGE = 1000
 

@@ -18,6 +18,7 @@ import select
 import stat
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Protocol
 
@@ -53,12 +54,20 @@ class Source:
         """Its size in bytes; None for a pipe."""
         self.ended = False
         """Whether ``spool`` has found the end of the pipe."""
-        self._read = _reader(stream)
-        self._descriptor = _pollable(stream)
+        self._read: Callable[[int], bytes] = stream.read
+        self._pipe: int | None = None
+        """The descriptor of a pipe; None for a file."""
         self._buffer = b""
         self._at = 0
-        if self._descriptor is None:
-            self.size = _size(stream)
+        descriptor = _descriptor_of(stream)
+        if descriptor is not None:
+            # Unlike the stream's own, this read does not wait for more bytes than there are.
+            self._read = partial(os.read, descriptor)
+            status = os.fstat(descriptor)
+            if stat.S_ISREG(status.st_mode):
+                self.size = status.st_size
+            else:
+                self._pipe = descriptor
 
     def readline(self) -> bytes:
         """Return the next line with its newline, which the last may lack; empty at the end."""
@@ -86,15 +95,15 @@ class Source:
 
     def wait_for_data(self) -> bool:
         """Wait until a pipe has data or ends; return whether this is a pipe."""
-        if self._descriptor is None:
+        if self._pipe is None:
             return False
-        select.select([self._descriptor], [], [])
+        select.select([self._pipe], [], [])
         return True
 
     def spool(self, file: BinaryIO, wait_s: float) -> bool:
         """Move what a pipe has to a file; return False if it has nothing for ``wait_s``."""
-        assert self._descriptor is not None
-        readable, _, _ = select.select([self._descriptor], [], [], wait_s)
+        assert self._pipe is not None
+        readable, _, _ = select.select([self._pipe], [], [], wait_s)
         part = self._read(CHUNK) if readable else b""
         self.ended = bool(readable) and not part
         return file.write(part) > 0
@@ -107,32 +116,16 @@ class Source:
 
     def must_wait(self) -> bool:
         """Return whether reading the next line would wait for the pipe."""
-        if self._descriptor is None or self._buffer.find(b"\n", self._at) >= 0:
+        if self._pipe is None or self._buffer.find(b"\n", self._at) >= 0:
             return False
-        readable, _, _ = select.select([self._descriptor], [], [], 0)
+        readable, _, _ = select.select([self._pipe], [], [], 0)
         return not readable
 
 
-def _reader(stream: BinaryIO) -> Callable[[int], bytes]:
-    """Return a function that reads the available bytes without waiting for more."""
+def _descriptor_of(stream: BinaryIO) -> int | None:
+    """Return the descriptor of a stream; None for one in memory."""
     try:
-        descriptor = stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return stream.read
-    return lambda length: os.read(descriptor, length)
-
-
-def _pollable(stream: BinaryIO) -> int | None:
-    try:
-        descriptor = stream.fileno()
-    except (OSError, ValueError, AttributeError):
-        return None
-    return None if stat.S_ISREG(os.fstat(descriptor).st_mode) else descriptor
-
-
-def _size(stream: BinaryIO) -> int | None:
-    try:
-        return os.fstat(stream.fileno()).st_size
+        return stream.fileno()
     except (OSError, ValueError, AttributeError):
         return None
 

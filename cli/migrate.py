@@ -24,7 +24,7 @@ from kvstream.cli import migrate_output
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.importing.command import quiet_option
 from kvstream.cli.output import Output, output_options, progress_bar
-from kvstream.cli.parameters import Duration, Name, PathOnly, example
+from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
 from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES_MAX
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
     from kvstream.migration.places import Place
     from kvstream.migration.replication.cutover import CutOver, Pair
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
 
 SIDES = ("source", "target")
@@ -50,46 +49,52 @@ class Ends:
     selection: Selection
 
 
-def places_options(command: F) -> F:
-    """Add SOURCE, TARGET, the selection of keys, and passwords to a command."""
-    for side in reversed(SIDES):
-        command = click.option(
-            f"--{side}-password-file",
-            type=PathOnly(dir_okay=False, exists=True),
-            metavar="FILE",
-            help=f"A file whose first line is the password of the {side}.",
-        )(command)
-        command = click.option(
+def _password_variable(side: str) -> str:
+    return f"KVSTREAM_{side.upper()}_PASSWORD"
+
+
+def _login_options(side: str) -> Callable[[F], F]:
+    return option_group(
+        click.option(
+            f"--{side}-user", metavar="USER", help=f"The user at the {side}, if it is a server."
+        ),
+        click.option(
             f"--{side}-password",
             envvar=_password_variable(side),
             show_envvar=True,
             hidden=True,
             help="The password; meant for the environment, since other users can see arguments.",
-        )(command)
-        command = click.option(
-            f"--{side}-user", metavar="USER", help=f"The user at the {side}, if it is a server."
-        )(command)
-    command = click.option(
+        ),
+        click.option(
+            f"--{side}-password-file",
+            type=PathOnly(dir_okay=False, exists=True),
+            metavar="FILE",
+            help=f"A file whose first line is the password of the {side}.",
+        ),
+    )
+
+
+places_options = option_group(
+    click.argument("source", metavar="SOURCE"),
+    click.argument("target", metavar="TARGET"),
+    click.option(
+        "--match",
+        type=Name(),
+        multiple=True,
+        metavar="PATTERN",
+        help="Only keys that match a pattern as of KEYS. Repeatable.",
+    ),
+    click.option(
         "--db",
         "databases",
         type=click.IntRange(0, DATABASES_MAX - 1),
         multiple=True,
         metavar="N",
         help="Only this database. Repeatable. By default all.",
-    )(command)
-    command = click.option(
-        "--match",
-        type=Name(),
-        multiple=True,
-        metavar="PATTERN",
-        help="Only keys that match a pattern as of KEYS. Repeatable.",
-    )(command)
-    command = click.argument("target", metavar="TARGET")(command)
-    return click.argument("source", metavar="SOURCE")(command)
-
-
-def _password_variable(side: str) -> str:
-    return f"KVSTREAM_{side.upper()}_PASSWORD"
+    ),
+    *map(_login_options, SIDES),
+)
+"""SOURCE and TARGET, the selection of keys, and passwords."""
 
 
 def ends_of(options: dict[str, Any], *, create: bool) -> Ends:
@@ -150,31 +155,28 @@ TERMINAL_PAUSE_S, LOG_PAUSE_S = 1.0, 30.0
 """Pause between two lines of progress, on a terminal and in a log."""
 
 
-def following_options(command: F) -> F:
-    """Add the options for following a live source to a command."""
-    for option in (
-        click.option(
-            "--pause",
-            "pause_s",
-            type=Duration(),
-            default=f"{CUTOVER_PAUSE_S:g}s",
-            show_default=True,
-            metavar="DURATION",
-            help="How long SOURCE refuses writes after the cutover.",
-        ),
-        click.option(
-            "--cutover",
-            is_flag=True,
-            help="Follow SOURCE until TARGET has caught up, then pause SOURCE and switch over.",
-        ),
-        click.option(
-            "--follow",
-            is_flag=True,
-            help="Keep TARGET up to date with SOURCE, as its replica, until Ctrl-C.",
-        ),
-    ):
-        command = option(command)
-    return command
+following_options = option_group(
+    click.option(
+        "--follow",
+        is_flag=True,
+        help="Keep TARGET up to date with SOURCE, as its replica, until Ctrl-C.",
+    ),
+    click.option(
+        "--cutover",
+        is_flag=True,
+        help="Follow SOURCE until TARGET has caught up, then pause SOURCE and switch over.",
+    ),
+    click.option(
+        "--pause",
+        "pause_s",
+        type=Duration(),
+        default=f"{CUTOVER_PAUSE_S:g}s",
+        show_default=True,
+        metavar="DURATION",
+        help="How long SOURCE refuses writes after the cutover.",
+    ),
+)
+"""How a live source is followed."""
 
 
 def follow(

@@ -6,9 +6,9 @@ time, UTC by default, or ``now-15m``.
 
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
@@ -23,6 +23,8 @@ from kvstream.types.ids import (
     time_ms,
 )
 
+F = TypeVar("F", bound=Callable[..., Any])
+
 COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
 _MARK = "\b\nExample:\n"
@@ -32,6 +34,17 @@ _PROMPT = "  $ "
 def example(*lines: str) -> str:
     """Return the epilog of a command, with these command lines as its example."""
     return _MARK + "\n".join(_PROMPT + line for line in lines)
+
+
+def option_group(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Return a decorator that adds several arguments and options to a command, in this order."""
+
+    def add(command: F) -> F:
+        for decorator in reversed(decorators):
+            command = decorator(command)
+        return command
+
+    return add
 
 
 def examples_of(command: click.Command) -> list[str]:

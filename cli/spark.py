@@ -10,7 +10,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 import click
 
-from kvstream.cli.parameters import RangeBound, example
+from kvstream.cli.parameters import RangeBound, example, option_group
 from kvstream.cli.tables import printable
 from kvstream.errors import DataError
 
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 FORMATS = ("parquet", "json", "csv", "avro", "orc")
-Command = Callable[..., Any]
 
 
 @click.group(
@@ -41,27 +40,19 @@ def spark(ctx: click.Context, /, **options: Any) -> None:
     ctx.obj = options
 
 
-def streams_options(command: Command) -> Command:
-    """Add the options that select streams, by default all."""
-    for option in (
-        click.option("--ignore-missing", is_flag=True, help="Treat missing streams as empty."),
-        click.option("--match", metavar="PATTERN", help="Streams that match a pattern as of KEYS."),
-        click.option(
-            "--stream", "streams", multiple=True, metavar="NAME", help="A stream. Repeatable."
-        ),
-    ):
-        command = option(command)
-    return command
+streams_options = option_group(
+    click.option(
+        "--stream", "streams", multiple=True, metavar="NAME", help="A stream. Repeatable."
+    ),
+    click.option("--match", metavar="PATTERN", help="Streams that match a pattern as of KEYS."),
+    click.option("--ignore-missing", is_flag=True, help="Treat missing streams as empty."),
+)
+"""They select streams, by default all."""
 
-
-def range_options(command: Command) -> Command:
-    """Add the options of a range of IDs or times."""
-    for option in (
-        click.option("--end", type=RangeBound(), default="+", help="End at this ID or time."),
-        click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time."),
-    ):
-        command = option(command)
-    return command
+range_options = option_group(
+    click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time."),
+    click.option("--end", type=RangeBound(), default="+", help="End at this ID or time."),
+)
 
 
 @spark.command(epilog=example("kvstream spark archive lake --match 'orders:*'"))

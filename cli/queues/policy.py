@@ -5,8 +5,8 @@ commands of queues take the name of the stream; ``chosen_group`` finds the group
 """
 
 import re
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -17,6 +17,7 @@ from kvstream.cli.parameters import (
     Name,
     Type,
     example,
+    option_group,
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_group, existing_stream, stream_or_free
@@ -28,8 +29,6 @@ if TYPE_CHECKING:
     from kvstream.group import Group
     from kvstream.meta.policy import GroupPolicy
     from kvstream.store import Store
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 WORKERS = b"workers"
 """The group of a queue unless another one is named, as in the library."""
@@ -83,7 +82,7 @@ class Rate(Type):
 
 
 _NUMBER = click.IntRange(0)
-_RULES = (
+rule_options = option_group(
     click.option(
         "--lease",
         type=Duration(),
@@ -128,13 +127,7 @@ _RULES = (
         "--reap", type=Duration(), metavar="DURATION", help="Delete consumers idle for so long."
     ),
 )
-
-
-def rule_options(command: Command) -> Command:
-    """Add the rules of a policy, named as in the library, to a command."""
-    for option in reversed(_RULES):
-        command = option(command)
-    return command
+"""The rules of a policy, named as in the library."""
 
 
 def rules_given(options: dict[str, Any]) -> dict[str, Any]:
