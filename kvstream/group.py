@@ -324,6 +324,23 @@ class Group(Generic[S]):
         read = optional(entries_read, "entries_read")
         self._engine.run(groups.set_group_id, self._key, self._name, after, read)
 
+    def seek(self, when: Moment | timedelta) -> StreamID:
+        """Deliver the entries added at a time and later, again or for the first time.
+
+        ``when`` is a datetime, Unix seconds, or a timedelta: that long ago. Pending entries stay
+        with their consumers. Returns the new last delivered ID.
+        """
+        if isinstance(when, timedelta):
+            at_ms = self._engine.clock.now_ms() - span_ms(when, "when")
+        elif isinstance(when, date | int | float):
+            at_ms = moment_ms(when, "when")
+        else:
+            raise InvalidArgument(
+                "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not "
+                f"{shown(when)}; set_id() takes an ID"
+            )
+        return self._engine.run(groups.seek, self._key, self._name, max(0, at_ms))
+
     def create_consumer(self, name: Name) -> bool:
         """Create a consumer before its first read; return whether it is new."""
         consumer = name_bytes(name, "the consumer")
@@ -333,6 +350,18 @@ class Group(Generic[S]):
         """Delete a consumer; return how many pending entries were lost with it."""
         consumer = name_bytes(name, "the consumer")
         return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
+
+    def remove_consumer(self, name: Name) -> int:
+        """Delete a consumer and give its pending entries back to the group; return how many.
+
+        Unlike ``delete_consumer`` it loses none.
+        """
+        consumer = name_bytes(name, "the consumer")
+        return self._engine.run(consumers.pass_on, self._key, self._name, consumer)
+
+    def destroy(self) -> bool:
+        """Delete the group with its consumers and pending entries; return whether it existed."""
+        return self._engine.run(groups.destroy_group, self._key, self._name)
 
     # --- the policy -----------------------------------------------------------------------------
 
@@ -387,35 +416,6 @@ class Group(Generic[S]):
     def resume(self) -> bool:
         """Deliver entries again; return whether the group was paused."""
         return self._engine.run(policy.resume, self._key, self._name)
-
-    def seek(self, when: Moment | timedelta) -> StreamID:
-        """Deliver the entries added at a time and later, again or for the first time.
-
-        ``when`` is a datetime, Unix seconds, or a timedelta: that long ago. Pending entries stay
-        with their consumers. Returns the new last delivered ID.
-        """
-        if isinstance(when, timedelta):
-            at_ms = self._engine.clock.now_ms() - span_ms(when, "when")
-        elif isinstance(when, date | int | float):
-            at_ms = moment_ms(when, "when")
-        else:
-            raise InvalidArgument(
-                "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not "
-                f"{shown(when)}; set_id() takes an ID"
-            )
-        return self._engine.run(groups.seek, self._key, self._name, max(0, at_ms))
-
-    def remove_consumer(self, name: Name) -> int:
-        """Delete a consumer and give its pending entries back to the group; return how many.
-
-        Unlike ``delete_consumer`` it loses none.
-        """
-        consumer = name_bytes(name, "the consumer")
-        return self._engine.run(consumers.pass_on, self._key, self._name, consumer)
-
-    def destroy(self) -> bool:
-        """Delete the group with its consumers and pending entries; return whether it existed."""
-        return self._engine.run(groups.destroy_group, self._key, self._name)
 
 
 class Consumer(Generic[S]):

@@ -158,19 +158,11 @@ class Store(Generic[S]):
         """Close the store; after an error, remove a new directory without any write."""
         self._engine.close(discard=error is not None)
 
-    def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
-        """Copy a key, with its groups, in one commit; return False if the target exists.
-
-        With ``replace`` a target is overwritten. Memory and time grow with the number of entries.
-        Raises NoSuchKey if the source does not exist.
-        """
-        done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
-        if not done and not self.exists(source):
-            raise NoSuchKey
-        return done
-
     def _name(self, key: Name) -> bytes:
         return qualified(self.db, name_bytes(key, "the key"))
+
+    def _key(self, name: bytes) -> S:
+        return self._decoder.name(key_of(name), "the key")
 
     # --- streams --------------------------------------------------------------------------------
 
@@ -210,9 +202,6 @@ class Store(Generic[S]):
             self._engine, wanted, count, block, lambda: budget_of(max_count, max_size)
         )
         return {self._key(name): self._decoder.entries(name, entries) for name, entries in reply}
-
-    def _key(self, name: bytes) -> S:
-        return self._decoder.name(key_of(name), "the key")
 
     def read_group(
         self,
@@ -297,6 +286,17 @@ class Store(Generic[S]):
         return self._engine.run(
             keyspace.rename, self._name(source), self._name(target), replace=replace
         )
+
+    def copy(self, source: Name, target: Name, *, replace: bool = False) -> bool:
+        """Copy a key, with its groups, in one commit; return False if the target exists.
+
+        With ``replace`` a target is overwritten. Memory and time grow with the number of entries.
+        Raises NoSuchKey if the source does not exist.
+        """
+        done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
+        if not done and not self.exists(source):
+            raise NoSuchKey
+        return done
 
     def expire(self, key: Name, seconds: Seconds) -> bool:
         """Set a key to expire after ``seconds``; return False if it does not exist."""

@@ -135,15 +135,10 @@ def _sampler(ctx: click.Context, url: str | None, match: bytes, most: int) -> It
         raise click.UsageError("name the server: --url redis://HOST[:PORT]")
     from kvstream.remote.connection import Connection, connect  # not for a help text
 
-    client = connect(url, reply_s=REPLY_S)
-    connection = Connection(client, ctx.find_root().params.get("db"))
-    try:
-        settings = client.connection_pool.connection_kwargs
-        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
-        place = settings.get("path") or f"{host}:{port}"
-        yield ServerSampler(connection, f"{place}, database {connection.db}", match, most)
-    finally:
-        connection.close()
+    connection = Connection(connect(url, reply_s=REPLY_S), ctx.find_root().params.get("db"))
+    with closing(connection):
+        place = f"{connection.place}, database {connection.db}"
+        yield ServerSampler(connection, place, match, most)
 
 
 def _samples(sampler: Sampler) -> Iterator[Sample]:

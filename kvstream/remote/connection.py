@@ -381,6 +381,13 @@ class Connection:
             self._free.pop().close()
         self.client.close()
 
+    @property
+    def place(self) -> str:
+        """The address of the server: a host and port, or the path of a socket."""
+        settings = self.client.connection_pool.connection_kwargs
+        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
+        return settings.get("path") or f"{host}:{port}"
+
     def take(self) -> Link:
         """Return a connection that no command uses, or a new one."""
         with suppress(IndexError):

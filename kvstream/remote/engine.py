@@ -97,9 +97,7 @@ class RemoteEngine:
         self.clock: Clock = ServerClock(first)
         self.local_clock: Clock = SystemClock()
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
-        settings = first.client.connection_pool.connection_kwargs
-        host, port = settings.get("host", "localhost"), settings.get("port", 6379)
-        self.place: str = settings.get("path") or f"{host}:{port}"
+        self.place = first.place
 
     @classmethod
     def open(cls, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> Self:

@@ -42,10 +42,9 @@ _TOO_LARGE = "the reply would exceed"
 
 def client_of(place: Place) -> "redis.Redis":
     """Return a client of a place, not connected yet."""
-    client = connect(place.address)
-    settings = client.connection_pool.connection_kwargs
-    given = {"username": place.user, "password": place.password, "db": place.db}
-    settings |= {name: value for name, value in given.items() if value is not None}
+    client = connect(place.address, user=place.user, password=place.password)
+    if place.db is not None:
+        client.connection_pool.connection_kwargs["db"] = place.db
     client.response_callbacks.clear()
     return client
 
