@@ -229,7 +229,7 @@ Call = Callable[[], Awaitable[Any]]
 
 
 async def _work(take: Call, add: Call, tasks: int, each: int, blocked: bool) -> float:
-    """Let each task take its entries one by one; return the seconds.
+    """Run tasks that take their entries one by one; return the seconds.
 
     The entries are there before, or added while the tasks wait for them.
     """

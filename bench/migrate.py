@@ -112,9 +112,9 @@ def _started(source: Path, folder: Path) -> Iterator[FileServer]:
 def _loading_seconds(source: Path, folder: Path) -> float:
     """Return the loading time in redis-server's log."""
     with _started(source, folder) as server:
-        said = _LOADED.search(server.log.read_text())
-    assert said is not None, "redis-server's log has no loading time"
-    return max(float(said[1]), 0.001)
+        loaded = _LOADED.search(server.log.read_text())
+    assert loaded is not None, "redis-server's log has no loading time"
+    return max(float(loaded[1]), 0.001)
 
 
 def _loop_seconds(source: Path, folder: Path) -> float:

@@ -12,10 +12,11 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event, Thread
 from typing import Any
 
 import redis
@@ -66,8 +67,8 @@ def peer_programs() -> dict[str, str]:
 
 def peer_version() -> str:
     """Return the version of redis-server, which says "... v=7.0.15 ..."."""
-    said = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True)
-    match = re.search(r"v=(\S+)", said.stdout)
+    done = subprocess.run(["redis-server", "--version"], capture_output=True, text=True, check=True)
+    match = re.search(r"v=(\S+)", done.stdout)
     return match[1] if match else "unknown"
 
 
@@ -243,6 +244,25 @@ def loaded(
     """
     arguments = ["redis-benchmark", "-p", str(port_of(client)), "-c", str(clients), "--csv"]
     arguments += ["-n", str(requests), "-P", str(pipeline), *command]
-    said = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
-    head, row = list(csv.reader(said.splitlines()))[-2:]
+    output = subprocess.run(arguments, check=True, capture_output=True, text=True).stdout
+    head, row = list(csv.reader(output.splitlines()))[-2:]
     return {name: float(value) for name, value in zip(head, row, strict=True) if name != "test"}
+
+
+@contextmanager
+def meanwhile(port: int, work: Callable[[Any], object]) -> Iterator[None]:
+    """Repeat some work with another client during the block."""
+    over = Event()
+
+    def repeat() -> None:
+        with redis.Redis(port=port, protocol=2) as client:
+            while not over.is_set():
+                work(client)
+
+    thread = Thread(target=repeat)
+    thread.start()
+    try:
+        yield
+    finally:
+        over.set()
+        thread.join()

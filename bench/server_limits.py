@@ -1,9 +1,8 @@
 """Limits of the server: its memory, its latency during background work, and INFO."""
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
-from threading import Event, Thread
+from threading import Event
 from typing import Any
 
 from redis import Redis
@@ -14,6 +13,7 @@ from bench.processes import (
     framed,
     kvstream_server,
     loaded,
+    meanwhile,
     port_of,
     processor_seconds,
 )
@@ -64,25 +64,6 @@ def _p99_ms(client: Redis, count: int) -> float:
     return loaded(client, count, 1, "XADD", KEY, "*", *ENTRY)["p99_latency_ms"]
 
 
-@contextmanager
-def _meanwhile(port: int, work: Work) -> Iterator[None]:
-    """Repeat some work with another client during the block."""
-    over = Event()
-
-    def repeat() -> None:
-        with Redis(port=port, protocol=2) as client:
-            while not over.is_set():
-                work(client)
-
-    thread = Thread(target=repeat)
-    thread.start()
-    try:
-        yield
-    finally:
-        over.set()
-        thread.join()
-
-
 def _compact(client: Any) -> None:
     client.bgrewriteaof()
     while client.info("persistence")["aof_rewrite_in_progress"]:
@@ -115,7 +96,7 @@ def latency(folder: Path, sizes: Sizes) -> list[Limit]:
         _p99_ms(client, sizes.served)
         for key, what, work in works:
             quiet = _p99_ms(client, sizes.served)
-            with _meanwhile(port_of(client), work):
+            with meanwhile(port_of(client), work):
                 busy = _p99_ms(client, sizes.served)
             note = f"{busy:.2f} ms against {quiet:.2f} ms"
             title = f"p99 of XADD while {what}, beside quiet"

@@ -7,13 +7,13 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from socket import socket
 from statistics import median
-from threading import Event, Thread
+from threading import Thread
 from typing import Any
 
 from redis import Redis
 
 from bench.load import CHUNK, READ_LINES, WrongReply, connect
-from bench.processes import both, framed, loaded, port_of
+from bench.processes import both, framed, loaded, meanwhile, port_of
 from bench.results import Limit
 from bench.server import Load, ServerRow, benchmark
 from bench.workload import Sizes
@@ -242,21 +242,14 @@ def _ping_p99_ms(client: Any, subscribers: int, count: int) -> tuple[float, floa
     client.config_set("maxclients", subscribers + 1000)
     with _subscribed(client, subscribers):
         quiet = loaded(client, count, 1, "PING")["p99_latency_ms"]
-        over = Event()
 
-        def repeat() -> None:
-            with Redis(port=port_of(client), protocol=2) as publisher:
-                while not over.wait(PUBLISH_PAUSE_S):
-                    if publisher.publish(CHANNEL, MESSAGE) != subscribers:
-                        raise WrongReply("a subscriber is lost")
+        def publish(publisher: Any) -> None:
+            time.sleep(PUBLISH_PAUSE_S)
+            if publisher.publish(CHANNEL, MESSAGE) != subscribers:
+                raise WrongReply("a subscriber is lost")
 
-        thread = Thread(target=repeat)
-        thread.start()
-        try:
+        with meanwhile(port_of(client), publish):
             busy = loaded(client, count, 1, "PING")["p99_latency_ms"]
-        finally:
-            over.set()
-            thread.join()
     return quiet, busy
 
 

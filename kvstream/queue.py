@@ -534,7 +534,7 @@ class Queue(Generic[S]):
     # --- the group and its policy ---------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """Create the groups and set their policies, unless all is as it should be."""
+        """Create the groups and set their policies, unless that is done."""
         if self._lease_ms:
             return
         lease_ms = 0

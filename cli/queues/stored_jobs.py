@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _PAGE = 1000
 _PENDING_MAX = 100 * _PAGE
-"""Of one page: entries that were deleted may be pending too."""
+"""Pending entries that are read for one page: deleted entries may be pending too."""
 _RESULT = ":result:"
 
 

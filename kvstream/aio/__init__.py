@@ -115,7 +115,7 @@ def _awaited(
 def _long(
     method: Callable[Concatenate[F, P], T], alone: bool = True
 ) -> Callable[Concatenate[_Face[F], P], Coroutine[Any, Any, T]]:
-    """Return the method that awaits one which takes long; ``alone``: other calls wait."""
+    """Return the method that awaits a long one; ``alone``: other calls wait meanwhile."""
 
     @wraps(method)
     async def call(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -129,7 +129,7 @@ def _long(
 def _stepped(
     method: Callable[Concatenate[F, P], Iterator[T]],
 ) -> Callable[Concatenate[_Face[F], P], AsyncIterator[T]]:
-    """Return the method whose asynchronous iterator yields what that of the library yields."""
+    """Return the method that makes an asynchronous iterator of the library's iterator."""
 
     @wraps(method)
     async def steps(self: _Face[F], /, *args: P.args, **kwargs: P.kwargs) -> AsyncIterator[T]:
@@ -503,7 +503,7 @@ async def take(
 
 
 def _unwrapped(messages: Sequence[AsyncMessage[S]]) -> list[Message[S]]:
-    """Return the messages of the Queue, and what is none as it is, for the Queue to refuse."""
+    """Return the messages of the Queue; it refuses other values, which stay as they are."""
     return [getattr(each, "_sync", each) for each in cast(Sequence[Any], messages)]
 
 

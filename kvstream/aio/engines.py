@@ -52,7 +52,7 @@ IDLE_MAX = 64
 TURN_CALLS = 50
 """Calls without a wait, about a millisecond, after which other tasks of the loop get their turn."""
 _LONGEST_S = 365 * 86_400.0
-"""Longest wait of a timer: event loops refuse those of centuries."""
+"""Longest wait of a timer: event loops refuse waits of centuries."""
 
 
 # --- calls in greenlets ---------------------------------------------------------------------------
@@ -525,7 +525,7 @@ class LoopConnection(Connection):
 
 
 class OfTask:
-    """What the running task has open: a transaction, and in a shared store its server."""
+    """The open transaction of the running task, and in a shared store its server."""
 
     def __init__(self) -> None:
         self._open: dict[object, Any] = {}

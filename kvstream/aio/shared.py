@@ -74,7 +74,7 @@ class LoopSharedEngine(RemoteCalls, SharedEngine):
     _new_lock: Callable[[], Any] = staticmethod(TaskLock)
     _new_local: Callable[[], Any] = OfTask
     _calls = 0
-    """Calls since one last gave way to other tasks: those of an owner do not wait."""
+    """Calls since one last gave way to other tasks: an owner's calls do not wait."""
 
     async def task_call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         self._calls += 1

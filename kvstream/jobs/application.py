@@ -353,7 +353,7 @@ class Jobs:
 
     @property
     def lease_s(self) -> float:
-        """The seconds after which a job whose worker is gone goes to another one."""
+        """The seconds after which another worker gets the job of one that has died."""
         timeouts = [task.timeout for task in self.tasks.values() if task.timeout is not None]
         return max(LEASE_S_MIN, min([LEASE_S, *timeouts]))
 
@@ -524,7 +524,7 @@ class Jobs:
         ttl: float | None = None,
         fields: Mapping[str, str | bytes | int] = MappingProxyType({}),
     ) -> None:
-        """Write what has become of a job, in the open transaction if there is one."""
+        """Write the outcome of a job, in the open transaction if there is one."""
         ttl = self._result_ttl if ttl is None else ttl
         if ttl <= 0:
             return
@@ -534,7 +534,7 @@ class Jobs:
 
     @contextmanager
     def finishing(self, job: Job) -> Iterator[Store]:
-        """End a job with its result, in one commit with what the block does."""
+        """End a job with its result, in one commit with the writes of the block."""
         assert job.message is not None
         job.ending = True
         with job.message.transaction() as store:

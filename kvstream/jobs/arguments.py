@@ -233,7 +233,7 @@ def _literal(values: tuple[Any, ...]) -> Codec:
 
 
 def _union(members: tuple[Any, ...]) -> Codec:
-    """Return the codec of a union: of the first member as which a value comes back."""
+    """Return the codec of a union: a value is stored as the first member that restores it."""
     codecs = [codec_of(each) for each in members]
     name = " | ".join(codec.name for codec in codecs)
 

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from kvstream.queue import Message
 
 _TRIES = 20
-"""Of a transaction that other clients overtake."""
+"""Attempts of a transaction that other clients overtake."""
 _log = logging.getLogger(__name__)
 
 Wait = Callable[[Awaitable[Any]], Any]

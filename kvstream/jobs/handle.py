@@ -59,7 +59,7 @@ def state_of(pending: PendingEntry | None) -> str:
 
 
 class LoopStores:
-    """The connections by which the tasks of event loops await results, open while one does."""
+    """The connections by which tasks of event loops await results; open while a task waits."""
 
     def __init__(self) -> None:
         self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[AsyncStore]] = {}
@@ -121,7 +121,7 @@ class JobHandle(Generic[R]):
         return stream.read(after, block=block)
 
     def _last(self) -> dict[bytes, bytes]:
-        """Return what a worker wrote last about the job; nothing if none has."""
+        """Return the last record of the job; empty if there is none."""
         records = self._records()
         return dict(records[-1].fields) if records else {}
 

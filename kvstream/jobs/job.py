@@ -50,7 +50,7 @@ class Refused(Exception):
 
 
 class AnyJobs(Protocol):
-    """The ``Jobs`` of tasks, handles and runs, which are made before it."""
+    """The ``Jobs``, as its tasks, handles and runs see it."""
 
     name: str
     format: str
@@ -134,7 +134,7 @@ class Job:
     """The arguments."""
     form: str = "json"
     version: str = ""
-    """Of the task's signature where the job was enqueued."""
+    """The version of the task's signature when the job was enqueued."""
     key: str | None = None
     """Jobs of one key run in order, one at a time."""
     headers: dict[str, str] = field(default_factory=dict)
@@ -147,7 +147,7 @@ class Job:
     state: dict[Any, Any] = field(default_factory=dict)
     """For middleware, for as long as this run lasts."""
     result: Any = None
-    """What is kept by ``transaction``; otherwise the return value of the task."""
+    """The result that ``transaction`` keeps; otherwise the return value of the task."""
     task: Any = None
     """The ``Task``."""
     message: Message | None = None

@@ -25,7 +25,7 @@ DELIVERIES_MIN = 5
 BACKOFF = Backoff(1.0, 3600.0, 0.2)
 """The backoff of a task that names none: 1 s, 2 s, 4 s and so on, up to an hour."""
 OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "priority", "ttl"})
-"""What ``enqueue`` takes beside the arguments of the function."""
+"""The options of ``enqueue``; all other arguments are the function's."""
 
 
 class Task(Generic[P, R]):

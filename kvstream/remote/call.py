@@ -29,7 +29,7 @@ class Call:
     repeatable: bool = False
     """A write that may be sent again if its outcome is unknown."""
     needs: tuple[str, ...] = ()
-    """What of ``SINCE`` it uses."""
+    """The commands and options of ``SINCE`` that it uses."""
     missing: Any = REQUIRED
     """The result if the key does not exist; REQUIRED: an error."""
     guards: bool = False

@@ -358,7 +358,7 @@ class Connection:
     """Sends commands to one database of a server; errors are kvstream's."""
 
     _link = Link
-    """What it sends them over."""
+    """The class of a single connection."""
 
     def __init__(self, client: "redis.Redis", db: int | None = None) -> None:
         """``db`` None: the database that the URL names."""

@@ -152,7 +152,7 @@ class RemoteEngine:
         return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
 
     def call(self, call: Call) -> Any:
-        """Return the result of a call, or what stands for it until a transaction ends."""
+        """Return the result of a call, or a ``Queued`` until the end of a transaction."""
         connection = self.connection(call.db)
         transaction = self._local.transaction
         try:
@@ -304,7 +304,7 @@ class RemoteEngine:
             yield from _with_usage(connection, infos) if usage else infos
 
     def page_size(self, last: Sequence[Entry], most: int) -> int:
-        """Return how many entries fit a reply of a few megabytes, by those of the last page."""
+        """Return how many entries fit a reply of a few megabytes, by the sizes of the last page."""
         size = next_page([entry.flat for entry in last]) if last else PAGE_MIN
         return min(size, most)
 
@@ -441,7 +441,7 @@ class Transaction:
 
     @property
     def whole(self) -> Call:
-        """All queued calls as one, which needs what they need."""
+        """One call with the needs of all queued calls."""
         needs = dict.fromkeys(need for call, _ in self._queue for need in call.needs)
         return Call(None, (), (), lambda replies: None, needs=tuple(needs))
 
@@ -630,7 +630,7 @@ _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
 
 
 def _key_infos(connection: Connection, page: Sequence[bytes]) -> Iterator[KeyInfo]:
-    """Yield those of the keys that exist, in two round trips."""
+    """Yield the keys that exist, in two round trips."""
     about = connection.ask_all((word, key) for word in ("TYPE", "PTTL") for key in page)
     kinds, ttls = about[: len(page)], checked(about)[len(page) :]
     streams = [key for key, kind in zip(page, kinds, strict=True) if kind == b"stream"]

@@ -36,7 +36,7 @@ LOOK_BEFORE_8_8_S = 1.0
 """The same where a look costs a command of its own, also while a read blocks."""
 _GROUPS_MAX = 10_000
 _PAGE = 1000
-"""Entries of one look before Redis 8.8, which are put in order."""
+"""Entries of one look before Redis 8.8; they are sorted by their age."""
 _AGE_MS = readgroup.GIVEN_BACK_MS + 365 * 86_400_000
 """How long ago entries that are given back by XCLAIM were delivered: longer than any others."""
 

@@ -113,7 +113,7 @@ class _Adder:
 
 
 _open: "set[SharedEngine]" = set()
-"""Those that are not closed: the thread of an owner works without any reference of the program."""
+"""Engines that are not closed. An owner's thread goes on if the program drops its reference."""
 
 
 @atexit.register
@@ -179,7 +179,7 @@ class SharedEngine:
         self._started: OwnerProcess | None = None
         self._local: _Local = self._new_local()
         self._adders: list[_Adder] = []
-        """Those that have no add under way."""
+        """Adders without an add under way."""
         self._reads: dict[tuple[bytes, bytes], list[set[tuple[bytes, StreamID]]]] = {}
         """For each group and consumer, the entries that other reads got while a read was under
         way."""
@@ -187,7 +187,7 @@ class SharedEngine:
         _open.add(self)
 
     def refuse_after_fork(self) -> None:
-        """Begin as a new client in a forked child, which uses nothing of its parent."""
+        """Begin as a new client in a forked child: it must use no connection of its parent."""
         if self._closed:
             return
         directories.leak((self._owner, self._current, self._to_itself))
@@ -252,7 +252,7 @@ class SharedEngine:
         owner.close()
 
     def _start_owner(self) -> None:
-        """Start a process that owns the store in place of this one, which cannot."""
+        """Start a process that owns the store, since this one cannot."""
         if self._started is None or self._started.is_over():
             self._started = OwnerProcess(self._directory, self.options)
 
@@ -399,7 +399,7 @@ class SharedEngine:
     def _ack_leases(
         self, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[leases.Token]
     ) -> list[int]:
-        """Acknowledge leases; after a lost call, those that are not pending any more are done."""
+        """Acknowledge leases; after a lost call, leases that are not pending count as done."""
         calls = 0
 
         def once(engine: Engine | RemoteEngine) -> list[int]:
@@ -459,7 +459,7 @@ class SharedEngine:
                 return reply
 
     def _read_piece(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
-        """Wait for a short time; what a lost read has delivered is returned by the next one."""
+        """Wait for a short time; return also the entries that a lost read has delivered."""
         key = (attempt.group, attempt.consumer)
         seen: set[tuple[bytes, StreamID]] = set()
         names = [name for name, _ in attempt.wanted]
@@ -584,7 +584,7 @@ class SharedEngine:
     def _each(
         self, look: Callable[[AnyEngine], Iterator[T]], key_of: Callable[[T], bytes]
     ) -> Iterator[T]:
-        """Yield what an engine yields; after a change of the owner, what has not come yet."""
+        """Yield the items of an engine; after a change of the owner, the remaining ones."""
         seen: set[bytes] = set()
         while True:
             engine = self._local.server or self._elected(None)
