@@ -242,17 +242,14 @@ def _write_table(columns: Sequence[Column], rows: list[list[str]], title: bool) 
     width = _terminal_width()
     laid = sheet(columns, rows, width)
     if title and laid.head:
-        _write(laid.head if width is None else [*_bold(laid.head), _rule(laid.width)])
+        titles = [click.style(line, bold=True) for line in laid.head]
+        _write(laid.head if width is None else [*titles, _rule(laid.width)])
     for lines in laid.rows:
         _write(lines)
 
 
 def _write(lines: Iterable[str]) -> None:
     sys.stdout.write("".join(f"{line}\n" for line in lines))
-
-
-def _bold(lines: Iterable[str]) -> list[str]:
-    return [click.style(line, bold=True) for line in lines]
 
 
 def _terminal_width() -> int | None:

@@ -139,36 +139,34 @@ def logging_to(path: Path | None, style: str, level: str) -> Iterator[Callable[[
     threads are logged as well. Raises InvalidArgument if the file cannot be written.
     """
     try:
-        handler = logging.StreamHandler() if path is None else _file_handler(path)
+        handler: logging.Handler = logging.StreamHandler()
+        if path is not None:
+            handler = WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
     except OSError as error:
         raise InvalidArgument(f"logfile {path}: {error.strerror}") from None
     handler.setFormatter(JsonFormatter() if style == "json" else TextFormatter())
     loggers = [logging.getLogger(name) for name in (ROOT, "asyncio")]
-    before = [(each, each.level, each.propagate) for each in loggers]
+    before = [(logger, logger.level, logger.propagate) for logger in loggers]
     hook, threading.excepthook = threading.excepthook, _log_thread
     raises, logging.raiseExceptions = logging.raiseExceptions, False  # on a full disk, for example
 
     def set_level(name: str) -> None:
-        for each in loggers:
-            each.setLevel(LEVELS[name])
+        for logger in loggers:
+            logger.setLevel(LEVELS[name])
 
-    for each in loggers:
-        each.addHandler(handler)
-        each.propagate = False
+    for logger in loggers:
+        logger.addHandler(handler)
+        logger.propagate = False
     set_level(level)
     try:
         yield set_level
     finally:
         threading.excepthook, logging.raiseExceptions = hook, raises
-        for each, number, propagate in before:
-            each.removeHandler(handler)
-            each.setLevel(number)
-            each.propagate = propagate
+        for logger, number, propagate in before:
+            logger.removeHandler(handler)
+            logger.setLevel(number)
+            logger.propagate = propagate
         handler.close()
-
-
-def _file_handler(path: Path) -> logging.Handler:
-    return WatchedFileHandler(path, encoding="utf-8", errors="backslashreplace")
 
 
 def _log_thread(failure: threading.ExceptHookArgs) -> None:

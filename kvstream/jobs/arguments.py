@@ -89,11 +89,6 @@ def codec_of(hint: Any) -> Codec:
         return _build(hint)
 
 
-@lru_cache(maxsize=1024)
-def _cached(hint: Any) -> Codec:
-    return _build(hint)
-
-
 def _build(hint: Any) -> Codec:
     hint = _bare(hint)
     if hint in (Any, object, inspect.Parameter.empty):
@@ -114,6 +109,9 @@ def _build(hint: Any) -> Codec:
     if isinstance(origin or hint, type):
         return _class(hint, origin or hint)
     raise TypeError(f"values of type {_name(hint)} cannot be stored")
+
+
+_cached = lru_cache(maxsize=1024)(_build)
 
 
 def _bare(hint: Any) -> Any:
