@@ -189,7 +189,7 @@ def test_an_error_names_a_missing_package(
             raise ModuleNotFoundError(name)
         return importlib.import_module(name)
 
-    monkeypatch.setattr("kvstream.stream.import_module", missing)
+    monkeypatch.setattr("kvstream.errors.import_module", missing)
     with pytest.raises(ClientMissing) as refused:
         getattr(orders, call)()
     assert str(refused.value) == f"this needs {package}: pip install {install}"
