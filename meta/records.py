@@ -59,9 +59,8 @@ from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
-from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
-from kvstream.meta.retention import Progress
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id

@@ -20,11 +20,10 @@ from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, last_requests, nodes, unfinished_loads
+from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
-from kvstream.meta.idempotency import Producer
+from kvstream.meta.idempotency import Producer, Request
 from kvstream.meta.key_events import XADD, XSETID
-from kvstream.meta.last_requests import Request
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
@@ -145,7 +144,7 @@ def _add_once(
 
 def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -> StreamID | None:
     """Add the entry of a request, or return the ID of the entry that it has added before."""
-    last = last_requests.last_of(txn, request.client)
+    last = idempotency.last_request(txn, request.client)
     if last is not None and request.number <= last.number:
         if request.number == last.number:
             return last.eid
@@ -153,16 +152,15 @@ def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -
             f"request {request.number} is over: the client has made request {last.number} since"
         )
     new = add()
-    last_requests.record(txn, request, new, last)
+    idempotency.record_request(txn, request, new, last)
     return new
 
 
 def refuse_request(client: bytes, number: int) -> None:
     """Raise InvalidArgument for a request without a client's name, or a positive number."""
-    if not 1 <= len(client) <= last_requests.CLIENT_BYTES_MAX:
+    if not 1 <= len(client) <= idempotency.CLIENT_BYTES_MAX:
         raise InvalidArgument(
-            "the client of a request must have a name of 1 to "
-            f"{last_requests.CLIENT_BYTES_MAX} bytes"
+            f"the client of a request must have a name of 1 to {idempotency.CLIENT_BYTES_MAX} bytes"
         )
     if number < 1:
         raise InvalidArgument("the number of a request must be positive")

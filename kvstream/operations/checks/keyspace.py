@@ -41,14 +41,14 @@ from kvstream.layout.keys import (
     timer_row,
 )
 from kvstream.meta.filling import catch_up
-from kvstream.meta.functions import decode_function
+from kvstream.meta.idempotency import decode_request
 from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
-from kvstream.meta.last_requests import decode_request
 from kvstream.meta.lazyfree import decode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested
 from kvstream.operations.checks.survey import STORE, Survey, shown
+from kvstream.operations.functions import decode_library
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family
 from kvstream.types.options import DATABASES_MAX
@@ -228,7 +228,7 @@ class KeyspaceCheck:
 
     def _function(self, key: bytes, value: bytes) -> None:
         try:
-            decode_function(key, value)
+            decode_library(key, value)
         except Corruption:
             self._findings.fault(STORE, "a function library cannot be decoded", key[1:41].hex())
             self._findings.delete(_METADATA, key)

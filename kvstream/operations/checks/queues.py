@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
-from kvstream.meta.records import StreamMeta
-from kvstream.meta.retention import (
+from kvstream.meta.policy import (
     CURSOR_ROW,
     DIGEST_BYTES,
     LATEST_ROWS,
@@ -19,6 +18,7 @@ from kvstream.meta.retention import (
     TIMER_ROW,
     Retention,
 )
+from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.operations import delayed, unique
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey

@@ -15,8 +15,8 @@ from kvstream.errors import RequestError, quoted
 from kvstream.meta import pel_index
 from kvstream.meta.key_events import XGROUP_DELCONSUMER
 from kvstream.meta.pel import runs_of
+from kvstream.meta.policy import REAP_ROWS
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.retention import REAP_ROWS
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released

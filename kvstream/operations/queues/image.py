@@ -10,7 +10,7 @@ stands for itself: they may come in several parts, and again::
     "d" at_ms(u64) number(u64)             -> delayed message, by its ticket    (delayed.py)
     "e" length(u32) group id               -> time_ms(u64) key(16 bytes, or none)
     "l" at_ms(u64) id                      -> empty: the end of a time to live  (delayed.py)
-    "r"                                    -> rules of retention                (meta/retention.py)
+    "r"                                    -> rules of retention                (meta/policy.py)
     "s" name                               -> schedule                          (schedules.py)
     "u" id                                 -> unique row                        (unique.py)
     "x"                                    -> msgpack [redrive job, its IDs]    (redrive.py)
@@ -30,9 +30,8 @@ from kvstream.errors import Corruption, InvalidArgument, quoted
 from kvstream.layout.keys import ID_BYTES, U64, key_of
 from kvstream.meta import pel, timers
 from kvstream.meta.keyed import KEY_BYTES, Edit, Key
-from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.policy import RULES_ROW, GroupPolicy, Retention
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.retention import RULES_ROW, Retention
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn

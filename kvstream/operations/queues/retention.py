@@ -1,6 +1,6 @@
 """Remove the entries that a stream need not keep, in the background and in bounded steps.
 
-A check looks at every rule (meta/retention.py) and removes what may go: STEP_ENTRIES at the head of
+A check looks at every rule (meta/policy.py) and removes what may go: STEP_ENTRIES at the head of
 the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
 once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
 ``changed_streams`` finds the streams in memory that have changed since their last check; the engine
@@ -30,8 +30,7 @@ from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import runs_from
-from kvstream.meta.records import GroupMeta, Node, StreamMeta
-from kvstream.meta.retention import (
+from kvstream.meta.policy import (
     CURSOR_ROW,
     LATEST_ROWS,
     RULES_ROW,
@@ -41,6 +40,7 @@ from kvstream.meta.retention import (
     Segment,
     latest_row,
 )
+from kvstream.meta.records import GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
