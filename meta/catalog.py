@@ -83,8 +83,8 @@ class Deletions:
     def report(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
         stream.deletions += 1
-        for each in list(self._watches):
-            if (watch := each()) is not None and watch.stream is stream:
+        for reference in list(self._watches):
+            if (watch := reference()) is not None and watch.stream is stream:
                 watch.record(ids)
 
 

@@ -160,9 +160,13 @@ class Databases:
         """The same as they stand in names."""
         self._shown_heads: dict[bytes, bytes] = {}
 
-    def _load(self, txn: Txn) -> dict[int, int]:
-        self._note(decode_numbers(txn.batch.get(_METADATA, NUMBERS_KEY)))
-        return self._stored or {}
+    def _numbers(self, txn: Txn) -> dict[int, int]:
+        """Return the stored numbers that differ; read them if that was not done yet."""
+        numbers = self._stored
+        if numbers is None:
+            numbers = decode_numbers(txn.batch.get(_METADATA, NUMBERS_KEY))
+            self._note(numbers)
+        return numbers
 
     def _note(self, numbers: dict[int, int]) -> None:
         self._stored = numbers
@@ -173,43 +177,42 @@ class Databases:
 
     def stored(self, txn: Txn, db: int) -> int:
         """Return the stored number of a database."""
-        numbers = self._load(txn) if self._stored is None else self._stored
-        return numbers.get(db, db)
+        return self._numbers(txn).get(db, db)
 
     def shown(self, txn: Txn, stored: int) -> int:
         """Return the database of a stored number."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         return self._shown.get(stored, stored)
 
     def has(self, txn: Txn, stored: int) -> bool:
         """Return whether a stored number is that of a database."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         return stored in self._shown or (stored < DATABASES_MAX and stored not in numbers)
 
     def stored_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the stored form of a name."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         head = self._stored_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
     def shown_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the name of a stored name."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         head = self._shown_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
         """Exchange the stored numbers of two databases."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         mine, others = numbers.get(one, one), numbers.get(other, other)
         self._put(txn, numbers | {one: others, other: mine})
 
     def renumber(self, txn: Txn, db: int, taken: Collection[int]) -> None:
         """Give a database a stored number that is not its own, nor another's, nor ``taken``."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         number = free_number(numbers.get(db, db), {*taken, *numbers.values()})
         self._put(txn, numbers | {db: number})
 
@@ -585,7 +588,7 @@ class KeyIndex:
 
     def _live_watches(self) -> list[KeyWatch]:
         """Return the watches that their callers still keep."""
-        return [watch for each in list(self.watches) if (watch := each()) is not None]
+        return [watch for reference in list(self.watches) if (watch := reference()) is not None]
 
     def report_change(self, key: Key) -> None:
         """Report a change of a key to the watches."""

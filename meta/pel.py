@@ -271,19 +271,11 @@ def place(
         return
     shared = (owner, time_ms, count, rank)
     runs: list[Run] = []
-    at = 0
-    while at < len(ids):
-        over = run_at(txn, group, ids[at])
-        if over is not None:
-            end = bisect_right(ids, over.ids[-1], at)
-            runs += _split_around(txn, group, over, ids[at:end], shared)
+    for run, within in stretches(txn, group, ids):
+        if run is not None:
+            runs += _split_around(txn, group, run, within, shared)
         else:
-            following = group.runs.first(txn.batch, ids[at])
-            end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
-            if end == at:
-                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-            runs += _runs_of_some(ids[at:end], shared, RUN_IDS_MAX)
-        at = end
+            runs += _runs_of_some(within, shared, RUN_IDS_MAX)
     pel_index.add_all(txn, group, runs)
 
 
@@ -547,10 +539,10 @@ def _targets(
     return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
 
 
-def _is_slice(some: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
-    """Return whether some IDs stand side by side in a run's ``ids``."""
-    at = bisect_left(ids, some[0])
-    return some == ids[at : at + len(some)]
+def _is_slice(part: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
+    """Return whether the IDs of ``part`` stand side by side in ``ids``."""
+    at = bisect_left(ids, part[0])
+    return part == ids[at : at + len(part)]
 
 
 def _pieces(

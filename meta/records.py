@@ -175,13 +175,8 @@ def _encode_names(names: tuple[bytes, ...]) -> bytes:
     return packed
 
 
-def live_in(value: bytes) -> int:
-    """Return the number of live entries in a node's row without decoding the rest."""
-    return lives_in([value])[0]
-
-
 def lives_in(values: list[bytes]) -> list[int]:
-    """Return the numbers of live entries in many nodes' rows."""
+    """Return the live entries in each of many nodes' rows, without decoding the rest."""
     try:
         return [live for (live,) in map(_LIVE.unpack_from, values)]
     except StructError as error:

@@ -248,7 +248,7 @@ def _add_group(
     _add_consumers(txn, group, image, allocate, loaded.corrections)
     ranks = _ranks(image, loaded.corrections)
     group.nack_rank = len(ranks)
-    pel_index.lay_down(txn, group, lambda: _runs(image, ranks))
+    pel_index.write_runs(txn, group, lambda: _runs(image, ranks))
     for consumer in group.consumers.values():
         txn.batch.put(_TREES, consumer.row, consumer.encode())
     loaded.pending += len(image.pending)
