@@ -331,7 +331,7 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     at = _place(stream, eid)
     if at and eid <= stream.cached_nodes[at - 1].last:
         return stream.cached_nodes[at - 1]
-    node = _node_at(txn, stream, eid)
+    node = node_at(txn, stream, eid)
     if node is None or node.last < eid:
         raise damaged(stream, f"has no node for entry {eid}")
     return _cache_node(stream, node)
@@ -358,7 +358,7 @@ def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
         if stream.open_bytes >= LARGE_VALUE:
             return True
         eid = stream.open_first
-    node = _node_at(txn, stream, eid)
+    node = node_at(txn, stream, eid)
     return node is not None and node.size >= LARGE_VALUE
 
 
@@ -517,7 +517,7 @@ def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -
     if stream.open_live and end >= stream.open_first:
         whole, first = end == stream.last, stream.open_first
         parts.append(stream.open_live if whole else _count_rows(txn, stream, first, end))
-    low, high = _node_at(txn, stream, start), _node_at(txn, stream, end)
+    low, high = node_at(txn, stream, start), node_at(txn, stream, end)
     if high is None:
         return iter(parts)
     if low is None or low.first != high.first:
@@ -529,7 +529,7 @@ def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -
     return chain(parts, _whole_nodes(txn, stream, above, high.first))
 
 
-def _node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
+def node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
     """Return the last closed node that begins at or before an ID."""
     row = _row_at(txn, stream, eid)
     return None if row is None else _decoded(row)

@@ -98,10 +98,8 @@ class Engine:
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
             self._retain_at = 0.0
-            self.expiry = Expiry(
-                *(self.run, partial(self._before_cycle, requests)),
-                *(self._reclaim, self._needs_space),
-            )
+            before_cycle = partial(self._before_cycle, requests)
+            self.expiry = Expiry(self.run, before_cycle, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
             index = self.catalog.index
             self.timers = TimerThread(

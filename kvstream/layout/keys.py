@@ -97,6 +97,11 @@ def key_of(name: bytes) -> bytes:
     return name[2:]
 
 
+def beside(name: bytes, key: bytes) -> bytes:
+    """Return the name of a key in the database of another name."""
+    return name[: U16.size] + key
+
+
 def message_prefix(name: bytes, generation: int) -> bytes:
     """Return the prefix of the message keys of a stream."""
     key = name[2:]

@@ -105,7 +105,7 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
 
 def lossless(state: StreamState) -> Target:
     """Return the oldest form that holds all of a stream's state."""
-    return next((each for each in _CANDIDATES if not format_losses(state, each)), _CANDIDATES[-1])
+    return next((form for form in _CANDIDATES if not format_losses(state, form)), _CANDIDATES[-1])
 
 
 def restore(

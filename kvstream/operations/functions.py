@@ -89,12 +89,12 @@ def parse(text: bytes) -> Header:
 def by_name(texts: Iterable[bytes]) -> dict[bytes, bytes]:
     """Return libraries by name; one of another engine is named by its first line."""
     found: dict[bytes, bytes] = {}
-    for each in texts:
+    for text in texts:
         try:
-            name = parse(each).name
+            name = parse(text).name
         except RequestError:
-            name = each.partition(b"\n")[0]
-        found[name] = each
+            name = text.partition(b"\n")[0]
+        found[name] = text
     return found
 
 

@@ -166,7 +166,11 @@ def nth_after(txn: Txn, name: bytes, after: StreamID, count: int) -> StreamID:
         return after
     low, last = max(after.next(), stream.first), stream.last
     lowest = low.packed
-    counts = [each for each in nodes.live_counts(txn, stream, low, last) if each[0] > lowest]
+    counts = [
+        (packed, live)
+        for packed, live in nodes.live_counts(txn, stream, low, last)
+        if packed > lowest
+    ]
     end = StreamID.unpack(counts[0][0]).previous() if counts else last
     page = entries.rows(txn, stream, low, end, count)
     if len(page) == count:

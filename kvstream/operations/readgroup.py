@@ -273,7 +273,7 @@ def _deliver_new(
     if not new:
         return []
     if type(new) is list:
-        ids = [PACKED(*each[0]) for each in new]
+        ids = [PACKED(*entry[0]) for entry in new]
     else:
         assert isinstance(new, Rows | EncodedEntries)
         ids = new.packed_ids()

@@ -126,8 +126,8 @@ def _put_expired(txn: Txn, name: bytes, key: Key | None, event: Event) -> None:
     """Delete a key that is to be set to a string which has expired."""
     if key is None:
         txn.notify(NEW, name)
-    for each in (event, EXPIRE, EXPIRED):
-        txn.notify(each, name)
+    for noted in (event, EXPIRE, EXPIRED):
+        txn.notify(noted, name)
     keyspace.delete(txn, name, None)
 
 
@@ -193,9 +193,9 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     refuse_longer(offset + len(piece))
     if string is None:
         put(txn, name, bytes(offset) + piece, event=SETRANGE)
-        string, offset, piece = txn.string(name), 0, b""
+        string = txn.string(name)
         assert string is not None
-        return _overwrite(txn, string, offset, piece)
+        return _overwrite(txn, string, 0, b"")  # which marks it as written in parts
     length = _overwrite(txn, string, offset, piece)
     txn.notify(SETRANGE, name)
     return length
@@ -216,13 +216,13 @@ def refuse_longer(length: int) -> None:
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
     """Add to the number of a string, 0 if there is no key, and return the sum."""
-    held = get(txn, name)
-    total = _sum(Fraction() if held is None else _number(held), _number(raw))
+    value = get(txn, name)
+    total = _sum(Fraction() if value is None else _number(value), _number(raw))
     if not isinstance(total, Fraction):
         raise InvalidArgument("increment would produce NaN or Infinity")
-    value = long_double.text(total)
-    put(txn, name, value, None, INCRBYFLOAT)
-    return value
+    text = long_double.text(total)
+    put(txn, name, text, None, INCRBYFLOAT)
+    return text
 
 
 def _number(raw: bytes) -> long_double.Number:
@@ -265,14 +265,14 @@ def add_within(
     least = _integer_operand(bounds[0], I64_MIN, "LBOUND")
     low, high = _bounds(least, _integer_operand(bounds[1], I64_MAX, "UBOUND"))
     value = get(txn, name)
-    held = 0 if value is None else _integer(value)
-    total = min(max(held + number, low), high)
-    if total != held + number and not saturate:
-        return Added(held, 0, is_done=False)
-    if not I64_MIN <= total - held <= I64_MAX:
+    before = 0 if value is None else _integer(value)
+    total = min(max(before + number, low), high)
+    if total != before + number and not saturate:
+        return Added(before, 0, is_done=False)
+    if not I64_MIN <= total - before <= I64_MAX:
         raise InvalidArgument("applied increment would overflow")
     _put_sum(txn, name, b"%d" % total, INCRBY, keeps)
-    return Added(total, total - held, is_done=True)
+    return Added(total, total - before, is_done=True)
 
 
 def add_decimal_within(
@@ -285,14 +285,14 @@ def add_decimal_within(
     least = _decimal_operand(bounds[0], -long_double.MAX, "LBOUND")
     low, high = _bounds(least, _decimal_operand(bounds[1], long_double.MAX, "UBOUND"))
     value = get(txn, name)
-    held = Fraction() if value is None else _number(value)
-    if not isinstance(held, Fraction):
+    before = Fraction() if value is None else _number(value)
+    if not isinstance(before, Fraction):
         raise InvalidArgument("value cannot be Infinity")
-    exact = long_double.rounded(held + number)
+    exact = long_double.rounded(before + number)
     total = min(max(exact, low), high)
     if total != exact and not saturate:
-        return Added(held, Fraction(), is_done=False)
-    applied = long_double.rounded(total - held) if isinstance(total, Fraction) else total
+        return Added(before, Fraction(), is_done=False)
+    applied = long_double.rounded(total - before) if isinstance(total, Fraction) else total
     if not isinstance(total, Fraction) or not isinstance(applied, Fraction):
         raise InvalidArgument("applied increment would be Infinity")
     _put_sum(txn, name, long_double.text(total), INCRBYFLOAT, keeps)

@@ -206,9 +206,10 @@ def _held(path: Path) -> int | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open folder is the one at a path."""
     try:
         status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError:
         return False
     return os.path.samestat(os.fstat(descriptor), status)
 
@@ -338,10 +339,7 @@ class Directory:
 
     def is_in_place(self) -> bool:
         """Return whether the directory is locked, and nobody has removed or replaced it since."""
-        with suppress(OSError):
-            status = os.stat(self.path, follow_symlinks=False)
-            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), status)
-        return False
+        return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
     def free_bytes(self) -> int:
         """Return the free space of the file system that an ordinary process may use."""
@@ -371,14 +369,6 @@ class Directory:
         for name in names:
             if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
                 (self.path / name).unlink()
-
-    def keep_private(self) -> None:
-        """Keep others from reading future files."""
-        files.keep_private(self.path)
-
-    def make_private(self) -> None:
-        """Keep others from reading the present files."""
-        files.make_private(self.path)
 
     def open_view(self) -> View:
         """Return a view of the store that RocksDB can open without changing the store."""

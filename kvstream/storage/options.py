@@ -143,7 +143,7 @@ class Tuning:
         if parse is None or (family and family not in _FAMILIES):
             known = [*_DATABASE, *_FAMILY]
             near = nearest(
-                name, [*known, *(f"{each}.{key}" for each in _FAMILIES for key in _FAMILY)]
+                name, [*known, *(f"{name}.{key}" for name in _FAMILIES for key in _FAMILY)]
             )
             raise InvalidArgument(
                 f"no such option of RocksDB, or none that may be changed: {name}"
@@ -160,8 +160,8 @@ class Tuning:
         elif option in _DATABASE:
             self.database[setter] = (parsed,)
         else:
-            for each in [family] if family else _FAMILIES:
-                self.families[each][setter] = (parsed,)
+            for family_name in [family] if family else _FAMILIES:
+                self.families[family_name][setter] = (parsed,)
 
 
 KILOBYTE = 1 << 10
@@ -245,12 +245,12 @@ def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
     """Return the settings of every family, in the order of ``Family``."""
     given = Tuning(options.rocksdb).families
     usual = [_SETTINGS[family](options) for family in Family]
-    return tuple(replace(each, options=each.options | given[each.name]) for each in usual)
+    return tuple(replace(family, options=family.options | given[family.name]) for family in usual)
 
 
 def buffer_sizes(options: StoreOptions) -> list[int]:
     """Return the size of one write buffer of every family, in the order of ``Family``."""
-    sizes = [each.options["set_write_buffer_size"][0] for each in family_settings(options)]
+    sizes = [family.options["set_write_buffer_size"][0] for family in family_settings(options)]
     return [size for size in sizes if isinstance(size, int)]
 
 

@@ -68,8 +68,8 @@ class Stalls:
     def progress(self) -> tuple[int, ...]:
         """Return a value that changes whenever a flush or a compaction makes progress."""
         versions = (
-            each.property_int_value("rocksdb.current-super-version-number")
-            for each in self._families
+            family.property_int_value("rocksdb.current-super-version-number")
+            for family in self._families
         )
         return (self._place.size(".sst"), self._place.size(".blob"), *versions)
 

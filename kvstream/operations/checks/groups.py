@@ -55,13 +55,13 @@ def check_keyed(survey: Survey, stream: StreamMeta, group: GroupMeta, place: str
         return
     rows = dict(survey.tree(policy.keyed_tree))
     expected, counts = _expected(survey, stream, group, policy, rows)
-    for key, each in counts.items():
-        if each.held and each.busy < policy.max_per_key:
+    for key, count in counts.items():
+        if count.held and count.busy < policy.max_per_key:
             survey.findings.fault(place, _STUCK, key.hex(), mended=False)
         known = _known(rows.get(KEY + key))
-        if known is not None and (known.busy, known.held) == (each.busy, each.held):
-            each.first = min(each.first, known.first)
-        expected[KEY + key] = each.encode()
+        if known is not None and (known.busy, known.held) == (count.busy, count.held):
+            count.first = min(count.first, known.first)
+        expected[KEY + key] = count.encode()
     for suffix, value in rows.items():
         if suffix not in expected:
             survey.findings.fault(place, _STRAY, suffix[:40].hex())

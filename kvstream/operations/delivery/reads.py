@@ -398,7 +398,7 @@ def _deliver_not_pending(
         looked += len(page)
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
-        free = [each for each, eid in zip(page, ids, strict=True) if eid not in pending]
+        free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
         if with_idle:
             free = delivered_first(free)
         kept = free[: budget.take(free)]

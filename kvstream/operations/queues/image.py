@@ -80,7 +80,7 @@ def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow
                 yield tag + rest, value
 
 
-def restore(txn: Txn, name: bytes, given: Iterable[QueueRow]) -> int:
+def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
     """Add rows to a stream; return how many belong to no group or pending entry, and are left out.
 
     InvalidArgument if a row is damaged; nothing has changed then.
@@ -88,7 +88,7 @@ def restore(txn: Txn, name: bytes, given: Iterable[QueueRow]) -> int:
     stream = existing_stream(txn, name)
     places: dict[Place, tuple[int, Key]] = {}
     checked: list[Apply] = []
-    for key, value in given:
+    for key, value in queue_rows:
         try:
             if key[:1] == b"e":
                 places.update([_place(key[1:], value)])
@@ -132,7 +132,7 @@ def _policies(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
 def _rated(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
     for group in txn.catalog.groups(txn, stream):
         if group.rated and group.name >= start:
-            yield group.name, b"".join([_PAIR.pack(*each) for each in group.rated])
+            yield group.name, b"".join([_PAIR.pack(*rated) for rated in group.rated])
 
 
 def _timed(kind: Kind) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
@@ -154,8 +154,9 @@ def _tagged(tag: bytes) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]
 
 def _places_of(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
     """Yield the entries that wait or have a key; only streams with timers or order have some."""
-    groups = [each for each in txn.catalog.groups(txn, stream) if stream.queue_tree or each.keyed]
-    for group in sorted(groups, key=lambda each: (len(each.name), each.name)):
+    groups = txn.catalog.groups(txn, stream)
+    with_places = [group for group in groups if stream.queue_tree or group.keyed]
+    for group in sorted(with_places, key=lambda group: (len(group.name), group.name)):
         head = _LENGTH.pack(len(group.name)) + group.name
         edit = None if group.keyed is None else Edit(group.keyed, txn.batch)
         if head < start[: len(head)]:

@@ -148,13 +148,13 @@ def nack(
         return outcomes
     rank = of_group.nack_rank + 1
     back = GivenBack(txn, of_group, delay_ms, fatal)
-    targets = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
+    shares = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
     buried = back.bury(name, stream, error, traceback)
-    kept = {eid: to for _, _, each in targets for eid, to in each.items()}
-    left = [(run, ids) for run, ids, each in targets if each]
-    _change(txn, of_group, left, lambda run, ids: {eid: kept[eid] for eid in ids})
+    targets = {eid: target for _, _, share in shares for eid, target in share.items()}
+    repeated = [(run, ids) for run, ids, share in shares if share]
+    _change(txn, of_group, repeated, lambda run, ids: {eid: targets[eid] for eid in ids})
     back.set_timers(stream)
-    note_released(txn, name, of_group, rank, buried + len(kept))
+    note_released(txn, name, of_group, rank, buried + len(targets))
     return outcomes
 
 
