@@ -16,7 +16,7 @@ count begins. Only the two nodes at the bounds are read entry by entry.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from operator import attrgetter
 from struct import error as StructError
@@ -113,7 +113,7 @@ def size_in_python(
     """Return the listpack bytes of ``entries`` in a node with these names and first ID."""
     count = len(names)
     fields = decode_page([value for _, value in entries])
-    heads = _deltas_size(first, entries)
+    heads = deltas_size(first, [eid for eid, _ in entries])
     if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
         dict
     ) == len(fields):
@@ -122,10 +122,11 @@ def size_in_python(
     return heads + sum(fields_size(names, flat_of(entry)) for entry in fields)
 
 
-def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
+def deltas_size(first: tuple[int, int], ids: Iterable[tuple[int, int]]) -> int:
+    """Return the listpack bytes of what IDs differ by from the first ID of their node."""
     master_ms, master_seq = first
     size = 0
-    for (ms, seq), _ in entries:
+    for ms, seq in ids:
         ms -= master_ms
         seq -= master_seq
         size += SMALL_INTEGER_BYTES if ms <= SMALL_INTEGER_MAX else integer_size(ms)

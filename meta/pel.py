@@ -83,9 +83,14 @@ def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[P
     """Return those of ``ids``, ascending, that are pending."""
     pending: list[PackedID] = []
     for run, within in runs_at(txn, group, ids):
-        there = set(run.ids)
-        pending += [eid for eid in within if eid in there]
+        pending += pending_of(run, within)
     return pending
+
+
+def pending_of(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Return those of ``ids``, all within the bounds of a run, that are in it."""
+    own = frozenset(run.ids)
+    return [eid for eid in ids if eid in own]
 
 
 def runs_at(
@@ -125,7 +130,7 @@ def runs_of(
 ) -> Iterator[Run]:
     """Yield the runs of one consumer that may hold IDs at or above ``start``, in order."""
     for anchor in pel_index.anchors_of(txn, group, consumer, start):
-        yield _run(txn, group, anchor)
+        yield run_by_anchor(txn, group, anchor)
 
 
 def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
@@ -137,7 +142,7 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
         time_ms = time_of(suffix)
         if time_ms > max(0, latest_ms):
             return
-        run = _run(txn, group, suffix[TIME_BYTES:])
+        run = run_by_anchor(txn, group, suffix[TIME_BYTES:])
         if time_ms <= latest_ms or not run.owned:
             yield run
 
@@ -194,13 +199,13 @@ def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
         time_ms, rank = time_and_rank(suffix)
         if time_ms or rank or latest_ms < 0:
             break
-        yield _run(txn, group, suffix[TIME_BYTES:])
+        yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
     for suffix in pel_index.times_of(txn, group, OWNED_FIRST):
         time_ms, rank = time_and_rank(suffix)
         if time_ms > latest_ms:
             return
         if not rank:
-            yield _run(txn, group, suffix[TIME_BYTES:])
+            yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
 def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
@@ -208,7 +213,7 @@ def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
     for suffix in pel_index.times_of(txn, group, first_waiting(time_ms)):
         if time_of(suffix) > time_ms:
             return
-        yield _run(txn, group, suffix[TIME_BYTES:])
+        yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
 def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
@@ -220,7 +225,8 @@ def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
     return None
 
 
-def _run(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+def run_by_anchor(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+    """Return the run of an anchor that an index names; raise Corruption if it is missing."""
     run = group.runs.get(txn.batch, anchor)
     if run is None:
         raise pel_index.lost(group, anchor)
@@ -277,6 +283,13 @@ def place(
         else:
             runs += _runs_of_some(within, shared, RUN_IDS_MAX)
     pel_index.add_all(txn, group, runs)
+
+
+def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], owner: bytes) -> None:
+    """Count another delivery, to ``owner`` and now, of IDs that were in a run."""
+    if ids:
+        lift(txn, group, ids)
+        place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
@@ -407,6 +420,12 @@ def _taken(
                 whole.append(run)
     remove_runs(txn, group, whole)
     return taken
+
+
+def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None:
+    """Make whole runs ready under a rank, without owner; their delivery counts stay."""
+    ready = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
+    pel_index.replace(txn, group, runs, ready)
 
 
 def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:

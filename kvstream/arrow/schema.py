@@ -109,7 +109,7 @@ def found_columns(
         kinds.append(pa.binary() if name in binary else pa.string())
         columns.append(Column(Role.FIELD, text, str(kinds[-1])))
     schema = pa.schema(
-        [pa.field(each.name, kind) for each, kind in zip(columns, kinds, strict=True)]
+        [pa.field(column.name, kind) for column, kind in zip(columns, kinds, strict=True)]
     )
     return schema, columns
 
@@ -139,8 +139,8 @@ def _is_id(kind: "pa.DataType") -> bool:
 
     if not pa.types.is_struct(kind):
         return _is_text(kind)
-    return [each.name for each in kind] == ["ms", "seq"] and all(
-        each.type in (pa.int64(), pa.uint64()) for each in kind
+    return [field.name for field in kind] == ["ms", "seq"] and all(
+        field.type in (pa.int64(), pa.uint64()) for field in kind
     )
 
 

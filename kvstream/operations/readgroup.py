@@ -18,10 +18,9 @@ from kvstream.meta.pel import (
     deliver,
     drop,
     ids_between,
-    lift,
     note_renewed,
     oldest_time,
-    place,
+    redeliver,
     runs_by_time,
     runs_of,
 )
@@ -332,16 +331,8 @@ def _history(
     txn.only_redelivered = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     return history
-
-
-def _redeliver(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
-    """Count another delivery of ``ids``, to ``owner`` and now."""
-    if not ids:
-        return
-    lift(txn, group, ids)
-    place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 # --- CLAIM --------------------------------------------------------------------------------------
@@ -370,7 +361,7 @@ def _claim_idle(
         claimed += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     if claimed:
         consumer.active_ms = txn.now_ms
         txn.member_changed(consumer)
@@ -401,7 +392,7 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None, budget: Budget
         taken += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     if gone:
         drop(txn, group, ascending_packed(gone))
     if taken:

@@ -97,7 +97,7 @@ def bury(
 
     Raises DeadLettersRefused, before any change, if these cannot be written.
     """
-    pending = [(run, _within(run, ids)) for run, ids in parts]
+    pending = [(run, pel.pending_of(run, ids)) for run, ids in parts]
     letters: list[tuple[bytes, Names]] = []
     buried: list[StreamID] = []
     for run, ids in pending:
@@ -135,7 +135,7 @@ def bury_or_wait(
         _refusals.log(_log, logging.WARNING, "%s", refused)
     until_ms, rank = txn.now_ms + WAIT_MS, group.nack_rank + 1
     group.nack_rank = rank
-    pending = sorted((run, _within(run, ids)) for run, ids in parts)
+    pending = sorted((run, pel.pending_of(run, ids)) for run, ids in parts)
     pel.plan(group, pending, partial(_waiting, until_ms, rank)).apply(txn, group)
     timers.put(txn, stream, until_ms, Kind.RETRY, group.name)
     txn.member_changed(group)
@@ -144,11 +144,6 @@ def bury_or_wait(
 
 def _waiting(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID]) -> pel.Targets:
     return {} if run is None else dict.fromkeys(ids, (b"", until_ms, run.deliveries, rank))
-
-
-def _within(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
-    there = frozenset(run.ids)
-    return [eid for eid in ids if eid in there]
 
 
 def _block(

@@ -18,11 +18,10 @@ from kvstream.meta.pel import (
     COUNT_MAX,
     drop,
     lapsed_runs,
-    lift,
     oldest_delivery,
     pending_among,
-    place,
     ready_runs,
+    redeliver,
     take,
 )
 from kvstream.meta.pel import deliver as make_pending
@@ -353,9 +352,7 @@ class _Redelivery:
             if reader.noack:
                 take(txn, group, ids)
             else:
-                lift(txn, group, ids)
-                again = min(run.deliveries + 1, COUNT_MAX)
-                place(txn, group, ids, reader.consumer.name, txn.now_ms, again)
+                redeliver(txn, group, run, ids, reader.consumer.name)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):
             self.is_left = True
         if self._gone:

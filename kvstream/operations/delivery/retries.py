@@ -13,8 +13,8 @@ up. A timer without entries that wait for it does nothing.
 from collections.abc import Sequence
 from itertools import islice
 
-from kvstream.meta import pel_index, timers
-from kvstream.meta.pel import Targets, runs_waiting_for
+from kvstream.meta import timers
+from kvstream.meta.pel import Targets, release_runs, runs_waiting_for
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.timers import Kind, Timer
@@ -42,11 +42,10 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             make_ready(txn, name, group, runs)
 
 
-def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: Sequence[Run]) -> None:
+def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None:
     """Put runs without owner behind those that are ready, and wake the readers."""
     group.nack_rank = rank = group.nack_rank + 1
-    ready = {run.anchor: run._replace(time_ms=0, rank=rank) for run in runs}
-    pel_index.replace(txn, group, list(runs), ready)
+    release_runs(txn, group, runs, rank)
     txn.member_changed(group)
     txn.signal(name)
     txn.catalog.queue_events.retries += sum(len(run.ids) for run in runs)

@@ -12,9 +12,8 @@ needs no timer.
 from itertools import islice
 
 from kvstream.errors import RequestError, quoted
-from kvstream.meta import pel_index
 from kvstream.meta.key_events import XGROUP_DELCONSUMER
-from kvstream.meta.pel import runs_of
+from kvstream.meta.pel import release_runs, runs_of
 from kvstream.meta.policy import REAP_ROWS
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.timers import Kind, Timer
@@ -38,8 +37,7 @@ def give_back(
     """
     runs = list(islice(runs_of(txn, group, member), most))
     rank = group.nack_rank + 1
-    given = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
-    pel_index.replace(txn, group, runs, given)
+    release_runs(txn, group, runs, rank)
     count = sum(len(run.ids) for run in runs)
     note_released(txn, name, group, rank, count)
     return len(runs), count
