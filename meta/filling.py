@@ -162,7 +162,7 @@ def _fill(
         txn.batch.puts[_MESSAGES],
     )
     if at > start:
-        _note_joined(stream, ids[start], ids[at - 1], at - start)
+        count_joined(stream, ids[start], ids[at - 1], at - start)
         stream.behind += at - start
         if stream.behind > BEHIND_MAX:
             txn.changed(stream)
@@ -210,7 +210,8 @@ def fill_in_python(
 _fill_while = fill_in_python if twins is None else twins.fill
 
 
-def _note_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:
+def count_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:
+    """Count entries whose rows are written into the open node."""
     stream.open_appended += count
     stream.open_live += count
     stream.open_last = stream.last = last
@@ -234,7 +235,7 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
     behind = sum(key > recorded for key, _ in rows)
     if behind:
         last = StreamID.unpack(rows[-1][0][-ID_BYTES:])
-        _note_joined(stream, stream.first, last, behind)
+        count_joined(stream, stream.first, last, behind)
         stream.behind = behind
         stream.unmeasured, stream.slack = None, UNREAD
     if whole and stream.unmeasured is None:

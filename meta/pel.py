@@ -645,15 +645,12 @@ def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
         there = run is not None and run.ids[bisect_left(run.ids, eid)] == eid
         if run is not None and there and was_held == (run.time_ms == HELD_MS):
             continue
-        counts = edit.counts(key)
         if was_held:
             edit.end_hold(key, eid)
-            counts.held -= 1
         else:
-            counts.busy -= 1
+            edit.counts(key).busy -= 1
         if there:  # claimed by FORCE
-            edit.put_busy(key, eid)
-            counts.busy += 1
+            edit.make_busy(key, eid)
         else:
             edit.forget(eid)
         freed[key] = None
@@ -678,12 +675,10 @@ def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> 
         while counts.held and counts.busy < policy.max_per_key:
             eid = counts.first = edit.first_held(key, counts.first)
             edit.end_hold(key, eid)
-            counts.held -= 1
             left -= 1
             ready[eid] = left < 0 or _exists(txn, keyed, eid)
             if ready[eid]:
-                edit.put_busy(key, eid)
-                counts.busy += 1
+                edit.make_busy(key, eid)
             else:
                 edit.forget(eid)
     edit.apply()

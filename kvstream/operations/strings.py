@@ -385,7 +385,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         """Names that have no key."""
         self._expiring: list[tuple[int, bytes]] = []
         """A heap of expiry times and names."""
-        self._held = 0
+        self._size = 0
         """Bytes of the values."""
 
     def _look_again(self, changed: Set[bytes]) -> None:
@@ -423,10 +423,10 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
                 else:
                     value = self._other_value(txn, name, record)
                 length = len(value or b"")
-                self._held += length - len(self._values.get(name) or b"")
+                self._size += length - len(self._values.get(name) or b"")
                 self._values[name] = value
                 size += length
-            _bound(txn, self._held)
+            _bound(txn, self._size)
         return bool(self._left)
 
     def _other_value(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
@@ -439,7 +439,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
             heappush(self._expiring, (key.expire_at, name))
         if not isinstance(key, StringMeta):
             return None
-        _bound(txn, self._held + key.length)
+        _bound(txn, self._size + key.length)
         return key.read(txn.batch)
 
 

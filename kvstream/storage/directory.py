@@ -154,7 +154,7 @@ class View:
         sweep()
         while True:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            descriptor = _held(path)
+            descriptor = _lock_view(path)
             if descriptor is not None:
                 return cls(path, files, descriptor)
 
@@ -191,7 +191,7 @@ def _remove_if_left(path: Path) -> None:
         os.close(descriptor)
 
 
-def _held(path: Path) -> int | None:
+def _lock_view(path: Path) -> int | None:
     """Lock a new view; return None if another reader took it for an abandoned one."""
     try:
         descriptor = os.open(path, _FOLDER)
@@ -238,7 +238,7 @@ last_resorts: list[Callable[[Path], None]] = []
 this process holds it and nothing refers to it any more."""
 
 
-def _locked(path: Path, descriptor: int) -> str:
+def _locked_message(path: Path, descriptor: int) -> str:
     """Return the message of StoreLocked, which names the processes that hold the lock."""
     holders = holders_of(descriptor)
     if os.getpid() in holders:
@@ -417,7 +417,7 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(_locked(self.path, self._descriptor)) from None
+            raise StoreLocked(_locked_message(self.path, self._descriptor)) from None
 
     def _check_owner(self) -> None:
         refuse_foreign(self.path, os.fstat(self._descriptor))

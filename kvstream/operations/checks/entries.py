@@ -435,5 +435,5 @@ def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
         if len(page) > 1:
             return [fields for row in page for fields in _decode(survey, place, [row])]
         eid = StreamID.unpack(page[0][0][-ID_BYTES:])
-        survey.findings.fault(place, "an entry cannot be decoded", str(eid), mended=False)
+        survey.findings.fault(place, "an entry cannot be decoded", str(eid), repaired=False)
         return [None]

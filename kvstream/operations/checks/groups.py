@@ -57,7 +57,7 @@ def check_keyed(survey: Survey, stream: StreamMeta, group: GroupMeta, place: str
     expected, counts = _expected(survey, stream, group, policy, rows)
     for key, count in counts.items():
         if count.held and count.busy < policy.max_per_key:
-            survey.findings.fault(place, _STUCK, key.hex(), mended=False)
+            survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
         known = _known(rows.get(KEY + key))
         if known is not None and (known.busy, known.held) == (count.busy, count.held):
             count.first = min(count.first, known.first)
@@ -300,7 +300,7 @@ class _RunsCheck:
     def _note_damaged(self, suffix: bytes) -> None:
         if len(suffix) == ID_BYTES:
             what = "a run of pending entries cannot be decoded"
-            self._findings.fault(self._place, what, suffix.hex(), mended=False)
+            self._findings.fault(self._place, what, suffix.hex(), repaired=False)
         else:
             self._findings.fault(self._place, "a row that is no run", suffix.hex())
             self._findings.delete(_TREES, self._group.runs.prefix + suffix)
@@ -403,7 +403,7 @@ class _RunsCheck:
         for suffix, value in self._survey.tree(tree):
             if not expected(suffix):
                 is_index = value == b""  # else it may be the tree's true owner
-                self._findings.fault(place, kind, suffix.hex(), mended=is_index)
+                self._findings.fault(place, kind, suffix.hex(), repaired=is_index)
                 if is_index:
                     self._findings.delete(_TREES, tree_prefix(tree) + suffix)
 
@@ -463,7 +463,7 @@ def _check_group(
     try:
         group = GroupMeta.decode(name, row, record)
     except DECODING_ERRORS:
-        survey.findings.fault(place, _UNDECODABLE, mended=False)
+        survey.findings.fault(place, _UNDECODABLE, repaired=False)
         survey.owner_lost = True
         return
     keyed = () if group.policy is None else (group.policy.keyed_tree,)

@@ -72,7 +72,7 @@ def check_value(survey: Survey, string: StringMeta, place: str) -> None:
         survey.findings.fault(place, "rows beside the pieces of its value", str(stray))
     if wanted != pieces.count:
         detail = f"{pieces.count - wanted} of {pieces.count}"
-        survey.findings.fault(place, "pieces of its value are lost", detail, mended=False)
+        survey.findings.fault(place, "pieces of its value are lost", detail, repaired=False)
 
 
 _METADATA = Family.METADATA
@@ -292,7 +292,7 @@ class KeyspaceCheck:
         self._keys[database_of(name)] += not (gone or unlinked)
         if meta is None:
             self._findings.fault(
-                self._survey.stream_place(name), "the record cannot be decoded", mended=False
+                self._survey.stream_place(name), "the record cannot be decoded", repaired=False
             )
             self._survey.owner_lost = True
             return
@@ -313,16 +313,18 @@ class KeyspaceCheck:
     def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         if is_shared(stream.prefix) and not gone:
             if stream.prefix in self._survey.shared:
-                self._findings.fault(place, "the prefix of its entries is another's", mended=False)
+                self._findings.fault(
+                    place, "the prefix of its entries is another's", repaired=False
+                )
             self._survey.shared.add(stream.prefix)
-        odd = stream.encode() != value
-        if odd:
+        has_more = stream.encode() != value
+        if has_more:
             self._findings.fault(place, "the record has bytes of no meaning")
         catch_up(self._survey.rows, stream)
         recorded = stream.encode()
         self._check_stream(self._survey, stream, place, gone)
         stream.forget_cold_part()
-        if odd or stream.encode() != recorded:
+        if has_more or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
     def _check_listed(self, found: Key, place: str) -> None:
@@ -432,7 +434,7 @@ def _drop(survey: Survey, family: Family, prefix: bytes, kind: str) -> None:
     upper = successor(prefix)
     count = sum(1 for _ in survey.rows.scan(family, prefix, upper))
     detail = f"{count} under {prefix[-40:].hex()}"
-    survey.findings.fault(STORE, kind, detail, mended=not survey.owner_lost)
+    survey.findings.fault(STORE, kind, detail, repaired=not survey.owner_lost)
     if not survey.owner_lost:
         survey.findings.delete_range(family, prefix, upper)
 

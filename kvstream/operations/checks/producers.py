@@ -127,7 +127,7 @@ class _ProducersCheck:
                 yield _Remembered(suffix, *_IID.unpack(value))
             else:
                 kind = "an idempotent ID cannot be decoded"
-                self._findings.fault(self._place, kind, suffix.hex(), mended=False)
+                self._findings.fault(self._place, kind, suffix.hex(), repaired=False)
 
     def _check_bounds(self, pid: bytes, oldest: int, following: int) -> None:
         suffix = _PRODUCER_TAG + pid

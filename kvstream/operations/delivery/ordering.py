@@ -130,12 +130,9 @@ class _Choice:
         counts = edit.counts(key)
         if counts.busy < self._most and not counts.held:
             if not self._noack:
-                counts.busy += 1
-                edit.put_busy(key, eid)
+                edit.make_busy(key, eid)
             return _GIVEN
-        counts.first = min(counts.first, eid) if counts.held else eid
-        counts.held += 1
-        edit.put_held(key, eid)
+        edit.hold(key, eid)
         return _HELD
 
 
@@ -210,10 +207,8 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
             known = edit.entry(eid)
             if known is None:
                 raise pel_index.lost(group, eid)
-            key = known[1]
-            edit.end_hold(key, eid)
+            edit.end_hold(known[1], eid)
             edit.forget(eid)
-            edit.counts(key).held -= 1
     edit.apply()
     _make_ready(txn, group, runs)
     if runs:

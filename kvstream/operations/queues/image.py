@@ -392,15 +392,12 @@ def _put_keys(txn: Txn, stream: StreamMeta, group: GroupMeta, keys: Mapping[Pack
     for eid, key in keys.items():
         if edit.entry(eid) is not None:
             continue
-        run, counts = pel.run_at(txn, group, eid), edit.counts(key)
+        run = pel.run_at(txn, group, eid)
         if run is None:
             raise Corruption(f"the pending entry {eid.hex()} has no run")
         if run.time_ms == HELD_MS:
-            counts.first = min(counts.first, eid) if counts.held else eid
-            counts.held += 1
-            edit.put_held(key, eid)
+            edit.hold(key, eid)
         else:
-            counts.busy += 1
-            edit.put_busy(key, eid)
+            edit.make_busy(key, eid)
     edit.apply()
     pel.make_ready(txn, group, dict.fromkeys(keys.values()))
