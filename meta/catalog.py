@@ -266,13 +266,13 @@ class Catalog:
         """Yield the keys of many names, with their counts; load and delete nothing."""
         stored = [self.databases.stored_name(txn, name) for name in names]
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
-        behind = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
+        snapshot = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
         for name, row, record in zip(names, stored, records, strict=True):
             key: Key | None = self.streams.get(name) or self.strings.get(name)
             if key is None and record is not None:
                 key = decode_key(row, record)
                 if isinstance(key, StreamMeta) and key.prefix not in self.uncounted:
-                    catch_up(behind, key)
+                    catch_up(snapshot, key)
             if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
                 yield key
 

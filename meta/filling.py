@@ -190,13 +190,13 @@ def fill_in_python(
     near, width, slack, room, far = bounds
     first_ms, first_seq = first
     for at in range(start, stop):
-        value, given = entries[at]
+        value, entry_names = entries[at]
         length = len(value)
         ms, seq = eid = ids[at]
         if (
             length >= near
             or slack + length >= room
-            or given != names
+            or entry_names != names
             or ms - first_ms >= far
             or not -far < seq - first_seq < far
         ):
@@ -296,14 +296,14 @@ def plain_names(names: Names) -> tuple[bytes, ...]:
 
 
 def begin_node(
-    stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names, size: int = 0
+    stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], names_seen: Names, size: int = 0
 ) -> None:
     """Open a new node; the entry that it begins with is still to be added.
 
     ``size`` is the number of bytes of its listpack, if known.
     """
-    if given != stream.names_seen or plain != stream.names:
-        set_names(stream, plain, given)
+    if names_seen != stream.names_seen or plain != stream.names:
+        set_names(stream, plain, names_seen)
     if stream.nodes == 0:
         stream.head = eid
     stream.nodes += 1

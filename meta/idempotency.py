@@ -254,11 +254,11 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
         latest: dict[bytes, StreamID] = {}
         for iid, eid in reversed(iids):
             latest.setdefault(iid, eid)
-        kept = list(latest.items())[: maxsize(txn, stream)][::-1]
-        if len(kept) != len(iids):
+        newest = list(latest.items())[: maxsize(txn, stream)][::-1]
+        if len(newest) != len(iids):
             notes.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
-        if kept:
-            Producer(txn, stream, pid).restore(kept)
+        if newest:
+            Producer(txn, stream, pid).restore(newest)
     return notes
 
 

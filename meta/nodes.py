@@ -52,7 +52,7 @@ _WHOLE_NODE = 1 << 30
 """Rows of a page that holds a whole node, however large."""
 
 
-def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> None:
+def set_names(stream: StreamMeta, plain: tuple[bytes, ...], names_seen: Names) -> None:
     """Record the field names of the open node, and how tightly its entries can be bounded.
 
     An entry with the node's own names does not repeat them. While all values are below 128 bytes,
@@ -63,7 +63,7 @@ def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> Non
     if plain != stream.names:
         stream.names = plain
         stream.forget_cold_part()
-    stream.names_seen, stream.empty_bytes = given, 0
+    stream.names_seen, stream.empty_bytes = names_seen, 0
     count = len(plain)
     overhead = sum(map(len, plain)) + count
     stream.near = _NEAR_VALUE + overhead if count < _FEW else 0

@@ -70,14 +70,14 @@ def given_columns(schema: "pa.Schema", prefix: str) -> list[Column]:
     return columns
 
 
-def schema_of(given: Any) -> "pa.Schema":
+def schema_of(schema: Any) -> "pa.Schema":
     """Return a schema of Arrow: itself, or of a mapping of names to types; both may be text."""
     import pyarrow as pa
 
-    if isinstance(given, pa.Schema):
-        return given
+    if isinstance(schema, pa.Schema):
+        return schema
     try:
-        pairs = given.items() if isinstance(given, Mapping) else given
+        pairs = schema.items() if isinstance(schema, Mapping) else schema
         return pa.schema([pa.field(str(name), kind) for name, kind in pairs])
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InvalidArgument(

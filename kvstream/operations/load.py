@@ -316,14 +316,14 @@ class StreamImage:
     """One stream at one moment: its state, and its nodes, each of them once."""
 
     def __init__(
-        self, state: StreamState, expire_at: int, node_count: int, found: Iterator[NodeImage]
+        self, state: StreamState, expire_at: int, node_count: int, nodes: Iterator[NodeImage]
     ) -> None:
         self.expire_at_ms = expire_at
         """Unix milliseconds at which the key expires; 0: never."""
         self.node_count = node_count
         """Number of nodes of the whole stream."""
         self._state = state
-        self._nodes = found
+        self._nodes = nodes
 
     @property
     def length(self) -> int:
@@ -407,14 +407,14 @@ def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
 
 
 def _in_steps(
-    snapshot: GroupsSnapshot, found: StreamState, nodes: "_Nodes"
+    snapshot: GroupsSnapshot, state: StreamState, nodes: "_Nodes"
 ) -> Iterator[StreamImage | None]:
     for at, group in enumerate(snapshot, 1):
-        found.groups.append(_group(snapshot.txn, group))
+        state.groups.append(_group(snapshot.txn, group))
         if not at % thresholds.STEP_GROUPS:
             yield None
     stream = snapshot.stream
-    yield StreamImage(found, stream.expire_at, stream.nodes, nodes.each())
+    yield StreamImage(state, stream.expire_at, stream.nodes, nodes.each())
 
 
 def page(

@@ -100,8 +100,8 @@ def refuse_limit(limit: int | None) -> None:
 
 def limit_without_strategy(limit: int) -> InvalidArgument:
     """Return the error of a LIMIT without MAXLEN or MINID."""
-    behind = "specifying a trimming strategy" if limit else "the special ~ option"
-    return InvalidArgument(f"syntax error, LIMIT cannot be used without {behind}")
+    requirement = "specifying a trimming strategy" if limit else "the special ~ option"
+    return InvalidArgument(f"syntax error, LIMIT cannot be used without {requirement}")
 
 
 def two_strategies() -> InvalidArgument:

@@ -215,7 +215,7 @@ class Batch:
         next(merged)
         return merged
 
-    def _merged_seeks(self, family: int, found: Seeks) -> Seeks:
+    def _merged_seeks(self, family: int, stored: Seeks) -> Seeks:
         page: list[Row] = []
         while True:
             lower, last, limit = yield page
@@ -223,7 +223,7 @@ class Batch:
             if self._touches(family, lower, upper):
                 page = self.page(family, lower, upper, limit)
             else:
-                page = found.send((lower, last, limit))
+                page = stored.send((lower, last, limit))
 
     def _between(self, family: int, lower: bytes, upper: bytes) -> tuple[list[bytes], int, int]:
         """Return the keys of all changes, sorted, and where those of ``lower <= key < upper`` are.

@@ -128,14 +128,14 @@ _SETTERS = {
 class Tuning:
     """The options that are given, as setters of ``rocksdict.Options``."""
 
-    def __init__(self, given: Mapping[str, object]) -> None:
+    def __init__(self, options: Mapping[str, object]) -> None:
         """Check the options; raise InvalidArgument for an unknown name or a bad value."""
         self.block_cache: int | None = None
         self.database: Settings = {}
         self.families: dict[str, Settings] = {family: {} for family in _FAMILIES}
         # an option of one family outdoes that of all, in any order
-        for name in sorted(given, key=lambda name: "." in name):
-            self._set(name, given[name])
+        for name in sorted(options, key=lambda name: "." in name):
+            self._set(name, options[name])
 
     def _set(self, name: str, value: object) -> None:
         family, _, option = name.rpartition(".")
@@ -243,9 +243,9 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
 
 def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
     """Return the settings of every family, in the order of ``Family``."""
-    given = Tuning(options.rocksdb).families
+    tuned = Tuning(options.rocksdb).families
     usual = [_SETTINGS[family](options) for family in Family]
-    return tuple(replace(family, options=family.options | given[family.name]) for family in usual)
+    return tuple(replace(family, options=family.options | tuned[family.name]) for family in usual)
 
 
 def buffer_sizes(options: StoreOptions) -> list[int]:
@@ -348,8 +348,8 @@ class Opener:
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
-        given = Tuning(options.rocksdb).block_cache
-        self._cache = Cache(options.block_cache_bytes if given is None else given)
+        cache_bytes = Tuning(options.rocksdb).block_cache
+        self._cache = Cache(options.block_cache_bytes if cache_bytes is None else cache_bytes)
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
@@ -398,12 +398,12 @@ def _check_large_values(rows: Rdict, path: Path) -> None:
     count = family.property_int_value("rocksdb.num-blob-files") or 0
     size = family.property_int_value("rocksdb.live-blob-file-size") or 0
     family.close()
-    there = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
-    if len(there) < count or sum(there) < size:  # there may be more: RocksDB removes them later
+    sizes = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
+    if len(sizes) < count or sum(sizes) < size:  # there may be more: RocksDB removes them later
         rows.close()
         raise Corruption(
             f"files of large values ({LARGE_VALUES_SUFFIX}) are missing or cut short: the store "
-            f"needs {count} of {size} bytes and has {len(there)} of {sum(there)}"
+            f"needs {count} of {size} bytes and has {len(sizes)} of {sum(sizes)}"
         )
 
 

@@ -327,19 +327,19 @@ class KeyspaceCheck:
         if has_more or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_listed(self, found: Key, place: str) -> None:
+    def _check_listed(self, meta: Key, place: str) -> None:
         """Check a key's row in the order of SCAN."""
-        key = scan_row(database_of(found.name), found.generation)
-        if self._survey.rows.get(_METADATA, key) != key_of(found.name):
-            self._survey.unlisted[found.generation] = found.name
+        key = scan_row(database_of(meta.name), meta.generation)
+        if self._survey.rows.get(_METADATA, key) != key_of(meta.name):
+            self._survey.unlisted[meta.generation] = meta.name
             self._findings.fault(place, "the row for SCAN is missing")
-            self._findings.put(_METADATA, key, key_of(found.name))
+            self._findings.put(_METADATA, key, key_of(meta.name))
 
-    def _check_expiry(self, found: Key, place: str) -> None:
+    def _check_expiry(self, meta: Key, place: str) -> None:
         """Check the row of a key's expiry."""
-        if not found.expire_at:
+        if not meta.expire_at:
             return
-        key = expiry_row(found.expire_at, found.name)
+        key = expiry_row(meta.expire_at, meta.name)
         if self._survey.rows.get(_METADATA, key) != b"":
             self._findings.fault(place, "the row for expiry is missing")
             self._findings.put(_METADATA, key, b"")
@@ -386,9 +386,9 @@ class KeyspaceCheck:
         if meta is None or meta.expire_at != U64.unpack_from(key, 1)[0]:
             self._stray(key, name, meta, "a row for expiry of no such key")
 
-    def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
+    def _stray(self, key: bytes, name: bytes, meta: Key | None, kind: str) -> None:
         """Report a row that points to no key; if the key is damaged, the row may be right."""
-        if found is not None or not self._survey.has_record(name):
+        if meta is not None or not self._survey.has_record(name):
             self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)
 

@@ -334,10 +334,10 @@ class _Redelivery:
         self._moves.append((run, ids))
         return len(ids)
 
-    def _use_room(self, kept: list[Entry]) -> None:
+    def _use_room(self, taken: list[Entry]) -> None:
         """Count the memory of entries; if there is no more, nothing more is delivered."""
         if self.room:
-            self.room = max(0, self.room - entries.memory_of_entries(kept))
+            self.room = max(0, self.room - entries.memory_of_entries(taken))
             if not self.room:
                 self.left = 0
 
@@ -398,15 +398,15 @@ def _deliver_not_pending(
         free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
         if with_idle:
             free = delivered_first(free)
-        kept = free[: budget.take(free)]
-        if len(kept) < len(free):
-            ids = [eid for eid in ids if eid < PACKED(*free[len(kept)].id)]
-        delivered += kept
+        taken = free[: budget.take(free)]
+        if len(taken) < len(free):
+            ids = [eid for eid in ids if eid < PACKED(*free[len(taken)].id)]
+        delivered += taken
         if ids:
             advance_over(stream, group, ids)
             txn.member_changed(group)
-        if kept and not reader.noack:
-            packed = [PACKED(*entry.id) for entry in kept]
+        if taken and not reader.noack:
+            packed = [PACKED(*entry.id) for entry in taken]
             make_pending(txn, group, packed, reader.consumer.name, txn.now_ms)
             catalog.note_activity(txn, group, reader.consumer)
         if count is None and delivered:

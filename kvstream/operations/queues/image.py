@@ -350,26 +350,26 @@ def _by_group(
 
 
 def _put_places(
-    txn: Txn, stream: StreamMeta, group: GroupMeta, found: dict[PackedID, tuple[int, Key]]
+    txn: Txn, stream: StreamMeta, group: GroupMeta, places: dict[PackedID, tuple[int, Key]]
 ) -> int:
     """Make pending entries wait, and set their keys; return how many are not pending."""
-    ids = list(found)
+    ids = list(places)
     pending = pel.pending_among(txn, group, ids)
     has_order = group.policy is not None and bool(group.policy.order_by)
-    decide = partial(_waiting, found, has_order)
+    decide = partial(_waiting, places, has_order)
     pel.plan(group, pel.stretches(txn, group, pending), decide).apply(txn, group)
-    for time_ms in {found[eid][0] for eid in pending} - {0, HELD_MS}:
+    for time_ms in {places[eid][0] for eid in pending} - {0, HELD_MS}:
         timers.put(txn, stream, time_ms, Kind.RETRY, group.name)
     group.nack_rank = max(group.nack_rank, HELD_RANK)
     group.owned_since, group.looked_rank = 0, -1
     txn.member_changed(group)
     if has_order:
-        _put_keys(txn, stream, group, {eid: found[eid][1] for eid in pending if found[eid][1]})
+        _put_keys(txn, stream, group, {eid: places[eid][1] for eid in pending if places[eid][1]})
     return len(ids) - len(pending)
 
 
 def _waiting(
-    found: Mapping[PackedID, tuple[int, Key]],
+    places: Mapping[PackedID, tuple[int, Key]],
     has_order: bool,
     run: Run | None,
     ids: Sequence[PackedID],
@@ -377,7 +377,7 @@ def _waiting(
     """Return what entries of one run become: those that have an owner do not wait."""
     if run is None or run.owned:
         return {}
-    times = {eid: found[eid][0] for eid in ids if has_order or found[eid][0] != HELD_MS}
+    times = {eid: places[eid][0] for eid in ids if has_order or places[eid][0] != HELD_MS}
     ranks = {time_ms: HELD_RANK if time_ms == HELD_MS else run.rank for time_ms in times.values()}
     return {
         eid: (b"", time_ms, run.deliveries, ranks[time_ms])

@@ -262,13 +262,13 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     rules, before = progress.rules, progress.seen
     txn.frees = True
     needs = needs_of(txn, stream)
-    kept = NOTHING if rules.force else needs
-    removed, more = _by_bounds(txn, stream, progress, needs, kept)
+    protected = NOTHING if rules.force else needs
+    removed, more = _by_bounds(txn, stream, progress, needs, protected)
     if removed:
         txn.notify_stream(XTRIM, stream)
     if rules.latest:
-        gone, behind = compact(txn, stream, rules, kept.first)
-        removed, more = removed + gone, more or behind
+        gone, has_more = compact(txn, stream, rules, protected.first)
+        removed, more = removed + gone, more or has_more
         progress.swept_to = sweep(txn, stream, progress.swept_to)
     if removed:
         txn.catalog.queue_events.retained_removed += removed
@@ -304,14 +304,14 @@ def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) 
 
 
 def _by_bounds(
-    txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, kept: Needs
+    txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, protected: Needs
 ) -> tuple[int, bool]:
     """Apply every rule except LATEST; return how many entries went, and whether more may go."""
     rules, uncounted = progress.rules, False
     old = MIN_ID
     if rules.max_age_ms:
         old = StreamID(max(0, txn.now_ms - rules.max_age_ms + 1), 0)
-    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, kept.first))
+    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, protected.first))
     acked = rules.acked and stream.groups_count > 0
     if acked:
         removed += trim_head(txn, stream, STEP_ENTRIES - removed, needs.first)
@@ -319,7 +319,7 @@ def _by_bounds(
     if rules.max_bytes and stream.length:
         uncounted = not _count_bytes(txn, stream, progress)
         excess = max(excess, 0 if uncounted else _excess_entries(txn, stream, progress))
-    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), kept.first)
+    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), protected.first)
     removed, thinned = removed + gone, 0
     if removed < STEP_ENTRIES:
         upto = MAX_ID if acked else MIN_ID if rules.force else old
