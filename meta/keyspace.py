@@ -267,11 +267,6 @@ class Expiries:
     """The sum of their times, in Unix milliseconds."""
 
 
-def _stored_database(expiry: bytes) -> int:
-    """Return the database of an expiry row."""
-    return int(U16.unpack_from(expiry, _EXPIRY_NAME)[0])
-
-
 class KeyIndex:
     """The keys of all databases, in the order of their creation and of their expiry."""
 
@@ -442,7 +437,7 @@ class KeyIndex:
     def _count_expiry(self, row: bytes, at_ms: int, change: int) -> None:
         """Count a key that got an expiry, or lost it; a key beyond what was counted is not yet."""
         if row < self._counted_to:
-            of_database = self._expiries.setdefault(_stored_database(row), Expiries())
+            of_database = self._expiries.setdefault(database_of(row[_EXPIRY_NAME:]), Expiries())
             of_database.keys += change
             of_database.times += change * at_ms
 

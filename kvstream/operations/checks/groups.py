@@ -329,15 +329,11 @@ class _RunsCheck:
                 tally.nacked += len(run.ids)
                 tally.rank = max(tally.rank, run.rank)
         if self._group.indexed:
-            self._look_up_times(tally, runs)
+            prefix = self._group.times.prefix
+            tally.timed += self._look_up(self._place, [prefix + run.times_suffix for run in runs])
         owned = sorted((run for run in runs if run.owned), key=_owner_of)
         for name, own in groupby(owned, key=_owner_of):
             self._count_owned(name, list(own))
-
-    def _look_up_times(self, tally: _Tally, runs: list[Run]) -> None:
-        prefix = self._group.times.prefix
-        keys = [prefix + run.times_suffix for run in runs]
-        tally.timed += self._look_up(self._place, keys)
 
     def _count_owned(self, name: bytes, runs: list[Run]) -> None:
         owner = self._owners.get(name) or self._missing(name)

@@ -412,8 +412,7 @@ def _pending_between(
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:
     """Yield the nodes that begin at or above an ID, the open one last."""
-    if stream.nodes > bool(stream.open_live):
-        yield from nodes.closed(txn, stream, start)
+    yield from _closed(txn, stream, start, MAX_ID)
     if stream.open_live:
         yield nodes.open_node(stream)
 
