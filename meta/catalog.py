@@ -167,7 +167,7 @@ class Catalog:
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0
-        """Keys that expired since the store was opened, and how many of them nobody asked for."""
+        """Keys that expired since the store was opened, and those that no command had named."""
         self.wanted_events = 0
         """The classes of keyspace events that transactions note, as bits."""
         self.streams: dict[bytes, StreamMeta] = {}

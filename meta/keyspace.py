@@ -47,7 +47,7 @@ from kvstream.storage.batch import Family, Row
 from kvstream.types.options import DATABASES_MAX
 
 USED_MAX = 20_000
-"""Keys of one generation of ``Usage``, which knows at least so many, at most twice as many."""
+"""Keys of one generation of ``Usage``, which knows one or two generations."""
 
 
 class Usage:

@@ -155,7 +155,7 @@ class Unlinked:
 
 
 GROUPS_TOGETHER = 100
-"""A deleted stream with more groups than this loses so many of them at a time."""
+"""The groups of a deleted stream that are deleted at a time, if it has more of them."""
 GROUPS_OF_COMMIT = 300
 """Groups that one commit deletes of all streams together, at 30 us each."""
 _HIDDEN_NAME = b"kvstream:gone:"

@@ -41,9 +41,9 @@ class GroupPolicy:
     """The rules of one group. Equal policies encode to equal bytes."""
 
     lease_ms: int = 0
-    """An entry that is pending with a consumer for so long goes to the next reader of ``>``."""
+    """An entry that is pending with a consumer for longer goes to the next reader of ``>``."""
     max_deliveries: int = 0
-    """After so many deliveries an entry moves to the dead letters instead of being repeated."""
+    """After this number of deliveries an entry moves to the dead letters."""
     backoff_ms: tuple[int, ...] = ()
     """The delay after the first failure, the second, and so on; the last one repeats."""
     backoff_cap_ms: int = 0
@@ -56,14 +56,14 @@ class GroupPolicy:
     """A field: entries of equal value are delivered in order, ``max_per_key`` at a time."""
     max_per_key: int = 1
     max_in_flight: int = 0
-    """At most so many entries are pending with consumers at a time."""
+    """The most entries that are pending with consumers at a time."""
     rate_count: int = 0
-    """At most so many entries are delivered in any window of ``rate_ms``."""
+    """The most entries that are delivered in any window of ``rate_ms``."""
     rate_ms: int = 0
     paused: bool = False
     """Nothing is delivered."""
     reap_idle_ms: int = 0
-    """A consumer idle for so long is deleted; its pending entries pass on."""
+    """A consumer that is idle for longer is deleted; its pending entries are given back."""
     keyed_tree: int = 0
     """The tree of the entries by their value of ``order_by``; not a rule."""
 
@@ -123,17 +123,17 @@ class Retention:
     """The rules of one stream; 0, or an empty value, means that there is no such rule."""
 
     max_age_ms: int = 0
-    """An entry goes when the time of its ID is so long ago."""
+    """An entry is removed when the time of its ID is longer ago."""
     max_length: int = 0
-    """The first entries go while there are more."""
+    """The first entries are removed while there are more."""
     max_bytes: int = 0
-    """The first nodes go while all nodes have more bytes, counted as Redis's listpacks."""
+    """The first nodes are removed while all nodes have more bytes, counted as Redis's listpacks."""
     acked: bool = False
-    """An entry goes once every group has read and acknowledged it."""
+    """An entry is removed once every group has read and acknowledged it."""
     latest: bytes = b""
     """A field: of entries with an equal value of it only the last one stays."""
     force: bool = False
-    """Entries go even if a group has them pending or has not read them."""
+    """Entries are removed even if a group has them pending or has not read them."""
 
     @property
     def is_empty(self) -> bool:

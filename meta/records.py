@@ -196,7 +196,7 @@ ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID lets entries_added grow beyond it."""
 
 BEHIND_MAX = 128
-"""Entries by which a record may lag behind its rows: loading the stream reads so many rows."""
+"""The most entries by which a record lags behind its rows, which loading the stream reads."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""

@@ -35,7 +35,7 @@ from kvstream.storage.directory import Directory
 
 FOLDER = "copies"
 IDLE_S = 86_400.0
-"""A snapshot that was not opened for so long is removed."""
+"""A snapshot that was not opened for longer is removed."""
 PATIENCE_S = 30.0
 """How long a reader waits: the owner's checkpoint waits for the current turn."""
 SWEEP_S = 60.0

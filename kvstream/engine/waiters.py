@@ -34,7 +34,7 @@ class Signal:
                 self._unset.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most so many seconds, or for ever if None; return whether it was set."""
+        """Wait for ``seconds`` at most, or for ever if None; return whether it was set."""
         if seconds is None:
             return self._unset.acquire()
         return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))

@@ -73,7 +73,7 @@ class Message(NamedTuple):
     value: bytes
     """The value of its row in the stream."""
     ttl_ms: int = 0
-    """It is deleted so long after it is due; 0: never."""
+    """How long after it is due it is deleted; 0: never."""
     unique_id: bytes = b""
 
     def encode(self) -> bytes:

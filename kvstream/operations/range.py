@@ -19,7 +19,7 @@ _MESSAGES = Family.MESSAGES
 
 
 def is_cached(txn: Txn, count: int | None) -> bool:
-    """Return whether reads of so many entries use the reply cache."""
+    """Return whether reads of ``count`` entries use the reply cache."""
     return (
         count is not None
         and 0 < count <= entries.FIRST_PAGE
@@ -28,7 +28,7 @@ def is_cached(txn: Txn, count: int | None) -> bool:
 
 
 def is_large(stream: StreamMeta, count: int) -> bool:
-    """Return whether so many entries may be too large for the reply cache."""
+    """Return whether ``count`` entries may be too large for the reply cache."""
     return count > 1 and count > entries.first_page(stream)
 
 

@@ -25,7 +25,8 @@ from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import Entry, HistoryEntry
 
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
-"""Rows of one stream that are read at once; ``Seeks`` end a page after so many bytes."""
+"""The most rows of one stream that are read at once, and the bytes after which ``Seeks`` end a
+page."""
 TOGETHER, FEW_TOGETHER = 64, 16
 """Streams that one step searches for entries, and streams that one step returns."""
 

@@ -71,7 +71,7 @@ def pages_by(
 SNAPSHOT_ROWS, SNAPSHOT_BYTES = 256, 64 << 10
 """A page of a snapshot with changes of the batch ends with the row that reaches either."""
 _FEW = 8
-"""Up to so many new keys are inserted one by one; more are sorted in."""
+"""The most new keys that are inserted one by one; more are sorted in."""
 
 
 class Batch:

@@ -255,7 +255,7 @@ def buffer_sizes(options: StoreOptions) -> list[int]:
 
 
 def _messages(options: StoreOptions) -> FamilySettings:
-    """Appended in order, read in order, deleted in ranges; seldom got one by one."""
+    """Return the settings for rows that are appended, read in order and deleted in ranges."""
     return FamilySettings(
         "messages",
         {
@@ -277,7 +277,7 @@ def _messages(options: StoreOptions) -> FamilySettings:
 
 
 def _metadata(options: StoreOptions) -> FamilySettings:
-    """A few rows, overwritten all the time and got one by one, also when they do not exist."""
+    """Return the settings for rows that are overwritten often and looked up one by one."""
     return FamilySettings(
         "metadata",
         {
@@ -290,7 +290,7 @@ def _metadata(options: StoreOptions) -> FamilySettings:
 
 
 def _trees(options: StoreOptions) -> FamilySettings:
-    """The family of short-lived rows, as of a queue: deleted rows must leave it soon."""
+    """Return the settings for short-lived rows: deleted ones must leave the disk soon."""
     return FamilySettings(
         "trees",
         {

@@ -79,7 +79,7 @@ _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
 _EXPIRY_NAME = 1 + U64.size
 EVERYTHING = (b"", b"\xff" * 64)
-"""An upper bound of all keys: none begins with so many 0xff bytes."""
+"""The bounds of all keys: none begins with 64 bytes of 0xff."""
 
 StreamCheck = Callable[[Survey, StreamMeta, str, bool], None]
 """Checks everything of a stream, which a flush may have deleted."""

@@ -128,7 +128,7 @@ class Findings:
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 20
-"""Rows are held in chunks of so many rows or bytes."""
+"""The most rows and bytes of a chunk; one chunk is in memory at a time."""
 
 STORE = "the store"
 """The place of faults that belong to no stream."""

@@ -39,7 +39,7 @@ from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry, delivered_first
 
 DeliverNew = Callable[[int | None, int], Sequence[Entry]]
-"""Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
+"""Delivers new entries, given the most of them and the most memory (0: no limit)."""
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
@@ -49,7 +49,8 @@ _BURIED_MAX = 500
 """Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
-"""Into so many parts the time of a rate is divided; all of a part count as its last delivery."""
+"""The parts of a rate's time, whose deliveries are counted together at the time of the last one;
+and the most parts that are kept."""
 
 
 def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None, most: int | None) -> bool:
@@ -139,8 +140,8 @@ def _has_ready(txn: Txn, group: GroupMeta) -> bool:
 def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
     """Return whether a lease has run out.
 
-    Entries are looked up only when one may have been delivered so long ago. Deliveries are not
-    before ``owned_since``, unless the clock is set back or they are claimed, which sets it again.
+    Entries are looked up only if the oldest delivery may be ``lease_ms`` ago. No delivery is before
+    ``owned_since``, unless the clock is set back or entries are claimed, which sets it again.
     """
     now_ms = txn.now_ms
     if now_ms < group.owned_since:

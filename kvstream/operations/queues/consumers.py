@@ -110,13 +110,13 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 
 def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
-    """Return when the first consumer of a group, or a new one, could be idle for so long."""
+    """Return when the first consumer of a group, or a new one, could be idle for ``idle_ms``."""
     seen = [member.seen_ms for member in txn.catalog.consumers(txn, group)]
     return max(min([*seen, txn.now_ms]) + idle_ms, txn.now_ms + 1)
 
 
 def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
-    """Remove consumers that were idle for so long; return False if there is more to do."""
+    """Remove consumers that were idle for ``idle_ms``; return False if there is more to do."""
     members = list(txn.catalog.consumers(txn, group))
     idle = [member for member in members if txn.now_ms - member.seen_ms >= idle_ms]
     left = REAP_RUNS

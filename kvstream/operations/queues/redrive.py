@@ -126,9 +126,10 @@ class Asked(TypedDict, total=False):
     where: tuple[bytes, bytes] | None
     """Those with a field of this value, be it a field of the entry or of the ``dead:`` block."""
     count: int | None
-    """At most so many."""
+    """The most letters to move."""
     rate: tuple[int, int] | None
-    """At most so many in so many milliseconds; a dry run takes no time."""
+    """A number of letters and a time in milliseconds, the most to move in that; a dry run takes no
+    time."""
 
 
 def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
