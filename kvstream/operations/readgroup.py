@@ -200,9 +200,7 @@ def _deliver_by_policy(
         new = deliver_new(most, room)
         if new:
             return new
-    return delivery.deliver(
-        txn, reader, count, budget or Budget(), room, with_idle, deliver_new, idle_ms
-    )
+    return delivery.deliver(txn, reader, count, budget or Budget(), room, deliver_new, idle_ms)
 
 
 def read_few(

@@ -83,15 +83,15 @@ def deliver(
     count: int | None,
     budget: Budget,
     room: int,
-    with_idle: bool,
     deliver_new: DeliverNew,
-    idle_ms: int | None = None,
+    idle_ms: int | None,
 ) -> Sequence[Entry]:
     """Deliver up to ``count`` entries to a reader, as the policy of the group says.
 
-    ``deliver_new`` delivers new ones. With ``with_idle`` entries have their idle time. Without a
-    lease, ``idle_ms`` is the time after which pending entries are delivered again.
+    ``deliver_new`` delivers new ones. With ``idle_ms`` entries have their idle time. Without a
+    lease, it is the time after which pending entries are delivered again.
     """
+    with_idle = idle_ms is not None
     stream, group = reader.stream, reader.group
     policy = group.policy
     assert policy is not None
