@@ -480,8 +480,9 @@ class LongDelivery:
 
     def _cut(self, stream: StreamMeta) -> None:
         """Drop rows that were delivered to others or trimmed meanwhile."""
-        if not stream.length:
+        if not stream.length or self._after == MAX_ID:
             self._rows, self._ids, self._size = [], [], 0
+            return
         bound = stream.prefix + max(self._after.next(), stream.first).packed
         if self._rows and self._rows[0][0] < bound:
             gone = bisect_left(self._rows, bound, key=itemgetter(0))
