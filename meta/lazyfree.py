@@ -18,6 +18,7 @@ rows; the catalog knows what a key leaves behind.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from struct import iter_unpack, pack
 
 from kvstream.errors import Corruption
@@ -256,8 +257,7 @@ def drop_few(txn: Txn, db: int, most: int) -> bool | None:
     for row, record in records:
         if not _drop_flushed(txn, row[1:], record):
             return False
-        txn.batch.delete(_METADATA, row)
-    for row, _ in listed:
+    for row, _ in chain(records, listed):  # together: one without the other is a fault
         txn.batch.delete(_METADATA, row)
     return True
 
