@@ -256,7 +256,7 @@ class Group(Generic[S]):
         """
         if type(count) is not int:
             count = whole(count, "count")
-        taken = self._engine.run(
+        result = self._engine.run(
             claim.autoclaim,
             self._key,
             self._name,
@@ -267,8 +267,8 @@ class Group(Generic[S]):
             justid,
         )
         kind: Any = ClaimedIDs if justid else Claimed
-        entries = self._decoder.entries(self._key, cast(Iterable[Entry], taken.entries))
-        claimed: Claimed[S] | ClaimedIDs = kind(taken.cursor, entries, taken.deleted)
+        entries = self._decoder.entries(self._key, cast(Iterable[Entry], result.entries))
+        claimed: Claimed[S] | ClaimedIDs = kind(result.cursor, entries, result.deleted)
         return claimed
 
     # --- looking --------------------------------------------------------------------------------

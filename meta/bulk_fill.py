@@ -236,4 +236,4 @@ def join(
     stream.open_appended, stream.open_live = piece.open_appended, piece.open_live
     stream.open_bytes, stream.measured = piece.open_bytes, piece.measured
     stream.unmeasured, stream.slack = [], 0
-    txn.reshaped(stream)
+    txn.record_changed(stream)

@@ -288,7 +288,7 @@ class Catalog:
         """Add a new stream, with its stored name, under a name that is free."""
         self.drop_gone(txn, stream.name)
         self._keep(name, stream)
-        txn.reshaped(stream)
+        txn.record_changed(stream)
         self.index.add(txn, stream)
         txn.notify(NEW, name)
 
@@ -310,7 +310,7 @@ class Catalog:
     def write(self, txn: Txn, key: Key) -> None:
         """Write the whole record of a key."""
         if isinstance(key, StreamMeta):
-            txn.reshaped(key)
+            txn.record_changed(key)
         else:
             txn.batch.puts[_METADATA][key.row] = key.encode()
 
@@ -533,7 +533,7 @@ class Catalog:
         group = GroupMeta(name, row, consumers, run_tree(runs, new=True), key_tree(times, new=True))
         stream.groups[name] = group
         stream.groups_count += 1
-        txn.reshaped(stream)
+        txn.record_changed(stream)
         txn.member_changed(group)
         return group
 
@@ -542,7 +542,7 @@ class Catalog:
         txn.batch.delete(_TREES, group.row)
         stream.groups.pop(group.name, None)
         stream.groups_count -= 1
-        txn.reshaped(stream)
+        txn.record_changed(stream)
 
     def _drop_group_trees(self, txn: Txn, group: GroupMeta) -> None:
         for consumer in list(self.consumers(txn, group)) if group.indexed else ():

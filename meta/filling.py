@@ -93,7 +93,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
         close(txn, stream)
         _open(stream, eid, names)
         appended = 0
-        txn.changed(stream)
+        txn.counters_changed(stream)
     ms, seq = eid
     first_ms, first_seq = stream.open_first
     if (
@@ -118,7 +118,7 @@ def append(txn: Txn, stream: StreamMeta, eid: StreamID, value: bytes, names: Nam
         measure(txn.batch, stream)
     stream.behind += 1
     if stream.behind > BEHIND_MAX:  # until then the row suffices, so the record can wait
-        txn.changed(stream)
+        txn.counters_changed(stream)
 
 
 def extend(
@@ -165,7 +165,7 @@ def _fill(
         count_joined(stream, ids[start], ids[at - 1], at - start)
         stream.behind += at - start
         if stream.behind > BEHIND_MAX:
-            txn.changed(stream)
+            txn.counters_changed(stream)
     return at
 
 

@@ -135,7 +135,7 @@ class Producer:
             self._drop(oldest)
             oldest += 1
         batch.put(_TREES, self._row, _PRODUCER.pack(oldest, following))
-        txn.reshaped(stream)
+        txn.record_changed(stream)
 
     def _bounds(self) -> tuple[int, int]:
         value = self._txn.batch.get(_TREES, self._row)
@@ -170,7 +170,7 @@ class Producer:
                 txn.batch.delete(_TREES, row)
             else:
                 txn.batch.put(_TREES, row, _PRODUCER.pack(oldest, following))
-            txn.reshaped(stream)
+            txn.record_changed(stream)
         return oldest, following
 
     def _expire_others(self) -> None:
@@ -268,7 +268,7 @@ def forget_all(txn: Txn, stream: StreamMeta) -> None:
         prefix = tree_prefix(stream.idmp_tree)
         txn.batch.delete_range(_TREES, prefix, successor(prefix))
     stream.pids = stream.iids = 0
-    txn.reshaped(stream)
+    txn.record_changed(stream)
 
 
 # --- the last requests of clients ----------------------------------------------------------------

@@ -183,7 +183,7 @@ def hide(txn: Txn, stream: StreamMeta) -> bool:
     catalog.unlist(txn, stream)
     stream.name, stream.row, stream.expire_at = hidden, stream_row(hidden), 0
     catalog.index.report_change(stream)  # a command may be about to create a key of that name
-    txn.reshaped(stream)
+    txn.record_changed(stream)
     txn.finish()
     txn.batch.put(_METADATA, scan_row(db, generation), key_of(hidden))
     if not catalog.is_gone(txn, stream):  # otherwise it is due to be swept already

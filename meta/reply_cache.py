@@ -75,7 +75,7 @@ class Stretch:
 _lower, _until = attrgetter("lower"), attrgetter("until")
 
 
-class Found:
+class CachedPart:
     """The part of a range that stretches hold, from its start on."""
 
     __slots__ = ("count", "ids", "parts", "start")
@@ -105,9 +105,9 @@ class ReplyCache:
         self._streams: dict[bytes, list[Stretch]] = {}
         self._by_use: OrderedDict[Stretch, None] = OrderedDict()
 
-    def find(self, prefix: bytes, start: bytes, end: bytes, count: int) -> Found:
+    def find(self, prefix: bytes, start: bytes, end: bytes, count: int) -> CachedPart:
         """Return the first entries of ``start <= id <= end``, ``count`` at most, up to a gap."""
-        cached = Found(start)
+        cached = CachedPart(start)
         stretches = self._streams.get(prefix)
         if stretches is None:
             return cached

@@ -68,7 +68,7 @@ def tree(txn: Txn, stream: StreamMeta) -> bytes:
     """Return the prefix of the stream's queue tree, which is made if there is none."""
     if not stream.queue_tree:
         stream.queue_tree = txn.allocate()
-        txn.reshaped(stream)
+        txn.record_changed(stream)
     return tree_prefix(stream.queue_tree)
 
 
@@ -219,4 +219,4 @@ def set_due(txn: Txn, stream: StreamMeta, at_ms: int) -> None:
     """Set the time of the stream's first timer, 0 if it has none."""
     if at_ms != stream.due_at:
         txn.catalog.index.set_due(txn, stream, at_ms)
-        txn.reshaped(stream)
+        txn.record_changed(stream)

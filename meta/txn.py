@@ -1,8 +1,8 @@
 """One transaction: the rows that a command reads and changes, on their way to one commit.
 
 A transaction never commits itself; the engine does. It hands out the catalog's objects, which are
-changed in place; ``changed`` puts their records into the batch. If it fails after a change, the
-catalog drops everything that it has in memory.
+changed in place; ``counters_changed`` and ``record_changed`` put their records into the batch. If
+it fails after a change, the catalog drops everything that it has in memory.
 """
 
 from collections.abc import Collection, Iterable
@@ -132,11 +132,11 @@ class Txn:
         """Allocate a number for a tree or a generation."""
         return self.catalog.numbers.reserve(self)
 
-    def changed(self, stream: StreamMeta) -> None:
+    def counters_changed(self, stream: StreamMeta) -> None:
         """Write the part of the stream's record that changes often."""
         self._streams[stream.row] = stream
 
-    def reshaped(self, stream: StreamMeta) -> None:
+    def record_changed(self, stream: StreamMeta) -> None:
         """Write the whole record of a stream."""
         stream.forget_cold_part()
         self._streams[stream.row] = stream

@@ -24,7 +24,7 @@ from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
 from kvstream.operations import claim, thresholds
 from kvstream.operations.groups import group_of_key
-from kvstream.operations.incremental import Claimed, LongAutoclaim, LongClaim
+from kvstream.operations.incremental import ClaimedParts, LongAutoclaim, LongClaim
 from kvstream.types.ids import UNPACKED, StreamID
 from kvstream.types.records import AnyEntry
 
@@ -155,7 +155,7 @@ def _claim_begun(
     return step
 
 
-def _parts(claimed: Claimed, justid: bool) -> Gradual:
+def _parts(claimed: ClaimedParts, justid: bool) -> Gradual:
     total = [sum(map(len, claimed.parts))]
     if justid:
         ids = ([bytes(each.id) for each in rows] for rows in claimed.parts)
@@ -239,17 +239,17 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     asked = name, group, consumer, min_idle_ms, start, count, justid
     if session.steps and count > thresholds.LONG_ROWS:
         group_of_key(txn, name, group)
-        return in_steps(LongAutoclaim(*asked).step, partial(_taken_in_steps, justid))
-    return _taken(session, justid, claim.autoclaim(txn, *asked))
+        return in_steps(LongAutoclaim(*asked).step, partial(_autoclaimed_in_steps, justid))
+    return _autoclaimed(session, justid, claim.autoclaim(txn, *asked))
 
 
-def _taken(session: Session, justid: bool, done: claim.Taken) -> Reply:
+def _autoclaimed(session: Session, justid: bool, done: claim.AutoclaimResult) -> Reply:
     deleted = [bytes(eid) for eid in done.deleted]
     reply = [bytes(done.cursor), _claimed(done.entries, justid), deleted]
     return paged(session, reply, len(done.entries) + len(deleted))
 
 
-def _taken_in_steps(justid: bool, done: Claimed) -> Reply:
+def _autoclaimed_in_steps(justid: bool, done: ClaimedParts) -> Reply:
     gone = done.gone
     parts = (gone[at : at + _TOGETHER] for at in range(0, len(gone), _TOGETHER))
     texts = ([b"%d-%d" % UNPACKED(eid) for eid in part] for part in parts)

@@ -126,7 +126,7 @@ def _add_once(
         known = producer.lookup(once.iid)
         if known is not None:
             stream.iids_duplicates += 1
-            txn.reshaped(stream)
+            txn.record_changed(stream)
             return known
     new = add()
     stream = stream or txn.stream(name)
@@ -351,7 +351,7 @@ def set_id(
         stream.entries_added = entries_added
     if max_deleted is not None and max_deleted != MIN_ID:
         stream.max_deleted = max_deleted
-    txn.reshaped(stream)
+    txn.record_changed(stream)
     txn.notify(XSETID, name)
 
 
@@ -393,7 +393,7 @@ def configure(
     stream.idmp_maxsize = maxsize or stream.idmp_maxsize
     if before != (idempotency.duration_ms(txn, stream), idempotency.maxsize(txn, stream)):
         idempotency.forget_all(txn, stream)
-    txn.reshaped(stream)
+    txn.record_changed(stream)
 
 
 def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
@@ -483,7 +483,7 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
     for name, ids, values in planned:
         stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
         append_page(txn, stream, ids, values)
-        txn.changed(stream)
+        txn.counters_changed(stream)
         txn.notify(XADD, name)
         txn.signal(name)
         result.add_range(name, StreamID.unpack(ids[0]), stream.last, len(ids))
@@ -539,7 +539,7 @@ def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
     for addition in joined:
         stream = txn.stream(addition.name)
         if stream is not None:
-            txn.changed(stream)
+            txn.counters_changed(stream)
         noted.append(Ingested(addition.prefix, MIN_ID if stream is None else stream.last))
     unfinished_loads.put_ingested(txn, noted)
     txn.catalog.uncounted = {ingested.prefix for ingested in noted}

@@ -61,7 +61,7 @@ Read = Callable[[Sequence[PackedID]], Sequence[Row | None]]
 
 
 @dataclass(slots=True)
-class Found:
+class ClaimProgress:
     """The entries that a claim has found so far."""
 
     room: int | None = None
@@ -116,15 +116,17 @@ class Claim:
             return run is None or run.time_ms <= self.bound
         return self.force or not run.waits
 
-    def decide(self, read: Read, found: Found, run: Run | None, ids: Sequence[PackedID]) -> Targets:
-        """Return what becomes of IDs of a run, or of IDs that are not pending; add to ``found``.
+    def decide(
+        self, read: Read, progress: ClaimProgress, run: Run | None, ids: Sequence[PackedID]
+    ) -> Targets:
+        """Return what becomes of IDs of a run, or of IDs that are not pending; add to ``progress``.
 
         ``read`` returns the message rows of IDs.
         """
         if run is None and not self.force:
             return {}
         if self.may_take(run):
-            looked = None if found.room is None else found.take_room(ids, range(len(ids)))
+            looked = None if progress.room is None else progress.take_room(ids, range(len(ids)))
             rows = read(ids[:looked])
             live = [row for row in rows if row is not None]
         else:
@@ -132,14 +134,14 @@ class Claim:
             if None not in rows:
                 return {}
             places = [at for at, row in enumerate(rows) if row is None]
-            rows = rows[: found.take_room(ids, places)]
-        found.rows += live
+            rows = rows[: progress.take_room(ids, places)]
+        progress.rows += live
         if len(live) == len(rows):
             return self._targets(run, ids[: len(rows)])
         targets = self._targets(run, [row[0][-ID_BYTES:] for row in live])
         if run is not None:
             gone = [eid for eid, row in zip(ids, rows, strict=False) if row is None]
-            found.gone += gone
+            progress.gone += gone
             targets.update(dict.fromkeys(gone))
         return targets
 
@@ -164,12 +166,12 @@ class Claim:
 
 
 def plan_claim(
-    group: GroupMeta, rule: Claim, read: Read, found: Found, stretches: Stretches
+    group: GroupMeta, rule: Claim, read: Read, progress: ClaimProgress, stretches: Stretches
 ) -> Change:
-    """Return the change by which pending entries are claimed, and add these to ``found``."""
-    change = plan(group, stretches, partial(rule.decide, read, found))
-    if found.rows:
-        Rows(found.rows, len(rule.stream.prefix)).packed_ids()  # or raises Corruption
+    """Return the change by which pending entries are claimed, and add these to ``progress``."""
+    change = plan(group, stretches, partial(rule.decide, read, progress))
+    if progress.rows:
+        Rows(progress.rows, len(rule.stream.prefix)).packed_ids()  # or raises Corruption
     return change
 
 
@@ -245,11 +247,11 @@ def claim(
     rule = Claim(
         stream, consumer_name, bound, time_ms, retrycount, force, justid, repeated(packed, distinct)
     )
-    claimed = Found()
+    progress = ClaimProgress()
     asked = list(stretches(txn, group, distinct))
     read = _reader(txn, rule, asked)
-    plan_claim(group, rule, read, claimed, asked).apply(txn, group)
-    rows = claimed.rows
+    plan_claim(group, rule, read, progress, asked).apply(txn, group)
+    rows = progress.rows
     if distinct is not packed:
         rows = rule.in_order(rows, packed)
     elif force:
@@ -290,7 +292,7 @@ def _reader(txn: Txn, rule: Claim, asked: list[tuple[Run | None, Sequence[Packed
     return lambda ids: [known[eid] for eid in ids]
 
 
-class Taken(NamedTuple):
+class AutoclaimResult(NamedTuple):
     """What ``autoclaim`` did: see ``Claimed`` and ``ClaimedIDs``."""
 
     cursor: StreamID
@@ -307,20 +309,22 @@ def autoclaim(
     start: StreamID = MIN_ID,
     count: int = AUTOCLAIM_COUNT,
     justid: bool = False,
-) -> Taken:
+) -> AutoclaimResult:
     """Scan the pending entries from ``start`` and take over those idle for ``min_idle_ms``."""
     refuse_autoclaim_count(count)
     stream, group = group_of_key(txn, name, group_name)
     consumer = consumer_of(txn, name, group, consumer_name)
     rule = Claim(stream, consumer_name, idle_bound(txn, min_idle_ms), txn.now_ms, justid=justid)
-    claimed = Found(count)
+    progress = ClaimProgress(count)
     read = partial(live_rows, txn, stream)
-    pending = _pending_from(txn, group, start.packed, claimed)
-    plan_claim(group, rule, read, claimed, pending).apply(txn, group)
-    note_claimed(txn, consumer, bool(claimed.rows))
+    pending = _pending_from(txn, group, start.packed, progress)
+    plan_claim(group, rule, read, progress, pending).apply(txn, group)
+    note_claimed(txn, consumer, bool(progress.rows))
     signal_owned(txn, name, group)
-    cursor = MIN_ID if claimed.next is None else StreamID.unpack(claimed.next)
-    return Taken(cursor, _entries(rule, claimed.rows), [*map(StreamID.unpack, claimed.gone)])
+    cursor = MIN_ID if progress.next is None else StreamID.unpack(progress.next)
+    return AutoclaimResult(
+        cursor, _entries(rule, progress.rows), [*map(StreamID.unpack, progress.gone)]
+    )
 
 
 def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:
@@ -329,20 +333,22 @@ def _entries(rule: Claim, rows: list[Row]) -> Sequence[AnyEntry]:
     return Rows(rows, len(rule.stream.prefix))
 
 
-def _pending_from(txn: Txn, group: GroupMeta, start: PackedID, found: Found) -> Stretches:
+def _pending_from(
+    txn: Txn, group: GroupMeta, start: PackedID, progress: ClaimProgress
+) -> Stretches:
     """Yield the pending IDs from ``start`` on that XAUTOCLAIM looks at."""
-    assert found.room is not None
-    attempts = found.room * ATTEMPTS_PER_COUNT
+    assert progress.room is not None
+    attempts = progress.room * ATTEMPTS_PER_COUNT
     for run in runs_from(txn, group, start):
         ids = ids_between(run, start, _LAST)
-        if ids and not (found.room and attempts):
-            found.next = ids[0]
+        if ids and not (progress.room and attempts):
+            progress.next = ids[0]
         elif ids:
             yield run, ids[:attempts]
-            if found.next is None and attempts < len(ids):
-                found.next = ids[attempts]
+            if progress.next is None and attempts < len(ids):
+                progress.next = ids[attempts]
             attempts -= len(ids)
-        if found.next is not None:
+        if progress.next is not None:
             return
 
 

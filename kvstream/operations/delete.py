@@ -118,7 +118,7 @@ def erase(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
     top = ids[-1]
     if top > stream.max_deleted:
         stream.max_deleted = top
-        txn.reshaped(stream)
+        txn.record_changed(stream)
 
 
 T = TypeVar("T")

@@ -32,7 +32,7 @@ from kvstream.operations.ack import Nack, note_released, stream_and_group
 from kvstream.operations.claim import (
     ATTEMPTS_PER_COUNT,
     Claim,
-    Found,
+    ClaimProgress,
     advance,
     delivery_time,
     idle_bound,
@@ -274,7 +274,7 @@ class LongNack(LongChange[int, int]):
 _LAST = MAX_ID.packed
 
 
-class Claimed(NamedTuple):
+class ClaimedParts(NamedTuple):
     """The result of a claim."""
 
     parts: list[Rows]
@@ -285,7 +285,7 @@ class Claimed(NamedTuple):
     """Where the next XAUTOCLAIM starts."""
 
 
-class LongClaim(LongChange[Found, Claimed]):
+class LongClaim(LongChange[ClaimProgress, ClaimedParts]):
     """XCLAIM."""
 
     def __init__(
@@ -327,12 +327,12 @@ class LongClaim(LongChange[Found, Claimed]):
 
     def _plan(
         self, txn: Txn, stream: StreamMeta, group: GroupMeta, ids: list[PackedID]
-    ) -> tuple[Change, Found]:
-        found = Found(self._room())
+    ) -> tuple[Change, ClaimProgress]:
+        progress = ClaimProgress(self._room())
         read, asked = partial(self._rows, txn, stream), pel.stretches(txn, group, ids)
-        change = plan_claim(group, self._rule, read, found, asked)
-        found.rows.sort()
-        return change, found
+        change = plan_claim(group, self._rule, read, progress, asked)
+        progress.rows.sort()
+        return change, progress
 
     def _room(self) -> int | None:
         """Return how many more entries may be claimed."""
@@ -346,8 +346,8 @@ class LongClaim(LongChange[Found, Claimed]):
         advance(txn, group, self._last_id)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[Found]
-    ) -> Claimed:
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[ClaimProgress]
+    ) -> ClaimedParts:
         prefix = len(stream.prefix)
         parts = [Rows(part.rows, prefix) for part in results if part.rows]
         note_claimed(txn, self._member, bool(parts))
@@ -355,7 +355,7 @@ class LongClaim(LongChange[Found, Claimed]):
         if parts and self._is_unordered:
             rows = [row for part in parts for row in part.page]
             parts = [Rows(self._rule.in_order(rows, self._asked), prefix)]
-        return Claimed(parts, [eid for part in results for eid in part.gone])
+        return ClaimedParts(parts, [eid for part in results for eid in part.gone])
 
 
 class LongAutoclaim(LongClaim):
@@ -377,7 +377,7 @@ class LongAutoclaim(LongClaim):
         self._seen_rows: dict[PackedID, Row | None] = {}
         """Rows that this step has read."""
 
-    def step(self, txn: Txn) -> Claimed | None:
+    def step(self, txn: Txn) -> ClaimedParts | None:
         self._seen_rows = {}
         return super().step(txn)
 
@@ -434,8 +434,8 @@ class LongAutoclaim(LongClaim):
             return live_rows(txn, stream, ids)
 
     def _finish(
-        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[Found]
-    ) -> Claimed:
+        self, txn: Txn, stream: StreamMeta, group: GroupMeta, results: list[ClaimProgress]
+    ) -> ClaimedParts:
         left = [part.next for part in results if part.next is not None]
         if left:
             cursor = StreamID.unpack(min(left))

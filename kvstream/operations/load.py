@@ -172,7 +172,7 @@ def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
         key_tree(stream.idmp_tree).drop(txn.batch)
     stream.idmp_tree = stream.pids = stream.iids = 0
     loaded = seal(txn, stream, state, txn.allocate)
-    txn.reshaped(stream)
+    txn.record_changed(stream)
     txn.notify(RESTORE, name)
     txn.signal(name)
     return loaded

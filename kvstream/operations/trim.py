@@ -120,7 +120,7 @@ def trim(txn: Txn, name: bytes, trimming: Trim) -> int:
     removed = trim_stream(txn, stream, trimming)
     if txn.catalog.scarce and stream.unswept:  # by earlier trims
         sweep(txn, stream)
-        txn.changed(stream)
+        txn.counters_changed(stream)
     return removed
 
 
@@ -133,7 +133,7 @@ def trim_stream(txn: Txn, stream: StreamMeta, trimming: Trim) -> int:
     else:
         removed = _trim_nodes(txn, stream, trimming)
     if removed:
-        txn.changed(stream)
+        txn.counters_changed(stream)
         if txn.wanted_events:
             txn.notify_stream(XTRIM, stream)
     return removed
@@ -152,7 +152,7 @@ def trim_head(txn: Txn, stream: StreamMeta, most: int, below: StreamID) -> int:
         part = min(part, most - removed)
     if whole or part:
         _cut(txn, stream, boundary, whole, removed, part)
-        txn.changed(stream)
+        txn.counters_changed(stream)
     return removed + part
 
 
@@ -330,7 +330,7 @@ def sweep_streams(txn: Txn) -> None:
         if stream := txn.stream(name):
             txn.frees = True
             sweep(txn, stream, 1)
-            txn.changed(stream)
+            txn.counters_changed(stream)
 
 
 def sweep_emptied(txn: Txn, stream: StreamMeta) -> None:
@@ -409,7 +409,7 @@ def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:
         stream.first = MIN_ID
     elif stream.first == first:
         stream.first = _first_live(txn, stream)
-    txn.changed(stream)
+    txn.counters_changed(stream)
 
 
 def _leave_out(stream: StreamMeta, ids: list[StreamID]) -> None:

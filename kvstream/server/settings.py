@@ -227,12 +227,12 @@ def _set_reader_limits(executor: "Executor") -> None:
 
 
 def _set_slow(executor: "Executor") -> None:
-    executor.calls.set_slow()
+    executor.dispatcher.set_slow()
 
 
 def _watch_latency(executor: "Executor") -> None:
     executor.latency.watch(executor.engine, executor.options.latency_threshold_ms)
-    executor.calls.set_slow()
+    executor.dispatcher.set_slow()
 
 
 def _bound_hot(executor: "Executor") -> None:
@@ -250,7 +250,7 @@ def _bound_slowlog(executor: "Executor") -> None:
 
 
 def _resize_acllog(executor: "Executor") -> None:
-    executor.calls.denials.resize(executor.options.acllog_length)
+    executor.dispatcher.denials.resize(executor.options.acllog_length)
 
 
 def _set_acl_default(executor: "Executor") -> None:

@@ -53,7 +53,7 @@ def miscount(program: Program) -> None:
         stream = txn.stream(qualified(0, b"orders"))
         assert stream is not None
         stream.length += 1
-        txn.changed(stream)
+        txn.counters_changed(stream)
 
     with Store.open(program.directory) as store:
         store.engine.run(operation)

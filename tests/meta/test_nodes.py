@@ -175,7 +175,7 @@ class NodeMachine(RuleBasedStateMachine):
     def sweep(self) -> None:
         """Check that the rows of trimmed entries leave the disk."""
         trim.sweep(self.metadata.txn, self.stream, every=1)
-        self.metadata.txn.changed(self.stream)
+        self.metadata.txn.counters_changed(self.stream)
 
     @rule()
     def commit(self) -> None:
@@ -190,7 +190,7 @@ class NodeMachine(RuleBasedStateMachine):
         """Measure the open node: its bytes are counted late, at any time."""
         if self.stream.open_live:
             nodes.measure(self.metadata.txn.batch, self.stream)
-            self.metadata.txn.changed(self.stream)
+            self.metadata.txn.counters_changed(self.stream)
             assert self.stream.open_bytes == self.nodes[-1].size
 
     @invariant()

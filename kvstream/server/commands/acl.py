@@ -225,7 +225,7 @@ def acl_log(txn: Txn, client: Client, argv: Argv) -> Reply:
 
     RESET: Clear the log.
     """
-    denials = server_of(client).calls.denials
+    denials = server_of(client).dispatcher.denials
     if len(argv) > 3:
         raise bad_subcommand(argv)
     if len(argv) == 3 and argv[2].upper() == b"RESET":

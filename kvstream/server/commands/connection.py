@@ -42,7 +42,7 @@ def _log_in(client: Client, user: bytes, password: bytes) -> None:
     try:
         client.become(server.acl.authenticate(user, password))
     except WrongPassword:
-        server.calls.deny(client, "auth", client.last_command.upper().encode(), user)
+        server.dispatcher.deny(client, "auth", client.last_command.upper().encode(), user)
         raise
 
 

@@ -19,7 +19,7 @@ from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import NoPermission
 from kvstream.server.runtime.client import Argv, Block, Client, Server
-from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.dispatch import Dispatcher
 
 Entry: TypeAlias = tuple[float, int, Client, Block]
 OnlyReads: TypeAlias = Callable[[Txn, Command, Argv], bool]
@@ -85,14 +85,14 @@ _PAUSE_TOKEN = b"p"
 class BlockedClients:
     """The blocked clients of one server."""
 
-    def __init__(self, server: Server, calls: Calls, only_reads: OnlyReads) -> None:
+    def __init__(self, server: Server, dispatcher: Dispatcher, only_reads: OnlyReads) -> None:
         """``only_reads`` tells whether a request that runs a script does not write."""
         self._server = server
         self._engine = server.engine
         self.blocked: dict[Client, None] = {}
         self._deadlines = Deadlines(self.blocked)
-        self._calls = calls
-        self.pause = Pause(self, server, calls, only_reads)
+        self._dispatcher = dispatcher
+        self.pause = Pause(self, server, dispatcher, only_reads)
 
     def begin(
         self,
@@ -106,11 +106,11 @@ class BlockedClients:
         Every attempt first checks that the client may still run ``call``.
         """
         attempt, share_key = wait.attempt, wait.share_key
-        if self._calls.trackers.clients:
-            attempt = self._calls.trackers.attempt_of(client, wait)
-        if call is not None and self._calls.counts_hot_keys:
-            assert self._calls.hot_keys is not None
-            attempt = self._calls.hot_keys.attempt_of(*call, attempt, client.protocol)
+        if self._dispatcher.trackers.clients:
+            attempt = self._dispatcher.trackers.attempt_of(client, wait)
+        if call is not None and self._dispatcher.counts_hot_keys:
+            assert self._dispatcher.hot_keys is not None
+            attempt = self._dispatcher.hot_keys.attempt_of(*call, attempt, client.protocol)
         if share_key is not None and wait.group is None:
             # An attempt also checks the user's rights, which may depend on the first argument.
             first = None if call is None else call[1][1]
@@ -160,7 +160,7 @@ class BlockedClients:
         elif error is not None:
             reply = internal_error(error)
         if isinstance(error, NoPermission):
-            self._calls.deny(client, error.kind, error.object, client.user.name)
+            self._dispatcher.deny(client, error.kind, error.object, client.user.name)
         self._server.answer_blocked(client, reply)
         if not client.paged and client not in self._server.ready:
             client.update_direct()
@@ -246,11 +246,15 @@ class Pause:
     """CLIENT PAUSE: block clients that send a command, or a write, for some time."""
 
     def __init__(
-        self, blocking: BlockedClients, server: Server, calls: Calls, only_reads: OnlyReads
+        self,
+        blocking: BlockedClients,
+        server: Server,
+        dispatcher: Dispatcher,
+        only_reads: OnlyReads,
     ) -> None:
         self._blocking = blocking
         self._server = server
-        self._calls = calls
+        self._dispatcher = dispatcher
         self._only_reads = only_reads
         self._expiry, self._timers = server.engine.expiry, server.engine.timers
         self.until: float | None = None
@@ -262,14 +266,14 @@ class Pause:
         """Pause every command, or all writes; it never shortens or weakens a pause under way."""
         until = self._server.clock() + seconds
         self.until = until if self.until is None else max(until, self.until)
-        self._every = every or (self._every and self._calls.paused)
-        self._calls.paused = self._expiry.paused = self._timers.paused = True
+        self._every = every or (self._every and self._dispatcher.paused)
+        self._dispatcher.paused = self._expiry.paused = self._timers.paused = True
         self._release()
 
     def end(self) -> None:
         """End the pause; held clients go on, first come first served."""
         self.until = None
-        self._calls.paused = self._expiry.paused = self._timers.paused = False
+        self._dispatcher.paused = self._expiry.paused = self._timers.paused = False
         self._release()
 
     def _release(self) -> None:

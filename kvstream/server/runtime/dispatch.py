@@ -1,6 +1,6 @@
 """The call of a command: permissions, statistics, keyspace hits, the slow log and MONITOR.
 
-``Calls`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
+``Dispatcher`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
 ``Slowlog`` and ``monitor_line`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
 """
 
@@ -243,7 +243,7 @@ _WITHDRAWN = {
 """The reasons in EXEC's error, by the permission that was withdrawn."""
 
 
-class Calls:
+class Dispatcher:
     """The calls of one server, and what is recorded of them."""
 
     def __init__(

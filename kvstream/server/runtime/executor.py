@@ -27,7 +27,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
-from kvstream.server.runtime.dispatch import Calls, name_of
+from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
@@ -102,10 +102,10 @@ class Executor:
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
         listeners = self.trackers, self.notifications, lambda line: self.pubsub.to_monitors(line)
-        self.calls = Calls(self.options, every(commands), perf_counter, usage, *listeners)
-        self.statistics, self.slowlog = self.calls.statistics, self.calls.slowlog
-        self.monitors, self.latency = self.calls.monitors, self.calls.latency
-        self.scripts = Scripts(self, self.calls, commands)
+        dispatcher = Dispatcher(self.options, every(commands), perf_counter, usage, *listeners)
+        self.dispatcher, self.statistics = dispatcher, dispatcher.statistics
+        self.slowlog, self.monitors = dispatcher.slowlog, dispatcher.monitors
+        self.latency, self.scripts = dispatcher.latency, Scripts(self, dispatcher, commands)
         self.busy = self.scripts.busy
         self.functions = Functions(self.scripts)
         self.streaming = ReplyStreaming(self)
@@ -114,9 +114,9 @@ class Executor:
         directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
         self.checkpoints = Checkpoints(engine, directory, copies)
         self.uploads = Uploads(engine)
-        self.blocking = clients = BlockedClients(self, self.calls, self.functions.only_reads)
+        self.blocking = clients = BlockedClients(self, dispatcher, self.functions.only_reads)
         self.blocked, self.pause, self.due = clients.blocked, clients.pause, clients.due
-        self.incremental = IncrementalCommands(self, self.calls, self.pause, self.run_step)
+        self.incremental = IncrementalCommands(self, dispatcher, self.pause, self.run_step)
         self.reply_queue = ReplyQueue(engine.committer, self, self.streaming, self.pubsub)
 
         self._turn: Turn | None = None
@@ -126,9 +126,9 @@ class Executor:
         """The server is in a special state: no request is plain."""
         self._runner = 0
         self._slots: list[PendingReplies] = []
-        self._pipelines = Pipelines(self.calls, commands)
+        self._pipelines = Pipelines(dispatcher, commands)
         self._queueable = queueable(commands)
-        self._xadds = BatchedXadds(engine, self.calls, self.options, lambda: self.clock())
+        self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.reply_cache = ReplyCache(self.options.hot_memory, write_rows)
@@ -263,18 +263,18 @@ class Executor:
             return self._run_in_slices()
         if not self.pending:
             return False
-        begun = self.calls.ended = perf_counter()
+        begun = self.dispatcher.ended = perf_counter()
         self._until = begun + TURN_S
         if self.options.maxmemory:
             self.limits.look_at_memory()
-        if self._guard.is_shut is (self.calls.read_only is None):
-            self.calls.note_failure(self._guard.failure if self._guard.is_shut else None)
+        if self._guard.is_shut is (self.dispatcher.read_only is None):
+            self.dispatcher.note_failure(self._guard.failure if self._guard.is_shut else None)
         left = TURN_REQUESTS
-        self._is_odd = self.calls.is_odd
+        self._is_odd = self.dispatcher.is_odd
         self._runner = get_ident()
         try:
             self._turn = turn = Turn(self.engine)
-            turn.txn.keeps_expired |= self.calls.paused  # nothing writes in this turn
+            turn.txn.keeps_expired |= self.dispatcher.paused  # nothing writes in this turn
             try:
                 if self.first:
                     left -= self._run_first(turn)
@@ -330,7 +330,7 @@ class Executor:
 
     def _answer_busy(self, turn: Turn, client: Client) -> bool:
         """Answer a client's requests while a turn is suspended; return whether there are more."""
-        requests, calls = client.requests, self.calls
+        requests, dispatcher = client.requests, self.dispatcher
         for _ in range(TURN_REQUESTS):
             while not requests:
                 if client.closing or not client.take_in():
@@ -342,23 +342,28 @@ class Executor:
                 command = find(argv, self.commands)
             except RequestError as error:
                 name = name_of(argv, self.commands)
-                self._answer(client, calls.refused(client, name, ErrorReply.of(error)))
+                self._answer(client, dispatcher.refused(client, name, ErrorReply.of(error)))
                 continue
             client.last_command = command.name
-            refusal = calls.refusal(client, command, argv)
+            refusal = dispatcher.refusal(client, command, argv)
             if refusal is None and not (command.is_local and Flag.ALLOW_BUSY in command.flags):
                 refusal = self.busy.error
             if refusal is not None:
-                self._answer(client, calls.refused(client, command.name, refusal))
+                self._answer(client, dispatcher.refused(client, command.name, refusal))
             else:
                 self._call(turn, client, command, argv)
         return True
 
     def _run_ready(self, turn: Turn, most: int) -> int:
         """Run the requests of all clients, LOOKS of each at a time; return how many ran."""
-        ready, calls, pipelines, slots = self.ready, self.calls, self._pipelines, self._slots
+        ready, dispatcher, pipelines, slots = (
+            self.ready,
+            self.dispatcher,
+            self._pipelines,
+            self._slots,
+        )
         left = most
-        while ready and left > 0 and calls.ended < self._until:
+        while ready and left > 0 and dispatcher.ended < self._until:
             client = next(iter(ready))
             del ready[client]
             if client.direct and client.user.free and not self._is_odd:
@@ -379,7 +384,7 @@ class Executor:
                     ready[client] = None
                     continue
             left -= self._run_requests(turn, client, left)
-            calls.ended = perf_counter()
+            dispatcher.ended = perf_counter()
         return most - left
 
     def _run_first(self, turn: Turn) -> int:
@@ -470,7 +475,7 @@ class Executor:
                 elif not ran:
                     pipelines.record(turn.txn)
                     self._attempt(turn, client, requests.popleft())
-                    self._is_odd = self.calls.is_odd
+                    self._is_odd = self.dispatcher.is_odd
                 count += ran or 1
                 may_go_on = count % LOOKS > 0 and client.authenticated
             elif not client.take_in():
@@ -490,7 +495,7 @@ class Executor:
             if len(self._slots) > before:
                 raise
             name = name_of(argv, self.commands)
-            self._answer(client, self.calls.refused(client, name, internal_error(defect)))
+            self._answer(client, self.dispatcher.refused(client, name, internal_error(defect)))
 
     def _request(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Run one request, or queue it for EXEC; its reply goes into a slot."""
@@ -509,14 +514,14 @@ class Executor:
             if self.limits.drops_http(client, argv[0]):
                 return
             name = name_of(argv, self.commands)
-            self._answer(client, self.calls.refused(client, name, ErrorReply.of(error)))
+            self._answer(client, self.dispatcher.refused(client, name, ErrorReply.of(error)))
             return
-        calls = self.calls
+        dispatcher = self.dispatcher
         client.last_command = command.name
-        refusal = calls.refusal(client, command, argv)
+        refusal = dispatcher.refusal(client, command, argv)
         if refusal is not None:
-            self._answer(client, calls.refused(client, command.name, refusal))
-        elif calls.paused and self.pause.holds(turn.txn, client, command, argv):
+            self._answer(client, dispatcher.refused(client, command.name, refusal))
+        elif dispatcher.paused and self.pause.holds(turn.txn, client, command, argv):
             self.pause.hold(turn, client, argv)
         elif client.queue is not None and not command.is_immediate:
             client.queue.add(command, argv)
@@ -527,17 +532,17 @@ class Executor:
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if command.is_local:
-            reply = self.calls.answer_at_once(client, command, argv, turn.txn)
+            reply = self.dispatcher.answer_at_once(client, command, argv, turn.txn)
             assert not isinstance(reply, _HELD)
             self._answer(client, reply)
             return
         if command.name == "exec":
             self._exec(turn, client)
-            self.calls.show(client, argv)  # after the commands that it ran
+            self.dispatcher.show(client, argv)  # after the commands that it ran
             return
         if command.grows:
             turn.grows = True
-        unit = partial(self.calls.answer, client, command, argv)
+        unit = partial(self.dispatcher.answer, client, command, argv)
         slot = self._run_unit(turn, client, unit, command.depends, not command.writes)
         if command.name in WATCHES:
             slot.unit = None  # must not run again: its client may be in MULTI by then
@@ -666,7 +671,7 @@ class Executor:
         client.select(slot.db)
         assert isinstance(slot.unit, partial)
         if slot.unit.func is not run_queue:  # which checks the ACL itself
-            slot.unit = partial(self.calls.answer_later, *slot.unit.args)
+            slot.unit = partial(self.dispatcher.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
             self._suspend_and_serve(turn, slot)
@@ -774,13 +779,13 @@ class Executor:
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run the queue of a MULTI as one unit, atomically."""
         queue, watched = client.queue, client.watched
-        refusal = refusal_of_exec(self.calls, client)
+        refusal = refusal_of_exec(self.dispatcher, client)
         if queue is None or refusal is not None:
             self._answer(client, refusal)
             return
         turn.grows |= any(command.grows for command, _ in queue.commands)
         reads = not any(command.writes for command, _ in queue.commands)
-        unit = partial(run_queue, self.calls, client, queue, watched)
+        unit = partial(run_queue, self.dispatcher, client, queue, watched)
         self._run_unit(turn, client, unit, True, reads)
 
     @property

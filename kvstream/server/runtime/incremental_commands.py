@@ -15,7 +15,7 @@ from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.blocked_clients import Pause
 from kvstream.server.runtime.client import Client, Server
-from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import Requeued, Slot
 
 STEPS_S = 0.002
@@ -35,11 +35,11 @@ class IncrementalCommands:
     """The incremental commands of one server's clients."""
 
     def __init__(
-        self, server: Server, calls: Calls, pause: Pause, run_step: Callable[[Slot], None]
+        self, server: Server, dispatcher: Dispatcher, pause: Pause, run_step: Callable[[Slot], None]
     ) -> None:
         """``run_step`` runs the unit of a slot as a turn of its own."""
         self._server = server
-        self._calls = calls
+        self._dispatcher = dispatcher
         self._pause = pause
         self._run_step = run_step
         self._under_way: dict[Client, IncrementalCommand] = {}
@@ -53,7 +53,7 @@ class IncrementalCommands:
 
     def _next(self) -> Client | None:
         """Return the client whose step runs next; CLIENT PAUSE holds steps too."""
-        if not self._calls.paused:
+        if not self._dispatcher.paused:
             return next(iter(self._under_way), None)
         holds = self._pause.holds_steps
         clients = (each for each, work in self._under_way.items() if not holds(work.command))
@@ -65,7 +65,7 @@ class IncrementalCommands:
         assert isinstance(unit, partial)  # of Calls.answer or answer_later
         client, command, argv = unit.args
         step = replace(command, run=reply.step)
-        following = partial(self._calls.answer_later, client, step, argv)
+        following = partial(self._dispatcher.answer_later, client, step, argv)
         again = Slot(client, None, following, slot.db, slot.protocol, reads=slot.reads)
         self._under_way[client] = IncrementalCommand(again, command, reply.undo)
 

@@ -19,7 +19,7 @@ from kvstream.resp.replies import encode
 from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
-from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_streaming import ReplyStreaming
 from kvstream.server.runtime.xadd_requests import Burst
@@ -34,7 +34,7 @@ _STATM_MAX = 200
 class LimitedServer(Server, Protocol):
     """The executor as its limits see it."""
 
-    calls: Calls
+    dispatcher: Dispatcher
     streaming: ReplyStreaming
     pubsub: PubSub
     bursts: list[Burst]
@@ -333,10 +333,10 @@ class Limits:
         server = self._server
         most = server.options.maxmemory
         crowded = 0 < most < resident_bytes()
-        if crowded is not server.calls.crowded:
+        if crowded is not server.dispatcher.crowded:
             text = "more than maxmemory is in use: commands that add are refused"
             _log.warning(text if crowded else "less than maxmemory is in use again")
-        server.calls.crowded = crowded
+        server.dispatcher.crowded = crowded
 
     def bound_replies(self) -> None:
         """Set the largest reply that operations may make, from the output buffer limit."""

@@ -31,7 +31,7 @@ from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
-from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Calls
+from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Dispatcher
 from kvstream.server.runtime.reply_queue import Slot
 
 WATCHES = frozenset({"kvstream.guard", "watch"})
@@ -103,8 +103,10 @@ class Pipeline:
 class Pipelines:
     """Runs the plain requests of clients."""
 
-    def __init__(self, calls: Calls, commands: Mapping[bytes, Command | Container]) -> None:
-        self._calls = calls
+    def __init__(
+        self, dispatcher: Dispatcher, commands: Mapping[bytes, Command | Container]
+    ) -> None:
+        self._dispatcher = dispatcher
         rows = [row for row in commands.values() if isinstance(row, Command)]
         self._by_word: dict[bytes, Plain | dict[bytes, Plain]] = {**self._by_words(rows)}
         """A container's word has a table of its subcommands."""
@@ -141,7 +143,7 @@ class Pipelines:
         """Return what the short way has to know of a command."""
         uses, counts = False, 0
         if row.keys is not None:
-            uses, counts, _ = self._calls.lookups.of(row)
+            uses, counts, _ = self._dispatcher.lookups.of(row)
         key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
         return Plain(
             *(row, row.name, row.run, row.arity, row.grows, row.writes),
@@ -169,9 +171,14 @@ class Pipelines:
         """
         pipeline = Pipeline(client)
         slots.append(pipeline)
-        calls, txn, last = self._calls, turn.txn, self._last
+        dispatcher, txn, last = self._dispatcher, turn.txn, self._last
         by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s, times, names = calls.clock, calls.noted_s, self._times, self._names
+        clock, noted_s, times, names = (
+            dispatcher.clock,
+            dispatcher.noted_s,
+            self._times,
+            self._names,
+        )
         requests, prefix = client.requests, client.prefix
         argvs, replies = pipeline.requests, pipeline.replies
         held: Slot | None = None
@@ -192,7 +199,7 @@ class Pipelines:
                 reply = plain.run(txn, client, argv)
             except RequestError as error:
                 reply = ErrorReply.of(error)
-                calls.statistics.failed(plain.name, error.code)
+                dispatcher.statistics.failed(plain.name, error.code)
             except BaseException as error:
                 turn.fail(error)
             ended = clock()
@@ -217,13 +224,13 @@ class Pipelines:
                 self._idle += (shows_none or not self._changed) and kind is not ErrorReply
                 txn.only_redelivered = False
             if ended - began >= noted_s:
-                calls.note_slow(client, plain.command, argv, ended - began)
+                dispatcher.note_slow(client, plain.command, argv, ended - began)
             if txn.signals:
                 turn.serve()
             if ended >= until:
                 break
             began = ended
-        calls.ended = ended
+        dispatcher.ended = ended
         if last is not None and replies:
             client.last_command = last.name
             client.commands_run += len(replies)
@@ -236,7 +243,7 @@ class Pipelines:
         assert found.command.keys is not None
         keys = found.command.keys.of(argv)
         if len(keys) > 1:
-            self._calls.lookups.record_use(client, found.command, argv, txn)
+            self._dispatcher.lookups.record_use(client, found.command, argv, txn)
             return
         for key in keys:
             name = client.prefix + key
@@ -254,14 +261,14 @@ class Pipelines:
             self._record_calls()
             self._last = None
         if self._names or self._hits or self._misses:
-            self._calls.lookups.use(self._names, self._hits, self._misses, txn.now_ms)
+            self._dispatcher.lookups.use(self._names, self._hits, self._misses, txn.now_ms)
             self._hits = self._misses = 0
             self._names.clear()
 
     def _record_calls(self) -> None:
         if self._times:
             assert self._last is not None
-            self._calls.statistics.ran_each(self._last.name, self._times, self._idle)
+            self._dispatcher.statistics.ran_each(self._last.name, self._times, self._idle)
             self._times.clear()
             self._idle = 0
 
@@ -279,7 +286,7 @@ class Pipelines:
         client, argv = pipeline.client, pipeline.requests.pop()
         client.last_command = found.name
         client.commands_run += 1
-        self._calls.record(client, found.command, argv, txn, answer, spent)
+        self._dispatcher.record(client, found.command, argv, txn, answer, spent)
         return self._slot(pipeline, found.command, argv, answer)
 
     def slots_of(self, pipeline: Pipeline) -> list[Slot]:
@@ -288,7 +295,7 @@ class Pipelines:
         return [self._slot(pipeline, row.command, argv, None) for row, argv in rows if row]
 
     def _slot(self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer) -> Slot:
-        unit = partial(self._calls.answer, pipeline.client, command, argv)
+        unit = partial(self._dispatcher.answer, pipeline.client, command, argv)
         kind = command.depends, True, not command.writes
         return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
 

@@ -37,7 +37,7 @@ from kvstream.resp.replies import encode
 from kvstream.server.acl import NoPermission, User
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
-from kvstream.server.runtime.dispatch import Calls, name_of
+from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.scripting.sandbox import (
     FULL,
     INTERNAL_ERROR,
@@ -84,8 +84,8 @@ class NoScript(RequestError):
 class Scripts:
     """The scripts of one server and their interpreter; it is the host that scripts call."""
 
-    def __init__(self, server: Server, calls: Calls, commands: Table) -> None:
-        self._server, self._calls, self._commands = server, calls, commands
+    def __init__(self, server: Server, dispatcher: Dispatcher, commands: Table) -> None:
+        self._server, self._dispatcher, self._commands = server, dispatcher, commands
         self.cache = ScriptCache(self._forget)
         self._interpreter: Interpreter | None = None
         self._running: Interpreter | None = None
@@ -95,7 +95,7 @@ class Scripts:
         self._txn: Txn | None = None
         self._is_read_only = self._allows_oom = False
         self.busy = Busy(lambda: server.options.busy_reply_ms)
-        calls.prepare_scripts = self.busy.prepare
+        dispatcher.prepare_scripts = self.busy.prepare
         self._protocol = RESP2
         """The protocol in which the script gets replies."""
         self._caching: bool | None = None
@@ -200,8 +200,8 @@ class Scripts:
 
     def show(self, client: Client, argv: Argv) -> None:
         """Send the request to MONITOR, before the calls of its script."""
-        if self._calls.monitors:
-            self._calls.show(client, argv)
+        if self._dispatcher.monitors:
+            self._dispatcher.show(client, argv)
 
     def _run(
         self,
@@ -243,28 +243,28 @@ class Scripts:
         """
         if self.busy.is_stopping:
             return _STOPPING
-        calls = self._calls
+        dispatcher = self._dispatcher
         self._is_read_only = self._allows_oom = reads
         if flags is not None:
             self._is_read_only = ScriptFlag.NO_WRITES in flags
             self._allows_oom = ScriptFlag.ALLOW_OOM in flags
-            if calls.crowded and not (self._allows_oom or self._is_read_only):
+            if dispatcher.crowded and not (self._allows_oom or self._is_read_only):
                 return _OOM
             if reads and not self._is_read_only:
                 return _MAY_WRITE
-        tracking = calls.trackers.clients.get(client)
+        tracking = dispatcher.trackers.clients.get(client)
         self._caching = None if tracking is None else tracking.caching
         self._running, self._client, self._txn = interpreter, client, txn
         self.busy.begin(name, kill)
         db, in_exec, pages = client.db, client.in_exec, client.pages
         self._protocol = RESP2
-        client.in_exec, client.pages, calls.in_script = True, False, True
+        client.in_exec, client.pages, dispatcher.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
             result = interpreter.run(name, values, keys, client.protocol, reply_max)
         finally:
             client.in_exec, client.pages = in_exec, pages
-            client.last_command, calls.in_script = last_command, False
+            client.last_command, dispatcher.in_script = last_command, False
             if client.db != db:
                 client.select(db)
             self._client = self._txn = None
@@ -287,7 +287,7 @@ class Scripts:
 
     def _error(self, failure: Failure, name: bytes, command: str) -> ErrorReply:
         """Count a script of ``command`` that has failed, and return its reply."""
-        message, statistics = failure.message, self._calls.statistics
+        message, statistics = failure.message, self._dispatcher.statistics
         statistics.of(command).failed += 1
         if not failure.counted:
             statistics.count_error(_code(message))
@@ -320,7 +320,7 @@ class Scripts:
             return self._refused(argv, refusal)
         if command.writes:
             self.busy.has_written = True
-        return self._result(self._calls.answer(client, command, argv, txn), interpreter)
+        return self._result(self._dispatcher.answer(client, command, argv, txn), interpreter)
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
@@ -343,29 +343,29 @@ class Scripts:
         self, client: Client, command: Command, argv: list[bytes], txn: Txn
     ) -> tuple[bytes, int] | None:
         """Return the refusal of a command that the script may not run now."""
-        calls = self._calls
+        dispatcher = self._dispatcher
         if not client.user.free or command.channels is not None:
             try:
                 client.user.check(command, argv)
             except NoPermission as error:
-                calls.deny(client, error.kind, error.object, client.user.name)
+                dispatcher.deny(client, error.kind, error.object, client.user.name)
                 return b"ERR ACL failure in script: " + str(error).encode(), _REFUSED
         if self._is_read_only and (command.writes or Flag.MAY_REPLICATE in command.flags):
             return _READ_ONLY
-        if command.writes and calls.read_only is not None:
-            return calls.read_only.line, _REFUSED
+        if command.writes and dispatcher.read_only is not None:
+            return dispatcher.read_only.line, _REFUSED
         if command.grows:
-            if calls.crowded and not self._allows_oom and not self.busy.has_written:
+            if dispatcher.crowded and not self._allows_oom and not self.busy.has_written:
                 return _OOM.line, _REFUSED
             txn.frees = False
         if self._caching is not None:
-            calls.trackers.clients[client].caching = self._caching
+            dispatcher.trackers.clients[client].caching = self._caching
         return None
 
     def _refused(self, argv: list[bytes], refusal: tuple[bytes, int]) -> tuple[bytes, int]:
         """Count a refusal; the error of the script does not count again."""
         message = refusal[0]
-        self._calls.statistics.rejected(_code(message), name_of(argv, self._commands))
+        self._dispatcher.statistics.rejected(_code(message), name_of(argv, self._commands))
         return message, _FAILED
 
     def _result(self, reply: Any, interpreter: Interpreter) -> Any:

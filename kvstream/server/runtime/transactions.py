@@ -37,7 +37,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
-from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.xadd_batching import TIMED_S
 
 SMALL = 1 << 10
@@ -117,27 +117,27 @@ def queued(count: int) -> Shared:
     return Shared(QUEUED, {RESP2: replies, RESP3: replies})
 
 
-def refusal_of_exec(calls: Calls, client: Client) -> ErrorReply | None:
+def refusal_of_exec(dispatcher: Dispatcher, client: Client) -> ErrorReply | None:
     """End a client's MULTI; return the error if its queue must not run."""
     queue = client.queue
     if queue is None:
-        return calls.failed("exec", _EXEC_ALONE)
+        return dispatcher.failed("exec", _EXEC_ALONE)
     client.end_queue()
-    return calls.failed("exec", _EXECABORT) if queue.failed else None
+    return dispatcher.failed("exec", _EXECABORT) if queue.failed else None
 
 
 def run_queue(
-    calls: Calls, client: Client, queue: MultiQueue, watched: Watched, txn: Txn
+    dispatcher: Dispatcher, client: Client, queue: MultiQueue, watched: Watched, txn: Txn
 ) -> Answer:
     """Run queued commands; an error of one does not stop the others."""
     has_scripts = any(command.runs_scripts for command, _ in queue.commands)
-    if has_scripts and client.pages and calls.prepare_scripts():
+    if has_scripts and client.pages and dispatcher.prepare_scripts():
         return LATER
-    begun = calls.clock()
+    begun = dispatcher.clock()
     if watched.is_changed(txn):
         return NULL_ARRAY
     room = ExecReplies(txn.catalog.limits)
-    tracking = calls.trackers.clients.get(client)
+    tracking = dispatcher.trackers.clients.get(client)
     caching = tracking is not None and tracking.caching
     replies: list[Reply] = []
     client.in_exec = True
@@ -146,14 +146,14 @@ def run_queue(
             if (
                 _is_xadd(run[0])
                 and len(run) > 1
-                and (ids := _add_together(calls, client, run, txn))
+                and (ids := _add_together(dispatcher, client, run, txn))
             ):
                 replies += [room.take(run[0][0], eid) for eid in ids]
                 continue
             for command, argv in run:
                 if tracking is not None:
                     tracking.caching = caching  # CLIENT CACHING applies to the whole transaction
-                reply = _answer(calls, client, command, argv, txn)
+                reply = _answer(dispatcher, client, command, argv, txn)
                 replies.append(room.take(command, reply))
     finally:
         client.in_exec = False
@@ -161,7 +161,7 @@ def run_queue(
         client.last_command = "exec"
     if client.reply_mode is ReplyMode.SKIP_NEXT:  # EXEC has one reply
         client.reply_mode = ReplyMode.SKIP
-    calls.statistics.ran("exec", calls.clock() - begun)
+    dispatcher.statistics.ran("exec", dispatcher.clock() - begun)
     return given_up(replies, room.held) if client.pages and room.is_long else replies
 
 
@@ -183,30 +183,34 @@ def _runs(commands: list[Queued]) -> list[list[Queued]]:
     ]
 
 
-def _add_together(calls: Calls, client: Client, run: list[Queued], txn: Txn) -> list[bytes]:
+def _add_together(
+    dispatcher: Dispatcher, client: Client, run: list[Queued], txn: Txn
+) -> list[bytes]:
     """Run XADDs to one key as one operation, and return the IDs.
 
     None are returned, and nothing is added, if they have to run one by one.
     """
-    if not client.user.free or calls.is_odd or calls.noted_s < TIMED_S:
+    if not client.user.free or dispatcher.is_odd or dispatcher.noted_s < TIMED_S:
         return []
-    begun = calls.clock()
+    begun = dispatcher.clock()
     try:
         ids = add_plain(txn, client, [argv for _, argv in run])
     except RequestError:  # each of them gets its own reply
         return []
-    calls.appended([client.prefix + run[0][1][1]], len(ids), calls.clock() - begun, txn)
+    dispatcher.appended([client.prefix + run[0][1][1]], len(ids), dispatcher.clock() - begun, txn)
     client.commands_run += len(ids)
     return ids
 
 
-def _answer(calls: Calls, client: Client, command: Command, argv: Argv, txn: Txn) -> Reply:
+def _answer(
+    dispatcher: Dispatcher, client: Client, command: Command, argv: Argv, txn: Txn
+) -> Reply:
     client.last_command = "exec"
-    if client.user.free and not calls.crowded and command.channels is None:
-        reply = calls.answer(client, command, argv, txn)
+    if client.user.free and not dispatcher.crowded and command.channels is None:
+        reply = dispatcher.answer(client, command, argv, txn)
     else:  # the ACL may have changed since the command was queued
-        refusal = calls.refusal_in_exec(client, command, argv)
-        reply = refusal or calls.answer(client, command, argv, txn)
+        refusal = dispatcher.refusal_in_exec(client, command, argv)
+        reply = refusal or dispatcher.answer(client, command, argv, txn)
     if type(reply) in _NO_REPLIES:
         assert isinstance(reply, Blocked)
         return reply.expired

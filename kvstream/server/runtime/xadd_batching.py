@@ -22,7 +22,7 @@ from kvstream.operations.append import add_each, add_many
 from kvstream.operations.trim import Trim, is_long
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, Client, PendingReplies, ReplyMode
-from kvstream.server.runtime.dispatch import Calls
+from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import Slot
 from kvstream.server.runtime.xadd_requests import (
     Burst,
@@ -50,11 +50,15 @@ class BatchedXadds:
     """The batched XADDs of one turn."""
 
     def __init__(
-        self, engine: Engine, calls: Calls, options: ServerOptions, clock: Callable[[], float]
+        self,
+        engine: Engine,
+        dispatcher: Dispatcher,
+        options: ServerOptions,
+        clock: Callable[[], float],
     ) -> None:
         self._engine = engine
         self._waiters = engine.waiters
-        self._calls = calls
+        self._dispatcher = dispatcher
         self._options = options
         self._clock = clock
         self.waiting: dict[bytes, list[Burst]] = {}
@@ -126,12 +130,12 @@ class BatchedXadds:
         return burst
 
     def _may_wait(self, name: bytes) -> bool:
-        trackers = self._calls.trackers
+        trackers = self._dispatcher.trackers
         slower_than_us = self._options.slower_than_us
         return (
-            not (self._calls.monitors or self._calls.paused or self._calls.crowded)
-            and not self._calls.counts_hot_keys
-            and not self._calls.notifications.of_calls
+            not (self._dispatcher.monitors or self._dispatcher.paused or self._dispatcher.crowded)
+            and not self._dispatcher.counts_hot_keys
+            and not self._dispatcher.notifications.of_calls
             and not (trackers.clients and trackers.is_tracked(key_of(name)))
             and not 0 <= slower_than_us < TIMED_S * 1e6
         )
@@ -170,7 +174,7 @@ class BatchedXadds:
             names.append(name)
             count += len(ids)
         if count:
-            self._calls.appended(names, count, perf_counter() - begun, turn.txn)
+            self._dispatcher.appended(names, count, perf_counter() - begun, turn.txn)
 
     def make_way(self, turn: Turn, client: Client, argv: Argv) -> None:
         """Flush before a request; if that fails, put the request back."""
@@ -209,7 +213,13 @@ class BatchedXadds:
             return [replies] if isinstance(replies, Slot) else []
         client, db = replies.client, database_of(replies.prefix or replies.client.prefix)
         return [
-            Slot(client, None, partial(self._calls.answer, client, _XADD, argv), db, is_sent=True)
+            Slot(
+                client,
+                None,
+                partial(self._dispatcher.answer, client, _XADD, argv),
+                db,
+                is_sent=True,
+            )
             for argv in requests_of(replies)
         ]
 

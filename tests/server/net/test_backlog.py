@@ -120,9 +120,9 @@ def quiet(tmp_path: Path) -> Server:
 def test_a_turn_ends_after_its_time_limit_though_one_client_has_more(quiet: Server) -> None:
     talker, other = quiet.client(), quiet.client()
     steps = iter(range(10_000))
-    calls = quiet.executor.calls
-    clock = calls.clock
-    calls.clock = lambda: clock() + next(steps) * 0.004
+    dispatcher = quiet.executor.dispatcher
+    clock = dispatcher.clock
+    dispatcher.clock = lambda: clock() + next(steps) * 0.004
     for _ in range(1000):
         talker.send("PING")
     other.send("PING")

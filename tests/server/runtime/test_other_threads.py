@@ -99,8 +99,8 @@ def test_an_interrupt_between_two_operations_releases_the_store(server: Server) 
     ann, bob = server.client(), server.client()
     ann.send("SET", "k", "v")
     bob.send("PING")
-    calls = server.executor.calls
-    clock = calls.clock
+    dispatcher = server.executor.dispatcher
+    clock = dispatcher.clock
     times = iter([clock(), clock()])
 
     def interrupted() -> float:
@@ -110,9 +110,9 @@ def test_an_interrupt_between_two_operations_releases_the_store(server: Server) 
             raise KeyboardInterrupt
         return now
 
-    calls.clock = interrupted
+    dispatcher.clock = interrupted
     _sent(server, ann, bob)
-    calls.clock = clock
+    dispatcher.clock = clock
     _add_beside(server, b"t")
     assert server.client().ask("EXISTS", "k", "t").endswith(b":1\r\n")
 

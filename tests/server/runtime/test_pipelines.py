@@ -132,7 +132,7 @@ def test_a_request_of_a_pipeline_calls_few_functions(
 
     ``{}`` in its words is an unused number.
     """
-    server.executor.calls.noted_s = inf  # a slow machine logs slow requests
+    server.executor.dispatcher.noted_s = inf  # a slow machine logs slow requests
     ann, numbers = server.client(), iter(range(1, 100))
     for number in range(60):
         ann.ask("XADD", "s", f"{number + 1}-1", "f", "v")

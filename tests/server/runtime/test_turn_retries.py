@@ -368,7 +368,7 @@ def defect_of(part: object, name: str, word: bytes) -> Iterator[None]:
 def test_a_defect_before_a_call_is_its_clients_error(
     server: Server, ann: Talker, bob: Talker
 ) -> None:
-    with defect_of(server.executor.calls, "refusal", b"bad"):
+    with defect_of(server.executor.dispatcher, "refusal", b"bad"):
         ann.send_bytes(request("INCR", "a") + request("CLIENT", "SETNAME", "bad") + request("PING"))
         bob.send_bytes(request("MULTI") + request("CLIENT", "SETNAME", "bad") + request("EXEC"))
         server.turn()
@@ -382,11 +382,11 @@ def test_a_defect_after_the_commit_runs_nothing_again(
 ) -> None:
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     delivered = Turn.deliver
-    calls: list[int] = []
+    dispatcher: list[int] = []
 
     def fails(turn: Turn, sequence: int) -> None:
-        calls.append(sequence)
-        if len(calls) == 1:
+        dispatcher.append(sequence)
+        if len(dispatcher) == 1:
             raise KeyError(sequence)
         delivered(turn, sequence)
 
@@ -399,7 +399,7 @@ def test_a_defect_after_the_commit_runs_nothing_again(
 
 
 def test_a_defect_after_a_call_undoes_that_call(server: Server, ann: Talker, bob: Talker) -> None:
-    with defect_of(server.executor.calls.lookups, "record_use", b"bad"):
+    with defect_of(server.executor.dispatcher.lookups, "record_use", b"bad"):
         ann.send_bytes(request("INCR", "a") + request("MSET", "bad", "1", "b", "2"))
         ann.send_bytes(request("INCR", "a"))
         bob.send("INCR", "c")
