@@ -81,8 +81,7 @@ if TYPE_CHECKING:
     from kvstream.jobs.application import Jobs
     from kvstream.jobs.handle import JobHandle
     from kvstream.jobs.job import current_job
-    from kvstream.meta.policy import GroupPolicy
-    from kvstream.meta.retention import Retention
+    from kvstream.meta.policy import GroupPolicy, Retention
     from kvstream.queue import Message, Queue
     from kvstream.store import Store
     from kvstream.stream import Stream
@@ -221,8 +220,7 @@ _LAZY = {
     "jobs.application": ("Jobs",),
     "jobs.handle": ("JobHandle",),
     "jobs.job": ("current_job",),
-    "meta.policy": ("GroupPolicy",),
-    "meta.retention": ("Retention",),
+    "meta.policy": ("GroupPolicy", "Retention"),
     "queue": ("Message", "Queue"),
     "store": ("Store",),
     "stream": ("Stream",),

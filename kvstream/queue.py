@@ -49,8 +49,7 @@ from kvstream.errors import (
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import FieldPart, FieldsLike
-from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import DEAD_SUFFIX, GroupPolicy, Retention
 from kvstream.operations import groups, readgroup, watch
 from kvstream.operations.ack import Nack, negative_acknowledge
 from kvstream.operations.info import group_infos

@@ -40,7 +40,7 @@ from kvstream.layout.values import (
     flat_bytes,
     to_bytes,
 )
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import Retention
 from kvstream.operations import append, delayed, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency

@@ -16,13 +16,13 @@ from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.layout.values import decode_checked
-from kvstream.meta.filling import NODE_BYTES_MAX, NODE_ENTRIES_MAX, begin_node, close
+from kvstream.meta.filling import NODE_BYTES_MAX, NODE_ENTRIES_MAX, begin_node, close, count_joined
 from kvstream.meta.nodes import data_size, measure, set_names, size_in_python
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.rdb.nodes import PackedNode
 from kvstream.storage.batch import Family
-from kvstream.types.ids import UNPACKED, StreamID, new_id
+from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, PackedID
 from kvstream.types.records import Fields, RepeatedFields
 
@@ -69,7 +69,7 @@ def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None
     packed = node if type(node) is PackedNode and node.measure >= 0 else None
     if packed is None:
         _check(stream, node.ids, node.values)
-    begun = new_id(UNPACKED(first))
+    begun = StreamID.unpack(first)
     if not stream.last < begun or not first <= first_id:
         raise _disordered(first)
     close(txn, stream)
@@ -83,7 +83,7 @@ def append_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None
         _, size = fit(node.ids, node.values, 0, live, names, first, empty, _UNLIMITED)
         stream.open_bytes = size
         into.put(stream.prefix, node.ids, node.values)
-    _count_in(stream, first_id, last_id, live)
+    count_joined(stream, StreamID.unpack(first_id), StreamID.unpack(last_id), live)
     stream.measured = stream.open_last
     last = max(node.last or last_id, last_id)
     gone = (first != first_id) + (last != last_id)
@@ -138,7 +138,7 @@ def append_page(
             end = at + 1
             node = stream.open_bytes, 0, 0
             _, size = fit(ids, values, at, end, names, first, node, bytes_max)
-        _count_in(stream, ids[at], ids[end - 1], end - at)
+        count_joined(stream, StreamID.unpack(ids[at]), StreamID.unpack(ids[end - 1]), end - at)
         stream.open_bytes, stream.measured = size, stream.open_last
         at = end
 
@@ -157,17 +157,6 @@ def _check(stream: StreamMeta, ids: list[PackedID], values: list[bytes]) -> None
 
 def _disordered(eid: PackedID) -> InvalidArgument:
     return InvalidArgument(f"entry {StreamID.unpack(eid)} is out of order")
-
-
-def _count_in(stream: StreamMeta, first: PackedID, last: PackedID, count: int) -> None:
-    """Count entries whose rows are written into the open node."""
-    if stream.length == 0:
-        stream.first = StreamID.unpack(first)
-    stream.length += count
-    stream.entries_added += count
-    stream.open_live += count
-    stream.open_appended += count
-    stream.open_last = stream.last = new_id(UNPACKED(last))
 
 
 # --- measuring ----------------------------------------------------------------------------------

@@ -83,8 +83,8 @@ class Deletions:
     def report(self, stream: StreamMeta, ids: Sequence[StreamID]) -> None:
         """Count one deletion of entries and report it to the stream's watches."""
         stream.deletions += 1
-        for each in list(self._watches):
-            if (watch := each()) is not None and watch.stream is stream:
+        for reference in list(self._watches):
+            if (watch := reference()) is not None and watch.stream is stream:
                 watch.record(ids)
 
 
@@ -167,7 +167,7 @@ class Catalog:
         self.seen: dict[bytes, ConsumerMeta] = {}
         """Consumers whose seen time changed after their record was written."""
         self.expired = self.expired_unasked = 0
-        """Keys that expired since the store was opened, and how many of them nobody asked for."""
+        """Keys that expired since the store was opened, and those that no command had named."""
         self.wanted_events = 0
         """The classes of keyspace events that transactions note, as bits."""
         self.streams: dict[bytes, StreamMeta] = {}
@@ -266,13 +266,13 @@ class Catalog:
         """Yield the keys of many names, with their counts; load and delete nothing."""
         stored = [self.databases.stored_name(txn, name) for name in names]
         records = txn.batch.get_many(_METADATA, [stream_row(name) for name in stored])
-        behind = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
+        snapshot = txn.batch.copied(partial(Snapshot, families=(_MESSAGES,)))  # by one iterator
         for name, row, record in zip(names, stored, records, strict=True):
             key: Key | None = self.streams.get(name) or self.strings.get(name)
             if key is None and record is not None:
                 key = decode_key(row, record)
                 if isinstance(key, StreamMeta) and key.prefix not in self.uncounted:
-                    catch_up(behind, key)
+                    catch_up(snapshot, key)
             if key is not None and not 0 < key.expire_at <= txn.expiry_ms:
                 yield key
 

@@ -162,7 +162,7 @@ def _fill(
         txn.batch.puts[_MESSAGES],
     )
     if at > start:
-        _note_joined(stream, ids[start], ids[at - 1], at - start)
+        count_joined(stream, ids[start], ids[at - 1], at - start)
         stream.behind += at - start
         if stream.behind > BEHIND_MAX:
             txn.counters_changed(stream)
@@ -190,13 +190,13 @@ def fill_in_python(
     near, width, slack, room, far = bounds
     first_ms, first_seq = first
     for at in range(start, stop):
-        value, given = entries[at]
+        value, entry_names = entries[at]
         length = len(value)
         ms, seq = eid = ids[at]
         if (
             length >= near
             or slack + length >= room
-            or given != names
+            or entry_names != names
             or ms - first_ms >= far
             or not -far < seq - first_seq < far
         ):
@@ -210,7 +210,8 @@ def fill_in_python(
 _fill_while = fill_in_python if twins is None else twins.fill
 
 
-def _note_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:
+def count_joined(stream: StreamMeta, first: StreamID, last: StreamID, count: int) -> None:
+    """Count entries whose rows are written into the open node."""
     stream.open_appended += count
     stream.open_live += count
     stream.open_last = stream.last = last
@@ -234,7 +235,7 @@ def catch_up(batch: Batch, stream: StreamMeta) -> None:
     behind = sum(key > recorded for key, _ in rows)
     if behind:
         last = StreamID.unpack(rows[-1][0][-ID_BYTES:])
-        _note_joined(stream, stream.first, last, behind)
+        count_joined(stream, stream.first, last, behind)
         stream.behind = behind
         stream.unmeasured, stream.slack = None, UNREAD
     if whole and stream.unmeasured is None:
@@ -295,14 +296,14 @@ def plain_names(names: Names) -> tuple[bytes, ...]:
 
 
 def begin_node(
-    stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], given: Names, size: int = 0
+    stream: StreamMeta, eid: StreamID, plain: tuple[bytes, ...], names_seen: Names, size: int = 0
 ) -> None:
     """Open a new node; the entry that it begins with is still to be added.
 
     ``size`` is the number of bytes of its listpack, if known.
     """
-    if given != stream.names_seen or plain != stream.names:
-        set_names(stream, plain, given)
+    if names_seen != stream.names_seen or plain != stream.names:
+        set_names(stream, plain, names_seen)
     if stream.nodes == 0:
         stream.head = eid
     stream.nodes += 1

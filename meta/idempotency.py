@@ -1,6 +1,6 @@
-"""Keep the idempotent IDs that each producer used lately, and the entries that they created.
+"""Idempotent writes: the IDs that each producer used lately, and each client's last request.
 
-::
+A producer's idempotent IDs (IDMP) name the entries that they created::
 
     producer row := tree(u64) "P" pid                        -> oldest(u64) next(u64)
     iid row      := tree(u64) "I" pid_length(u32) pid iid    -> id stamp_ms(u64) order(u64)
@@ -10,23 +10,43 @@ Each producer forgets its IDs first in, first out: those above the stream's ``ma
 older than its ``duration``. Age is measured by our own clock, so that an entry ID in the future
 does not keep one for ever. If the clock steps back, an ID can expire behind a younger one; using it
 again leaves a gap in the orders.
+
+A client that has lost a reply repeats its request under the same number (KVSTREAM.ADDONCE)::
+
+    request row := "O" client -> stamp_ms(u64) number(u64) [id]
+
+The row is written in the commit of the request itself, so a repeated one finds either the result or
+nothing done. A client numbers its requests upwards and has one under way at a time: then one row
+tells everything, whatever it adds to which stream. (RIFL keeps such a record for each request under
+way: Lee et al., "Implementing Linearizability at Large Scale and Low Latency", SOSP 2015.) Without
+``id`` the request added nothing. The rows belong to no key: DEL, FLUSHALL and COPY leave them.
+Clients come and go with their processes. So a new client deletes rows that are older than
+REQUEST_KEPT_MS, of up to SWEPT others.
 """
 
 from collections.abc import Iterator
 from itertools import islice
 from struct import Struct
 from struct import error as StructError
-from typing import Any
+from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import COUNTED_MAX, U64, successor, tree_prefix
+from kvstream.layout.keys import (
+    COUNTED_MAX,
+    ID_BYTES,
+    REQUEST_TAG,
+    U64,
+    request_row,
+    successor,
+    tree_prefix,
+)
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 from kvstream.types.images import IdempotencyImage
 
-_TREES = Family.TREES
+_METADATA, _TREES = Family.METADATA, Family.TREES
 _PRODUCER = Struct(">QQ")
 _IID = Struct(">16sQQ")
 _LENGTH = Struct(">I")
@@ -36,7 +56,8 @@ MAXSIZE_MAX = 10_000
 COUNT_MAX = (1 << 63) - 1
 """The greatest count accepted from a source: RESP has no greater integer."""
 SWEPT = 4
-"""Other producers whose old IDs a new one forgets."""
+"""Other producers, or clients, whose old rows a new one deletes: more than one, so that they become
+no more."""
 ORDERS_MAX = 1 << 20
 """More orders than any producer has, gaps included: far above Redis's greatest maxsize."""
 
@@ -233,11 +254,11 @@ def restore(txn: Txn, stream: StreamMeta, image: IdempotencyImage) -> list[str]:
         latest: dict[bytes, StreamID] = {}
         for iid, eid in reversed(iids):
             latest.setdefault(iid, eid)
-        kept = list(latest.items())[: maxsize(txn, stream)][::-1]
-        if len(kept) != len(iids):
+        newest = list(latest.items())[: maxsize(txn, stream)][::-1]
+        if len(newest) != len(iids):
             notes.append(f"producer {pid!r} had {len(iids)} idempotent IDs, of which some are kept")
-        if kept:
-            Producer(txn, stream, pid).restore(kept)
+        if newest:
+            Producer(txn, stream, pid).restore(newest)
     return notes
 
 
@@ -248,3 +269,72 @@ def forget_all(txn: Txn, stream: StreamMeta) -> None:
         txn.batch.delete_range(_TREES, prefix, successor(prefix))
     stream.pids = stream.iids = 0
     txn.record_changed(stream)
+
+
+# --- the last requests of clients ----------------------------------------------------------------
+
+_REQUEST = Struct(">QQ")
+_REQUEST_SIZES = _REQUEST.size, _REQUEST.size + ID_BYTES
+CLIENT_BYTES_MAX = 64
+"""Room for a UUID and a word before it: the rows are small, and many in one block."""
+REQUEST_KEPT_MS = 3_600_000
+"""A client gives up a request long before: in seconds."""
+
+
+class Request(NamedTuple):
+    """A request of a client, by its number; the same client and number are the same request."""
+
+    client: bytes
+    number: int
+
+
+class Done(NamedTuple):
+    """The last request that a client has made."""
+
+    number: int
+    packed: bytes
+    """The ID of the entry that it added; empty if it added none."""
+
+    @property
+    def eid(self) -> StreamID | None:
+        return StreamID.unpack(self.packed) if self.packed else None
+
+
+def decode_request(row: bytes, value: bytes) -> Done:
+    """Return what a row says; raise Corruption for a damaged one."""
+    if len(value) in _REQUEST_SIZES and len(row) > len(REQUEST_TAG):
+        number = U64.unpack_from(value, U64.size)[0]
+        if 0 < number < COUNTED_MAX:
+            return Done(number, value[_REQUEST.size :])
+    raise Corruption(f"the last request of the client {row[1:41]!r} is damaged")
+
+
+def last_request(txn: Txn, client: bytes) -> Done | None:
+    """Return the last request of a client; None for a new client."""
+    row = request_row(client)
+    value = txn.batch.get(_METADATA, row)
+    return None if value is None else decode_request(row, value)
+
+
+def record_request(txn: Txn, request: Request, eid: StreamID | None, last: Done | None) -> None:
+    """Write the row of a request, in place of that of the client's ``last`` one."""
+    if last is None:
+        _delete_old_requests(txn, request.client)
+    head = _REQUEST.pack(txn.now_ms, request.number)
+    packed = b"" if eid is None else eid.packed
+    txn.batch.put(_METADATA, request_row(request.client), head + packed)
+
+
+def _delete_old_requests(txn: Txn, client: bytes) -> None:
+    """Delete old rows of the clients that follow a new one, in the order of their names."""
+    bound = U64.pack(max(txn.now_ms - REQUEST_KEPT_MS, 0))
+    for row, value in list(islice(_other_requests(txn, client), SWEPT)):
+        if value < bound:
+            txn.batch.delete(_METADATA, row)
+
+
+def _other_requests(txn: Txn, client: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """Yield the rows behind a client's, then those before it."""
+    own = request_row(client)
+    yield from txn.batch.scan(_METADATA, own + b"\0", successor(REQUEST_TAG))
+    yield from txn.batch.scan(_METADATA, REQUEST_TAG, own)

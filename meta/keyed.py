@@ -120,15 +120,22 @@ class Edit:
             counts = self._counts[key] = Counts() if value is None else Counts.decode(value)
         return counts
 
-    def put_busy(self, key: Key, eid: PackedID) -> None:
+    def make_busy(self, key: Key, eid: PackedID) -> None:
+        """Make an entry one of the busy ones of its key."""
+        self.counts(key).busy += 1
         self._rows[ENTRY + eid] = IS_BUSY + key
 
-    def put_held(self, key: Key, eid: PackedID) -> None:
+    def hold(self, key: Key, eid: PackedID) -> None:
+        """Make an entry one of the held ones of its key."""
+        counts = self.counts(key)
+        counts.first = min(counts.first, eid) if counts.held else eid
+        counts.held += 1
         self._rows[ENTRY + eid] = IS_HELD + key
         self._rows[HELD + key + eid] = key + eid
 
     def end_hold(self, key: Key, eid: PackedID) -> None:
-        """Delete the held row of an entry."""
+        """Take an entry off the held ones of its key; its entry row is the caller's to change."""
+        self.counts(key).held -= 1
         self._rows[HELD + key + eid] = None
 
     def forget(self, eid: PackedID) -> None:
@@ -139,12 +146,12 @@ class Edit:
         """Return the first held entry of a key at or above ``start``; Corruption if none is."""
         suffix = HELD + key + start
         while True:
-            held = self._tree.first(self._batch, suffix)
-            if held is None or len(held) != KEY_BYTES + ID_BYTES or held[:KEY_BYTES] != key:
+            value = self._tree.first(self._batch, suffix)
+            if value is None or len(value) != KEY_BYTES + ID_BYTES or value[:KEY_BYTES] != key:
                 raise Corruption(f"no held entry of the key {key.hex()} is found")
-            suffix = HELD + held
+            suffix = HELD + value
             if suffix not in self._rows:
-                return held[KEY_BYTES:]
+                return value[KEY_BYTES:]
             suffix += b"\0"
 
     def apply(self) -> None:

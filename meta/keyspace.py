@@ -47,7 +47,7 @@ from kvstream.storage.batch import Family, Row
 from kvstream.types.options import DATABASES_MAX
 
 USED_MAX = 20_000
-"""Keys of one generation of ``Usage``, which knows at least so many, at most twice as many."""
+"""Keys of one generation of ``Usage``, which knows one or two generations."""
 
 
 class Usage:
@@ -160,9 +160,13 @@ class Databases:
         """The same as they stand in names."""
         self._shown_heads: dict[bytes, bytes] = {}
 
-    def _load(self, txn: Txn) -> dict[int, int]:
-        self._note(decode_numbers(txn.batch.get(_METADATA, NUMBERS_KEY)))
-        return self._stored or {}
+    def _numbers(self, txn: Txn) -> dict[int, int]:
+        """Return the stored numbers that differ; read them if that was not done yet."""
+        numbers = self._stored
+        if numbers is None:
+            numbers = decode_numbers(txn.batch.get(_METADATA, NUMBERS_KEY))
+            self._note(numbers)
+        return numbers
 
     def _note(self, numbers: dict[int, int]) -> None:
         self._stored = numbers
@@ -173,43 +177,42 @@ class Databases:
 
     def stored(self, txn: Txn, db: int) -> int:
         """Return the stored number of a database."""
-        numbers = self._load(txn) if self._stored is None else self._stored
-        return numbers.get(db, db)
+        return self._numbers(txn).get(db, db)
 
     def shown(self, txn: Txn, stored: int) -> int:
         """Return the database of a stored number."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         return self._shown.get(stored, stored)
 
     def has(self, txn: Txn, stored: int) -> bool:
         """Return whether a stored number is that of a database."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         return stored in self._shown or (stored < DATABASES_MAX and stored not in numbers)
 
     def stored_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the stored form of a name."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         head = self._stored_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
     def shown_name(self, txn: Txn, name: bytes) -> bytes:
         """Return the name of a stored name."""
         if self._stored is None:
-            self._load(txn)
+            self._numbers(txn)
         head = self._shown_heads.get(name[:2])
         return name if head is None else head + name[2:]
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
         """Exchange the stored numbers of two databases."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         mine, others = numbers.get(one, one), numbers.get(other, other)
         self._put(txn, numbers | {one: others, other: mine})
 
     def renumber(self, txn: Txn, db: int, taken: Collection[int]) -> None:
         """Give a database a stored number that is not its own, nor another's, nor ``taken``."""
-        numbers = self._load(txn) if self._stored is None else self._stored
+        numbers = self._numbers(txn)
         number = free_number(numbers.get(db, db), {*taken, *numbers.values()})
         self._put(txn, numbers | {db: number})
 
@@ -262,11 +265,6 @@ class Expiries:
     keys: int = 0
     times: int = 0
     """The sum of their times, in Unix milliseconds."""
-
-
-def _stored_database(expiry: bytes) -> int:
-    """Return the database of an expiry row."""
-    return int(U16.unpack_from(expiry, _EXPIRY_NAME)[0])
 
 
 class KeyIndex:
@@ -439,7 +437,7 @@ class KeyIndex:
     def _count_expiry(self, row: bytes, at_ms: int, change: int) -> None:
         """Count a key that got an expiry, or lost it; a key beyond what was counted is not yet."""
         if row < self._counted_to:
-            of_database = self._expiries.setdefault(_stored_database(row), Expiries())
+            of_database = self._expiries.setdefault(database_of(row[_EXPIRY_NAME:]), Expiries())
             of_database.keys += change
             of_database.times += change * at_ms
 
@@ -585,7 +583,7 @@ class KeyIndex:
 
     def _live_watches(self) -> list[KeyWatch]:
         """Return the watches that their callers still keep."""
-        return [watch for each in list(self.watches) if (watch := each()) is not None]
+        return [watch for reference in list(self.watches) if (watch := reference()) is not None]
 
     def report_change(self, key: Key) -> None:
         """Report a change of a key to the watches."""

@@ -18,6 +18,7 @@ rows; the catalog knows what a key leaves behind.
 """
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import chain
 from struct import iter_unpack, pack
 
 from kvstream.errors import Corruption
@@ -155,7 +156,7 @@ class Unlinked:
 
 
 GROUPS_TOGETHER = 100
-"""A deleted stream with more groups than this loses so many of them at a time."""
+"""The groups of a deleted stream that are deleted at a time, if it has more of them."""
 GROUPS_OF_COMMIT = 300
 """Groups that one commit deletes of all streams together, at 30 us each."""
 _HIDDEN_NAME = b"kvstream:gone:"
@@ -176,7 +177,7 @@ def hide(txn: Txn, stream: StreamMeta) -> bool:
     hidden = qualified(db, _HIDDEN_NAME + U64.pack(generation))
     txn.frees = True
     txn.finish()  # no later commit may write a record of its groups
-    if txn.batch.get(Family.METADATA, stream_row(hidden)) is not None:
+    if txn.batch.get(_METADATA, stream_row(hidden)) is not None:
         return False
     catalog.reply_cache.forget(stream.prefix)
     catalog.unlist(txn, stream)
@@ -184,7 +185,7 @@ def hide(txn: Txn, stream: StreamMeta) -> bool:
     catalog.index.report_change(stream)  # a command may be about to create a key of that name
     txn.record_changed(stream)
     txn.finish()
-    txn.batch.put(Family.METADATA, scan_row(db, generation), key_of(hidden))
+    txn.batch.put(_METADATA, scan_row(db, generation), key_of(hidden))
     if not catalog.is_gone(txn, stream):  # otherwise it is due to be swept already
         catalog.unlinked.add(txn, dict([encode_unlinked(db, [generation])]), {generation})
     return True
@@ -256,8 +257,7 @@ def drop_few(txn: Txn, db: int, most: int) -> bool | None:
     for row, record in records:
         if not _drop_flushed(txn, row[1:], record):
             return False
-        txn.batch.delete(_METADATA, row)
-    for row, _ in listed:
+    for row, _ in chain(records, listed):  # together: one without the other is a fault
         txn.batch.delete(_METADATA, row)
     return True
 
@@ -295,16 +295,16 @@ def _sweep_unlinked(txn: Txn) -> int | None:
     rows = [scan_row(db, generation) for generation in generations]
     keys = zip(rows, txn.batch.get_many(_METADATA, rows), strict=True)
     listed = [(row, key) for row, key in keys if key is not None]  # else the name is reused
-    if _drop_listed(txn, db, listed) is not None:
+    if not _drop_listed(txn, db, listed):
         return None
     unlinked.swept(txn, db, generations)
     return len(generations)
 
 
-def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bytes | None:
+def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bool:
     """Delete what keys of a database have left, given by their rows for SCAN.
 
-    Return the first row whose key has more groups than this commit may delete, None for no such.
+    Return False at the first key that has more groups than this commit may delete.
     """
     catalog = txn.catalog
     names = [qualified(db, key) for _, key in listed]
@@ -312,11 +312,11 @@ def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bytes | None:
     for (row, _), name, record in zip(listed, names, records, strict=True):
         key = catalog.gone(txn, name, record)
         if isinstance(key, StreamMeta) and key.groups_count and _waits(txn, key):
-            return row
+            return False
         txn.batch.delete(_METADATA, row)
         if key is not None:
             catalog.drop_rows_of(txn, key, swept=True)
-    return None
+    return True
 
 
 def _waits(txn: Txn, stream: StreamMeta) -> bool:

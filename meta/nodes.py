@@ -16,10 +16,9 @@ count begins. Only the two nodes at the bounds are read entry by entry.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import accumulate, chain
 from operator import attrgetter
-from struct import Struct
 from struct import error as StructError
 from typing import NamedTuple
 
@@ -35,7 +34,7 @@ from kvstream.layout.listpack import (
     integer_size,
 )
 from kvstream.layout.values import Names, decode_checked, decode_page
-from kvstream.meta.records import Node, StreamMeta, encode_node, live_in, lives_in
+from kvstream.meta.records import Node, StreamMeta, encode_node, lives_in
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Batch, Family, Row
 from kvstream.storage.options import LARGE_VALUE
@@ -53,7 +52,7 @@ _WHOLE_NODE = 1 << 30
 """Rows of a page that holds a whole node, however large."""
 
 
-def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> None:
+def set_names(stream: StreamMeta, plain: tuple[bytes, ...], names_seen: Names) -> None:
     """Record the field names of the open node, and how tightly its entries can be bounded.
 
     An entry with the node's own names does not repeat them. While all values are below 128 bytes,
@@ -64,7 +63,7 @@ def set_names(stream: StreamMeta, plain: tuple[bytes, ...], given: Names) -> Non
     if plain != stream.names:
         stream.names = plain
         stream.forget_cold_part()
-    stream.names_seen, stream.empty_bytes = given, 0
+    stream.names_seen, stream.empty_bytes = names_seen, 0
     count = len(plain)
     overhead = sum(map(len, plain)) + count
     stream.near = _NEAR_VALUE + overhead if count < _FEW else 0
@@ -114,19 +113,20 @@ def size_in_python(
     """Return the listpack bytes of ``entries`` in a node with these names and first ID."""
     count = len(names)
     fields = decode_page([value for _, value in entries])
-    heads = _deltas_size(first, entries)
+    heads = deltas_size(first, [eid for eid, _ in entries])
     if list(map(tuple, fields)).count(names) == len(fields) and list(map(type, fields)).count(
         dict
     ) == len(fields):
         own = list(chain.from_iterable(map(dict.values, fields)))
         return heads + len(fields) * entry_size(count) + elements_size(own)[0]
-    return heads + sum(fields_size(names, flat_of(each)) for each in fields)
+    return heads + sum(fields_size(names, flat_of(entry)) for entry in fields)
 
 
-def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
+def deltas_size(first: tuple[int, int], ids: Iterable[tuple[int, int]]) -> int:
+    """Return the listpack bytes of what IDs differ by from the first ID of their node."""
     master_ms, master_seq = first
     size = 0
-    for (ms, seq), _ in entries:
+    for ms, seq in ids:
         ms -= master_ms
         seq -= master_seq
         size += SMALL_INTEGER_BYTES if ms <= SMALL_INTEGER_MAX else integer_size(ms)
@@ -136,8 +136,6 @@ def _deltas_size(first: StreamID, entries: list[tuple[StreamID, bytes]]) -> int:
 
 FIRST_PAGE, PAGE_MAX = 4, 256
 """Rows of nodes read at once: most callers need one, some need thousands."""
-WHOLE_NODE = 1 << 30
-"""Rows of a page that holds a whole node, however large."""
 _NODES_PAGE = 5000
 CACHED_NODES_MAX = 256
 """Closed nodes of a stream that are kept in memory: 80 KB. Fifty clients that share a deletion
@@ -236,15 +234,15 @@ def closed(txn: Txn, stream: StreamMeta, start: StreamID, reverse: bool = False)
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + start.packed, successor(prefix)
     if reverse:
-        for key, value in txn.batch.scan(_TREES, lower, upper, reverse):
-            yield Node.decode(StreamID.unpack(key[8:]), value)
+        for row in txn.batch.scan(_TREES, lower, upper, reverse):
+            yield _decoded(row)
         return
     for page in _pages(txn, stream, start):
-        for key, value in page:
-            yield Node.decode(StreamID.unpack(key[8:]), value)
+        for row in page:
+            yield _decoded(row)
 
 
-def _any(stream: StreamMeta, nodes: Iterator[Node]) -> Node:
+def _next_node(stream: StreamMeta, nodes: Iterator[Node]) -> Node:
     """Return the first of the nodes; raise Corruption if there is none."""
     node = next(nodes, None)
     if node is None:
@@ -259,7 +257,7 @@ def head_of(txn: Txn, stream: StreamMeta) -> Node:
         return cached[0]
     if stream.nodes == bool(stream.open_live):
         return open_node(stream)
-    return _cache_node(stream, _any(stream, closed(txn, stream, stream.head)))
+    return _cache_node(stream, _next_node(stream, closed(txn, stream, stream.head)))
 
 
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
@@ -290,20 +288,25 @@ def whole_from_head(
             return 0, 0, head
         whole, removed = 1, head.live
         for page in _pages(txn, stream, head.first.next()) if closed_nodes > 1 else ():
-            lives = list(accumulate([live_in(value) for _, value in page]))
+            lives = list(accumulate(lives_in([value for _, value in page])))
             count = bisect_right(lives, most - removed)
             count = bisect_left(page, below, 0, count, key=_last_of)
             whole += count
             removed += lives[count - 1] if count else 0
             if count < len(page):
-                key, value = page[count]
-                return whole, removed, Node.decode(StreamID.unpack(key[U64.size :]), value)
+                return whole, removed, _decoded(page[count])
     if not stream.open_live:
         return whole, removed, None
     last = open_node(stream)
     if removed + last.live > most or last.last.packed >= below:
         return whole, removed, last
     return whole + 1, removed + last.live, None
+
+
+def _decoded(row: Row) -> Node:
+    """Return the closed node of a row."""
+    key, value = row
+    return Node.decode(StreamID.unpack(key[U64.size :]), value)
 
 
 def _last_of(row: Row) -> bytes:
@@ -329,7 +332,7 @@ def node_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node:
     at = _place(stream, eid)
     if at and eid <= stream.cached_nodes[at - 1].last:
         return stream.cached_nodes[at - 1]
-    node = _node_at(txn, stream, eid)
+    node = node_at(txn, stream, eid)
     if node is None or node.last < eid:
         raise damaged(stream, f"has no node for entry {eid}")
     return _cache_node(stream, node)
@@ -347,7 +350,7 @@ def has_large(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID, mos
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + above.packed + b"\x00", prefix + last.packed + b"\x00"
     nodes = txn.batch.page(_TREES, lower, upper, most + 1)
-    return len(nodes) > most or any(_is_large(row) for row in nodes)
+    return len(nodes) > most or any(_decoded(row).size >= LARGE_VALUE for row in nodes)
 
 
 def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
@@ -356,14 +359,8 @@ def is_behind_large(txn: Txn, stream: StreamMeta, eid: StreamID) -> bool:
         if stream.open_bytes >= LARGE_VALUE:
             return True
         eid = stream.open_first
-    prefix = tree_prefix(stream.nodes_tree)
-    lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    nodes = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
-    return bool(nodes) and _is_large(nodes[0])
-
-
-def _is_large(row: Row) -> bool:
-    return Node.decode(StreamID.unpack(row[0][8:]), row[1]).size >= LARGE_VALUE
+    node = node_at(txn, stream, eid)
+    return node is not None and node.size >= LARGE_VALUE
 
 
 def lose(txn: Txn, stream: StreamMeta, node: Node, count: int) -> None:
@@ -444,7 +441,7 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
 def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
     if stream.nodes == bool(stream.open_live):
         return stream.open_first
-    return _any(stream, closed(txn, stream, stream.head)).first
+    return _next_node(stream, closed(txn, stream, stream.head)).first
 
 
 def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
@@ -452,7 +449,7 @@ def _reopen_last(txn: Txn, stream: StreamMeta) -> None:
     clear_open(stream)
     if stream.nodes == 0:
         return
-    node = _any(stream, closed(txn, stream, stream.head, reverse=True))
+    node = _next_node(stream, closed(txn, stream, stream.head, reverse=True))
     _delete(txn, stream, node.first)
     stream.open_first, stream.open_last = node.first, node.last
     stream.open_appended, stream.open_live = node.appended, node.live
@@ -472,8 +469,9 @@ def live_counts(
 ) -> Iterator[tuple[bytes, int]]:
     """Yield first ID, packed, and live entries of each node that may hold ``low <= id <= high``."""
     prefix = tree_prefix(stream.nodes_tree)
-    first = next(closed_before(txn, stream, low), stream.head)
-    lower, upper = prefix + first.packed, prefix + high.packed + b"\x00"
+    row = _row_at(txn, stream, low)
+    lower = prefix + stream.head.packed if row is None else row[0]
+    upper = prefix + high.packed + b"\x00"
     while True:
         page = txn.batch.page(_TREES, lower, upper, _NODES_PAGE)
         lives = lives_in([value for _, value in page])
@@ -483,14 +481,6 @@ def live_counts(
         lower = page[-1][0] + b"\x00"
     if stream.open_live and stream.open_first <= high:
         yield stream.open_first.packed, stream.open_live
-
-
-def closed_before(txn: Txn, stream: StreamMeta, eid: StreamID) -> Iterator[StreamID]:
-    """Yield the first IDs of the closed nodes that begin at or below ``eid``, the last first."""
-    prefix = tree_prefix(stream.nodes_tree)
-    lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
-    for key, _ in txn.batch.scan(_TREES, lower, upper, reverse=True):
-        yield StreamID.unpack(key[8:])
 
 
 def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
@@ -504,26 +494,15 @@ def live_after(txn: Txn, stream: StreamMeta, eid: StreamID) -> int:
         if eid < stream.open_first:
             total += stream.open_live
         else:
-            return _rows_between(txn, stream, eid, stream.last)
+            return _count_rows(txn, stream, new_id(eid).next(), stream.last)
     for node in closed(txn, stream, stream.head, reverse=True):
         if node.first > eid:
             total += node.live
             continue
         if node.last > eid:
-            total += _rows_between(txn, stream, eid, node.last)
+            total += _count_rows(txn, stream, new_id(eid).next(), node.last)
         break
     return total
-
-
-def _rows_between(txn: Txn, stream: StreamMeta, above: StreamID, last: StreamID) -> int:
-    lower = max(stream.first, new_id(above).next())
-    upper = stream.prefix + last.packed + b"\x00"
-    rows = txn.batch.page(_MESSAGES, stream.prefix + lower.packed, upper, WHOLE_NODE)
-    return len(rows)
-
-
-LIVE = Struct(">20xI")
-"""The live entries in a node's row."""
 
 
 def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[int]:
@@ -534,36 +513,43 @@ def live_between(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -
     if start == stream.first and end == stream.last:
         return iter((stream.length,))
     if stream.open_live and start >= stream.open_first:
-        return iter((_rows(txn, stream, start, end),))
+        return iter((_count_rows(txn, stream, start, end),))
     parts: list[int] = []
     if stream.open_live and end >= stream.open_first:
-        whole = end == stream.last
-        parts.append(stream.open_live if whole else _rows(txn, stream, stream.open_first, end))
-    low, high = _node_at(txn, stream, start), _node_at(txn, stream, end)
+        whole, first = end == stream.last, stream.open_first
+        parts.append(stream.open_live if whole else _count_rows(txn, stream, first, end))
+    low, high = node_at(txn, stream, start), node_at(txn, stream, end)
     if high is None:
         return iter(parts)
     if low is None or low.first != high.first:
         whole = high.last <= end
-        parts.append(high.live if whole else _rows(txn, stream, high.first, end))
+        parts.append(high.live if whole else _count_rows(txn, stream, high.first, end))
     if low is not None:
-        parts.append(_rows(txn, stream, start, min(low.last, end)))
+        parts.append(_count_rows(txn, stream, start, min(low.last, end)))
     above = start if low is None else low.first
     return chain(parts, _whole_nodes(txn, stream, above, high.first))
 
 
-def _node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
+def node_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Node | None:
     """Return the last closed node that begins at or before an ID."""
+    row = _row_at(txn, stream, eid)
+    return None if row is None else _decoded(row)
+
+
+def _row_at(txn: Txn, stream: StreamMeta, eid: StreamID) -> Row | None:
+    """Return the row of the last closed node that begins at or before an ID."""
     prefix = tree_prefix(stream.nodes_tree)
     lower, upper = prefix + stream.head.packed, prefix + eid.packed + b"\x00"
     page = txn.batch.page(_TREES, lower, upper, 1, reverse=True)
-    return Node.decode(StreamID.unpack(page[0][0][8:]), page[0][1]) if page else None
+    return page[0] if page else None
 
 
-def _rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
+def _count_rows(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> int:
+    """Return the number of entries of ``start <= id <= end``, which are in one node."""
     if start > end:
         return 0
     lower, upper = stream.prefix + start.packed, stream.prefix + end.packed + b"\x00"
-    return len(txn.batch.page(_MESSAGES, lower, upper, WHOLE_NODE))
+    return len(txn.batch.page(_MESSAGES, lower, upper, _WHOLE_NODE))
 
 
 def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID) -> Iterator[int]:
@@ -572,12 +558,5 @@ def _whole_nodes(txn: Txn, stream: StreamMeta, above: StreamID, below: StreamID)
     lower, upper = prefix + above.packed + b"\x00", prefix + below.packed
     if lower >= upper:
         return iter(())
-    return map(live_of, txn.batch.snapshot(_TREES, lower, upper))
-
-
-def live_of(page: list[Row]) -> int:
-    """Return how many live entries the nodes of a page have."""
-    try:
-        return sum([LIVE.unpack_from(value)[0] for _, value in page])
-    except StructError as error:
-        raise Corruption(f"the record of a node is damaged: {error!r}") from error
+    pages = txn.batch.snapshot(_TREES, lower, upper)
+    return (sum(lives_in([value for _, value in page])) for page in pages)

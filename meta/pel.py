@@ -83,9 +83,14 @@ def pending_among(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[P
     """Return those of ``ids``, ascending, that are pending."""
     pending: list[PackedID] = []
     for run, within in runs_at(txn, group, ids):
-        there = set(run.ids)
-        pending += [eid for eid in within if eid in there]
+        pending += pending_of(run, within)
     return pending
+
+
+def pending_of(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
+    """Return those of ``ids``, all within the bounds of a run, that are in it."""
+    own = frozenset(run.ids)
+    return [eid for eid in ids if eid in own]
 
 
 def runs_at(
@@ -125,7 +130,7 @@ def runs_of(
 ) -> Iterator[Run]:
     """Yield the runs of one consumer that may hold IDs at or above ``start``, in order."""
     for anchor in pel_index.anchors_of(txn, group, consumer, start):
-        yield _run(txn, group, anchor)
+        yield run_by_anchor(txn, group, anchor)
 
 
 def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
@@ -137,7 +142,7 @@ def runs_by_time(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
         time_ms = time_of(suffix)
         if time_ms > max(0, latest_ms):
             return
-        run = _run(txn, group, suffix[TIME_BYTES:])
+        run = run_by_anchor(txn, group, suffix[TIME_BYTES:])
         if time_ms <= latest_ms or not run.owned:
             yield run
 
@@ -194,13 +199,13 @@ def lapsed_runs(txn: Txn, group: GroupMeta, latest_ms: int) -> Iterator[Run]:
         time_ms, rank = time_and_rank(suffix)
         if time_ms or rank or latest_ms < 0:
             break
-        yield _run(txn, group, suffix[TIME_BYTES:])
+        yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
     for suffix in pel_index.times_of(txn, group, OWNED_FIRST):
         time_ms, rank = time_and_rank(suffix)
         if time_ms > latest_ms:
             return
         if not rank:
-            yield _run(txn, group, suffix[TIME_BYTES:])
+            yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
 def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
@@ -208,7 +213,7 @@ def runs_waiting_for(txn: Txn, group: GroupMeta, time_ms: int) -> Iterator[Run]:
     for suffix in pel_index.times_of(txn, group, first_waiting(time_ms)):
         if time_of(suffix) > time_ms:
             return
-        yield _run(txn, group, suffix[TIME_BYTES:])
+        yield run_by_anchor(txn, group, suffix[TIME_BYTES:])
 
 
 def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
@@ -220,7 +225,8 @@ def next_ready_ms(txn: Txn, group: GroupMeta) -> int | None:
     return None
 
 
-def _run(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+def run_by_anchor(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
+    """Return the run of an anchor that an index names; raise Corruption if it is missing."""
     run = group.runs.get(txn.batch, anchor)
     if run is None:
         raise pel_index.lost(group, anchor)
@@ -271,20 +277,19 @@ def place(
         return
     shared = (owner, time_ms, count, rank)
     runs: list[Run] = []
-    at = 0
-    while at < len(ids):
-        over = run_at(txn, group, ids[at])
-        if over is not None:
-            end = bisect_right(ids, over.ids[-1], at)
-            runs += _split_around(txn, group, over, ids[at:end], shared)
+    for run, within in stretches(txn, group, ids):
+        if run is not None:
+            runs += _split_around(txn, group, run, within, shared)
         else:
-            following = group.runs.first(txn.batch, ids[at])
-            end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
-            if end == at:
-                raise Corruption(f"pending entries are out of order at {ids[at].hex()}")
-            runs += _runs_of_some(ids[at:end], shared, RUN_IDS_MAX)
-        at = end
+            runs += _runs_of_some(within, shared, RUN_IDS_MAX)
     pel_index.add_all(txn, group, runs)
+
+
+def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], owner: bytes) -> None:
+    """Count another delivery, to ``owner`` and now, of IDs that were in a run."""
+    if ids:
+        lift(txn, group, ids)
+        place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
@@ -417,6 +422,12 @@ def _taken(
     return taken
 
 
+def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None:
+    """Make whole runs ready under a rank, without owner; their delivery counts stay."""
+    ready = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
+    pel_index.replace(txn, group, runs, ready)
+
+
 def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Remove all IDs of some runs from the PEL."""
     pel_index.remove_all(txn, group, runs)
@@ -547,10 +558,10 @@ def _targets(
     return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
 
 
-def _is_slice(some: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
-    """Return whether some IDs stand side by side in a run's ``ids``."""
-    at = bisect_left(ids, some[0])
-    return some == ids[at : at + len(some)]
+def _is_slice(part: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
+    """Return whether the IDs of ``part`` stand side by side in ``ids``."""
+    at = bisect_left(ids, part[0])
+    return part == ids[at : at + len(part)]
 
 
 def _pieces(
@@ -634,15 +645,12 @@ def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
         there = run is not None and run.ids[bisect_left(run.ids, eid)] == eid
         if run is not None and there and was_held == (run.time_ms == HELD_MS):
             continue
-        counts = edit.counts(key)
         if was_held:
             edit.end_hold(key, eid)
-            counts.held -= 1
         else:
-            counts.busy -= 1
+            edit.counts(key).busy -= 1
         if there:  # claimed by FORCE
-            edit.put_busy(key, eid)
-            counts.busy += 1
+            edit.make_busy(key, eid)
         else:
             edit.forget(eid)
         freed[key] = None
@@ -667,12 +675,10 @@ def _make_ready(txn: Txn, group: GroupMeta, edit: Edit, keys: Iterable[Key]) -> 
         while counts.held and counts.busy < policy.max_per_key:
             eid = counts.first = edit.first_held(key, counts.first)
             edit.end_hold(key, eid)
-            counts.held -= 1
             left -= 1
             ready[eid] = left < 0 or _exists(txn, keyed, eid)
             if ready[eid]:
-                edit.put_busy(key, eid)
-                counts.busy += 1
+                edit.make_busy(key, eid)
             else:
                 edit.forget(eid)
     edit.apply()

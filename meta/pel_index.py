@@ -136,7 +136,11 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
             return
         _write_indexes(txn, group)
     group.runs.put(txn.batch, run.anchor, run)
-    _put_index_rows(txn, group, run)
+    suffix = run.times_suffix
+    group.times.put(txn.batch, suffix, suffix)
+    if run.owned:
+        consumer = txn.catalog.owner(txn, group, run.owner)
+        consumer.runs.put(txn.batch, run.anchor, run.anchor)
     _count(txn, group, owner_of(run), len(run.ids))
 
 
@@ -311,8 +315,8 @@ def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Ru
     anchors: dict[Owner, tuple[list[PackedID], list[PackedID]]] = {}
     counts: dict[Owner, int] = {}
     for side, runs in enumerate((old, new)):
-        for owner, some in groupby(runs, owner_of):
-            same = list(some)
+        for owner, same_owner in groupby(runs, owner_of):
+            same = list(same_owner)
             anchors.setdefault(owner, ([], []))[side].extend([run.anchor for run in same])
             change = sum([len(run.ids) for run in same])
             counts[owner] = counts.get(owner, 0) + (change if side else -change)
@@ -339,18 +343,10 @@ def _count(txn: Txn, group: GroupMeta, owner: Owner, change: int) -> None:
         txn.member_changed(consumer)
 
 
-def _put_index_rows(txn: Txn, group: GroupMeta, run: Run) -> None:
-    suffix = run.times_suffix
-    group.times.put(txn.batch, suffix, suffix)
-    if run.owned:
-        consumer = txn.catalog.owner(txn, group, run.owner)
-        consumer.runs.put(txn.batch, run.anchor, run.anchor)
-
-
 # --- a group made as a whole --------------------------------------------------------------------
 
 
-def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
+def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> None:
     """Write all runs of a group that has none, in the form that suits their number.
 
     ``runs`` returns them in the order of their anchors, again at each call. The caller writes the
@@ -366,20 +362,17 @@ def lay_down(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) -> N
     )
     for run in runs():
         txn.batch.put(_TREES, group.runs.prefix + run.anchor, run.encode())
-        if group.indexed:
-            _lay_down_indexed(txn, group, run)
-
-
-def _lay_down_indexed(txn: Txn, group: GroupMeta, run: Run) -> None:
-    count = len(run.ids)
-    txn.batch.put(_TREES, group.times.prefix + run.times_suffix, b"")
-    group.pending += count
-    if run.owned:
-        consumer = group.consumers[run.owner]
-        txn.batch.put(_TREES, consumer.runs.prefix + run.anchor, b"")
-        consumer.pending += count
-    else:
-        group.nacked += count
+        if not group.indexed:
+            continue
+        count = len(run.ids)
+        txn.batch.put(_TREES, group.times.prefix + run.times_suffix, b"")
+        group.pending += count
+        if run.owned:
+            consumer = group.consumers[run.owner]
+            txn.batch.put(_TREES, consumer.runs.prefix + run.anchor, b"")
+            consumer.pending += count
+        else:
+            group.nacked += count
 
 
 # --- from one form to the other -----------------------------------------------------------------
@@ -405,11 +398,11 @@ def _has_room(txn: Txn, group: GroupMeta, count: int = 1) -> bool:
 def _large_rows(txn: Txn) -> int:
     """Return the runs of all large groups in memory."""
     streams = txn.catalog.streams.values()
-    return sum([group.runs.large_rows() for each in streams for group in each.groups.values()])
+    return sum([group.runs.large_rows() for stream in streams for group in stream.groups.values()])
 
 
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
-    """Count a group's IDs again; tell whether they are well below CACHED_IDS, to count rarely."""
+    """Count a group's IDs again; return whether they are well below CACHED_IDS."""
     group.grown = sum([len(run.ids) for run in group.runs.all(txn.batch)])
     return group.grown <= CACHED_IDS // 2
 

@@ -1,22 +1,37 @@
-"""The policy of a consumer group: how its entries are delivered, repeated and given up.
+"""The rules of groups and of streams: a group's policy, a stream's retention.
 
-A policy is a part of the group's record, so it costs no read. In it stands what differs from the
-defaults alone::
+A policy says how the entries of a group are delivered, repeated and given up. It is a part of the
+group's record, so it costs no read. Retention says which entries of a stream the background
+removes. Both are stored as the fields that differ from their defaults::
 
-    policy := msgpack map of field name -> number | bytes | array of numbers
+    rules := msgpack map of field name -> number | bytes | bool | array of numbers
 
 Times are milliseconds. 0, or an empty value, means that there is no such rule.
+
+The rules of retention are one row of the stream's queue tree; other rows say how far it has come.
+With ``latest`` there is a row for each value of that field, with the last entry that has it. So the
+memory does not grow with the number of values, and a crash loses nothing::
+
+    rules row  := queue tree(u64) "P"              -> rules
+    timer row  := queue tree(u64) "Pt"             -> at_ms(u64)        the timer that is valid
+    cursor row := queue tree(u64) "Pc"             -> id                compacted up to here
+    latest row := queue tree(u64) "Pk" digest(16)  -> id                the last entry of a value
+    reap row   := queue tree(u64) "Pr" group       -> at_ms(u64)        the timer that is valid
+
+``Progress`` is what is known in memory of a stream with rules; it can be computed again.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from hashlib import blake2b
 from random import random
 from typing import Any
 
 import msgpack
 
 from kvstream.layout.keys import COUNTED_MAX
+from kvstream.types.ids import MIN_ID, StreamID
 
 _pack = msgpack.Packer(use_bin_type=True).pack
 
@@ -26,9 +41,9 @@ class GroupPolicy:
     """The rules of one group. Equal policies encode to equal bytes."""
 
     lease_ms: int = 0
-    """An entry that is pending with a consumer for so long goes to the next reader of ``>``."""
+    """An entry that is pending with a consumer for longer goes to the next reader of ``>``."""
     max_deliveries: int = 0
-    """After so many deliveries an entry moves to the dead letters instead of being repeated."""
+    """After this number of deliveries an entry moves to the dead letters."""
     backoff_ms: tuple[int, ...] = ()
     """The delay after the first failure, the second, and so on; the last one repeats."""
     backoff_cap_ms: int = 0
@@ -41,14 +56,14 @@ class GroupPolicy:
     """A field: entries of equal value are delivered in order, ``max_per_key`` at a time."""
     max_per_key: int = 1
     max_in_flight: int = 0
-    """At most so many entries are pending with consumers at a time."""
+    """The most entries that are pending with consumers at a time."""
     rate_count: int = 0
-    """At most so many entries are delivered in any window of ``rate_ms``."""
+    """The most entries that are delivered in any window of ``rate_ms``."""
     rate_ms: int = 0
     paused: bool = False
     """Nothing is delivered."""
     reap_idle_ms: int = 0
-    """A consumer idle for so long is deleted; its pending entries pass on."""
+    """A consumer that is idle for longer is deleted; its pending entries are given back."""
     keyed_tree: int = 0
     """The tree of the entries by their value of ``order_by``; not a rule."""
 
@@ -97,14 +112,92 @@ _DOUBLINGS_MAX = 62
 _EMPTY = GroupPolicy()
 
 
-# --- the bytes of rules, of groups and of retention -----------------------------------------------
+# --- retention ------------------------------------------------------------------------------------
+
+RULES_ROW, TIMER_ROW, CURSOR_ROW, LATEST_ROWS, REAP_ROWS = b"P", b"Pt", b"Pc", b"Pk", b"Pr"
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """The rules of one stream; 0, or an empty value, means that there is no such rule."""
+
+    max_age_ms: int = 0
+    """An entry is removed when the time of its ID is longer ago."""
+    max_length: int = 0
+    """The first entries are removed while there are more."""
+    max_bytes: int = 0
+    """The first nodes are removed while all nodes have more bytes, counted as Redis's listpacks."""
+    acked: bool = False
+    """An entry is removed once every group has read and acknowledged it."""
+    latest: bytes = b""
+    """A field: of entries with an equal value of it only the last one stays."""
+    force: bool = False
+    """Entries are removed even if a group has them pending or has not read them."""
+
+    @property
+    def is_empty(self) -> bool:
+        """Return whether there is no rule."""
+        return replace(self, force=False) == _NO_RULES
+
+    def encode(self) -> bytes:
+        return encode_rules(self)
+
+    @classmethod
+    def decode(cls, packed: bytes) -> "Retention":
+        """Decode rules; raise ValueError if they are damaged or of a later version."""
+        return cls(**decode_rules(packed, cls, "retention"))
+
+
+_NO_RULES = Retention()
+
+
+def latest_row(value: bytes) -> bytes:
+    """Return the suffix of the row that has the last entry with a value."""
+    return LATEST_ROWS + blake2b(value, digest_size=DIGEST_BYTES).digest()
+
+
+@dataclass(slots=True)
+class Segment:
+    """Adjacent closed nodes and the bytes that they have together."""
+
+    first: StreamID
+    last: StreamID
+    """The first IDs of its first and its last node."""
+    nodes: int
+    size: int
+
+
+@dataclass(slots=True)
+class Progress:
+    """What is known of a stream with rules, in memory."""
+
+    rules: Retention
+    seen: tuple[object, ...] = ()
+    """What the stream was like after the last check."""
+    thinned_to: StreamID = MIN_ID
+    """The node at which to look on for single entries that may go; MIN_ID: at the first one."""
+    excess_to: StreamID = MIN_ID
+    """The same for entries above MAXLEN or MAXBYTES."""
+    pause_ms: int = 0
+    """How long a check waits for acknowledgements."""
+    segments: list[Segment] = field(default_factory=list)
+    """The closed nodes that are counted."""
+    counted: bool = False
+    """All nodes are counted."""
+    swept_to: bytes = b""
+    """The latest row up to which rows of entries that have gone were deleted."""
+
+
+# --- the bytes of rules ---------------------------------------------------------------------------
 
 
 def encode_rules(rules: Any) -> bytes:
     """Return the bytes of a dataclass of rules: the fields that differ from their defaults."""
-    values = {each.name: getattr(rules, each.name) for each in fields(rules)}
+    values = {rule.name: getattr(rules, rule.name) for rule in fields(rules)}
     defaults = _defaults(type(rules))
-    return bytes(_pack({name: each for name, each in values.items() if each != defaults[name]}))
+    changed = {name: value for name, value in values.items() if value != defaults[name]}
+    return bytes(_pack(changed))
 
 
 def decode_rules(packed: bytes, kind: type[Any], what: str) -> dict[str, Any]:
@@ -122,7 +215,7 @@ def decode_rules(packed: bytes, kind: type[Any], what: str) -> dict[str, Any]:
 
 
 def _defaults(kind: type[Any]) -> dict[str, Any]:
-    return {each.name: each.default for each in fields(kind)}
+    return {rule.name: rule.default for rule in fields(kind)}
 
 
 def _is_sound(value: object, default: object) -> bool:
@@ -130,4 +223,4 @@ def _is_sound(value: object, default: object) -> bool:
     if type(value) is not type(default):
         return False
     numbers = value if isinstance(value, tuple) else (value,) if isinstance(value, int) else ()
-    return all(type(each) in (int, bool) and 0 <= each < COUNTED_MAX for each in numbers)
+    return all(type(number) in (int, bool) and 0 <= number < COUNTED_MAX for number in numbers)

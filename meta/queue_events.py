@@ -65,24 +65,37 @@ class QueueEvents:
         """Count and log a dead letter; ``name`` is the stored name of the stream."""
         self.dead[reason] = self.dead.get(reason, 0) + 1
         self._throttle(name, group, "dead").log(
-            *(_log, NOTICE, "entry %s of stream %s is a dead letter of group %s: %s"),
-            *(eid, _text(key_of(name)), _text(group), reason),
+            _log,
+            NOTICE,
+            "entry %s of stream %s is a dead letter of group %s: %s",
+            eid,
+            _text(key_of(name)),
+            _text(group),
+            reason,
         )
 
     def reap(self, name: bytes, group: bytes, consumer: bytes) -> None:
         """Count and log a consumer that was removed because it was idle."""
         self.consumers_reaped += 1
         self._throttle(name, group, "reaped").log(
-            *(_log, NOTICE, "stream %s: consumer %s of group %s was idle and is removed"),
-            *(_text(key_of(name)), _text(consumer), _text(group)),
+            _log,
+            NOTICE,
+            "stream %s: consumer %s of group %s was idle and is removed",
+            _text(key_of(name)),
+            _text(consumer),
+            _text(group),
         )
 
     def limit(self, name: bytes, group: bytes, kind: str) -> None:
         """Count and log a read that one of LIMITS kept from entries."""
         self.limited[kind] = self.limited.get(kind, 0) + 1
         self._throttle(name, group, kind).log(
-            *(_log, NOTICE, "stream %s: group %s delivers no more entries now: %s"),
-            *(_text(key_of(name)), _text(group), kind),
+            _log,
+            NOTICE,
+            "stream %s: group %s delivers no more entries now: %s",
+            _text(key_of(name)),
+            _text(group),
+            kind,
         )
 
     def _throttle(self, name: bytes, group: bytes, kind: str) -> Throttle:

@@ -59,9 +59,8 @@ from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
-from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
-from kvstream.meta.retention import Progress
 from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id
@@ -176,13 +175,8 @@ def _encode_names(names: tuple[bytes, ...]) -> bytes:
     return packed
 
 
-def live_in(value: bytes) -> int:
-    """Return the number of live entries in a node's row without decoding the rest."""
-    return lives_in([value])[0]
-
-
 def lives_in(values: list[bytes]) -> list[int]:
-    """Return the numbers of live entries in many nodes' rows."""
+    """Return the live entries in each of many nodes' rows, without decoding the rest."""
     try:
         return [live for (live,) in map(_LIVE.unpack_from, values)]
     except StructError as error:
@@ -202,7 +196,7 @@ ENTRIES_READ_MAX = (1 << 63) - 1
 """The greatest entries_read that is written; XSETID lets entries_added grow beyond it."""
 
 BEHIND_MAX = 128
-"""Entries by which a record may lag behind its rows: loading the stream reads so many rows."""
+"""The most entries by which a record lags behind its rows, which loading the stream reads."""
 
 UNREAD = 1 << 62
 """The slack of a stream whose unmeasured entries must be read back first."""

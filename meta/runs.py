@@ -212,7 +212,7 @@ class RunIndex:
         """Add many runs."""
         runs = list(runs)
         if self.is_ordered:
-            self.times.add_all(list(map(_suffix, runs)))
+            self.times.add_all([run.times_suffix for run in runs])
         for owner, anchors, count in _by_owner(runs):
             share = self.shares.setdefault(owner, Share())
             if self.is_ordered:
@@ -235,7 +235,7 @@ class RunIndex:
         """Remove many runs."""
         runs = list(runs)
         if self.is_ordered:
-            self.times.remove_all(list(map(_suffix, runs)))
+            self.times.remove_all([run.times_suffix for run in runs])
         for owner, anchors, count in _by_owner(runs):
             share = self.shares[owner]
             if self.is_ordered:
@@ -261,14 +261,10 @@ class RunIndex:
         return share.anchors.scan(share.anchors.floor(start) or start)
 
 
-def _suffix(run: Run) -> bytes:
-    return _TIME.pack(run[3], run[5]) + run[0]
-
-
 def _by_owner(runs: list[Run]) -> Iterator[tuple[Owner, list[PackedID], int]]:
     """Yield each owner, the anchors of its runs, and the number of their IDs."""
     runs_of_owner: defaultdict[Owner, list[Run]] = defaultdict(list)
     for run in runs:
         runs_of_owner[None if run[5] else run[2]].append(run)
-    for owner, some in runs_of_owner.items():
-        yield owner, [run[0] for run in some], sum([len(run[1]) for run in some])
+    for owner, owned in runs_of_owner.items():
+        yield owner, [run[0] for run in owned], sum([len(run[1]) for run in owned])

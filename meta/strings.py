@@ -16,7 +16,7 @@ large; a rename keeps it. All pieces but the last have the same size. A piece th
 another length is damage and raises Corruption. A new value overwrites the rows of the one before.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from io import BytesIO
 from struct import Struct
@@ -26,10 +26,13 @@ from typing import Protocol, TypeAlias
 from kvstream.errors import Corruption
 from kvstream.layout.keys import (
     COUNTED_MAX,
+    U64,
     database_of,
     generation_in,
     key_in,
+    key_of,
     message_prefix,
+    scan_row,
     stream_row,
     successor,
 )
@@ -44,7 +47,7 @@ PIECE_BYTES = 64 << 10
 PAGE_BYTES = 4 * MEGABYTE
 """Bytes of pieces read at once: memory holds no more besides the value."""
 
-_MESSAGES = Family.MESSAGES
+_MESSAGES, _METADATA = Family.MESSAGES, Family.METADATA
 _NUMBER = Struct(">I")
 
 
@@ -161,8 +164,8 @@ def overwrite(batch: Batch, pieces: Pieces, offset: int, part: bytes, written: i
         piece = bytearray(new_pieces.bytes_of(number))
         low, high = max(offset, base), min(stop, base + len(piece))
         if base < pieces.length and high - low < len(piece):
-            held = read(batch, pieces, base, base + new_pieces.size)
-            piece[: len(held)] = held
+            old = read(batch, pieces, base, base + new_pieces.size)
+            piece[: len(old)] = old
         if low < high:
             piece[low - base : high - base] = part[low - offset : high - offset]
         batch.put(_MESSAGES, new_pieces.row(number), bytes(piece))
@@ -312,3 +315,49 @@ def decode_key(name: bytes, record: bytes) -> Key:
     if record.startswith(_STREAM):
         return StreamMeta.decode(name, record)
     return StringMeta.decode(name, record)
+
+
+# --- plain strings by the hundred ----------------------------------------------------------------
+#
+# MGET and MSET read and write the records of plain strings without an object for each. A plain
+# string is whole in its record and never expires; any other key is treated on its own.
+
+RECORDS_TOGETHER = 100
+"""Records read by one call: each may have 16 KB, or belong to a stream with long field names."""
+_PLAIN = bytes([STRING_KIND, WHOLE_VERSION]) + bytes(U64.size)
+"""How the record of a plain string begins; its generation follows."""
+PLAIN_HEAD = len(_PLAIN) + U64.size
+"""Bytes before the value."""
+
+
+def read_records(batch: Batch, names: Sequence[bytes]) -> list[bytes | None]:
+    """Return the record of each stored name, None for those without one."""
+    records: list[bytes | None] = []
+    for start in range(0, len(names), RECORDS_TOGETHER):
+        rows = [stream_row(name) for name in names[start : start + RECORDS_TOGETHER]]
+        records += batch.get_many(_METADATA, rows)
+    return records
+
+
+def is_plain(record: bytes, unlinked: Set[int]) -> bool:
+    """Return whether a record is a plain string's that is not among the ``unlinked`` keys."""
+    if not record.startswith(_PLAIN) or len(record) < PLAIN_HEAD:
+        return False
+    generation = int.from_bytes(record[len(_PLAIN) : PLAIN_HEAD])
+    return 0 < generation < COUNTED_MAX and generation not in unlinked
+
+
+def new_plain_rows(
+    stored_db: int, values: Mapping[bytes, bytes], numbers: Sequence[int]
+) -> dict[bytes, bytes]:
+    """Return the rows of new plain strings with the given generations."""
+    rows = {}
+    for name, number in zip(values, numbers, strict=True):
+        rows[stream_row(name)] = _PLAIN + U64.pack(number) + values[name]
+        rows[scan_row(stored_db, number)] = key_of(name)
+    return rows
+
+
+def changed_plain_record(record: bytes, value: bytes) -> bytes:
+    """Return the record of a plain string with another value."""
+    return record[:PLAIN_HEAD] + value

@@ -29,6 +29,9 @@ _TIMER = Struct(">cQB")
 _KIND_BYTES = 1
 TIME_MAX = (1 << 63) - 1
 """The latest time of a timer, in Unix milliseconds."""
+DELAY_MAX_MS = 100 * 365 * 86_400_000
+"""The longest time that a rule or a message may ask for, a hundred years: a later one is in
+microseconds."""
 
 
 class Kind(IntEnum):

@@ -83,7 +83,7 @@ class Txn:
         """By the prefix of a stream's rows: no entry above this ID is committed yet. Only streams
         for which clients are blocked are noted."""
         self.missing: set[bytes] = set()
-        """Names that this call looked up in vain, for keyspace_misses."""
+        """Names that this call looked up and did not find, for keyspace_misses."""
         self.wanted_events = catalog.wanted_events
         """The classes of keyspace events that are noted, as bits; 0: none."""
         self.events: list[tuple[Event, bytes]] = []

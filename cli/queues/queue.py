@@ -44,7 +44,7 @@ from kvstream.types.records import QueueInfo
 
 if TYPE_CHECKING:
     from kvstream.group import Group
-    from kvstream.meta.retention import Retention
+    from kvstream.meta.policy import Retention
     from kvstream.queue import Queue
     from kvstream.store import Store
 

@@ -70,14 +70,14 @@ def given_columns(schema: "pa.Schema", prefix: str) -> list[Column]:
     return columns
 
 
-def schema_of(given: Any) -> "pa.Schema":
+def schema_of(schema: Any) -> "pa.Schema":
     """Return a schema of Arrow: itself, or of a mapping of names to types; both may be text."""
     import pyarrow as pa
 
-    if isinstance(given, pa.Schema):
-        return given
+    if isinstance(schema, pa.Schema):
+        return schema
     try:
-        pairs = given.items() if isinstance(given, Mapping) else given
+        pairs = schema.items() if isinstance(schema, Mapping) else schema
         return pa.schema([pa.field(str(name), kind) for name, kind in pairs])
     except (TypeError, ValueError, pa.ArrowException) as error:
         raise InvalidArgument(
@@ -109,7 +109,7 @@ def found_columns(
         kinds.append(pa.binary() if name in binary else pa.string())
         columns.append(Column(Role.FIELD, text, str(kinds[-1])))
     schema = pa.schema(
-        [pa.field(each.name, kind) for each, kind in zip(columns, kinds, strict=True)]
+        [pa.field(column.name, kind) for column, kind in zip(columns, kinds, strict=True)]
     )
     return schema, columns
 
@@ -139,8 +139,8 @@ def _is_id(kind: "pa.DataType") -> bool:
 
     if not pa.types.is_struct(kind):
         return _is_text(kind)
-    return [each.name for each in kind] == ["ms", "seq"] and all(
-        each.type in (pa.int64(), pa.uint64()) for each in kind
+    return [field.name for field in kind] == ["ms", "seq"] and all(
+        field.type in (pa.int64(), pa.uint64()) for field in kind
     )
 
 

@@ -75,9 +75,9 @@ def load(
     was written, IDTooSmall if IDs are not above a stream's last or come twice, WrongType if a key
     is a string: nothing is changed then, and the files stay.
     """
-    every = list(parts)
-    result = _Load(engine, ticket, every).run(mark)
-    for part in every:
+    all_parts = list(parts)
+    result = _Load(engine, ticket, all_parts).run(mark)
+    for part in all_parts:
         for path in part.paths:
             path.unlink(missing_ok=True)
     return result
@@ -125,15 +125,15 @@ class _Load:
         for at, found in enumerate(self._pieces):
             for piece in found:
                 self._by_key.setdefault(piece.key, []).append((at, piece))
-        for each in self._by_key.values():
-            each.sort(key=lambda found: found[1].first)
+        for of_key in self._by_key.values():
+            of_key.sort(key=lambda found: found[1].first)
 
     def run(self, mark: Mark | None) -> BulkResult:
         result = None
-        for left in reversed(range(TRIES)):
+        for tries_left in reversed(range(TRIES)):
             if self._engine.run(append.is_done, mark):
                 return BulkResult(applied=False)
-            prepared = self._prepare() if left else None
+            prepared = self._prepare() if tries_left else None
             with self._engine.held():
                 result = self._try_commit(prepared or self._prepare(), mark)
             if result is not None:
@@ -177,10 +177,10 @@ class _Load:
 
     def _holds(self, txn: Txn, prepared: _Prepared) -> bool:
         """Return whether all streams are still as they were when this was prepared."""
-        there = [self._is_there(txn, place) for place in prepared.places]
-        return all(there) and self._misplaced(txn) == prepared.rewritten
+        unchanged = [self._is_unchanged(txn, place) for place in prepared.places]
+        return all(unchanged) and self._misplaced(txn) == prepared.rewritten
 
-    def _is_there(self, txn: Txn, place: _Place) -> bool:
+    def _is_unchanged(self, txn: Txn, place: _Place) -> bool:
         stream = txn.stream(self._name(place.key))
         if stream is not place.stream:
             return False
@@ -250,9 +250,9 @@ class _Load:
             prepared.places = self._engine.run(self._places, keys)
             prepared.joined += self._write(prepared.places, merged, prepared.tables)
         finally:
-            for each in merged.values():
-                if each is not None:
-                    each.close()
+            for rows in merged.values():
+                if rows is not None:
+                    rows.close()
 
     def _merged(self, parts: list[int]) -> Merged | None:
         if not parts:

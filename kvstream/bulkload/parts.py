@@ -85,9 +85,14 @@ def pack_ticket(ticket: BulkTicket) -> bytes:
     """Return a ticket as bytes."""
     packed: bytes = msgpack.packb(
         (
-            *(ticket.db, ticket.stored_db, ticket.shared, ticket.base_ms),
-            *(ticket.node_max_entries, ticket.node_max_bytes),
-            *(ticket.prefixes, sorted(ticket.fresh)),
+            ticket.db,
+            ticket.stored_db,
+            ticket.shared,
+            ticket.base_ms,
+            ticket.node_max_entries,
+            ticket.node_max_bytes,
+            ticket.prefixes,
+            sorted(ticket.fresh),
         )
     )
     return packed
@@ -269,8 +274,8 @@ class _Writer(ABC, Generic[_File]):
         """Write what was gathered; keys that the commit treats differently go apart."""
         gathered, self._gathered, self._size = self._gathered, {}, 0
         kinds: dict[tuple[bool, bool], dict[bytes, _Gathered]] = {}
-        for (key, given), each in gathered.items():
-            kinds.setdefault((key in self._ticket.prefixes, given), {})[key] = each
+        for (key, given), entries in gathered.items():
+            kinds.setdefault((key in self._ticket.prefixes, given), {})[key] = entries
         for (_, given), chosen in kinds.items():
             base = self._folder / f"{self._name}-{len(self._files)}"
             keys = sorted(chosen, key=self._ticket.prefix_of)
@@ -325,8 +330,8 @@ def _write_part(
     return Part(str(table.path), str(pieces), digest_of(table.path), digest_of(pieces), given)
 
 
-def _sorted(key: bytes, each: _Gathered) -> tuple[list[PackedID], list[bytes]]:
-    ids, values = each.ids, each.values
+def _sorted(key: bytes, entries: _Gathered) -> tuple[list[PackedID], list[bytes]]:
+    ids, values = entries.ids, entries.values
     if all(map(lt, ids, ids[1:])):
         return ids, values
     order = sorted(range(len(ids)), key=ids.__getitem__)

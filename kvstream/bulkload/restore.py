@@ -60,8 +60,9 @@ class Loader:
         self._replace = replace
         self._expire_at = expire_at_ms
         self._label = label
-        self._held: list[NodeImage] = []
-        self._held_entries = self._held_bytes = 0
+        self._nodes: list[NodeImage] = []
+        """The nodes that wait for one commit, with their entries and bytes."""
+        self._entries = self._bytes = 0
         self._staged: _Staged | None = None
         self._ended = False
         self._direct = engine.is_open_here()
@@ -88,10 +89,10 @@ class Loader:
         if self._staged is not None:
             self._staged.node(node)
             return
-        self._held.append(node)
-        self._held_entries += node.count
-        self._held_bytes += node.value_bytes
-        many = self._held_entries > DIRECT_ENTRIES or self._held_bytes > DIRECT_BYTES
+        self._nodes.append(node)
+        self._entries += node.count
+        self._bytes += node.value_bytes
+        many = self._entries > DIRECT_ENTRIES or self._bytes > DIRECT_BYTES
         if many and not self._direct:
             self._stage()
 
@@ -105,19 +106,19 @@ class Loader:
         if self._ended:
             raise InvalidArgument("the load has ended")
         if self._staged is None:
-            source = _Held(self._held, state)
+            source = _InMemory(self._nodes, state)
             loaded = self._engine.run(
                 loading.load, self._name, source, self._replace, self._expire_at
             )
         else:
             loaded = self._staged.finish(self._name, state, self._replace, self._expire_at)
         self._ended = True
-        self._held = []
+        self._nodes = []
         return loaded
 
     def discard(self) -> None:
         """Delete the nodes stored so far."""
-        self._held = []
+        self._nodes = []
         self._ended = True
         if self._staged is not None:
             self._staged.discard()
@@ -128,8 +129,8 @@ class Loader:
         # could get the number of these rows, and with it the rows.
         self._engine.sync()
         self._staged = _Staged(self._engine, begun)
-        held, self._held = self._held, []
-        for node in held:
+        nodes, self._nodes = self._nodes, []
+        for node in nodes:
             self._staged.node(node)
 
     def __enter__(self) -> Self:
@@ -151,15 +152,15 @@ class Loader:
             self.discard()
 
 
-class _Held:
-    """The nodes in memory, as a source."""
+class _InMemory:
+    """Nodes in memory, as a source."""
 
-    def __init__(self, held: list[NodeImage], state: StreamState) -> None:
-        self._held = held
+    def __init__(self, nodes: list[NodeImage], state: StreamState) -> None:
+        self._nodes = nodes
         self._state = state
 
     def nodes(self) -> Iterator[NodeImage]:
-        return iter(self._held)
+        return iter(self._nodes)
 
     def state(self) -> StreamState:
         return self._state

@@ -17,7 +17,7 @@ from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
 from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
 from kvstream.layout.values import encode_flat
-from kvstream.meta.last_requests import Request
+from kvstream.meta.idempotency import Request
 from kvstream.meta.txn import Txn
 from kvstream.operations import append
 from kvstream.operations.append import Idempotency

@@ -35,7 +35,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, thresholds
 from kvstream.operations.keyspace import LongCount, LongDelete
-from kvstream.operations.pages import kept
+from kvstream.operations.pages import filtered
 from kvstream.types.glob import matcher
 from kvstream.types.ids import U64_MAX
 
@@ -204,7 +204,7 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
     if is_long(session, keyspace.size(txn, session.db)):
         if is_put_off(txn, session):
             return LATER
-        steps = kept(keyspace.pages(txn, session.db), matches)
+        steps = filtered(keyspace.pages(txn, session.db), matches)
         return Paged(Gradual(steps))
     _, names = keyspace.scan(txn, session.db, 0, _ALL)
     return names if matches is None else [key for key in names if matches(key)]

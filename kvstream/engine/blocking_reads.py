@@ -154,9 +154,9 @@ def misnamed(engine: AnyEngine, name: bytes, group: bytes) -> str:
     """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
     key, database = key_of(name), database_of(name)
     try:
-        names = [text(each.name) for each in engine.run(info.group_infos, name)]
+        names = [text(known.name) for known in engine.run(info.group_infos, name)]
     except NoSuchKey:
-        keys = [text(each) for each in islice(engine.keys(database, None), _NAMES_MAX)]
+        keys = [text(known) for known in islice(engine.keys(database, None), _NAMES_MAX)]
         return f"there is no stream {shown(text(key))}{nearest(text(key), keys)}"
     except KVStreamError:
         return ""

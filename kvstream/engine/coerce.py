@@ -329,7 +329,7 @@ def _option(name: str, kind: object, value: Any) -> Any:
         if value < 0:
             raise InvalidArgument(f"{name} must not be negative: {value}")
     elif name == "rocksdb":
-        if not isinstance(value, Mapping) or not all(isinstance(each, str) for each in value):
+        if not isinstance(value, Mapping) or not all(isinstance(key, str) for key in value):
             raise InvalidArgument(
                 f"rocksdb must map names of options to values, not {shown(value)}"
             )

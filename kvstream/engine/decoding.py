@@ -22,7 +22,6 @@ from kvstream.types.records import (
     DelayedMessage,
     Entry,
     EntryFields,
-    Fields,
     GroupDetail,
     GroupInfo,
     HistoryEntry,
@@ -34,6 +33,7 @@ from kvstream.types.records import (
     Schedule,
     StreamDetail,
     StreamInfo,
+    fields_of,
 )
 
 _UTF8 = "utf-8"
@@ -140,10 +140,7 @@ class Decoder(Generic[S]):
 
     def schedule(self, key: bytes, schedule: Any) -> Schedule[S]:
         """Return a schedule of ``operations.schedules``."""
-        parts = iter(schedule.flat)
-        fields = EntryFields(zip(parts, parts, strict=True))
-        if 2 * len(fields) < len(schedule.flat):
-            fields = RepeatedFields(tuple(schedule.flat))
+        entry = Entry(MIN_ID, fields_of(schedule.flat))
         return Schedule(
             name=self.name(schedule.name),
             cron=schedule.cron,
@@ -153,7 +150,7 @@ class Decoder(Generic[S]):
             next=_moment(schedule.next_ms),
             last=_moment(schedule.last_ms),
             error=schedule.error,
-            fields=self.entries(key, [Entry(MIN_ID, fields)])[0].fields,
+            fields=self.entries(key, [entry])[0].fields,
         )
 
     # --- records --------------------------------------------------------------------------------
@@ -188,7 +185,7 @@ class Decoder(Generic[S]):
         return StreamDetail(
             self.stream_info(key, detail.info),
             self.entries(key, detail.entries),
-            [self._group_detail(each) for each in detail.groups],
+            [self._group_detail(group) for group in detail.groups],
         )
 
     def _group_detail(self, detail: GroupDetail[Any]) -> GroupDetail[S]:
@@ -196,7 +193,7 @@ class Decoder(Generic[S]):
             detail,
             name=self.name(detail.name),
             pending=self._pending_details(detail.pending),
-            consumers=[self._consumer_detail(each) for each in detail.consumers],
+            consumers=[self._consumer_detail(consumer) for consumer in detail.consumers],
         )
 
     def _consumer_detail(self, detail: ConsumerDetail[Any]) -> ConsumerDetail[S]:
@@ -204,7 +201,7 @@ class Decoder(Generic[S]):
         return replace(detail, name=self.name(detail.name), pending=pending)
 
     def _pending_details(self, details: list[Any]) -> list[Any]:
-        return [each._replace(consumer=self.name(each.consumer)) for each in details]
+        return [entry._replace(consumer=self.name(entry.consumer)) for entry in details]
 
 
 def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
@@ -215,13 +212,10 @@ def dead_letter_of(entry: Entry[S]) -> DeadLetter[S] | None:
     if not block:
         return None
     own = flat[: len(flat) - 2 * len(block)]
-    fields: Fields[S] = EntryFields(zip(own[::2], own[1::2], strict=True))
-    if 2 * len(fields) < len(own):
-        fields = RepeatedFields(own)
     origin, _, group, consumer, _, _, _, error, traceback = flat[len(own) + 1 :: 2]
     return DeadLetter(
         id=entry.id,
-        fields=fields,
+        fields=fields_of(own),
         origin=origin,
         origin_id=StreamID.parse(block[b"dead:id"]),
         group=group,

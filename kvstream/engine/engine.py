@@ -98,10 +98,8 @@ class Engine:
                 self.database.directory, lambda target: self.checkpoint(target, 0)
             )
             self._retain_at = 0.0
-            self.expiry = Expiry(
-                *(self.run, partial(self._before_cycle, requests)),
-                *(self._reclaim, self._needs_space),
-            )
+            before_cycle = partial(self._before_cycle, requests)
+            self.expiry = Expiry(self.run, before_cycle, self._reclaim, self._needs_space)
             self.committer = Committer(self.database, self.options.durability)
             index = self.catalog.index
             self.timers = TimerThread(
@@ -453,10 +451,10 @@ class Engine:
         if retry_at is None:
             return rest
         try:
-            due = self.run(retry_at)
+            retry_ms = self.run(retry_at)
         except RequestError:  # the key or group is gone: the waiter gets that error
-            due = None
-        retry = retry_pause_s(due, self.clock.now_ms())
+            retry_ms = None
+        retry = retry_pause_s(retry_ms, self.clock.now_ms())
         return retry if rest is None else min(rest, retry)
 
     def serve_later(self, names: list[bytes]) -> None:
@@ -602,10 +600,10 @@ class Engine:
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
             return
         self._retain_at = monotonic() + RETAIN_PAUSE_S
-        left = len(self.catalog.retained)
+        unseen = len(self.catalog.retained)
         with suppress(KVStreamError):  # closed, full or damaged
-            while left > 0 and not self.expiry.closing:
-                left -= self.run(retention.changed_streams)[1] or left
+            while unseen > 0 and not self.expiry.closing:
+                unseen -= self.run(retention.changed_streams)[1] or unseen
                 sleep(EXPIRE_STEP_PAUSE_S)
 
     def _reclaim(self) -> None:

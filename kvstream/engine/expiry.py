@@ -26,7 +26,7 @@ EXPIRE_REST, SWEEP_REST = 1, 3
 keys are gone for clients, so their rows take a quarter of a core at most, as Redis's active expiry
 does. Expired keys take half of one."""
 HURRY_S = 10.0
-"""After so long keys expire faster than they are deleted: then the thread takes what it can."""
+"""If deleting takes longer, keys expire faster than they are deleted: the thread stops resting."""
 
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage: each try makes the catalog forget all that

@@ -8,9 +8,9 @@ from contextlib import contextmanager, suppress
 from time import monotonic
 
 HANDOVER_S = 0.005
-"""A thread that has waited for so long gets the lock next: Python's switch interval."""
+"""A thread that has waited longer gets the lock next: Python's switch interval."""
 RETRY_S = 0.05
-"""A parked thread looks at the lock itself so often, in case an interrupt lost its wake-up."""
+"""How often a parked thread looks at the lock itself, in case an interrupt lost its wake-up."""
 
 
 class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone

@@ -149,7 +149,9 @@ def rules_of(
         "max_per_key": max_per_key,
         "max_in_flight": max_in_flight,
     }
-    rules.update((name, _count(each, name)) for name, each in numbers.items() if each is not None)
+    rules.update(
+        (name, _count(number, name)) for name, number in numbers.items() if number is not None
+    )
     if rate is not None:
         rules["rate_count"], rules["rate_ms"] = rate_of(rate)
     if reap is not None:
@@ -192,7 +194,7 @@ def _backoff(backoff: Delays) -> dict[str, Any]:
             f"backoff is seconds, a list of them or Backoff(1, 60), not {shown(backoff)}"
         )
     delays = backoff if isinstance(backoff, Iterable) else (backoff,)
-    listed = tuple(span_ms(each, "a delay of backoff") for each in delays)
+    listed = tuple(span_ms(delay, "a delay of backoff") for delay in delays)
     return {"backoff_ms": listed, "backoff_cap_ms": 0, "jitter_percent": 0}
 
 
@@ -233,7 +235,7 @@ def unique_consumer() -> str:
 
 def checked_priorities(priorities: Sequence[str]) -> tuple[str, ...]:
     """Return the names of priorities; InvalidArgument if they cannot be."""
-    if isinstance(priorities, str | bytes) or not all(isinstance(each, str) for each in priorities):
+    if isinstance(priorities, str | bytes) or not all(isinstance(name, str) for name in priorities):
         raise InvalidArgument(
             f'priorities are names, the most urgent first, as ("high", "{PLAIN}", "low"), not '
             f"{shown(priorities)}"

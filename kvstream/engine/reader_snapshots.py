@@ -35,7 +35,7 @@ from kvstream.storage.directory import Directory
 
 FOLDER = "copies"
 IDLE_S = 86_400.0
-"""A snapshot that was not opened for so long is removed."""
+"""A snapshot that was not opened for longer is removed."""
 PATIENCE_S = 30.0
 """How long a reader waits: the owner's checkpoint waits for the current turn."""
 SWEEP_S = 60.0
@@ -84,7 +84,7 @@ LOG_BYTES_MAX = 1 << 20
 def place_for(directory: Path, token: str) -> Path:
     """Return the path of the snapshot of that name; create the folder that holds it."""
     folder = directory / FOLDER
-    folder.mkdir(0o700, exist_ok=True)
+    folder.mkdir(files.DIRECTORY_MODE, exist_ok=True)
     return folder / token
 
 
@@ -95,7 +95,7 @@ def ask(directory: Path, token: str, patience_s: float = PATIENCE_S) -> Path:
     """
     target = place_for(directory, token)
     wanted, refused = _beside(target, _WANTED), _beside(target, _REFUSED)
-    wanted.touch(0o600)
+    wanted.touch(files.FILE_MODE)
     deadline = time.monotonic() + patience_s
     try:
         while wanted.exists():

@@ -35,7 +35,7 @@ CLOCK_PAUSE_S = 0.1
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage."""
 _NEVER = 1 << 63
-"""No timer has a time so late."""
+"""Later than the time of every timer."""
 
 Fire = Callable[[Txn, bytes, StreamMeta, list[Timer]], None]
 """Does what timers of one kind of a stream, given by its name, are for; they are taken already."""

@@ -34,7 +34,7 @@ class Signal:
                 self._unset.release()
 
     def wait(self, seconds: float | None) -> bool:
-        """Wait at most so many seconds, or for ever if None; return whether it was set."""
+        """Wait for ``seconds`` at most, or for ever if None; return whether it was set."""
         if seconds is None:
             return self._unset.acquire()
         return self._unset.acquire(timeout=min(max(seconds, 0.0), threading.TIMEOUT_MAX))
@@ -162,14 +162,14 @@ class Waiters:
         waiter.done = True  # last: after an interrupt it is removed once more
 
     def put_back(self, waiters: list[Waiter]) -> None:
-        """WaiterQueue removed waiters again, before all others."""
+        """Queue removed waiters again, before all others."""
         for waiter in reversed(waiters):
             waiter.done = False
             for name in waiter.names:
                 behind = self.queues.pop(name, ())
                 queue = self.queues[name] = WaiterQueue()
-                for each in (waiter, *behind):
-                    queue.add(each)
+                for returned in (waiter, *behind):
+                    queue.add(returned)
 
     def of(self, name: bytes) -> list[Waiter]:
         """Return the waiters of a key, in order of arrival."""

@@ -153,10 +153,10 @@ def rows_in_python(page: list[tuple[bytes, bytes]], prefix: int) -> Columns:
         raise Corruption("the key of a message is not of its stream's length")
     fields = decode_checked([value for _, value in page]) if page else []
     flats = [
-        each.flat if type(each) is RepeatedFields else tuple(chain.from_iterable(each.items()))
-        for each in fields
+        entry.flat if type(entry) is RepeatedFields else tuple(chain.from_iterable(entry.items()))
+        for entry in fields
     ]
-    repeated = [at for at, each in enumerate(fields) if type(each) is RepeatedFields]
+    repeated = [at for at, entry in enumerate(fields) if type(entry) is RepeatedFields]
     return _columns(b"".join([key[prefix:] for key, _ in page]), flats, repeated)
 
 
@@ -173,7 +173,7 @@ def _columns(ids: bytes, flats: Sequence[Sequence[bytes]], repeated: list[int]) 
     names, values = flat[::2], flat[1::2]
     return Columns(
         ids,
-        _ends(len(each) // 2 for each in flats),
+        _ends(len(flat) // 2 for flat in flats),
         _ends(map(len, names)),
         b"".join(names),
         _ends(map(len, values)),

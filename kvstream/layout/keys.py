@@ -18,11 +18,11 @@
                       | "G" db(u16) generation(u64)    what DEL has left (meta/lazyfree.py)
                       | "L" generation(u64)            a load (meta/unfinished_loads.py)
                       | "N" db(u16) generation(u64)    key; the order of SCAN
-                      | "O" client                     last request (meta/last_requests.py)
+                      | "O" client                     last request (meta/idempotency.py)
                       | "S" name                       record of a stream (meta/records.py)
                                                        or a string (kvstream.meta.strings)
                       | "T" at_ms(u64) name            empty; streams by their first timer
-                      | "U" library                    a library of functions (meta/functions.py)
+                      | "U" library                    functions (operations/functions.py)
                       | "X" at_ms(u64) name            empty; the order of expiry
 
     trees      row   := tree(u64) name-of-group-or-consumer
@@ -95,6 +95,11 @@ def database_of(name: bytes) -> int:
 
 def key_of(name: bytes) -> bytes:
     return name[2:]
+
+
+def beside(name: bytes, key: bytes) -> bytes:
+    """Return the name of a key in the database of another name."""
+    return name[: U16.size] + key
 
 
 def message_prefix(name: bytes, generation: int) -> bytes:

@@ -86,13 +86,15 @@ def elements_size(values: Sequence[bytes]) -> tuple[int, int]:
     """
     joined = b"".join(values)
     size = len(joined) + _SHORT_OVERHEAD * len(values)
-    odd = [value for value in filter(bytes.isdigit, values) if value[0] != _ZERO or value == b"0"]
+    others = [
+        value for value in filter(bytes.isdigit, values) if value[0] != _ZERO or value == b"0"
+    ]
     if b"-" in joined:
-        odd += compress(values, map(bytes.startswith, values, repeat(b"-")))
+        others += compress(values, map(bytes.startswith, values, repeat(b"-")))
     if len(joined) >= _SHORT and max(map(len, values)) >= _SHORT:
-        odd = [value for value in odd if len(value) < _SHORT]
-        odd += [value for value in values if len(value) >= _SHORT]
-    for value in odd:
+        others = [value for value in others if len(value) < _SHORT]
+        others += [value for value in values if len(value) >= _SHORT]
+    for value in others:
         size += element_size(value) - len(value) - _SHORT_OVERHEAD
     return size, len(joined)
 

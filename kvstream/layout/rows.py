@@ -22,7 +22,7 @@ from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked, decode_page
 from kvstream.types.ids import StreamID, new_id
-from kvstream.types.records import Entry, EntryFields, Fields, RepeatedFields
+from kvstream.types.records import Entry, fields_of
 
 _NOTHING = repeat(None)
 _new_entry = partial(tuple.__new__, Entry)
@@ -200,12 +200,7 @@ def _read(data: bytes) -> Iterator[Entry]:
         for _ in range(count):
             part, at = _string(data, at)
             flat.append(part)
-        yield Entry(StreamID.parse(eid), _fields(flat))
-
-
-def _fields(flat: list[bytes]) -> Fields:
-    fields: Fields = EntryFields(zip(flat[::2], flat[1::2], strict=True))
-    return fields if 2 * len(fields) == len(flat) else RepeatedFields(tuple(flat))
+        yield Entry(StreamID.parse(eid), fields_of(flat))
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:

@@ -123,14 +123,14 @@ def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:
 
 def encode_many(entries: Iterable[FieldsLike]) -> list[tuple[bytes, Names]]:
     """Return the result of ``encode_fields`` for each of many entries."""
-    given: list[Any] = list(entries)
-    packed = _pack_many(given, ENTRY_BYTES_MAX)
+    listed: list[Any] = list(entries)
+    packed = _pack_many(listed, ENTRY_BYTES_MAX)
     if None not in packed:
         return packed  # type: ignore[return-value]
     for at, done in enumerate(packed):
         if done is None:
             try:
-                packed[at] = encode_fields(given[at])
+                packed[at] = encode_fields(listed[at])
             except InvalidArgument as error:
                 raise InvalidArgument(f"entry {at}: {error}") from None
     return packed  # type: ignore[return-value]

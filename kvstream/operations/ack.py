@@ -99,6 +99,11 @@ class Nack:
     def __post_init__(self) -> None:
         refuse_retrycount(self.retrycount)
 
+    @property
+    def gives_up(self) -> bool:
+        """Whether entries of a group with a policy move to the dead letters."""
+        return self.mode is NackMode.FATAL and self.retrycount is None
+
     def decide(
         self, txn: Txn, stream: StreamMeta, rank: int, run: Run | None, ids: Sequence[PackedID]
     ) -> Targets:
@@ -125,8 +130,7 @@ class Nack:
             return self.decide(txn, stream, rank, run, ids)
         if run.time_ms == HELD_MS:  # it was never delivered
             return {}
-        fatal = self.mode is NackMode.FATAL and self.retrycount is None
-        count = run.deliveries if fatal else self._count_after(run.deliveries)
+        count = run.deliveries if self.gives_up else self._count_after(run.deliveries)
         return back.share(run, ids, count, rank, tried=self.mode is not NackMode.SILENT)
 
     def _count_after(self, count: int) -> int:
@@ -169,7 +173,7 @@ def _nack_by_policy(
 ) -> int:
     """Give entries back as the policy of their group says; those given up count as well."""
     rank = group.nack_rank + 1
-    back = GivenBack(txn, group, fatal=nack.mode is NackMode.FATAL and nack.retrycount is None)
+    back = GivenBack(txn, group, fatal=nack.gives_up)
     decide = partial(nack.decide_by_policy, txn, stream, rank, back)
     change = plan(group, stretches(txn, group, ids), decide)
     buried = back.bury(name, stream)

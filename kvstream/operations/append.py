@@ -20,11 +20,10 @@ from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
 from kvstream.layout.values import Names
-from kvstream.meta import filling, idempotency, last_requests, nodes, unfinished_loads
+from kvstream.meta import filling, idempotency, nodes, unfinished_loads
 from kvstream.meta.bulk_fill import append_page, join
-from kvstream.meta.idempotency import Producer
+from kvstream.meta.idempotency import Producer, Request
 from kvstream.meta.key_events import XADD, XSETID
-from kvstream.meta.last_requests import Request
 from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
@@ -37,7 +36,6 @@ from kvstream.types.images import PackedID
 
 _MESSAGES = Family.MESSAGES
 _NATIVE_LENGTH = Struct("<Q")
-_U64_MASK = U64_MAX
 IDMP_DURATION_MAX_S = idempotency.DURATION_MAX_S
 IDMP_MAXSIZE_MAX = idempotency.MAXSIZE_MAX
 
@@ -94,10 +92,11 @@ def add(
     client, returns the ID of that entry; nothing is added or trimmed then.
     """
     if once is not None:
+        adding = partial(add, txn, name, value, names, eid, trim, nomkstream)
         if isinstance(once, Request):
-            adding = partial(add, txn, name, value, names, eid, trim, nomkstream)
             return _carry_out(txn, once, adding)
-        return _add_once(txn, name, value, names, eid, trim, nomkstream, once)
+        refuse_explicit_id(eid)
+        return _add_once(txn, name, once, adding)
     stream = txn.stream(name)
     if stream is None:
         if nomkstream:
@@ -118,16 +117,9 @@ def add(
 
 
 def _add_once(
-    txn: Txn,
-    name: bytes,
-    value: bytes,
-    names: Names,
-    eid: AddID,
-    trim: Trim | None,
-    nomkstream: bool,
-    once: Idempotency,
+    txn: Txn, name: bytes, once: Idempotency, add: Callable[[], StreamID | None]
 ) -> StreamID | None:
-    refuse_explicit_id(eid)
+    """Add an entry, or return the ID of the one that its idempotent ID has created before."""
     producer, stream = None, txn.stream(name)
     if stream is not None:
         producer = Producer(txn, stream, once.pid)
@@ -136,7 +128,7 @@ def _add_once(
             stream.iids_duplicates += 1
             txn.record_changed(stream)
             return known
-    new = add(txn, name, value, names, None, trim, nomkstream)
+    new = add()
     stream = stream or txn.stream(name)
     if new is not None and stream is not None:
         (producer or Producer(txn, stream, once.pid)).remember(once.iid, new)
@@ -145,7 +137,7 @@ def _add_once(
 
 def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -> StreamID | None:
     """Add the entry of a request, or return the ID of the entry that it has added before."""
-    last = last_requests.last_of(txn, request.client)
+    last = idempotency.last_request(txn, request.client)
     if last is not None and request.number <= last.number:
         if request.number == last.number:
             return last.eid
@@ -153,16 +145,15 @@ def _carry_out(txn: Txn, request: Request, add: Callable[[], StreamID | None]) -
             f"request {request.number} is over: the client has made request {last.number} since"
         )
     new = add()
-    last_requests.record(txn, request, new, last)
+    idempotency.record_request(txn, request, new, last)
     return new
 
 
 def refuse_request(client: bytes, number: int) -> None:
     """Raise InvalidArgument for a request without a client's name, or a positive number."""
-    if not 1 <= len(client) <= last_requests.CLIENT_BYTES_MAX:
+    if not 1 <= len(client) <= idempotency.CLIENT_BYTES_MAX:
         raise InvalidArgument(
-            "the client of a request must have a name of 1 to "
-            f"{last_requests.CLIENT_BYTES_MAX} bytes"
+            f"the client of a request must have a name of 1 to {idempotency.CLIENT_BYTES_MAX} bytes"
         )
     if number < 1:
         raise InvalidArgument("the number of a request must be positive")
@@ -311,9 +302,9 @@ def automatic_iid(flat: Sequence[bytes]) -> bytes:
     for at in range(0, len(flat), 2):
         field = flat[at]
         digest = xxhash.xxh3_128_intdigest(field + _NATIVE_LENGTH.pack(len(field)) + flat[at + 1])
-        low, high = digest & _U64_MASK, digest >> 64
-        low_sum = (low_sum + low) & _U64_MASK
-        high_sum = (high_sum + high) & _U64_MASK
+        low, high = digest & U64_MAX, digest >> 64
+        low_sum = (low_sum + low) & U64_MAX
+        high_sum = (high_sum + high) & U64_MAX
         low_xor ^= low
         high_xor ^= high
     low = low_sum ^ _rotate_left(high_xor)
@@ -322,7 +313,7 @@ def automatic_iid(flat: Sequence[bytes]) -> bytes:
 
 
 def _rotate_left(number: int) -> int:
-    return ((number << 1) | (number >> 63)) & _U64_MASK
+    return ((number << 1) | (number >> 63)) & U64_MAX
 
 
 def set_id(
@@ -545,39 +536,40 @@ class Joined:
 def prepare(txn: Txn, joined: Iterable[Joined]) -> None:
     """Record which streams tables are about to be added to, so that a crash can be undone."""
     noted = []
-    for each in joined:
-        stream = txn.stream(each.name)
+    for addition in joined:
+        stream = txn.stream(addition.name)
         if stream is not None:
             txn.counters_changed(stream)
-        noted.append(Ingested(each.prefix, MIN_ID if stream is None else stream.last))
+        noted.append(Ingested(addition.prefix, MIN_ID if stream is None else stream.last))
     unfinished_loads.put_ingested(txn, noted)
-    txn.catalog.uncounted = {each.prefix for each in noted}
+    txn.catalog.uncounted = {ingested.prefix for ingested in noted}
 
 
 def publish(txn: Txn, joined: Iterable[Joined], mark: Mark | None) -> BulkResult:
     """Add the entries of tables, whose rows are in the store now, to their streams."""
     result = BulkResult()
-    for each in joined:
-        stream = txn.stream(each.name) or _create_ingested(txn, each)
-        for piece, closed in each.pieces:
+    for addition in joined:
+        name = addition.name
+        stream = txn.stream(name) or _create_ingested(txn, addition)
+        for piece, closed in addition.pieces:
             join(txn, stream, piece, closed)
-            result.add_range(each.name, piece.first, piece.last, piece.length)
+            result.add_range(name, piece.first, piece.last, piece.length)
         txn.catalog.index.report_change(stream)
-        txn.notify(XADD, each.name)
-        txn.signal(each.name)
+        txn.notify(XADD, name)
+        txn.signal(name)
     put_mark(txn, mark)
     unfinished_loads.remove_ingested(txn)
     return result
 
 
-def _create_ingested(txn: Txn, each: Joined) -> StreamMeta:
+def _create_ingested(txn: Txn, addition: Joined) -> StreamMeta:
     """Return a new stream for rows that are in the store under a reserved prefix."""
-    catalog, prefix = txn.catalog, each.prefix
-    stored = catalog.databases.stored_name(txn, each.name)
+    catalog, prefix = txn.catalog, addition.prefix
+    stored = catalog.databases.stored_name(txn, addition.name)
     number = txn.allocate() if is_shared(prefix) else U64.unpack(prefix[-U64.size :])[0]
     stream = StreamMeta(stored, number)
     stream.prefix, stream.nodes_tree = prefix, txn.allocate()
-    catalog.add_stream(txn, each.name, stream)
+    catalog.add_stream(txn, addition.name, stream)
     return stream
 
 

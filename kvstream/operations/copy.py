@@ -25,7 +25,6 @@ PAGE_ROWS = 1000
 """Rows that are read at once."""
 
 _REDRIVE = b"x"
-_COPIED_OF_GROUP = ("last_delivered", "entries_read", "nack_rank")
 
 
 def copy(
@@ -120,8 +119,8 @@ def _copy_group(txn: Txn, group: GroupMeta, copy: GroupMeta) -> None:
     for run in pel.runs_from(txn, group, b""):
         time_ms = run.time_ms if run.owned else 0  # those that wait get their timers later
         pel.place(txn, copy, run.ids, run.owner, time_ms, run.deliveries, run.rank)
-    for field in _COPIED_OF_GROUP:
-        setattr(copy, field, getattr(group, field))
+    copy.last_delivered, copy.entries_read = group.last_delivered, group.entries_read
+    copy.nack_rank = group.nack_rank
     txn.member_changed(copy)
 
 

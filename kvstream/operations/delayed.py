@@ -31,7 +31,7 @@ from kvstream.layout.values import Names, decode_checked
 from kvstream.logs import Throttle
 from kvstream.meta import pel, timers
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
@@ -50,8 +50,6 @@ from kvstream.operations.unique import (
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import Fields, RepeatedFields
 
-DELAY_MAX_MS = 100 * 365 * 86_400_000
-"""A hundred years: a later time is one in microseconds."""
 LIST_COUNT = 100
 """Messages of one page of ``listed``, unless the caller says how many."""
 _SECONDS = range(10**9, 1 << 32)
@@ -75,7 +73,7 @@ class Message(NamedTuple):
     value: bytes
     """The value of its row in the stream."""
     ttl_ms: int = 0
-    """It is deleted so long after it is due; 0: never."""
+    """How long after it is due it is deleted; 0: never."""
     unique_id: bytes = b""
 
     def encode(self) -> bytes:
@@ -383,4 +381,4 @@ def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> Non
         if policy is not None and (policy.dead_letter or policy.max_deliveries):
             parts = list(pel.runs_at(txn, group, packed))
             if parts:
-                dead.bury(txn, name, stream, group, parts, dead.Reason.EXPIRED)
+                dead.bury(txn, name, stream, group, parts, dead.Cause(dead.Reason.EXPIRED))

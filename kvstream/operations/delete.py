@@ -159,9 +159,9 @@ class LongErasure(Generic[T]):
     def _read_rows(self, txn: Txn, stream: StreamMeta) -> bool:
         """Read the rows of the next IDs; return whether there are more."""
         end = bisect_right(self._ids, stream.last, self._next)
-        some = self._ids[self._next : min(end, self._next + thresholds.STEP_ROWS)]
-        self._found += entries.live(txn, stream, some)
-        self._next += len(some)
+        ids = self._ids[self._next : min(end, self._next + thresholds.STEP_ROWS)]
+        self._found += entries.live(txn, stream, ids)
+        self._next += len(ids)
         return self._next < end
 
     def _found_live(self, txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> list[StreamID]:

@@ -105,7 +105,7 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
 
 def lossless(state: StreamState) -> Target:
     """Return the oldest form that holds all of a stream's state."""
-    return next((each for each in _CANDIDATES if not format_losses(state, each)), _CANDIDATES[-1])
+    return next((form for form in _CANDIDATES if not format_losses(state, form)), _CANDIDATES[-1])
 
 
 def restore(
@@ -139,10 +139,10 @@ def restore(
 
 
 def _loaded(
-    txn: Txn, name: bytes, found: StreamReading, replace: bool, expire_at: int
+    txn: Txn, name: bytes, source: StreamReading, replace: bool, expire_at: int
 ) -> load.Loaded:
     try:
-        return load.load(txn, name, found, replace, expire_at)
+        return load.load(txn, name, source, replace, expire_at)
     except InvalidArgument as error:  # a payload may be sound, and yet be no stream
         raise BadPayload(str(error)) from None
 
@@ -178,15 +178,15 @@ class LongDump:
         """
         most = txn.catalog.limits.reply_left
         try:
-            some = list(islice(self._pieces, thresholds.STEP_NODES))
+            pieces = list(islice(self._pieces, thresholds.STEP_NODES))
         except StoreClosed:
             whole = dump(txn, self._name)
             return (0, []) if whole is None else (len(whole), [whole])
-        self._made += some
-        self._size += sum(map(len, some))
+        self._made += pieces
+        self._size += sum(map(len, pieces))
         if most and self._size > most:
             raise txn.catalog.limits.too_large()
-        return None if some else (self._size, self._made)
+        return None if pieces else (self._size, self._made)
 
 
 class LongRestore(LongLoad):
@@ -222,15 +222,15 @@ class LongRestore(LongLoad):
         self._load = unfinished_loads.begin(txn, self._target, replace=True)
         return True
 
-    def _take(self, txn: Txn, under_way: StagedLoad, found: StreamReading) -> bool:
+    def _take(self, txn: Txn, under_way: StagedLoad, source: StreamReading) -> bool:
         scratch, taken = load.scratch_of(txn), 0
-        for node in found.nodes():
+        for node in source.nodes():
             load.take_node(scratch, under_way.stream, node)
             taken += node.count
             if taken >= thresholds.STEP_ROWS:
                 load.merge(txn, scratch.batch)
                 return False
-        load.seal(scratch, under_way.stream, found.state(), txn.allocate)
+        load.seal(scratch, under_way.stream, source.state(), txn.allocate)
         unfinished_loads.publish(
             txn, self._target, under_way, scratch.batch, self._replace, self._expire_at
         )

@@ -297,8 +297,8 @@ def _rows_of(txn: Txn, stream: StreamMeta, ids: Sequence[bytes]) -> Sequence[Row
         if len(page) == len(keys) and [key for key, _ in page] == keys:
             return page
         if len(page) < 2 * len(keys):
-            there = dict(page)
-            return [(key, there[key]) if key in there else None for key in keys]
+            values_by_key = dict(page)
+            return [(key, values_by_key[key]) if key in values_by_key else None for key in keys]
     values = txn.batch.get_many(_MESSAGES, keys)
     pairs = zip(keys, values, strict=True)
     return [None if value is None else (key, value) for key, value in pairs]

@@ -1,31 +1,41 @@
 """Libraries of functions in a store: FUNCTION LOAD, DELETE, FLUSH, DUMP and RESTORE.
 
-A library is a text whose first line names its engine and itself::
+A library is a text whose first line names its engine and itself. It is stored as it was loaded::
 
-    header := "#!" engine (" " "name=" name) "\\n"
+    header       := "#!" engine (" " "name=" name) "\\n"
+    function row := "U" library name -> version(u8=1) text
 
 Nothing here runs code. The server compiles a library before it is stored; migrations store what
 another server has compiled. Names of functions are therefore the server's concern.
+
+The libraries belong to no database: FLUSHALL leaves them. A store without functions has no such
+row, so the layout is the same.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
-from kvstream.errors import RequestError
-from kvstream.meta import functions
-from kvstream.meta.functions import Libraries
+from kvstream.errors import Corruption, RequestError
+from kvstream.layout.keys import FUNCTION_TAG, function_row, successor
 from kvstream.meta.txn import Txn
 from kvstream.rdb.payload import dump_functions, restore_functions
 from kvstream.rdb.versions import TARGETS
+from kvstream.storage.batch import Family
 
+_METADATA = Family.METADATA
+_VERSION = b"\x01"
 _ENGINE = b"LUA"
 _NAME = re.compile(rb"[A-Za-z0-9_]+")
 _WORD = re.compile(rb"""\s*((?:[^\s"']+|(?=["']))(?:"[^"]*"|'[^']*')?)(?=\s|$)""")
 _QUOTES = re.compile(rb"""["']""")
 _ANY_SERVER = TARGETS["redis:7.0"]
 """The oldest format of libraries; it loses nothing."""
+
+Libraries = Mapping[bytes, bytes]
+"""The texts of libraries by name. It is never changed: a change makes a new one."""
 
 
 class Policy(StrEnum):
@@ -79,12 +89,12 @@ def parse(text: bytes) -> Header:
 def by_name(texts: Iterable[bytes]) -> dict[bytes, bytes]:
     """Return libraries by name; one of another engine is named by its first line."""
     found: dict[bytes, bytes] = {}
-    for each in texts:
+    for text in texts:
         try:
-            name = parse(each).name
+            name = parse(text).name
         except RequestError:
-            name = each.partition(b"\n")[0]
-        found[name] = each
+            name = text.partition(b"\n")[0]
+        found[name] = text
     return found
 
 
@@ -105,35 +115,59 @@ def _text(data: bytes) -> str:
 
 
 def libraries(txn: Txn) -> Libraries:
-    """Return the texts of all libraries by name."""
-    return functions.libraries(txn)
+    """Return the texts of all libraries by name; raise Corruption if one cannot be read."""
+    texts = txn.catalog.libraries
+    if texts is None:
+        rows = txn.batch.scan(_METADATA, FUNCTION_TAG, successor(FUNCTION_TAG))
+        texts = MappingProxyType({row[1:]: decode_library(row, value) for row, value in rows})
+        txn.catalog.libraries = texts
+    return texts
+
+
+def decode_library(row: bytes, value: bytes) -> bytes:
+    """Return the text of a library; raise Corruption for a damaged row."""
+    if len(row) == len(FUNCTION_TAG) or value[:1] != _VERSION:
+        raise Corruption(f"the function library {row[1:41]!r} cannot be decoded")
+    return value[1:]
+
+
+def _put(txn: Txn, name: bytes, text: bytes) -> None:
+    """Write a library, in place of one of its name."""
+    before = libraries(txn)
+    txn.batch.put(_METADATA, function_row(name), _VERSION + text)
+    txn.catalog.libraries = MappingProxyType({**before, name: text})
 
 
 def load(txn: Txn, text: bytes, *, replace: bool) -> bytes:
     """Store a library and return its name; raise RequestError if one of its name exists."""
     name = parse(text).name
-    if not replace and name in functions.libraries(txn):
+    if not replace and name in libraries(txn):
         raise RequestError(f"Library '{_text(name)}' already exists")
-    functions.put_library(txn, name, text)
+    _put(txn, name, text)
     return name
 
 
 def delete(txn: Txn, name: bytes) -> None:
     """Delete a library; raise RequestError if there is none."""
-    if not functions.delete_library(txn, name):
+    before = libraries(txn)
+    if name not in before:
         raise RequestError("Library not found")
+    txn.frees = True
+    txn.batch.delete(_METADATA, function_row(name))
+    rest = {library: text for library, text in before.items() if library != name}
+    txn.catalog.libraries = MappingProxyType(rest)
 
 
 def flush(txn: Txn) -> None:
     """Delete all libraries."""
-    functions.flush_libraries(txn)
+    for name in libraries(txn):
+        delete(txn, name)
 
 
 def dump(txn: Txn) -> bytes:
     """Return all libraries as a payload for RESTORE, in the order of their names."""
     target = TARGETS.get(txn.catalog.limits.dump_target, _ANY_SERVER)
-    libraries = functions.libraries(txn)
-    return dump_functions(target, [libraries[name] for name in sorted(libraries)])
+    return dump_functions(target, [text for _, text in sorted(libraries(txn).items())])
 
 
 def restored(payload: bytes) -> dict[bytes, bytes]:
@@ -149,7 +183,7 @@ def restored(payload: bytes) -> dict[bytes, bytes]:
 
 def merged(txn: Txn, added: Libraries, policy: Policy) -> Libraries:
     """Return the libraries after a RESTORE; raise RequestError for a name that is taken."""
-    present = {} if policy is Policy.FLUSH else functions.libraries(txn)
+    present = {} if policy is Policy.FLUSH else libraries(txn)
     if policy is Policy.APPEND:
         for name in added:
             if name in present:
@@ -162,6 +196,6 @@ def restore(txn: Txn, payload: bytes, policy: Policy = Policy.APPEND) -> None:
     added = restored(payload)
     merged(txn, added, policy)
     if policy is Policy.FLUSH:
-        functions.flush_libraries(txn)
+        flush(txn)
     for name, text in added.items():
-        functions.put_library(txn, name, text)
+        _put(txn, name, text)

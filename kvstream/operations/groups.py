@@ -23,7 +23,7 @@ from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds, unique
 from kvstream.storage.batch import Family
-from kvstream.types.ids import MAX_ID, MIN_ID, U64_MAX, StreamID
+from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 from kvstream.types.options import KEY_BYTES_MAX
 
 
@@ -31,7 +31,7 @@ def _tombstone_ahead(stream: StreamMeta, after: StreamID) -> bool:
     """Return whether an entry at or above ``after`` may have been deleted."""
     if stream.length == 0 or stream.max_deleted == MIN_ID:
         return False
-    return after <= stream.max_deleted <= MAX_ID
+    return after <= stream.max_deleted
 
 
 def position(stream: StreamMeta, eid: StreamID) -> int:

@@ -115,7 +115,11 @@ def stream_figures(txn: Txn, name: bytes) -> StreamFigures | None:
         return None
     first = stream.first if stream.length else None
     return StreamFigures(
-        *(stream.length, stream.entries_added, first, stream.last, stream.groups_count),
+        stream.length,
+        stream.entries_added,
+        first,
+        stream.last,
+        stream.groups_count,
         delayed.count(txn, stream),
     )
 
@@ -252,7 +256,7 @@ def _stream_size(txn: Txn, stream: StreamMeta, samples: int | None) -> int:
         (Family.TREES, producers + b"I", b"", stream.iids),
         (Family.TREES, producers + b"O", b"", stream.iids),
     )
-    rows = sum(_rows_size(txn, *each, samples) for each in counted)
+    rows = sum(_rows_size(txn, *kind, samples) for kind in counted)
     return rows + _scaled(groups, stream.groups_count)
 
 
@@ -287,7 +291,7 @@ def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
         suffixes = [run.anchor]
         if group.indexed:
             suffixes += [run.times_suffix, *([run.anchor] if run.owned else [])]
-        size += len(run.encode()) + sum(len(tree_prefix(0)) + len(each) for each in suffixes)
+        size += len(run.encode()) + sum(len(tree_prefix(0)) + len(suffix) for suffix in suffixes)
         ids += len(run.ids)
     return size * pending_in(txn, group) // ids if ids else 0
 
@@ -377,12 +381,22 @@ def stream_row(txn: Txn, stream: StreamMeta) -> StreamRow:
             idempotency.Producer(txn, stream, pid).expire()
     limits, nodes = txn.catalog.limits, stream.nodes
     return (
-        *(stream.length, nodes, nodes + 1, stream.last, stream.max_deleted, stream.entries_added),
+        stream.length,
+        nodes,
+        nodes + 1,
+        stream.last,
+        stream.max_deleted,
+        stream.entries_added,
         stream.first if stream.length else MIN_ID,
-        *(stream.idmp_duration or limits.idmp_duration_s, idempotency.maxsize(txn, stream)),
-        *(stream.pids, stream.iids, stream.iids_added, stream.iids_duplicates),
+        stream.idmp_duration or limits.idmp_duration_s,
+        idempotency.maxsize(txn, stream),
+        stream.pids,
+        stream.iids,
+        stream.iids_added,
+        stream.iids_duplicates,
         stream.groups_count,
-        *(entries.first_entry(txn, stream), entries.last_entry(txn, stream)),
+        entries.first_entry(txn, stream),
+        entries.last_entry(txn, stream),
     )
 
 
@@ -431,7 +445,7 @@ def lag_and_size(txn: Txn, db: int, key: bytes) -> tuple[int | None, int | None]
 
 def largest_lag(lags: Sequence[int | None]) -> int | None:
     """Return the lag of the slowest group; None without groups, or if one lag is unknown."""
-    known = [each for each in lags if each is not None]
+    known = [lag for lag in lags if lag is not None]
     return max(known) if known and len(known) == len(lags) else None
 
 
@@ -507,10 +521,10 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     groups: Iterable[GroupPages]
     if stream.groups_count < thresholds.LONG_GROUPS or txn.dirty:
         found = txn.catalog.groups(txn, stream)
-        groups = [_group_pages(txn, stream, each, limit) for each in found]
+        groups = [_group_pages(txn, stream, group, limit) for group in found]
     else:
-        still = GroupsSnapshot(txn, stream)
-        groups = (_group_pages(still.txn, still.stream, each, limit) for each in still)
+        snapshot = GroupsSnapshot(txn, stream)
+        groups = (_group_pages(snapshot.txn, snapshot.stream, group, limit) for group in snapshot)
     total = stream.groups_count
     return StreamPages(stream_row(txn, stream), steps, total, groups)  # the first may change it
 
@@ -519,8 +533,8 @@ def _group_pages(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | No
     detail = _group_detail(txn, stream, group, NOTHING)
     runs, *others = group.runs.snapshot(txn.batch, times=1 + len(detail.consumers))
     owners = [consumer.name for consumer in detail.consumers]
-    each = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
-    return GroupPages(detail, run_steps(runs, limit), each)
+    of_consumers = [run_steps(own, limit, owner) for own, owner in zip(others, owners, strict=True)]
+    return GroupPages(detail, run_steps(runs, limit), of_consumers)
 
 
 def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None) -> Steps[Run]:

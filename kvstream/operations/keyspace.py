@@ -142,7 +142,7 @@ def scan(
     if kind is None:
         return following, names
     keys = ((key, txn.catalog.peek(txn, qualified(db, key))) for key in names)
-    return following, [key for key, there in keys if there is not None and kind_of(there) == kind]
+    return following, [key for key, meta in keys if meta is not None and kind_of(meta) == kind]
 
 
 class KeySummary(NamedTuple):
@@ -348,8 +348,8 @@ class LongCount(LongKeys[int]):
 
     def _look_on(self, txn: Txn) -> bool:
         if self._again:
-            some = [self._again.pop() for _ in range(min(thresholds.STEP_KEYS, len(self._again)))]
-            self._look_up(txn, some)
+            names = [self._again.pop() for _ in range(min(thresholds.STEP_KEYS, len(self._again)))]
+            self._look_up(txn, names)
             if self._again:
                 return True
         return self._look_at_next(txn)
@@ -358,10 +358,10 @@ class LongCount(LongKeys[int]):
         """Look up the next keys; return whether there are more."""
         prefix, size, left = U16.pack(self._stored_db), 0, thresholds.STEP_KEYS
         while self._next < len(self._keys) and left > 0 and size < thresholds.STEP_BYTES:
-            some = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
-            fresh = [name for name in dict.fromkeys(some) if name not in self._pages]
-            if len(fresh) < len(some):
-                self._repeated += list((Counter(some) - Counter(fresh)).elements())
+            names = [prefix + key for key in self._keys[self._next : self._next + ROW_KEYS]]
+            fresh = [name for name in dict.fromkeys(names) if name not in self._pages]
+            if len(fresh) < len(names):
+                self._repeated += list((Counter(names) - Counter(fresh)).elements())
             page: dict[bytes, int] = {}
             self._pages.update(dict.fromkeys(fresh, page))
             self._made.append(page)
@@ -375,9 +375,9 @@ class LongCount(LongKeys[int]):
         self._looked += len(names)
         size = 0
         for at in range(0, len(names), thresholds.KEYS_TOGETHER):
-            some = names[at : at + thresholds.KEYS_TOGETHER]
-            records = txn.batch.get_many(Family.METADATA, [stream_row(name) for name in some])
-            for name, record in zip(some, records, strict=True):
+            part = names[at : at + thresholds.KEYS_TOGETHER]
+            records = txn.batch.get_many(Family.METADATA, [stream_row(name) for name in part])
+            for name, record in zip(part, records, strict=True):
                 self._note(txn, name, record)
                 size += len(record or b"")
         return size

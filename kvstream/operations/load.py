@@ -248,7 +248,7 @@ def _add_group(
     _add_consumers(txn, group, image, allocate, loaded.corrections)
     ranks = _ranks(image, loaded.corrections)
     group.nack_rank = len(ranks)
-    pel_index.lay_down(txn, group, lambda: _runs(image, ranks))
+    pel_index.write_runs(txn, group, lambda: _runs(image, ranks))
     for consumer in group.consumers.values():
         txn.batch.put(_TREES, consumer.row, consumer.encode())
     loaded.pending += len(image.pending)
@@ -259,13 +259,13 @@ def _add_consumers(
     txn: Txn, group: GroupMeta, image: GroupImage, allocate: Allocate, notes: list[str]
 ) -> None:
     prefix = tree_prefix(group.consumers_tree)
-    for each in image.consumers:
-        if each.name in group.consumers:
-            notes.append(f"group {image.name!r}: consumer {each.name!r} came twice")
+    for member in image.consumers:
+        if member.name in group.consumers:
+            notes.append(f"group {image.name!r}: consumer {member.name!r} came twice")
             continue
-        consumer = _consumer(prefix, each.name, each.seen_ms, allocate)
-        consumer.active_ms = max(each.active_ms, UNKNOWN)
-        group.consumers[each.name] = consumer
+        consumer = _consumer(prefix, member.name, member.seen_ms, allocate)
+        consumer.active_ms = max(member.active_ms, UNKNOWN)
+        group.consumers[member.name] = consumer
     for name in image.pending.owners():
         if name not in group.consumers:
             notes.append(f"group {image.name!r}: {name!r} has pending entries, but was no consumer")
@@ -316,14 +316,14 @@ class StreamImage:
     """One stream at one moment: its state, and its nodes, each of them once."""
 
     def __init__(
-        self, state: StreamState, expire_at: int, node_count: int, found: Iterator[NodeImage]
+        self, state: StreamState, expire_at: int, node_count: int, nodes: Iterator[NodeImage]
     ) -> None:
         self.expire_at_ms = expire_at
         """Unix milliseconds at which the key expires; 0: never."""
         self.node_count = node_count
         """Number of nodes of the whole stream."""
         self._state = state
-        self._nodes = found
+        self._nodes = nodes
 
     @property
     def length(self) -> int:
@@ -407,14 +407,14 @@ def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
 
 
 def _in_steps(
-    still: GroupsSnapshot, found: StreamState, nodes: "_Nodes"
+    snapshot: GroupsSnapshot, state: StreamState, nodes: "_Nodes"
 ) -> Iterator[StreamImage | None]:
-    for at, group in enumerate(still, 1):
-        found.groups.append(_group(still.txn, group))
+    for at, group in enumerate(snapshot, 1):
+        state.groups.append(_group(snapshot.txn, group))
         if not at % thresholds.STEP_GROUPS:
             yield None
-    stream = still.stream
-    yield StreamImage(found, stream.expire_at, stream.nodes, nodes.each())
+    stream = snapshot.stream
+    yield StreamImage(state, stream.expire_at, stream.nodes, nodes.each())
 
 
 def page(
@@ -481,12 +481,10 @@ def _head(txn: Txn, stream: StreamMeta, start: PackedID | None) -> StreamID:
         return stream.head
     if start >= stream.open_first.packed:
         return stream.open_first
-    prefix = tree_prefix(stream.nodes_tree)
-    lower, upper = prefix + stream.head.packed, prefix + start + b"\0"
-    page = txn.batch.page(Family.TREES, lower, upper, 1, reverse=True)
-    if not page:
+    node = nodes.node_at(txn, stream, StreamID.unpack(start))
+    if node is None:
         raise nodes.damaged(stream, "has fewer nodes than it counts")
-    return StreamID.unpack(page[0][0][8:])
+    return node.first
 
 
 # --- the rest -----------------------------------------------------------------------------------
@@ -514,10 +512,10 @@ def _group(txn: Txn, group: GroupMeta) -> GroupImage:
     known = None if group.entries_read == UNKNOWN else group.entries_read
     image = GroupImage(group.name, group.last_delivered, known)
     image.consumers = [
-        ConsumerImage(each.name, each.seen_ms, each.active_ms)
-        for each in txn.catalog.consumers(txn, group)
+        ConsumerImage(consumer.name, consumer.seen_ms, consumer.active_ms)
+        for consumer in txn.catalog.consumers(txn, group)
     ]
-    members = {each.name for each in image.consumers}
+    members = {consumer.name for consumer in image.consumers}
     given_back: list[tuple[int, int, PackedID]] = []
     try:
         for run in runs_from(txn, group, b""):

@@ -56,7 +56,7 @@ def entry_steps(
     stream: StreamMeta,
     start: StreamID,
     end: StreamID,
-    count: int | None = None,
+    count: int | None,
     reverse: bool = False,
 ) -> Steps[Rows]:
     """Return the steps of the first ``count`` entries of ``start <= id <= end``."""
@@ -118,7 +118,7 @@ def steps_after(txn: Txn, name: bytes, after: StreamID, count: int | None) -> St
     return entry_steps(txn, stream, after.next(), MAX_ID, count)
 
 
-def kept(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[list[T]]:
+def filtered(pages: Iterator[list[T]], keeps: Callable[[T], bool] | None) -> Steps[list[T]]:
     """Return the steps of the items of pages that pass a test; None: all of them."""
     found: list[T] = []
     for page in pages:

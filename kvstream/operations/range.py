@@ -19,7 +19,7 @@ _MESSAGES = Family.MESSAGES
 
 
 def is_cached(txn: Txn, count: int | None) -> bool:
-    """Return whether reads of so many entries use the reply cache."""
+    """Return whether reads of ``count`` entries use the reply cache."""
     return (
         count is not None
         and 0 < count <= entries.FIRST_PAGE
@@ -28,7 +28,7 @@ def is_cached(txn: Txn, count: int | None) -> bool:
 
 
 def is_large(stream: StreamMeta, count: int) -> bool:
-    """Return whether so many entries may be too large for the reply cache."""
+    """Return whether ``count`` entries may be too large for the reply cache."""
     return count > 1 and count > entries.first_page(stream)
 
 
@@ -166,7 +166,11 @@ def nth_after(txn: Txn, name: bytes, after: StreamID, count: int) -> StreamID:
         return after
     low, last = max(after.next(), stream.first), stream.last
     lowest = low.packed
-    counts = [each for each in nodes.live_counts(txn, stream, low, last) if each[0] > lowest]
+    counts = [
+        (packed, live)
+        for packed, live in nodes.live_counts(txn, stream, low, last)
+        if packed > lowest
+    ]
     end = StreamID.unpack(counts[0][0]).previous() if counts else last
     page = entries.rows(txn, stream, low, end, count)
     if len(page) == count:

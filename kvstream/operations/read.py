@@ -25,7 +25,8 @@ from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID
 from kvstream.types.records import Entry, HistoryEntry
 
 PAGE_ROWS, PAGE_BYTES = 256, 64 << 10
-"""Rows of one stream that are read at once; ``Seeks`` end a page after so many bytes."""
+"""The most rows of one stream that are read at once, and the bytes after which ``Seeks`` end a
+page."""
 TOGETHER, FEW_TOGETHER = 64, 16
 """Streams that one step searches for entries, and streams that one step returns."""
 
@@ -141,15 +142,15 @@ def steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps | No
 
 
 def _steps(seeks: Seeks, wanted: Sequence[Part], count: int | None) -> Steps:
-    there: list[Part] = []
+    found: list[Part] = []
     for at in range(0, len(wanted), TOGETHER):
-        some = wanted[at : at + TOGETHER]
-        there += [part for part in some if part[4] < part[2] or _read(seeks, part, 1)]
+        searched = wanted[at : at + TOGETHER]
+        found += [part for part in searched if part[4] < part[2] or _read(seeks, part, 1)]
         yield None
-    yield len(there)
-    for at in range(0, len(there), FEW_TOGETHER):
-        some = there[at : at + FEW_TOGETHER]
-        yield [(key_of(part[0]), _read_part(seeks, part, count)) for part in some]
+    yield len(found)
+    for at in range(0, len(found), FEW_TOGETHER):
+        returned = found[at : at + FEW_TOGETHER]
+        yield [(key_of(part[0]), _read_part(seeks, part, count)) for part in returned]
 
 
 def _read_part(seeks: Seeks, part: Part, count: int | None) -> "Rows | Iterator[int | Rows | None]":
@@ -277,8 +278,8 @@ def _read_streams(
 def read_on(
     txn: Txn,
     wanted: Sequence[tuple[bytes, StreamID]],
-    count: int | None = None,
-    budget: Budget | None = None,
+    count: int | None,
+    budget: Budget | None,
 ) -> Reply:
     """Read for a call that has waited.
 

@@ -18,10 +18,9 @@ from kvstream.meta.pel import (
     deliver,
     drop,
     ids_between,
-    lift,
     note_renewed,
     oldest_time,
-    place,
+    redeliver,
     runs_by_time,
     runs_of,
 )
@@ -201,9 +200,7 @@ def _deliver_by_policy(
         new = deliver_new(most, room)
         if new:
             return new
-    return delivery.deliver(
-        txn, reader, count, budget or Budget(), room, with_idle, deliver_new, idle_ms
-    )
+    return delivery.deliver(txn, reader, count, budget or Budget(), room, deliver_new, idle_ms)
 
 
 def read_few(
@@ -273,7 +270,7 @@ def _deliver_new(
     if not new:
         return []
     if type(new) is list:
-        ids = [PACKED(*each[0]) for each in new]
+        ids = [PACKED(*entry[0]) for entry in new]
     else:
         assert isinstance(new, Rows | EncodedEntries)
         ids = new.packed_ids()
@@ -332,16 +329,8 @@ def _history(
     txn.only_redelivered = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     return history
-
-
-def _redeliver(txn: Txn, group: GroupMeta, run: Run, ids: list[bytes], owner: bytes) -> None:
-    """Count another delivery of ``ids``, to ``owner`` and now."""
-    if not ids:
-        return
-    lift(txn, group, ids)
-    place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
 # --- CLAIM --------------------------------------------------------------------------------------
@@ -370,7 +359,7 @@ def _claim_idle(
         claimed += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     if claimed:
         consumer.active_ms = txn.now_ms
         txn.member_changed(consumer)
@@ -401,7 +390,7 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None, budget: Budget
         taken += live
         moves.append((run, [entry.id.packed for entry in live]))
     for run, ids in moves:
-        _redeliver(txn, group, run, ids, consumer.name)
+        redeliver(txn, group, run, ids, consumer.name)
     if gone:
         drop(txn, group, ascending_packed(gone))
     if taken:
@@ -491,8 +480,9 @@ class LongDelivery:
 
     def _cut(self, stream: StreamMeta) -> None:
         """Drop rows that were delivered to others or trimmed meanwhile."""
-        if not stream.length:
+        if not stream.length or self._after == MAX_ID:
             self._rows, self._ids, self._size = [], [], 0
+            return
         bound = stream.prefix + max(self._after.next(), stream.first).packed
         if self._rows and self._rows[0][0] < bound:
             gone = bisect_left(self._rows, bound, key=itemgetter(0))

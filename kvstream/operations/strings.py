@@ -22,7 +22,6 @@ import xxhash
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import U16, key_of, scan_row, stream_row
 from kvstream.layout.listpack import canonical_integer
-from kvstream.meta import many_strings
 from kvstream.meta.key_events import (
     APPEND,
     EXPIRE,
@@ -35,10 +34,20 @@ from kvstream.meta.key_events import (
     SETRANGE,
     Event,
 )
-from kvstream.meta.many_strings import HEAD, Plain
 from kvstream.meta.pel import runs_from
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.strings import Key, StringMeta, decode_key, is_large
+from kvstream.meta.strings import (
+    PLAIN_HEAD,
+    RECORDS_TOGETHER,
+    Key,
+    StringMeta,
+    changed_plain_record,
+    decode_key,
+    is_large,
+    is_plain,
+    new_plain_rows,
+    read_records,
+)
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace, pages, thresholds
 from kvstream.storage.batch import Family
@@ -117,8 +126,8 @@ def _put_expired(txn: Txn, name: bytes, key: Key | None, event: Event) -> None:
     """Delete a key that is to be set to a string which has expired."""
     if key is None:
         txn.notify(NEW, name)
-    for each in (event, EXPIRE, EXPIRED):
-        txn.notify(each, name)
+    for noted in (event, EXPIRE, EXPIRED):
+        txn.notify(noted, name)
     keyspace.delete(txn, name, None)
 
 
@@ -184,9 +193,9 @@ def overwrite(txn: Txn, name: bytes, offset: int, piece: bytes) -> int:
     refuse_longer(offset + len(piece))
     if string is None:
         put(txn, name, bytes(offset) + piece, event=SETRANGE)
-        string, offset, piece = txn.string(name), 0, b""
+        string = txn.string(name)
         assert string is not None
-        return _overwrite(txn, string, offset, piece)
+        return _overwrite(txn, string, 0, b"")  # which marks it as written in parts
     length = _overwrite(txn, string, offset, piece)
     txn.notify(SETRANGE, name)
     return length
@@ -207,13 +216,13 @@ def refuse_longer(length: int) -> None:
 
 def add_decimal(txn: Txn, name: bytes, raw: bytes) -> bytes:
     """Add to the number of a string, 0 if there is no key, and return the sum."""
-    held = get(txn, name)
-    total = _sum(Fraction() if held is None else _number(held), _number(raw))
+    value = get(txn, name)
+    total = _sum(Fraction() if value is None else _number(value), _number(raw))
     if not isinstance(total, Fraction):
         raise InvalidArgument("increment would produce NaN or Infinity")
-    value = long_double.text(total)
-    put(txn, name, value, None, INCRBYFLOAT)
-    return value
+    text = long_double.text(total)
+    put(txn, name, text, None, INCRBYFLOAT)
+    return text
 
 
 def _number(raw: bytes) -> long_double.Number:
@@ -256,14 +265,14 @@ def add_within(
     least = _integer_operand(bounds[0], I64_MIN, "LBOUND")
     low, high = _bounds(least, _integer_operand(bounds[1], I64_MAX, "UBOUND"))
     value = get(txn, name)
-    held = 0 if value is None else _integer(value)
-    total = min(max(held + number, low), high)
-    if total != held + number and not saturate:
-        return Added(held, 0, is_done=False)
-    if not I64_MIN <= total - held <= I64_MAX:
+    before = 0 if value is None else _integer(value)
+    total = min(max(before + number, low), high)
+    if total != before + number and not saturate:
+        return Added(before, 0, is_done=False)
+    if not I64_MIN <= total - before <= I64_MAX:
         raise InvalidArgument("applied increment would overflow")
     _put_sum(txn, name, b"%d" % total, INCRBY, keeps)
-    return Added(total, total - held, is_done=True)
+    return Added(total, total - before, is_done=True)
 
 
 def add_decimal_within(
@@ -276,14 +285,14 @@ def add_decimal_within(
     least = _decimal_operand(bounds[0], -long_double.MAX, "LBOUND")
     low, high = _bounds(least, _decimal_operand(bounds[1], long_double.MAX, "UBOUND"))
     value = get(txn, name)
-    held = Fraction() if value is None else _number(value)
-    if not isinstance(held, Fraction):
+    before = Fraction() if value is None else _number(value)
+    if not isinstance(before, Fraction):
         raise InvalidArgument("value cannot be Infinity")
-    exact = long_double.rounded(held + number)
+    exact = long_double.rounded(before + number)
     total = min(max(exact, low), high)
     if total != exact and not saturate:
-        return Added(held, Fraction(), is_done=False)
-    applied = long_double.rounded(total - held) if isinstance(total, Fraction) else total
+        return Added(before, Fraction(), is_done=False)
+    applied = long_double.rounded(total - before) if isinstance(total, Fraction) else total
     if not isinstance(total, Fraction) or not isinstance(applied, Fraction):
         raise InvalidArgument("applied increment would be Infinity")
     _put_sum(txn, name, long_double.text(total), INCRBYFLOAT, keeps)
@@ -376,7 +385,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         """Names that have no key."""
         self._expiring: list[tuple[int, bytes]] = []
         """A heap of expiry times and names."""
-        self._held = 0
+        self._size = 0
         """Bytes of the values."""
 
     def _look_again(self, changed: Set[bytes]) -> None:
@@ -398,29 +407,29 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         return in_order
 
     def _look_on(self, txn: Txn) -> bool:
-        plain = Plain(txn)
+        unlinked = txn.catalog.unlinked.known(txn)
         until, size = self._looked + thresholds.STEP_NAMES, 0
         while self._left and self._looked < until and size < thresholds.STEP_BYTES:
-            some = self._left[-many_strings.TOGETHER :]
-            del self._left[-many_strings.TOGETHER :]
-            self._looked += len(some)
-            for name, record in zip(some, many_strings.records(txn, some), strict=True):
+            names = self._left[-RECORDS_TOGETHER:]
+            del self._left[-RECORDS_TOGETHER:]
+            self._looked += len(names)
+            for name, record in zip(names, read_records(txn.batch, names), strict=True):
                 self._absent.discard(name)
                 if record is None:
                     value = None
                     self._absent.add(name)
-                elif plain.has(record):
-                    value = record[HEAD:]
+                elif is_plain(record, unlinked):
+                    value = record[PLAIN_HEAD:]
                 else:
-                    value = self._odd(txn, name, record)
+                    value = self._other_value(txn, name, record)
                 length = len(value or b"")
-                self._held += length - len(self._values.get(name) or b"")
+                self._size += length - len(self._values.get(name) or b"")
                 self._values[name] = value
                 size += length
-            _bound(txn, self._held)
+            _bound(txn, self._size)
         return bool(self._left)
 
-    def _odd(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
+    def _other_value(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
         """Return the value of a record other than a plain string; None if it is no string."""
         key = decode_key(name, record)
         if _is_over(txn, key):
@@ -430,7 +439,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
             heappush(self._expiring, (key.expire_at, name))
         if not isinstance(key, StringMeta):
             return None
-        _bound(txn, self._held + key.length)
+        _bound(txn, self._size + key.length)
         return key.read(txn.batch)
 
 
@@ -459,12 +468,12 @@ class LongPut(keyspace.LongKeys[bool]):
         self._made: dict[bytes, int] = {}
         """Names of keys to make, and their numbers."""
         self._rewritten: set[bytes] = set()
-        self._odd: set[bytes] = set()
+        self._others: set[bytes] = set()
         """Names of keys that are set one by one."""
 
     def _look_again(self, changed: Set[bytes]) -> None:
         for name in changed:
-            if name in self._made or name in self._rewritten or name in self._odd:
+            if name in self._made or name in self._rewritten or name in self._others:
                 self._forget(name)
 
     def _finish(self, txn: Txn) -> bool:
@@ -480,36 +489,37 @@ class LongPut(keyspace.LongKeys[bool]):
             del self._rows[scan_row(self._stored_db, number)]
         self._rows.pop(stream_row(name), None)
         self._rewritten.discard(name)
-        self._odd.discard(name)
+        self._others.discard(name)
         self._left.append(name)
 
     def _look_on(self, txn: Txn) -> bool:
-        some = self._left[-thresholds.STEP_NAMES :]
+        names = self._left[-thresholds.STEP_NAMES :]
         del self._left[-thresholds.STEP_NAMES :]
-        self._looked += len(some)
-        plain, new = Plain(txn), []
-        for name, record in zip(some, many_strings.records(txn, some), strict=True):
+        self._looked += len(names)
+        unlinked, new = txn.catalog.unlinked.known(txn), []
+        for name, record in zip(names, read_records(txn.batch, names), strict=True):
             value = self._values[key_of(name)]
             if is_large(len(value)):
-                self._odd.add(name)
+                self._others.add(name)
             elif record is None:
                 new.append(name)
-            elif plain.has(record):
+            elif is_plain(record, unlinked):
                 self._rewritten.add(name)
-                self._rows[stream_row(name)] = many_strings.rewritten(record, value)
+                self._rows[stream_row(name)] = changed_plain_record(record, value)
             else:
-                self._odd.add(name)
+                self._others.add(name)
         if new:
             numbers = txn.catalog.numbers.take(txn, len(new))
             self._made.update(zip(new, numbers, strict=True))
             values = {name: self._values[key_of(name)] for name in new}
-            self._rows.update(many_strings.made(self._stored_db, values, numbers))
+            self._rows.update(new_plain_rows(self._stored_db, values, numbers))
         return bool(self._left)
 
     def _has_any(self, txn: Txn) -> bool:
         """Return whether any of the keys exists."""
+        shown_name = txn.catalog.databases.shown_name
         return bool(self._rewritten) or any(
-            keyspace.exists(txn, txn.catalog.databases.shown_name(txn, name)) for name in self._odd
+            keyspace.exists(txn, shown_name(txn, name)) for name in self._others
         )
 
     def _put(self, txn: Txn) -> None:
@@ -523,7 +533,7 @@ class LongPut(keyspace.LongKeys[bool]):
             prefix, stored = U16.pack(self._db), U16.pack(self._stored_db)
             keys = (key for key in self._values if stored + key in self._made)
             txn.signal_some(prefix + key for key in keys)
-        for name in self._odd:
+        for name in self._others:
             put(txn, shown(txn, name), self._values[key_of(name)])
         txn.frees = False
         if txn.wanted_events:

@@ -100,8 +100,8 @@ def refuse_limit(limit: int | None) -> None:
 
 def limit_without_strategy(limit: int) -> InvalidArgument:
     """Return the error of a LIMIT without MAXLEN or MINID."""
-    behind = "specifying a trimming strategy" if limit else "the special ~ option"
-    return InvalidArgument(f"syntax error, LIMIT cannot be used without {behind}")
+    requirement = "specifying a trimming strategy" if limit else "the special ~ option"
+    return InvalidArgument(f"syntax error, LIMIT cannot be used without {requirement}")
 
 
 def two_strategies() -> InvalidArgument:
@@ -281,9 +281,7 @@ def _cut(
     sweep(txn, stream)
 
 
-def _live_at(
-    txn: Txn, stream: StreamMeta, last: StreamID, skip: int = 0, more: int = 0
-) -> StreamID:
+def _live_at(txn: Txn, stream: StreamMeta, last: StreamID, skip: int, more: int) -> StreamID:
     """Return the live entry after ``skip`` live ones from ``stream.first`` on, up to ``last``.
 
     A stream kept at a length loses one entry for each new one, so the IDs of the ``more`` next
@@ -435,7 +433,7 @@ def _first_live(txn: Txn, stream: StreamMeta) -> StreamID:
     if head.live == head.appended:
         return head.first
     # Rows after the node are not read: one of them may be large.
-    return _live_at(txn, stream, head.last, more=0 if head.size >= LARGE_VALUE else LOOK_AHEAD)
+    return _live_at(txn, stream, head.last, 0, 0 if head.size >= LARGE_VALUE else LOOK_AHEAD)
 
 
 def _delete_rows(txn: Txn, stream: StreamMeta, parts: list[nodes.Part]) -> None:

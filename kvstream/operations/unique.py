@@ -24,7 +24,7 @@ from kvstream.errors import Corruption, InvalidArgument, nearest, quoted, shown
 from kvstream.meta import pel, timers
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS
-from kvstream.meta.timers import Kind, Timer
+from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delete import erase
 from kvstream.operations.entries import exists
@@ -32,7 +32,6 @@ from kvstream.types.ids import MIN_ID, PACKED, UNPACKED, StreamID, Ticket
 
 ROW_TAG, START_TAG = b"U", b"G"
 ID_BYTES_MAX = 1024
-WINDOW_MAX_MS = 100 * 365 * 86_400_000
 LOOK_MIN_MS, LOOK_MAX_MS = 60_000, 3_600_000
 """A row without a window is looked at when its message is twice as old, between these times."""
 _ROW = Struct(">B16sQQ")
@@ -71,7 +70,7 @@ class Unique(NamedTuple):
         """Raise InvalidArgument if the rule cannot hold."""
         if not 1 <= len(self.id) <= ID_BYTES_MAX:
             raise InvalidArgument(f"a unique ID has 1 to {ID_BYTES_MAX} bytes, not {len(self.id)}")
-        if not 0 <= self.window_ms <= WINDOW_MAX_MS:
+        if not 0 <= self.window_ms <= DELAY_MAX_MS:
             raise InvalidArgument(f"a window must be 0 to 100 years in ms, not {self.window_ms}")
         if self.conflict is Conflict.DEBOUNCE and not is_delayed:
             raise InvalidArgument("DEBOUNCE needs a delay, which each message starts anew")

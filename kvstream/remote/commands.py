@@ -14,7 +14,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.layout.keys import database_of, key_of, qualified
 from kvstream.layout.values import Names, decode_fields
-from kvstream.meta.last_requests import Request
+from kvstream.meta.idempotency import Request
 from kvstream.operations import (
     ack,
     append,

@@ -7,7 +7,7 @@ from typing import Any, Unpack
 
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import Retention
 from kvstream.operations import delayed, groups, watch
 from kvstream.operations.queues import consumers, leases, policy, redrive, retention, schedules
 from kvstream.operations.queues import info as queue_info

@@ -7,8 +7,7 @@ from typing import Any
 
 from kvstream.errors import ServerTooOld
 from kvstream.meta.pel import COUNT_MAX
-from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.operations.queues import info as queue_info
 from kvstream.operations.queues import redrive, schedules
 from kvstream.rdb.versions import NACKED_CONSUMER

@@ -44,7 +44,7 @@ from kvstream.errors import (
     UnknownOutcome,
 )
 from kvstream.layout.values import Names
-from kvstream.meta.last_requests import Request
+from kvstream.meta.idempotency import Request
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations import (

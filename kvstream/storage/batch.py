@@ -71,7 +71,7 @@ def pages_by(
 SNAPSHOT_ROWS, SNAPSHOT_BYTES = 256, 64 << 10
 """A page of a snapshot with changes of the batch ends with the row that reaches either."""
 _FEW = 8
-"""Up to so many new keys are inserted one by one; more are sorted in."""
+"""The most new keys that are inserted one by one; more are sorted in."""
 
 
 class Batch:
@@ -215,7 +215,7 @@ class Batch:
         next(merged)
         return merged
 
-    def _merged_seeks(self, family: int, found: Seeks) -> Seeks:
+    def _merged_seeks(self, family: int, stored: Seeks) -> Seeks:
         page: list[Row] = []
         while True:
             lower, last, limit = yield page
@@ -223,7 +223,7 @@ class Batch:
             if self._touches(family, lower, upper):
                 page = self.page(family, lower, upper, limit)
             else:
-                page = found.send((lower, last, limit))
+                page = stored.send((lower, last, limit))
 
     def _between(self, family: int, lower: bytes, upper: bytes) -> tuple[list[bytes], int, int]:
         """Return the keys of all changes, sorted, and where those of ``lower <= key < upper`` are.

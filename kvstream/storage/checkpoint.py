@@ -35,7 +35,7 @@ _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 class Tables(Protocol):
     """The open RocksDB."""
 
-    none_given: AbstractContextManager[object]
+    ingest_lock: AbstractContextManager[object]
     """While it is held, no SST file is ingested."""
 
     def at_work(self) -> bool:
@@ -82,7 +82,7 @@ def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIE
 
 
 def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
-    with tables.none_given, ExitStack() as opened:
+    with tables.ingest_lock, ExitStack() as opened:
         try:
             moment = _moment(source, target, tables, opened)
         except FileNotFoundError:  # an SST file or a log was removed meanwhile

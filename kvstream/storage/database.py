@@ -502,7 +502,7 @@ class RecoveryReport:
 def recover(
     directory: str | os.PathLike[str], options: StoreOptions | None = None, *, accept_loss: bool
 ) -> RecoveryReport:
-    """Open the store, mend what can be mended, read all of it, and close it.
+    """Open the store, recover what can be recovered, read all of it, and close it.
 
     Without ``accept_loss`` a store that has lost acknowledged writes is refused as by any other
     opening, and left as it was. With it the loss is final; the files are kept as they were, in

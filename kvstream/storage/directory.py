@@ -154,7 +154,7 @@ class View:
         sweep()
         while True:
             path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-            descriptor = _held(path)
+            descriptor = _lock_view(path)
             if descriptor is not None:
                 return cls(path, files, descriptor)
 
@@ -191,7 +191,7 @@ def _remove_if_left(path: Path) -> None:
         os.close(descriptor)
 
 
-def _held(path: Path) -> int | None:
+def _lock_view(path: Path) -> int | None:
     """Lock a new view; return None if another reader took it for an abandoned one."""
     try:
         descriptor = os.open(path, _FOLDER)
@@ -206,9 +206,10 @@ def _held(path: Path) -> int | None:
 
 
 def _is_at(descriptor: int, path: Path) -> bool:
+    """Return whether an open folder is the one at a path."""
     try:
         status = os.stat(path, follow_symlinks=False)
-    except FileNotFoundError:
+    except OSError:
         return False
     return os.path.samestat(os.fstat(descriptor), status)
 
@@ -237,7 +238,7 @@ last_resorts: list[Callable[[Path], None]] = []
 this process holds it and nothing refers to it any more."""
 
 
-def _locked(path: Path, descriptor: int) -> str:
+def _locked_message(path: Path, descriptor: int) -> str:
     """Return the message of StoreLocked, which names the processes that hold the lock."""
     holders = holders_of(descriptor)
     if os.getpid() in holders:
@@ -338,10 +339,7 @@ class Directory:
 
     def is_in_place(self) -> bool:
         """Return whether the directory is locked, and nobody has removed or replaced it since."""
-        with suppress(OSError):
-            status = os.stat(self.path, follow_symlinks=False)
-            return self._descriptor >= 0 and os.path.samestat(os.fstat(self._descriptor), status)
-        return False
+        return self._descriptor >= 0 and _is_at(self._descriptor, self.path)
 
     def free_bytes(self) -> int:
         """Return the free space of the file system that an ordinary process may use."""
@@ -371,14 +369,6 @@ class Directory:
         for name in names:
             if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
                 (self.path / name).unlink()
-
-    def keep_private(self) -> None:
-        """Keep others from reading future files."""
-        files.keep_private(self.path)
-
-    def make_private(self) -> None:
-        """Keep others from reading the present files."""
-        files.make_private(self.path)
 
     def open_view(self) -> View:
         """Return a view of the store that RocksDB can open without changing the store."""
@@ -427,7 +417,7 @@ class Directory:
         try:
             fcntl.flock(self._descriptor, mode | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise StoreLocked(_locked(self.path, self._descriptor)) from None
+            raise StoreLocked(_locked_message(self.path, self._descriptor)) from None
 
     def _check_owner(self) -> None:
         refuse_foreign(self.path, os.fstat(self._descriptor))

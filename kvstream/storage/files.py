@@ -110,7 +110,7 @@ def read(path: Path) -> bytes:
 def write(path: Path, content: bytes) -> None:
     """Replace a file atomically and durably: power loss leaves the old content or the new."""
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
-    descriptor = os.open(partial, os.O_WRONLY | _REPLACES, 0o600)
+    descriptor = os.open(partial, os.O_WRONLY | _REPLACES, FILE_MODE)
     try:
         with open(descriptor, "wb", closefd=False) as file:
             file.write(content)
@@ -130,7 +130,7 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
-        with open(os.open(partial, os.O_RDWR | _REPLACES, 0o600), "w+b") as file:
+        with open(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), "w+b") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())

@@ -39,10 +39,10 @@ _AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 class LiveTables:
     """The SST files of an open RocksDB, and whether it is writing or removing some."""
 
-    def __init__(self, rows: Any, none_given: AbstractContextManager[object]) -> None:
-        """``none_given`` is a lock that is held while files are ingested."""
+    def __init__(self, rows: Any, ingest_lock: AbstractContextManager[object]) -> None:
+        """``ingest_lock`` is a lock that is held while files are ingested."""
         self._rows = rows
-        self.none_given = none_given
+        self.ingest_lock = ingest_lock
 
     def at_work(self) -> bool:
         """Return whether SST files are being written or removed."""

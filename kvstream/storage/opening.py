@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Protocol, TypeVar
 
 from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore, StoreError
+from kvstream.storage import files
 from kvstream.storage.directory import Directory, View
 from kvstream.storage.watermark import Mark, Watermark
 from kvstream.types.options import StoreOptions
@@ -153,10 +154,10 @@ def open_writer(
 
 def _open_in_place(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
     """Open a store whose files may be changed, since it was not refused."""
-    place.keep_private()
+    files.keep_private(place.path)
     place.unshare()
     engine = opener(place.path, access)
-    place.make_private()
+    files.make_private(place.path)
     return engine
 
 

@@ -128,14 +128,14 @@ _SETTERS = {
 class Tuning:
     """The options that are given, as setters of ``rocksdict.Options``."""
 
-    def __init__(self, given: Mapping[str, object]) -> None:
+    def __init__(self, options: Mapping[str, object]) -> None:
         """Check the options; raise InvalidArgument for an unknown name or a bad value."""
         self.block_cache: int | None = None
         self.database: Settings = {}
         self.families: dict[str, Settings] = {family: {} for family in _FAMILIES}
         # an option of one family outdoes that of all, in any order
-        for name in sorted(given, key=lambda name: "." in name):
-            self._set(name, given[name])
+        for name in sorted(options, key=lambda name: "." in name):
+            self._set(name, options[name])
 
     def _set(self, name: str, value: object) -> None:
         family, _, option = name.rpartition(".")
@@ -143,7 +143,7 @@ class Tuning:
         if parse is None or (family and family not in _FAMILIES):
             known = [*_DATABASE, *_FAMILY]
             near = nearest(
-                name, [*known, *(f"{each}.{key}" for each in _FAMILIES for key in _FAMILY)]
+                name, [*known, *(f"{name}.{key}" for name in _FAMILIES for key in _FAMILY)]
             )
             raise InvalidArgument(
                 f"no such option of RocksDB, or none that may be changed: {name}"
@@ -160,8 +160,8 @@ class Tuning:
         elif option in _DATABASE:
             self.database[setter] = (parsed,)
         else:
-            for each in [family] if family else _FAMILIES:
-                self.families[each][setter] = (parsed,)
+            for family_name in [family] if family else _FAMILIES:
+                self.families[family_name][setter] = (parsed,)
 
 
 KILOBYTE = 1 << 10
@@ -243,19 +243,19 @@ def database_settings(options: StoreOptions, create: bool) -> Settings:
 
 def family_settings(options: StoreOptions) -> tuple[FamilySettings, ...]:
     """Return the settings of every family, in the order of ``Family``."""
-    given = Tuning(options.rocksdb).families
+    tuned = Tuning(options.rocksdb).families
     usual = [_SETTINGS[family](options) for family in Family]
-    return tuple(replace(each, options=each.options | given[each.name]) for each in usual)
+    return tuple(replace(family, options=family.options | tuned[family.name]) for family in usual)
 
 
 def buffer_sizes(options: StoreOptions) -> list[int]:
     """Return the size of one write buffer of every family, in the order of ``Family``."""
-    sizes = [each.options["set_write_buffer_size"][0] for each in family_settings(options)]
+    sizes = [family.options["set_write_buffer_size"][0] for family in family_settings(options)]
     return [size for size in sizes if isinstance(size, int)]
 
 
 def _messages(options: StoreOptions) -> FamilySettings:
-    """Appended in order, read in order, deleted in ranges; seldom got one by one."""
+    """Return the settings for rows that are appended, read in order and deleted in ranges."""
     return FamilySettings(
         "messages",
         {
@@ -277,7 +277,7 @@ def _messages(options: StoreOptions) -> FamilySettings:
 
 
 def _metadata(options: StoreOptions) -> FamilySettings:
-    """A few rows, overwritten all the time and got one by one, also when they do not exist."""
+    """Return the settings for rows that are overwritten often and looked up one by one."""
     return FamilySettings(
         "metadata",
         {
@@ -290,7 +290,7 @@ def _metadata(options: StoreOptions) -> FamilySettings:
 
 
 def _trees(options: StoreOptions) -> FamilySettings:
-    """The family of short-lived rows, as of a queue: deleted rows must leave it soon."""
+    """Return the settings for short-lived rows: deleted ones must leave the disk soon."""
     return FamilySettings(
         "trees",
         {
@@ -348,8 +348,8 @@ class Opener:
 
     def __init__(self, options: StoreOptions) -> None:
         self._options = options
-        given = Tuning(options.rocksdb).block_cache
-        self._cache = Cache(options.block_cache_bytes if given is None else given)
+        cache_bytes = Tuning(options.rocksdb).block_cache
+        self._cache = Cache(options.block_cache_bytes if cache_bytes is None else cache_bytes)
 
     def __call__(self, path: Path, access: Access, own: Path | None = None) -> Rdict:
         """Open a directory; to follow its writer, with a folder for RocksDB's own files."""
@@ -398,12 +398,12 @@ def _check_large_values(rows: Rdict, path: Path) -> None:
     count = family.property_int_value("rocksdb.num-blob-files") or 0
     size = family.property_int_value("rocksdb.live-blob-file-size") or 0
     family.close()
-    there = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
-    if len(there) < count or sum(there) < size:  # there may be more: RocksDB removes them later
+    sizes = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
+    if len(sizes) < count or sum(sizes) < size:  # there may be more: RocksDB removes them later
         rows.close()
         raise Corruption(
             f"files of large values ({LARGE_VALUES_SUFFIX}) are missing or cut short: the store "
-            f"needs {count} of {size} bytes and has {len(there)} of {sum(there)}"
+            f"needs {count} of {size} bytes and has {len(sizes)} of {sum(sizes)}"
         )
 
 

@@ -322,13 +322,13 @@ class Snapshot:
             return rows[:limit]
         found: list[Row] = []
         while len(found) < limit and lower < upper:
-            some = self._seeks[family].send((lower, upper, limit - len(found)))
-            if some and some[-1][0] == upper:
-                some = some[:-1]
-            if not some:
+            rows = self._seeks[family].send((lower, upper, limit - len(found)))
+            if rows and rows[-1][0] == upper:
+                rows = rows[:-1]
+            if not rows:
                 break
-            found += some
-            lower = some[-1][0] + b"\0"
+            found += rows
+            lower = rows[-1][0] + b"\0"
         return found
 
     def scan(self, family: int, lower: bytes, upper: bytes, reverse: bool = False) -> Iterator[Row]:

@@ -68,8 +68,8 @@ class Stalls:
     def progress(self) -> tuple[int, ...]:
         """Return a value that changes whenever a flush or a compaction makes progress."""
         versions = (
-            each.property_int_value("rocksdb.current-super-version-number")
-            for each in self._families
+            family.property_int_value("rocksdb.current-super-version-number")
+            for family in self._families
         )
         return (self._place.size(".sst"), self._place.size(".blob"), *versions)
 
@@ -111,8 +111,8 @@ class Stop:
 def _backlog(family: Any, memory: int) -> float:
     """Return the backlog of a family: 0 or less is none, 1 is the most that is allowed."""
     tables = family.property_int_value("rocksdb.num-files-at-level0") or 0
-    held = family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
+    memtables = family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0
     return max(
         (tables - LEVEL0_FREE) / (LEVEL0_SLOWEST - LEVEL0_FREE),
-        (held / memory - MEMORY_FREE) / (1 - MEMORY_FREE),
+        (memtables / memory - MEMORY_FREE) / (1 - MEMORY_FREE),
     )

@@ -120,11 +120,11 @@ def _every(expression: str, text: str) -> Every:
     return Every(every_ms)
 
 
-def _try(expression: str, found: Fields) -> None:
+def _try(expression: str, times: Fields) -> None:
     from cronsim import CronSim, CronSimError
 
     try:
-        CronSim(found.expression, datetime(2024, 1, 1, tzinfo=UTC))
+        CronSim(times.expression, datetime(2024, 1, 1, tzinfo=UTC))
     except CronSimError as error:
         raise _wrong(expression, str(error).replace("Bad ", "bad field: ")) from None
     except Exception:  # a form that its parser does not expect

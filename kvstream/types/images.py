@@ -132,10 +132,10 @@ class PendingTable:
     def extend_columns(self, ids: bytes, times_ms: "array[int]", deliveries: "array[int]") -> None:
         """Add ascending entries without owners, by column; raise ValueError as ``add`` does."""
         count = len(ids) // ID_BYTES
-        each = [*_EACH_ID.iter_unpack(self._ids[-ID_BYTES:]), *_EACH_ID.iter_unpack(ids)]
-        if not all(map(lt, each, each[1:])):
+        in_order = [*_EACH_ID.iter_unpack(self._ids[-ID_BYTES:]), *_EACH_ID.iter_unpack(ids)]
+        if not all(map(lt, in_order, in_order[1:])):
             raise ValueError(
-                f"pending entries from {StreamID.unpack(*each[0])} on are out of order"
+                f"pending entries from {StreamID.unpack(*in_order[0])} on are out of order"
             )
         self._ids += ids
         self._times += times_ms

@@ -4,7 +4,7 @@
 ``decode=True``.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import IntEnum
@@ -62,6 +62,12 @@ class RepeatedFields(EntryFields[S]):
 
     def __reduce__(self) -> tuple[type, tuple[tuple[S, ...]]]:
         return type(self), (self.flat,)
+
+
+def fields_of(flat: Sequence[S]) -> EntryFields[S]:
+    """Return the fields of field, value, field, value ...; a name may repeat."""
+    fields: EntryFields[S] = EntryFields(zip(flat[::2], flat[1::2], strict=True))
+    return fields if 2 * len(fields) == len(flat) else RepeatedFields(tuple(flat))
 
 
 def flat_of(fields: Fields[S]) -> tuple[S, ...]:

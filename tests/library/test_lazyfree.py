@@ -277,3 +277,17 @@ def test_groups_of_many_streams_are_freed_in_batches(
         before = len(dropped)
         assert store.check() == []
     assert len(dropped) == 12 + (gone == "flushed")
+
+
+def test_a_flush_is_sound_while_a_stream_still_has_groups(
+    store: Store, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lazyfree, "GROUPS_TOGETHER", 2)
+    store.flush()
+    sweep_all(store)
+    store.stream("a").add({"f": "v"})
+    for number in range(5):
+        store.stream("b").create_group(f"g{number}", mkstream=True)
+    store.flush()
+    assert store.check() == []
+    sweep_all(store)

@@ -10,8 +10,8 @@ from kvstream import Corruption, ManualClock, Store
 from kvstream.commands.replies import ErrorReply
 from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import REQUEST_TAG, request_row, successor
-from kvstream.meta import last_requests
-from kvstream.meta.last_requests import CLIENT_BYTES_MAX, KEPT_MS
+from kvstream.meta import idempotency
+from kvstream.meta.idempotency import CLIENT_BYTES_MAX, REQUEST_KEPT_MS
 from kvstream.meta.txn import Txn
 from kvstream.operations import checks
 from kvstream.storage.batch import Family
@@ -124,7 +124,7 @@ def test_new_clients_remove_the_rows_of_old_ones(open_store: Stores, clock: Manu
     store, old, new = open_store(), range(100), range(100, 200)
     for n in old:
         ok(store, f"KVSTREAM.ADDONCE s {name_of(n)} 1 * n {n}")
-    clock.advance(KEPT_MS)
+    clock.advance(REQUEST_KEPT_MS)
     ok(store, f"KVSTREAM.ADDONCE s {name_of(50)} 2 * n 0")
     assert len(clients(store)) == 100
     clock.advance(1)
@@ -150,7 +150,7 @@ def test_check_finds_and_repairs_a_damaged_row(tmp_path: Path) -> None:
                 txn.batch.put(Family.METADATA, row, value)
             txn.batch.put(Family.METADATA, request_row(b"good"), good)
         with pytest.raises(Corruption, match="the last request of the client b'zero' is damaged"):
-            store.engine.run(last_requests.last_of, b"zero")
+            store.engine.run(idempotency.last_request, b"zero")
         found = store.engine.run(checks.check)
         assert len(found) == 1
         kind, _, rows = found[0].message.partition(": ")

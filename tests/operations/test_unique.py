@@ -126,7 +126,7 @@ def test_a_dead_letter_frees_its_id(quiet: Store) -> None:
         assert stream is not None
         group = stream.groups[b"g"]
         parts = list(pel.runs_at(txn, group, [StreamID.parse(first).packed]))
-        dead.bury(txn, NAME, stream, group, parts, dead.Reason.FATAL)
+        dead.bury(txn, NAME, stream, group, parts, dead.Cause(dead.Reason.FATAL))
 
     quiet.engine.run(bury)
     assert add(quiet, 2) != first

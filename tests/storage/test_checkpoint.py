@@ -192,7 +192,7 @@ class Scripted:
 
     def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
         self._at_work, self._names, self._true = at_work, names, true
-        self.none_given: AbstractContextManager[object] = nullcontext()
+        self.ingest_lock: AbstractContextManager[object] = nullcontext()
 
     def at_work(self) -> bool:
         return self._at_work.pop(0) if self._at_work else False

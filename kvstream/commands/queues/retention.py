@@ -17,7 +17,7 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import Retention
 from kvstream.meta.txn import Txn
 from kvstream.operations.queues import retention
 

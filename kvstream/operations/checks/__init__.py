@@ -35,7 +35,7 @@ def check(txn: Txn, repair: bool = False) -> list[Fault]:
     check_memory(survey, txn)
     faults = survey.findings.faults()
     if repair and faults:
-        _mend(txn, survey.findings.mending)
+        _write_repairs(txn, survey.findings.repairs)
     return faults
 
 
@@ -52,12 +52,12 @@ def _check_stream(survey: Survey, stream: StreamMeta, place: str, gone: bool) ->
     check_queue(survey, stream, place)
 
 
-def _mend(txn: Txn, mending: Batch) -> None:
+def _write_repairs(txn: Txn, repairs: Batch) -> None:
     """Write the corrected rows, and reload everything in memory."""
-    for family, lower, upper in mending.ranges:
+    for family, lower, upper in repairs.ranges:
         txn.batch.delete_range(family, lower, upper)
-    for puts, mended in zip(txn.batch.puts, mending.puts, strict=True):
-        puts.update(mended)
+    for puts, repaired in zip(txn.batch.puts, repairs.puts, strict=True):
+        puts.update(repaired)
     for row, consumer in txn.catalog.seen.items():
         record = txn.batch.get(Family.TREES, row)
         if record is not None:

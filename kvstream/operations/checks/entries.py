@@ -18,15 +18,14 @@ from kvstream.layout.listpack import (
     elements_size,
     entry_size,
     fields_size,
-    integer_size,
     node_size,
 )
 from kvstream.layout.values import decode_checked
-from kvstream.meta.nodes import clear_open, open_node, set_names
+from kvstream.meta.nodes import clear_open, deltas_size, open_node, set_names
 from kvstream.meta.records import Node, StreamMeta
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.storage.batch import Family, Row
-from kvstream.types.ids import MIN_ID, StreamID
+from kvstream.types.ids import MIN_ID, UNPACKED, StreamID
 from kvstream.types.options import STREAM_NODE_MAX_ENTRIES
 from kvstream.types.records import EntryFields, Fields, flat_of
 
@@ -79,7 +78,7 @@ class Counted:
     def _measure(self, ids: list[bytes], values: Values) -> int:
         """Return the listpack bytes of entries of this node that can be decoded."""
         names = self._names
-        size = self._deltas_size(ids)
+        size = deltas_size(UNPACKED(self.first), _ID.iter_unpack(b"".join(ids)))
         own: list[bytes] = []
         for fields in values:
             if type(fields) is EntryFields and tuple(fields) == names:
@@ -89,13 +88,6 @@ class Counted:
         if own:
             size += elements_size(own)[0] + len(own) // len(names) * entry_size(len(names))
         return size
-
-    def _deltas_size(self, ids: list[bytes]) -> int:
-        master_ms, master_seq = _ID.unpack(self.first)
-        return sum(
-            integer_size(ms - master_ms) + integer_size(seq - master_seq)
-            for ms, seq in _ID.iter_unpack(b"".join(ids))
-        )
 
     @property
     def size_about(self) -> int:
@@ -443,5 +435,5 @@ def _decode(survey: Survey, place: str, page: list[Row]) -> Values:
         if len(page) > 1:
             return [fields for row in page for fields in _decode(survey, place, [row])]
         eid = StreamID.unpack(page[0][0][-ID_BYTES:])
-        survey.findings.fault(place, "an entry cannot be decoded", str(eid), mended=False)
+        survey.findings.fault(place, "an entry cannot be decoded", str(eid), repaired=False)
         return [None]

@@ -55,13 +55,13 @@ def check_keyed(survey: Survey, stream: StreamMeta, group: GroupMeta, place: str
         return
     rows = dict(survey.tree(policy.keyed_tree))
     expected, counts = _expected(survey, stream, group, policy, rows)
-    for key, each in counts.items():
-        if each.held and each.busy < policy.max_per_key:
-            survey.findings.fault(place, _STUCK, key.hex(), mended=False)
+    for key, count in counts.items():
+        if count.held and count.busy < policy.max_per_key:
+            survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
         known = _known(rows.get(KEY + key))
-        if known is not None and (known.busy, known.held) == (each.busy, each.held):
-            each.first = min(each.first, known.first)
-        expected[KEY + key] = each.encode()
+        if known is not None and (known.busy, known.held) == (count.busy, count.held):
+            count.first = min(count.first, known.first)
+        expected[KEY + key] = count.encode()
     for suffix, value in rows.items():
         if suffix not in expected:
             survey.findings.fault(place, _STRAY, suffix[:40].hex())
@@ -300,7 +300,7 @@ class _RunsCheck:
     def _note_damaged(self, suffix: bytes) -> None:
         if len(suffix) == ID_BYTES:
             what = "a run of pending entries cannot be decoded"
-            self._findings.fault(self._place, what, suffix.hex(), mended=False)
+            self._findings.fault(self._place, what, suffix.hex(), repaired=False)
         else:
             self._findings.fault(self._place, "a row that is no run", suffix.hex())
             self._findings.delete(_TREES, self._group.runs.prefix + suffix)
@@ -329,15 +329,11 @@ class _RunsCheck:
                 tally.nacked += len(run.ids)
                 tally.rank = max(tally.rank, run.rank)
         if self._group.indexed:
-            self._look_up_times(tally, runs)
+            prefix = self._group.times.prefix
+            tally.timed += self._look_up(self._place, [prefix + run.times_suffix for run in runs])
         owned = sorted((run for run in runs if run.owned), key=_owner_of)
         for name, own in groupby(owned, key=_owner_of):
             self._count_owned(name, list(own))
-
-    def _look_up_times(self, tally: _Tally, runs: list[Run]) -> None:
-        prefix = self._group.times.prefix
-        keys = [prefix + run.times_suffix for run in runs]
-        tally.timed += self._look_up(self._place, keys)
 
     def _count_owned(self, name: bytes, runs: list[Run]) -> None:
         owner = self._owners.get(name) or self._missing(name)
@@ -403,7 +399,7 @@ class _RunsCheck:
         for suffix, value in self._survey.tree(tree):
             if not expected(suffix):
                 is_index = value == b""  # else it may be the tree's true owner
-                self._findings.fault(place, kind, suffix.hex(), mended=is_index)
+                self._findings.fault(place, kind, suffix.hex(), repaired=is_index)
                 if is_index:
                     self._findings.delete(_TREES, tree_prefix(tree) + suffix)
 
@@ -463,7 +459,7 @@ def _check_group(
     try:
         group = GroupMeta.decode(name, row, record)
     except DECODING_ERRORS:
-        survey.findings.fault(place, _UNDECODABLE, mended=False)
+        survey.findings.fault(place, _UNDECODABLE, repaired=False)
         survey.owner_lost = True
         return
     keyed = () if group.policy is None else (group.policy.keyed_tree,)

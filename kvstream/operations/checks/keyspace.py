@@ -41,14 +41,14 @@ from kvstream.layout.keys import (
     timer_row,
 )
 from kvstream.meta.filling import catch_up
-from kvstream.meta.functions import decode_function
+from kvstream.meta.idempotency import decode_request
 from kvstream.meta.keyspace import decode_numbers, encode_numbers, free_number
-from kvstream.meta.last_requests import decode_request
 from kvstream.meta.lazyfree import decode_unlinked
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.unfinished_loads import StagedLoad, decode_ingested
 from kvstream.operations.checks.survey import STORE, Survey, shown
+from kvstream.operations.functions import decode_library
 from kvstream.operations.keyspace import kind_of
 from kvstream.storage.batch import Family
 from kvstream.types.options import DATABASES_MAX
@@ -72,14 +72,14 @@ def check_value(survey: Survey, string: StringMeta, place: str) -> None:
         survey.findings.fault(place, "rows beside the pieces of its value", str(stray))
     if wanted != pieces.count:
         detail = f"{pieces.count - wanted} of {pieces.count}"
-        survey.findings.fault(place, "pieces of its value are lost", detail, mended=False)
+        survey.findings.fault(place, "pieces of its value are lost", detail, repaired=False)
 
 
 _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
 _EXPIRY_NAME = 1 + U64.size
 EVERYTHING = (b"", b"\xff" * 64)
-"""An upper bound of all keys: none begins with so many 0xff bytes."""
+"""The bounds of all keys: none begins with 64 bytes of 0xff."""
 
 StreamCheck = Callable[[Survey, StreamMeta, str, bool], None]
 """Checks everything of a stream, which a flush may have deleted."""
@@ -228,7 +228,7 @@ class KeyspaceCheck:
 
     def _function(self, key: bytes, value: bytes) -> None:
         try:
-            decode_function(key, value)
+            decode_library(key, value)
         except Corruption:
             self._findings.fault(STORE, "a function library cannot be decoded", key[1:41].hex())
             self._findings.delete(_METADATA, key)
@@ -292,7 +292,7 @@ class KeyspaceCheck:
         self._keys[database_of(name)] += not (gone or unlinked)
         if meta is None:
             self._findings.fault(
-                self._survey.stream_place(name), "the record cannot be decoded", mended=False
+                self._survey.stream_place(name), "the record cannot be decoded", repaired=False
             )
             self._survey.owner_lost = True
             return
@@ -313,31 +313,33 @@ class KeyspaceCheck:
     def _stream(self, stream: StreamMeta, value: bytes, place: str, gone: bool) -> None:
         if is_shared(stream.prefix) and not gone:
             if stream.prefix in self._survey.shared:
-                self._findings.fault(place, "the prefix of its entries is another's", mended=False)
+                self._findings.fault(
+                    place, "the prefix of its entries is another's", repaired=False
+                )
             self._survey.shared.add(stream.prefix)
-        odd = stream.encode() != value
-        if odd:
+        has_more = stream.encode() != value
+        if has_more:
             self._findings.fault(place, "the record has bytes of no meaning")
         catch_up(self._survey.rows, stream)
         recorded = stream.encode()
         self._check_stream(self._survey, stream, place, gone)
         stream.forget_cold_part()
-        if odd or stream.encode() != recorded:
+        if has_more or stream.encode() != recorded:
             self._findings.put(_METADATA, stream.row, stream.encode())
 
-    def _check_listed(self, found: Key, place: str) -> None:
+    def _check_listed(self, meta: Key, place: str) -> None:
         """Check a key's row in the order of SCAN."""
-        key = scan_row(database_of(found.name), found.generation)
-        if self._survey.rows.get(_METADATA, key) != key_of(found.name):
-            self._survey.unlisted[found.generation] = found.name
+        key = scan_row(database_of(meta.name), meta.generation)
+        if self._survey.rows.get(_METADATA, key) != key_of(meta.name):
+            self._survey.unlisted[meta.generation] = meta.name
             self._findings.fault(place, "the row for SCAN is missing")
-            self._findings.put(_METADATA, key, key_of(found.name))
+            self._findings.put(_METADATA, key, key_of(meta.name))
 
-    def _check_expiry(self, found: Key, place: str) -> None:
+    def _check_expiry(self, meta: Key, place: str) -> None:
         """Check the row of a key's expiry."""
-        if not found.expire_at:
+        if not meta.expire_at:
             return
-        key = expiry_row(found.expire_at, found.name)
+        key = expiry_row(meta.expire_at, meta.name)
         if self._survey.rows.get(_METADATA, key) != b"":
             self._findings.fault(place, "the row for expiry is missing")
             self._findings.put(_METADATA, key, b"")
@@ -384,9 +386,9 @@ class KeyspaceCheck:
         if meta is None or meta.expire_at != U64.unpack_from(key, 1)[0]:
             self._stray(key, name, meta, "a row for expiry of no such key")
 
-    def _stray(self, key: bytes, name: bytes, found: Key | None, kind: str) -> None:
+    def _stray(self, key: bytes, name: bytes, meta: Key | None, kind: str) -> None:
         """Report a row that points to no key; if the key is damaged, the row may be right."""
-        if found is not None or not self._survey.has_record(name):
+        if meta is not None or not self._survey.has_record(name):
             self._findings.fault(self._survey.key_place(name), kind, key[:40].hex())
             self._findings.delete(_METADATA, key)
 
@@ -432,7 +434,7 @@ def _drop(survey: Survey, family: Family, prefix: bytes, kind: str) -> None:
     upper = successor(prefix)
     count = sum(1 for _ in survey.rows.scan(family, prefix, upper))
     detail = f"{count} under {prefix[-40:].hex()}"
-    survey.findings.fault(STORE, kind, detail, mended=not survey.owner_lost)
+    survey.findings.fault(STORE, kind, detail, repaired=not survey.owner_lost)
     if not survey.owner_lost:
         survey.findings.delete_range(family, prefix, upper)
 

@@ -61,8 +61,8 @@ def _is_as_recorded(survey: Survey, stream: StreamMeta) -> bool:
         return False
     catch_up(survey.rows, stored)
     try:
-        for each in (stored, stream):
-            measure(survey.rows, each)
+        for compared in (stored, stream):
+            measure(survey.rows, compared)
     except DECODING_ERRORS:
         return True  # reported where the entries are checked
     return stored.encode() == stream.encode()

@@ -107,16 +107,16 @@ class _ProducersCheck:
         start = len(_IID_TAG + _sized(pid))
         orders: dict[int, bytes] = {}
         moving: list[tuple[_Remembered, str]] = []
-        decoded = sorted(self._decoded(rows), key=lambda each: each.order)
-        for each in decoded:
-            if each.order in orders:
-                moving.append((each, "two idempotent IDs have one order"))
-            elif each.order >= min(decoded[0].order, COUNTED_MAX - 2 * ORDERS_MAX) + ORDERS_MAX:
-                moving.append((each, "an idempotent ID has an impossible order"))
+        decoded = sorted(self._decoded(rows), key=lambda iid: iid.order)
+        for iid in decoded:
+            if iid.order in orders:
+                moving.append((iid, "two idempotent IDs have one order"))
+            elif iid.order >= min(decoded[0].order, COUNTED_MAX - 2 * ORDERS_MAX) + ORDERS_MAX:
+                moving.append((iid, "an idempotent ID has an impossible order"))
             else:
-                orders[each.order] = each.order_row(start)
-        for each, kind in moving:
-            moved = each._replace(order=max(orders, default=0) + 1)
+                orders[iid.order] = iid.order_row(start)
+        for iid, kind in moving:
+            moved = iid._replace(order=max(orders, default=0) + 1)
             orders[moved.order] = moved.order_row(start)
             self._put(moved.suffix, moved.encode(), kind)
         return orders
@@ -127,7 +127,7 @@ class _ProducersCheck:
                 yield _Remembered(suffix, *_IID.unpack(value))
             else:
                 kind = "an idempotent ID cannot be decoded"
-                self._findings.fault(self._place, kind, suffix.hex(), mended=False)
+                self._findings.fault(self._place, kind, suffix.hex(), repaired=False)
 
     def _check_bounds(self, pid: bytes, oldest: int, following: int) -> None:
         suffix = _PRODUCER_TAG + pid

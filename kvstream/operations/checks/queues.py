@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.meta import timers
-from kvstream.meta.records import StreamMeta
-from kvstream.meta.retention import (
+from kvstream.meta.policy import (
     CURSOR_ROW,
     DIGEST_BYTES,
     LATEST_ROWS,
@@ -19,6 +18,7 @@ from kvstream.meta.retention import (
     TIMER_ROW,
     Retention,
 )
+from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.operations import delayed, unique
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
@@ -49,14 +49,14 @@ def _redrive(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, valu
 
 
 def _is_known(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
-    """A row that ``check_queue`` compares with the timers."""
+    """Return whether it is the count that ``check_queue`` compares with the timers."""
     return suffix == delayed.COUNT_ROW
 
 
 def _is_schedule(
     survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes
 ) -> bool:
-    """A schedule has a timer at its next time, unless it has stopped."""
+    """Return whether a schedule can be read; it needs a timer at its next time."""
     try:
         schedule = schedules.decode(suffix[1:], value)
     except DECODING_ERRORS:
@@ -66,7 +66,7 @@ def _is_schedule(
 
 
 def _is_unique(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
-    """A unique ID has a timer, which frees it at last."""
+    """Return whether the row of a unique ID can be read; it needs a timer, which frees it."""
     try:
         row = unique.decode(suffix[1:], value)
     except DECODING_ERRORS:
@@ -76,14 +76,14 @@ def _is_unique(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, va
 
 
 def _is_start(survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes) -> bool:
-    """The row that tells where a group began has an ID."""
+    """Return whether the row of a group's first position has an ID."""
     return len(value) == ID_BYTES
 
 
 def _is_retention(
     survey: Survey, stream: StreamMeta, place: str, suffix: bytes, value: bytes
 ) -> bool:
-    """A row of retention; no ID is above the cursor, since only entries up to it are compacted."""
+    """Return whether a row of retention is sound; no ID may be above the stream's last one."""
     if suffix == RULES_ROW:
         try:
             return not Retention.decode(value).is_empty

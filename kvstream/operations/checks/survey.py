@@ -89,13 +89,13 @@ class Findings:
 
     def __init__(self, rows: Rows, repair: bool) -> None:
         self.repair = repair
-        self.mending = Batch(rows)
+        self.repairs = Batch(rows)
         """Rows to write after the check."""
         self._kinds: dict[tuple[str, str, bool], _Kind] = {}
 
-    def fault(self, place: str, kind: str, detail: str = "", mended: bool = True) -> None:
-        """Report a fault; ``mended``: a repair corrects it."""
-        faults = self._kinds.setdefault((place, kind, mended), _Kind())
+    def fault(self, place: str, kind: str, detail: str = "", repaired: bool = True) -> None:
+        """Report a fault; ``repaired``: a repair corrects it."""
+        faults = self._kinds.setdefault((place, kind, repaired), _Kind())
         faults.count += 1
         if len(faults.examples) < EXAMPLES:
             faults.examples.append(detail)
@@ -108,27 +108,27 @@ class Findings:
 
     def put(self, family: int, key: bytes, value: bytes) -> None:
         if self.repair:
-            self.mending.put(family, key, value)
+            self.repairs.put(family, key, value)
 
     def delete(self, family: int, key: bytes) -> None:
         if self.repair:
-            self.mending.delete(family, key)
+            self.repairs.delete(family, key)
 
     def delete_range(self, family: int, lower: bytes, upper: bytes) -> None:
         if self.repair:
-            self.mending.delete_range(family, lower, upper)
+            self.repairs.delete_range(family, lower, upper)
 
     def faults(self) -> list[Fault]:
         """Return the faults in the order in which they were found."""
         return [
-            Fault(place, faults.message(kind), self.repair and mended)
-            for (place, kind, mended), faults in self._kinds.items()
+            Fault(place, faults.message(kind), self.repair and repaired)
+            for (place, kind, repaired), faults in self._kinds.items()
         ]
 
 
 CHUNK_ROWS = 1024
 CHUNK_BYTES = 1 << 20
-"""Rows are held in chunks of so many rows or bytes."""
+"""The most rows and bytes of a chunk; one chunk is in memory at a time."""
 
 STORE = "the store"
 """The place of faults that belong to no stream."""
@@ -242,7 +242,7 @@ class Survey:
 
     def _claim(self, numbers: Numbers, place: str, what: str, number: int) -> None:
         if number in self.trees or number in self.generations:
-            self.findings.fault(place, f"{what} used twice", str(number), mended=False)
+            self.findings.fault(place, f"{what} used twice", str(number), repaired=False)
         numbers.add(number)
 
     @property

@@ -17,7 +17,7 @@ from functools import partial
 from typing import NamedTuple
 
 from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted
-from kvstream.layout.keys import key_of
+from kvstream.layout.keys import beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.logs import Throttle
 from kvstream.meta import pel, timers
@@ -36,8 +36,15 @@ _refusals = Throttle()
 
 STREAM, ID, GROUP, REASON = b"dead:stream", b"dead:id", b"dead:group", b"dead:reason"
 BLOCK = (
-    *(STREAM, ID, GROUP, b"dead:consumer", b"dead:deliveries"),
-    *(REASON, b"dead:at", b"dead:error", b"dead:traceback"),
+    STREAM,
+    ID,
+    GROUP,
+    b"dead:consumer",
+    b"dead:deliveries",
+    REASON,
+    b"dead:at",
+    b"dead:error",
+    b"dead:traceback",
 )
 """The fields that follow those of the entry, in this order."""
 TEXT_BYTES_MAX = 64 << 10
@@ -84,16 +91,13 @@ def bury(
     stream: StreamMeta,
     group: GroupMeta,
     parts: Parts,
-    reason: Reason,
-    error: bytes = b"",
-    traceback: bytes = b"",
+    cause: Cause,
 ) -> int:
     """Move pending entries to the dead letters of their group; return how many were moved.
 
     Raises DeadLettersRefused, before any change, if these cannot be written.
     """
-    pending = [(run, _within(run, ids)) for run, ids in parts]
-    cause = Cause(reason, error[:TEXT_BYTES_MAX], traceback[-TEXT_BYTES_MAX:])
+    pending = [(run, pel.pending_of(run, ids)) for run, ids in parts]
     letters: list[tuple[bytes, Names]] = []
     buried: list[StreamID] = []
     for run, ids in pending:
@@ -105,7 +109,7 @@ def bury(
     if letters:
         _add(txn, name, dead_key(stream, group), letters)
     for eid in buried:
-        txn.catalog.queue_events.bury(stream.name, group.name, eid, reason)
+        txn.catalog.queue_events.bury(stream.name, group.name, eid, cause.reason)
     pel.drop(txn, group, ascending_packed([eid for _, ids in pending for eid in ids]))
     buried.sort()
     kept = referenced(txn, stream, buried)
@@ -126,12 +130,12 @@ def bury_or_wait(
     For reads that come across entries to give up, and deliver others.
     """
     try:
-        return bury(txn, name, stream, group, parts, reason)
+        return bury(txn, name, stream, group, parts, Cause(reason))
     except DeadLettersRefused as refused:
         _refusals.log(_log, logging.WARNING, "%s", refused)
     until_ms, rank = txn.now_ms + WAIT_MS, group.nack_rank + 1
     group.nack_rank = rank
-    pending = sorted((run, _within(run, ids)) for run, ids in parts)
+    pending = sorted((run, pel.pending_of(run, ids)) for run, ids in parts)
     pel.plan(group, pending, partial(_waiting, until_ms, rank)).apply(txn, group)
     timers.put(txn, stream, until_ms, Kind.RETRY, group.name)
     txn.member_changed(group)
@@ -142,18 +146,20 @@ def _waiting(until_ms: int, rank: int, run: Run | None, ids: Sequence[PackedID])
     return {} if run is None else dict.fromkeys(ids, (b"", until_ms, run.deliveries, rank))
 
 
-def _within(run: Run, ids: Sequence[PackedID]) -> list[PackedID]:
-    there = frozenset(run.ids)
-    return [eid for eid in ids if eid in there]
-
-
 def _block(
     txn: Txn, stream: StreamMeta, group: GroupMeta, run: Run, eid: StreamID, cause: Cause
 ) -> Iterable[bytes]:
     """Return the last fields of a dead letter, with their values."""
     values = (
-        *(key_of(stream.name), str(eid).encode(), group.name, run.owner, b"%d" % run.deliveries),
-        *(cause.reason.encode(), b"%d" % txn.now_ms, cause.error, cause.traceback),
+        key_of(stream.name),
+        str(eid).encode(),
+        group.name,
+        run.owner,
+        b"%d" % run.deliveries,
+        cause.reason.encode(),
+        b"%d" % txn.now_ms,
+        cause.error[:TEXT_BYTES_MAX],
+        cause.traceback[-TEXT_BYTES_MAX:],
     )
     for field, value in zip(BLOCK, values, strict=True):
         yield field
@@ -170,7 +176,7 @@ def _encoded(flat: list[bytes]) -> tuple[bytes, Names]:
 def _add(txn: Txn, name: bytes, key: bytes, made: list[tuple[bytes, Names]]) -> None:
     """Add dead letters to a stream in the database of ``name``; create it if it is missing."""
     where = f"the dead letters of {quoted(key_of(name))} cannot be added to {quoted(key)}"
-    target = name[: -len(key_of(name)) or None] + key
+    target = beside(name, key)
     if target == name:
         raise DeadLettersRefused(f"{where}: it is the same stream")
     try:

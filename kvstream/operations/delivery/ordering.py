@@ -130,12 +130,9 @@ class _Choice:
         counts = edit.counts(key)
         if counts.busy < self._most and not counts.held:
             if not self._noack:
-                counts.busy += 1
-                edit.put_busy(key, eid)
+                edit.make_busy(key, eid)
             return _GIVEN
-        counts.first = min(counts.first, eid) if counts.held else eid
-        counts.held += 1
-        edit.put_held(key, eid)
+        edit.hold(key, eid)
         return _HELD
 
 
@@ -146,13 +143,13 @@ def _record(txn: Txn, reader: Reader, page: list[Row], fates: Sequence[int]) -> 
     advance_over(reader.stream, group, ids)
     gives = False
     for fate, same in groupby(zip(fates, ids, strict=True), itemgetter(0)):
-        some = [eid for _, eid in same]
+        part = [eid for _, eid in same]
         if fate == _GIVEN and not reader.noack:
             gives = True
-            pel.deliver(txn, group, some, consumer.name, txn.now_ms)
+            pel.deliver(txn, group, part, consumer.name, txn.now_ms)
         elif fate == _HELD:
             group.nack_rank = max(group.nack_rank, HELD_RANK)
-            pel.place(txn, group, some, b"", HELD_MS, 0, HELD_RANK)
+            pel.place(txn, group, part, b"", HELD_MS, 0, HELD_RANK)
     if gives:
         catalog.note_activity(txn, group, consumer)
     else:
@@ -187,17 +184,12 @@ def follow_policy(txn: Txn, group: GroupMeta, before: GroupPolicy) -> None:
             waiting = [key for key, counts in keyed.keys(txn.batch) if counts.held]
             pel.make_ready(txn, group, waiting)
         return
-    _release(txn, group)
+    _make_ready(txn, group, list(_held_runs(txn, group)))
     keyed.tree.drop(txn.batch)
     group.keyed = None
     if policy is not None:
         group.policy = policy.with_rules({"keyed_tree": 0})
     txn.member_changed(group)
-
-
-def _release(txn: Txn, group: GroupMeta) -> None:
-    """Make all held entries ready, in the order of their IDs."""
-    _make_ready(txn, group, list(_held_runs(txn, group)))
 
 
 def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
@@ -207,33 +199,29 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
     """
     if group.keyed is None:
         return False
-    some = list(islice(_held_runs(txn, group), RELEASED_RUNS + 1))
-    runs = [run for run in some[:RELEASED_RUNS] if run.anchor <= last]
+    held = list(islice(_held_runs(txn, group), RELEASED_RUNS + 1))
+    runs = [run for run in held[:RELEASED_RUNS] if run.anchor <= last]
     edit = Edit(group.keyed, txn.batch)
     for run in runs:
         for eid in run.ids:
             known = edit.entry(eid)
             if known is None:
                 raise pel_index.lost(group, eid)
-            key = known[1]
-            edit.end_hold(key, eid)
+            edit.end_hold(known[1], eid)
             edit.forget(eid)
-            edit.counts(key).held -= 1
     edit.apply()
     _make_ready(txn, group, runs)
     if runs:
         txn.member_changed(group)
         txn.signal(txn.catalog.databases.shown_name(txn, group.keyed.stream.name))
-    return len(runs) == RELEASED_RUNS and len(some) > RELEASED_RUNS
+    return len(runs) == RELEASED_RUNS and len(held) > RELEASED_RUNS
 
 
 def _held_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
     """Yield the runs of held entries, in the order of their IDs."""
     start = Run(b"", [], b"", HELD_MS, 0, HELD_RANK).times_suffix
     for suffix in times_of(txn, group, start):
-        run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
-        if run is None:
-            raise pel_index.lost(group, suffix[TIME_BYTES:])
+        run = pel.run_by_anchor(txn, group, suffix[TIME_BYTES:])
         if run.rank:
             yield run
 
@@ -241,5 +229,4 @@ def _held_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
 def _make_ready(txn: Txn, group: GroupMeta, held: list[Run]) -> None:
     if held:
         group.nack_rank += 1
-        ready = {run.anchor: run._replace(time_ms=0, rank=group.nack_rank) for run in held}
-        pel_index.replace(txn, group, held, ready)
+        pel.release_runs(txn, group, held, group.nack_rank)

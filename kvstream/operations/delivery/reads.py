@@ -18,11 +18,10 @@ from kvstream.meta.pel import (
     COUNT_MAX,
     drop,
     lapsed_runs,
-    lift,
     oldest_delivery,
     pending_among,
-    place,
     ready_runs,
+    redeliver,
     take,
 )
 from kvstream.meta.pel import deliver as make_pending
@@ -40,7 +39,7 @@ from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry, delivered_first
 
 DeliverNew = Callable[[int | None, int], Sequence[Entry]]
-"""Delivers up to so many new entries, which take up to so much memory (0: no limit)."""
+"""Delivers new entries, given the most of them and the most memory (0: no limit)."""
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
@@ -50,7 +49,8 @@ _BURIED_MAX = 500
 """Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
-"""Into so many parts the time of a rate is divided; all of a part count as its last delivery."""
+"""The parts of a rate's time, whose deliveries are counted together at the time of the last one;
+and the most parts that are kept."""
 
 
 def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None, most: int | None) -> bool:
@@ -83,15 +83,15 @@ def deliver(
     count: int | None,
     budget: Budget,
     room: int,
-    with_idle: bool,
     deliver_new: DeliverNew,
-    idle_ms: int | None = None,
+    idle_ms: int | None,
 ) -> Sequence[Entry]:
     """Deliver up to ``count`` entries to a reader, as the policy of the group says.
 
-    ``deliver_new`` delivers new ones. With ``with_idle`` entries have their idle time. Without a
-    lease, ``idle_ms`` is the time after which pending entries are delivered again.
+    ``deliver_new`` delivers new ones. With ``idle_ms`` entries have their idle time. Without a
+    lease, it is the time after which pending entries are delivered again.
     """
+    with_idle = idle_ms is not None
     stream, group = reader.stream, reader.group
     policy = group.policy
     assert policy is not None
@@ -140,8 +140,8 @@ def _has_ready(txn: Txn, group: GroupMeta) -> bool:
 def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
     """Return whether a lease has run out.
 
-    Entries are looked up only when one may have been delivered so long ago. Deliveries are not
-    before ``owned_since``, unless the clock is set back or they are claimed, which sets it again.
+    Entries are looked up only if the oldest delivery may be ``lease_ms`` ago. No delivery is before
+    ``owned_since``, unless the clock is set back or entries are claimed, which sets it again.
     """
     now_ms = txn.now_ms
     if now_ms < group.owned_since:
@@ -335,10 +335,10 @@ class _Redelivery:
         self._moves.append((run, ids))
         return len(ids)
 
-    def _use_room(self, kept: list[Entry]) -> None:
+    def _use_room(self, taken: list[Entry]) -> None:
         """Count the memory of entries; if there is no more, nothing more is delivered."""
         if self.room:
-            self.room = max(0, self.room - entries.memory_of_entries(kept))
+            self.room = max(0, self.room - entries.memory_of_entries(taken))
             if not self.room:
                 self.left = 0
 
@@ -353,9 +353,7 @@ class _Redelivery:
             if reader.noack:
                 take(txn, group, ids)
             else:
-                lift(txn, group, ids)
-                again = min(run.deliveries + 1, COUNT_MAX)
-                place(txn, group, ids, reader.consumer.name, txn.now_ms, again)
+                redeliver(txn, group, run, ids, reader.consumer.name)
         if group.keyed is not None and (self._gone or self._dead or self._fatal):
             self.is_left = True
         if self._gone:
@@ -398,18 +396,18 @@ def _deliver_not_pending(
         looked += len(page)
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
-        free = [each for each, eid in zip(page, ids, strict=True) if eid not in pending]
+        free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
         if with_idle:
             free = delivered_first(free)
-        kept = free[: budget.take(free)]
-        if len(kept) < len(free):
-            ids = [eid for eid in ids if eid < PACKED(*free[len(kept)].id)]
-        delivered += kept
+        taken = free[: budget.take(free)]
+        if len(taken) < len(free):
+            ids = [eid for eid in ids if eid < PACKED(*free[len(taken)].id)]
+        delivered += taken
         if ids:
             advance_over(stream, group, ids)
             txn.member_changed(group)
-        if kept and not reader.noack:
-            packed = [PACKED(*entry.id) for entry in kept]
+        if taken and not reader.noack:
+            packed = [PACKED(*entry.id) for entry in taken]
             make_pending(txn, group, packed, reader.consumer.name, txn.now_ms)
             catalog.note_activity(txn, group, reader.consumer)
         if count is None and delivered:

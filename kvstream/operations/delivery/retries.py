@@ -13,14 +13,14 @@ up. A timer without entries that wait for it does nothing.
 from collections.abc import Sequence
 from itertools import islice
 
-from kvstream.meta import pel_index, timers
-from kvstream.meta.pel import Targets, runs_waiting_for
+from kvstream.meta import timers
+from kvstream.meta.pel import Targets, release_runs, runs_waiting_for
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import dead
-from kvstream.operations.delivery.dead import Reason
+from kvstream.operations.delivery.dead import Cause, Reason
 
 RUNS_TOGETHER = 250
 """Runs that one firing makes ready at most: ten milliseconds of work."""
@@ -42,11 +42,10 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             make_ready(txn, name, group, runs)
 
 
-def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: Sequence[Run]) -> None:
+def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None:
     """Put runs without owner behind those that are ready, and wake the readers."""
     group.nack_rank = rank = group.nack_rank + 1
-    ready = {run.anchor: run._replace(time_ms=0, rank=rank) for run in runs}
-    pel_index.replace(txn, group, list(runs), ready)
+    release_runs(txn, group, runs, rank)
     txn.member_changed(group)
     txn.signal(name)
     txn.catalog.queue_events.retries += sum(len(run.ids) for run in runs)
@@ -65,7 +64,7 @@ class GivenBack:
         """``delay_ms`` overrides the policy's backoff; ``fatal``: they are all given up."""
         self._txn, self._group = txn, group
         self._delay_ms, self._fatal = delay_ms, fatal
-        self._dues: set[int] = set()
+        self._times: set[int] = set()
         self._dead: list[tuple[Run, Sequence[PackedID]]] = []
 
     def share(
@@ -80,27 +79,23 @@ class GivenBack:
         if not tried or (self._delay_ms is None and policy is None):
             return dict.fromkeys(ids, (b"", 0, deliveries, rank))
         if self._delay_ms is not None or policy is None or not policy.jitter_percent:
-            due = self._due(deliveries)
-            return dict.fromkeys(ids, (b"", due, deliveries, rank))
-        return {eid: (b"", self._due(deliveries), deliveries, rank) for eid in ids}
+            ready_ms = self._ready_ms(deliveries)
+            return dict.fromkeys(ids, (b"", ready_ms, deliveries, rank))
+        return {eid: (b"", self._ready_ms(deliveries), deliveries, rank) for eid in ids}
 
-    def _due(self, deliveries: int) -> int:
+    def _ready_ms(self, deliveries: int) -> int:
         """Return when an entry is ready; 0: at once."""
         delay_ms, policy = self._delay_ms, self._group.policy
         if delay_ms is None:
             delay_ms = 0 if policy is None else policy.delay_ms(deliveries)
         if delay_ms <= 0:
             return 0
-        due = min(self._txn.now_ms + delay_ms, HELD_MS - 1)
-        self._dues.add(due)
-        return due
+        ready_ms = min(self._txn.now_ms + delay_ms, HELD_MS - 1)
+        self._times.add(ready_ms)
+        return ready_ms
 
     def bury(
-        self,
-        name: bytes,
-        stream: StreamMeta,
-        error: bytes = b"",
-        traceback: bytes = b"",
+        self, name: bytes, stream: StreamMeta, error: bytes = b"", traceback: bytes = b""
     ) -> int:
         """Move the entries that are given up to the dead letters; return how many there were.
 
@@ -109,10 +104,11 @@ class GivenBack:
         if not self._dead:
             return 0
         reason = Reason.FATAL if self._fatal else Reason.MAX_DELIVERIES
-        dead.bury(self._txn, name, stream, self._group, self._dead, reason, error, traceback)
+        cause = Cause(reason, error, traceback)
+        dead.bury(self._txn, name, stream, self._group, self._dead, cause)
         return sum(len(ids) for _, ids in self._dead)
 
     def set_timers(self, stream: StreamMeta) -> None:
         """Set the timers of the entries that wait."""
-        for due in self._dues:
-            timers.put(self._txn, stream, due, Kind.RETRY, self._group.name)
+        for ready_ms in self._times:
+            timers.put(self._txn, stream, ready_ms, Kind.RETRY, self._group.name)

@@ -12,11 +12,10 @@ needs no timer.
 from itertools import islice
 
 from kvstream.errors import RequestError, quoted
-from kvstream.meta import pel_index
 from kvstream.meta.key_events import XGROUP_DELCONSUMER
-from kvstream.meta.pel import runs_of
+from kvstream.meta.pel import release_runs, runs_of
+from kvstream.meta.policy import REAP_ROWS
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.retention import REAP_ROWS
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
@@ -38,8 +37,7 @@ def give_back(
     """
     runs = list(islice(runs_of(txn, group, member), most))
     rank = group.nack_rank + 1
-    given = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
-    pel_index.replace(txn, group, runs, given)
+    release_runs(txn, group, runs, rank)
     count = sum(len(run.ids) for run in runs)
     note_released(txn, name, group, rank, count)
     return len(runs), count
@@ -112,13 +110,13 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 
 def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
-    """Return when the first consumer of a group, or a new one, could be idle for so long."""
+    """Return when the first consumer of a group, or a new one, could be idle for ``idle_ms``."""
     seen = [member.seen_ms for member in txn.catalog.consumers(txn, group)]
     return max(min([*seen, txn.now_ms]) + idle_ms, txn.now_ms + 1)
 
 
 def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
-    """Remove consumers that were idle for so long; return False if there is more to do."""
+    """Remove consumers that were idle for ``idle_ms``; return False if there is more to do."""
     members = list(txn.catalog.consumers(txn, group))
     idle = [member for member in members if txn.now_ms - member.seen_ms >= idle_ms]
     left = REAP_RUNS

@@ -10,7 +10,7 @@ stands for itself: they may come in several parts, and again::
     "d" at_ms(u64) number(u64)             -> delayed message, by its ticket    (delayed.py)
     "e" length(u32) group id               -> time_ms(u64) key(16 bytes, or none)
     "l" at_ms(u64) id                      -> empty: the end of a time to live  (delayed.py)
-    "r"                                    -> rules of retention                (meta/retention.py)
+    "r"                                    -> rules of retention                (meta/policy.py)
     "s" name                               -> schedule                          (schedules.py)
     "u" id                                 -> unique row                        (unique.py)
     "x"                                    -> msgpack [redrive job, its IDs]    (redrive.py)
@@ -30,9 +30,8 @@ from kvstream.errors import Corruption, InvalidArgument, quoted
 from kvstream.layout.keys import ID_BYTES, U64, key_of
 from kvstream.meta import pel, timers
 from kvstream.meta.keyed import KEY_BYTES, Edit, Key
-from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.policy import RULES_ROW, GroupPolicy, Retention
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.retention import RULES_ROW, Retention
 from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn
@@ -81,7 +80,7 @@ def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow
                 yield tag + rest, value
 
 
-def restore(txn: Txn, name: bytes, given: Iterable[QueueRow]) -> int:
+def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
     """Add rows to a stream; return how many belong to no group or pending entry, and are left out.
 
     InvalidArgument if a row is damaged; nothing has changed then.
@@ -89,7 +88,7 @@ def restore(txn: Txn, name: bytes, given: Iterable[QueueRow]) -> int:
     stream = existing_stream(txn, name)
     places: dict[Place, tuple[int, Key]] = {}
     checked: list[Apply] = []
-    for key, value in given:
+    for key, value in queue_rows:
         try:
             if key[:1] == b"e":
                 places.update([_place(key[1:], value)])
@@ -133,7 +132,7 @@ def _policies(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
 def _rated(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
     for group in txn.catalog.groups(txn, stream):
         if group.rated and group.name >= start:
-            yield group.name, b"".join([_PAIR.pack(*each) for each in group.rated])
+            yield group.name, b"".join([_PAIR.pack(*rated) for rated in group.rated])
 
 
 def _timed(kind: Kind) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]]:
@@ -155,8 +154,9 @@ def _tagged(tag: bytes) -> Callable[[Txn, StreamMeta, bytes], Iterator[QueueRow]
 
 def _places_of(txn: Txn, stream: StreamMeta, start: bytes) -> Iterator[QueueRow]:
     """Yield the entries that wait or have a key; only streams with timers or order have some."""
-    groups = [each for each in txn.catalog.groups(txn, stream) if stream.queue_tree or each.keyed]
-    for group in sorted(groups, key=lambda each: (len(each.name), each.name)):
+    groups = txn.catalog.groups(txn, stream)
+    with_places = [group for group in groups if stream.queue_tree or group.keyed]
+    for group in sorted(with_places, key=lambda group: (len(group.name), group.name)):
         head = _LENGTH.pack(len(group.name)) + group.name
         edit = None if group.keyed is None else Edit(group.keyed, txn.batch)
         if head < start[: len(head)]:
@@ -350,26 +350,26 @@ def _by_group(
 
 
 def _put_places(
-    txn: Txn, stream: StreamMeta, group: GroupMeta, found: dict[PackedID, tuple[int, Key]]
+    txn: Txn, stream: StreamMeta, group: GroupMeta, places: dict[PackedID, tuple[int, Key]]
 ) -> int:
     """Make pending entries wait, and set their keys; return how many are not pending."""
-    ids = list(found)
+    ids = list(places)
     pending = pel.pending_among(txn, group, ids)
     has_order = group.policy is not None and bool(group.policy.order_by)
-    decide = partial(_waiting, found, has_order)
+    decide = partial(_waiting, places, has_order)
     pel.plan(group, pel.stretches(txn, group, pending), decide).apply(txn, group)
-    for time_ms in {found[eid][0] for eid in pending} - {0, HELD_MS}:
+    for time_ms in {places[eid][0] for eid in pending} - {0, HELD_MS}:
         timers.put(txn, stream, time_ms, Kind.RETRY, group.name)
     group.nack_rank = max(group.nack_rank, HELD_RANK)
     group.owned_since, group.looked_rank = 0, -1
     txn.member_changed(group)
     if has_order:
-        _put_keys(txn, stream, group, {eid: found[eid][1] for eid in pending if found[eid][1]})
+        _put_keys(txn, stream, group, {eid: places[eid][1] for eid in pending if places[eid][1]})
     return len(ids) - len(pending)
 
 
 def _waiting(
-    found: Mapping[PackedID, tuple[int, Key]],
+    places: Mapping[PackedID, tuple[int, Key]],
     has_order: bool,
     run: Run | None,
     ids: Sequence[PackedID],
@@ -377,7 +377,7 @@ def _waiting(
     """Return what entries of one run become: those that have an owner do not wait."""
     if run is None or run.owned:
         return {}
-    times = {eid: found[eid][0] for eid in ids if has_order or found[eid][0] != HELD_MS}
+    times = {eid: places[eid][0] for eid in ids if has_order or places[eid][0] != HELD_MS}
     ranks = {time_ms: HELD_RANK if time_ms == HELD_MS else run.rank for time_ms in times.values()}
     return {
         eid: (b"", time_ms, run.deliveries, ranks[time_ms])
@@ -392,15 +392,12 @@ def _put_keys(txn: Txn, stream: StreamMeta, group: GroupMeta, keys: Mapping[Pack
     for eid, key in keys.items():
         if edit.entry(eid) is not None:
             continue
-        run, counts = pel.run_at(txn, group, eid), edit.counts(key)
+        run = pel.run_at(txn, group, eid)
         if run is None:
             raise Corruption(f"the pending entry {eid.hex()} has no run")
         if run.time_ms == HELD_MS:
-            counts.first = min(counts.first, eid) if counts.held else eid
-            counts.held += 1
-            edit.put_held(key, eid)
+            edit.hold(key, eid)
         else:
-            counts.busy += 1
-            edit.put_busy(key, eid)
+            edit.make_busy(key, eid)
     edit.apply()
     pel.make_ready(txn, group, dict.fromkeys(keys.values()))

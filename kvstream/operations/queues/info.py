@@ -11,9 +11,8 @@ from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U64, database_of, key_of, qualified
 from kvstream.meta import nodes, pel, timers
 from kvstream.meta.pel_index import nacked_in, pending_in
-from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.retention import Retention
 from kvstream.meta.runs import HELD_MS, OWNED_FIRST
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, entries

@@ -14,6 +14,7 @@ from kvstream.meta.pel import (
     drop,
     drop_from,
     note_renewed,
+    pending_of,
     plan,
     run_at,
     runs_at,
@@ -38,7 +39,7 @@ Parts = list[tuple[Run, list[PackedID]]]
 """Runs, each with some of its IDs."""
 
 
-def _held(
+def _judged(
     txn: Txn, group: GroupMeta, consumer: bytes, tokens: Sequence[Token], again: LeaseOutcome
 ) -> tuple[list[int], Parts]:
     """Return the outcome of each token, and the entries whose token is current.
@@ -50,8 +51,7 @@ def _held(
     parts: Parts = []
     wanted = set(asked)
     for run, within in runs_at(txn, group, ascending_packed([eid for eid, _ in asked])):
-        there = frozenset(run.ids)
-        pending = [eid for eid in within if eid in there]
+        pending = pending_of(run, within)
         own = run.owned and run.owner == consumer
         current.update(dict.fromkeys(pending, run.deliveries if own else None))
         valid = [eid for eid in pending if own and (eid, run.deliveries) in wanted]
@@ -88,7 +88,7 @@ def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[T
     txn.frees = True
     if len(tokens) == 1:
         return [_ack_one(txn, name, of_group, consumer, *tokens[0])]
-    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
+    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.NOT_PENDING)
     if parts:
         drop(txn, of_group, [eid for _, ids in parts for eid in ids])
         signal_freed(txn, name, of_group)
@@ -115,7 +115,7 @@ def extend(
 ) -> list[int]:
     """Begin the leases of a consumer anew whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
+    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
         _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
         note_renewed(txn, of_group)
@@ -143,18 +143,18 @@ def nack(
     if delay_ms is not None and not 0 <= delay_ms <= TIME_MAX:
         raise InvalidArgument("a delay must not be negative")
     stream, of_group = group_of_key(txn, name, group)
-    outcomes, parts = _held(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
+    outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.LOST)
     if not parts:
         return outcomes
     rank = of_group.nack_rank + 1
     back = GivenBack(txn, of_group, delay_ms, fatal)
-    targets = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
+    shares = [(run, ids, back.share(run, ids, run.deliveries, rank)) for run, ids in parts]
     buried = back.bury(name, stream, error, traceback)
-    kept = {eid: to for _, _, each in targets for eid, to in each.items()}
-    left = [(run, ids) for run, ids, each in targets if each]
-    _change(txn, of_group, left, lambda run, ids: {eid: kept[eid] for eid in ids})
+    targets = {eid: target for _, _, share in shares for eid, target in share.items()}
+    repeated = [(run, ids) for run, ids, share in shares if share]
+    _change(txn, of_group, repeated, lambda run, ids: {eid: targets[eid] for eid in ids})
     back.set_timers(stream)
-    note_released(txn, name, of_group, rank, buried + len(kept))
+    note_released(txn, name, of_group, rank, buried + len(targets))
     return outcomes
 
 

@@ -7,7 +7,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.runs import PackedID
-from kvstream.meta.timers import TIME_MAX
+from kvstream.meta.timers import DELAY_MAX_MS
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
@@ -16,7 +16,6 @@ from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64
 """Delays of one backoff: each commit of the group writes them."""
-_YEARS_100_MS = 100 * 365 * 86_400_000
 
 SHOWN = tuple(name for name in GroupPolicy.__dataclass_fields__ if name != "keyed_tree")
 """The names of the rules, in order."""
@@ -109,12 +108,12 @@ def refuse_wrong(changes: Mapping[str, Any], key: bytes) -> None:
     for rule, value in changes.items():
         if rule not in RULES:
             raise InvalidArgument(f"a policy has no rule {rule!r}: it has {', '.join(SHOWN)}")
-        if type(value) is int and not 0 <= value <= min(_YEARS_100_MS, TIME_MAX):
+        if type(value) is int and not 0 <= value <= DELAY_MAX_MS:
             raise InvalidArgument(f"the rule {rule} must be between 0 and 100 years, not {value}")
     delays = changes.get("backoff_ms", ())
     if len(delays) > BACKOFF_MAX:
         raise InvalidArgument(f"a backoff has at most {BACKOFF_MAX} delays, not {len(delays)}")
-    if not all(0 <= delay <= _YEARS_100_MS for delay in delays):
+    if not all(0 <= delay <= DELAY_MAX_MS for delay in delays):
         raise InvalidArgument("the delays of a backoff must be between 0 and 100 years")
     if changes.get("max_per_key", 1) < 1:
         raise InvalidArgument("max_per_key must be at least 1")

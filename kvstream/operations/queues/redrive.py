@@ -19,7 +19,7 @@ from typing import TypedDict, Unpack
 import msgpack
 
 from kvstream.errors import Corruption, InvalidArgument, RequestError, quoted
-from kvstream.layout.keys import ID_BYTES, key_of
+from kvstream.layout.keys import ID_BYTES, beside, key_of
 from kvstream.layout.values import Names, encode_flat
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
@@ -126,9 +126,10 @@ class Asked(TypedDict, total=False):
     where: tuple[bytes, bytes] | None
     """Those with a field of this value, be it a field of the entry or of the ``dead:`` block."""
     count: int | None
-    """At most so many."""
+    """The most letters to move."""
     rate: tuple[int, int] | None
-    """At most so many in so many milliseconds; a dry run takes no time."""
+    """A number of letters and a time in milliseconds, the most to move in that; a dry run takes no
+    time."""
 
 
 def start(txn: Txn, name: bytes, **asked: Unpack[Asked]) -> Job:
@@ -269,11 +270,11 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
     chosen = _choose(txn, name, stream, job, wanted)
     values: dict[bytes, list[tuple[bytes, Names]]] = {}
     for key, letters in chosen.items():
-        target = _beside(name, key)
+        target = beside(name, key)
         other = txn.stream(target)
         if other is not None:
             append.next_ids(other.last, len(letters), txn.now_ms)  # or raises IDsExhausted
-        values[target] = [encode_flat([*dead.stripped(each.flat)]) for each in letters]
+        values[target] = [encode_flat([*dead.stripped(letter.flat)]) for letter in letters]
     for target, encoded in values.items():
         append.add_many(txn, target, encoded)
         job.note(key_of(target), len(encoded))
@@ -284,11 +285,6 @@ def _advance(txn: Txn, name: bytes, stream: StreamMeta, job: Job, wanted: bytes)
         erase(txn, stream, gone)
     pause_ms = job.rate_ms if gone and job.rate_ms else PAUSE_MS
     job.next_ms = txn.now_ms + pause_ms
-
-
-def _beside(name: bytes, key: bytes) -> bytes:
-    """Return the name of a key in the database of another name."""
-    return name[: len(name) - len(key_of(name))] + key
 
 
 def _choose(

@@ -1,6 +1,6 @@
 """Remove the entries that a stream need not keep, in the background and in bounded steps.
 
-A check looks at every rule (meta/retention.py) and removes what may go: STEP_ENTRIES at the head of
+A check looks at every rule (meta/policy.py) and removes what may go: STEP_ENTRIES at the head of
 the stream at most, and some of THINNED_ENTRIES behind it. A timer runs the next check: at
 once if there is more, when the first entry reaches its age, or while acknowledgements are missing.
 ``changed_streams`` finds the streams in memory that have changed since their last check; the engine
@@ -30,8 +30,7 @@ from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
 from kvstream.meta.pel import runs_from
-from kvstream.meta.records import GroupMeta, Node, StreamMeta
-from kvstream.meta.retention import (
+from kvstream.meta.policy import (
     CURSOR_ROW,
     LATEST_ROWS,
     RULES_ROW,
@@ -41,6 +40,7 @@ from kvstream.meta.retention import (
     Segment,
     latest_row,
 )
+from kvstream.meta.records import GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
@@ -243,7 +243,7 @@ def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ..
     groups: tuple[object, ...] = ()
     if not rules.force or rules.acked:
         loaded = stream.groups.values()
-        groups = tuple([(each.last_delivered, _first_anchor(txn, each)) for each in loaded])
+        groups = tuple([(group.last_delivered, _first_anchor(txn, group)) for group in loaded])
     return stream.last, stream.length, stream.shrinks, stream.groups_count, groups
 
 
@@ -262,13 +262,13 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
     rules, before = progress.rules, progress.seen
     txn.frees = True
     needs = needs_of(txn, stream)
-    kept = NOTHING if rules.force else needs
-    removed, more = _by_bounds(txn, stream, progress, needs, kept)
+    protected = NOTHING if rules.force else needs
+    removed, more = _by_bounds(txn, stream, progress, needs, protected)
     if removed:
         txn.notify_stream(XTRIM, stream)
     if rules.latest:
-        gone, behind = compact(txn, stream, rules, kept.first)
-        removed, more = removed + gone, more or behind
+        gone, has_more = compact(txn, stream, rules, protected.first)
+        removed, more = removed + gone, more or has_more
         progress.swept_to = sweep(txn, stream, progress.swept_to)
     if removed:
         txn.catalog.queue_events.retained_removed += removed
@@ -304,12 +304,14 @@ def _next_check(txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs) 
 
 
 def _by_bounds(
-    txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, kept: Needs
+    txn: Txn, stream: StreamMeta, progress: Progress, needs: Needs, protected: Needs
 ) -> tuple[int, bool]:
     """Apply every rule except LATEST; return how many entries went, and whether more may go."""
     rules, uncounted = progress.rules, False
-    old = new_bound(txn.now_ms - rules.max_age_ms + 1) if rules.max_age_ms else MIN_ID
-    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, kept.first))
+    old = MIN_ID
+    if rules.max_age_ms:
+        old = StreamID(max(0, txn.now_ms - rules.max_age_ms + 1), 0)
+    removed = trim_head(txn, stream, STEP_ENTRIES, min(old, protected.first))
     acked = rules.acked and stream.groups_count > 0
     if acked:
         removed += trim_head(txn, stream, STEP_ENTRIES - removed, needs.first)
@@ -317,7 +319,7 @@ def _by_bounds(
     if rules.max_bytes and stream.length:
         uncounted = not _count_bytes(txn, stream, progress)
         excess = max(excess, 0 if uncounted else _excess_entries(txn, stream, progress))
-    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), kept.first)
+    gone = trim_head(txn, stream, min(excess, STEP_ENTRIES - removed), protected.first)
     removed, thinned = removed + gone, 0
     if removed < STEP_ENTRIES:
         upto = MAX_ID if acked else MIN_ID if rules.force else old
@@ -327,17 +329,12 @@ def _by_bounds(
     return removed, removed >= STEP_ENTRIES or thinned >= THINNED_MORE or uncounted
 
 
-def new_bound(ms: int) -> StreamID:
-    """Return the first ID of a time."""
-    return StreamID(max(0, ms), 0)
-
-
 def needs_of(txn: Txn, stream: StreamMeta) -> Needs:
     """Return what the groups of a stream need of its entries."""
-    each = [needs_of_group(txn, group, stream.first) for group in txn.catalog.groups(txn, stream)]
-    if not each:
+    needs = [needs_of_group(txn, group, stream.first) for group in txn.catalog.groups(txn, stream)]
+    if not needs:
         return NOTHING
-    return Needs(min(need.first for need in each), min(need.undelivered for need in each))
+    return Needs(min(need.first for need in needs), min(need.undelivered for need in needs))
 
 
 def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
@@ -380,7 +377,7 @@ def _thin(
 
     Return how many, and the node at which to go on; MIN_ID after the last one.
     """
-    some: list[Node] = []
+    chosen: list[Node] = []
     live, following = 0, MIN_ID
     for node in _nodes_from(txn, stream, max(start, stream.head)):
         if node.first >= upto:
@@ -388,9 +385,9 @@ def _thin(
         if live >= THINNED_ENTRIES:
             following = node.first
             break
-        some.append(node)
+        chosen.append(node)
         live += node.live
-    ids = [eid for node in some for eid in entry_ids(txn, stream, node)]
+    ids = [eid for node in chosen for eid in entry_ids(txn, stream, node)]
     ids = ids[: bisect_left(ids, upto)]
     needed = _pending_between(txn, stream, ids[0], ids[-1]) if ids else set()
     gone = [eid for eid in ids if eid not in needed][:most] if needed else ids[:most]
@@ -415,8 +412,7 @@ def _pending_between(
 
 def _nodes_from(txn: Txn, stream: StreamMeta, start: StreamID) -> Iterator[Node]:
     """Yield the nodes that begin at or above an ID, the open one last."""
-    if stream.nodes > bool(stream.open_live):
-        yield from nodes.closed(txn, stream, start)
+    yield from _closed(txn, stream, start, MAX_ID)
     if stream.open_live:
         yield nodes.open_node(stream)
 
@@ -437,7 +433,7 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
     if segments and segments[0].first < stream.head:
         left = list(_closed(txn, stream, stream.head, segments[0].last))
         segments[:1] = [_segment(left)] if left else []
-    total = sum([each.nodes for each in segments])
+    total = sum([segment.nodes for segment in segments])
     if progress.counted and segments and segments[-1].last >= _last_closed(txn, stream):
         if total == closed:
             return True
@@ -446,20 +442,20 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
     if segments and segments[-1].nodes < SEGMENT_NODES // 2:
         start = segments.pop().first
     for _ in range(COUNTED_SEGMENTS):
-        some = list(islice(_closed(txn, stream, start, MAX_ID), SEGMENT_NODES))
-        if some:
-            segments.append(_segment(some))
+        closed_nodes = list(islice(_closed(txn, stream, start, MAX_ID), SEGMENT_NODES))
+        if closed_nodes:
+            segments.append(_segment(closed_nodes))
             start = segments[-1].last.next()
-        if len(some) < SEGMENT_NODES:
+        if len(closed_nodes) < SEGMENT_NODES:
             progress.counted = True
             return True
     progress.counted = False
     return False
 
 
-def _segment(some: Sequence[Node]) -> Segment:
-    size = sum([node.size for node in some])
-    return Segment(some[0].first, some[-1].first, len(some), size)
+def _segment(adjacent: Sequence[Node]) -> Segment:
+    size = sum([node.size for node in adjacent])
+    return Segment(adjacent[0].first, adjacent[-1].first, len(adjacent), size)
 
 
 def _closed(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> Iterator[Node]:
@@ -484,7 +480,7 @@ def _excess_entries(txn: Txn, stream: StreamMeta, progress: Progress) -> int:
 
     The node that XADD fills always stays.
     """
-    size = sum([each.size for each in progress.segments]) + stream.open_bytes
+    size = sum([segment.size for segment in progress.segments]) + stream.open_bytes
     excess, entries = size - progress.rules.max_bytes, 0
     if excess <= 0:
         return 0
@@ -532,9 +528,7 @@ def _compacted_to(txn: Txn, stream: StreamMeta) -> StreamID:
     cursor = _id_of(packed)
     if cursor <= stream.last:
         return cursor
-    prefix = tree_prefix(stream.queue_tree) + LATEST_ROWS
-    txn.batch.delete_range(_TREES, prefix, successor(prefix))
-    timers.delete_row(txn, stream, CURSOR_ROW)
+    _forget_latest(txn, stream)
     return MIN_ID
 
 

@@ -232,41 +232,41 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
             added += _fire(txn, name, stream, stored)
 
 
-def _fire(txn: Txn, name: bytes, stream: StreamMeta, found: Schedule) -> int:
+def _fire(txn: Txn, name: bytes, stream: StreamMeta, schedule: Schedule) -> int:
     """Add the messages of one schedule; return how many."""
     try:
-        planned = found.times
-        times = list(_due_times(planned, found, txn.now_ms))[::-1]
+        planned = schedule.times
+        times = list(_due_times(planned, schedule, txn.now_ms))[::-1]
         next_ms = planned.after(txn.now_ms)
         if times:
-            _add(txn, name, found, times)
+            _add(txn, name, schedule, times)
     except (InvalidArgument, IDsExhausted) as error:  # the others go on
-        _log.warning("the schedule %s of stream %s stops: %s", *_places(stream, found), error)
-        _put(txn, stream, found._replace(next_ms=0, error=str(error)))
+        _log.warning("the schedule %s of stream %s stops: %s", *_places(stream, schedule), error)
+        _put(txn, stream, schedule._replace(next_ms=0, error=str(error)))
         return 0
     events = txn.catalog.queue_events
     events.cron_fired += len(times)
     events.cron_missed += not times
-    last_ms = times[-1] if times else found.last_ms
-    _put(txn, stream, found._replace(next_ms=next_ms or 0, last_ms=last_ms))
+    last_ms = times[-1] if times else schedule.last_ms
+    _put(txn, stream, schedule._replace(next_ms=next_ms or 0, last_ms=last_ms))
     txn.catalog.index.report_change(stream)  # no client's command has made the change
     return len(times)
 
 
-def _due_times(planned: Times, found: Schedule, now_ms: int) -> Iterator[int]:
+def _due_times(planned: Times, schedule: Schedule, now_ms: int) -> Iterator[int]:
     """Yield the times for which messages are added now, the latest first."""
-    passed = takewhile(lambda at_ms: at_ms >= found.next_ms, planned.until(now_ms))
-    if found.misfire is Misfire.ALL:
-        yield from islice(passed, found.most)
+    passed = takewhile(lambda at_ms: at_ms >= schedule.next_ms, planned.until(now_ms))
+    if schedule.misfire is Misfire.ALL:
+        yield from islice(passed, schedule.most)
         return
-    latest = next(passed, found.next_ms)
-    if found.misfire is Misfire.ONCE or now_ms - latest <= LATE_MS:
+    latest = next(passed, schedule.next_ms)
+    if schedule.misfire is Misfire.ONCE or now_ms - latest <= LATE_MS:
         yield latest
 
 
-def _add(txn: Txn, name: bytes, found: Schedule, times: list[int]) -> list[StreamID]:
-    return append.add_many(txn, name, [encode_flat(found.entry(at_ms)) for at_ms in times])
+def _add(txn: Txn, name: bytes, schedule: Schedule, times: list[int]) -> list[StreamID]:
+    return append.add_many(txn, name, [encode_flat(schedule.entry(at_ms)) for at_ms in times])
 
 
-def _places(stream: StreamMeta, found: Schedule) -> tuple[str, str]:
-    return quoted(found.name), quoted(key_of(stream.name))
+def _places(stream: StreamMeta, schedule: Schedule) -> tuple[str, str]:
+    return quoted(schedule.name), quoted(key_of(stream.name))

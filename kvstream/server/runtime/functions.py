@@ -15,10 +15,9 @@ from typing import Final, NamedTuple
 from kvstream.commands.args import integer, text
 from kvstream.commands.command import LATER, Answer, Command
 from kvstream.errors import RequestError
-from kvstream.meta.functions import Libraries
 from kvstream.meta.txn import Txn
 from kvstream.operations import functions
-from kvstream.operations.functions import Policy, parse
+from kvstream.operations.functions import Libraries, Policy, parse
 from kvstream.server.runtime.busy import FUNCTION_KILL
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.scripts import Scripts

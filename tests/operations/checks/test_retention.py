@@ -6,7 +6,7 @@ from kvstream import ManualClock, Store
 from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
-from kvstream.meta.retention import LATEST_ROWS, Retention
+from kvstream.meta.policy import LATEST_ROWS, Retention
 from kvstream.operations.queues import retention
 from tests.opening import Stores
 

@@ -39,7 +39,7 @@ def bury(
         parts = list(pel.runs_at(txn, found, sorted(eid.packed for eid in ids)))
         if wait:
             return dead.bury_or_wait(txn, NAME, stream, found, parts, Reason.MAX_DELIVERIES)
-        return dead.bury(txn, NAME, stream, found, parts, Reason.FATAL, **said)
+        return dead.bury(txn, NAME, stream, found, parts, dead.Cause(Reason.FATAL, **said))
 
     return store.engine.run(operation)
 

@@ -10,8 +10,8 @@ from kvstream.commands.table import Dispatcher
 from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
+from kvstream.meta.policy import LATEST_ROWS
 from kvstream.meta.records import StreamMeta
-from kvstream.meta.retention import LATEST_ROWS
 from kvstream.operations.queues import retention
 from tests.opening import Stores
 from tests.patience import until

@@ -18,7 +18,7 @@ from kvstream.engine import timing
 from kvstream.engine.engine import Engine
 from kvstream.engine.timing import TimerThread
 from kvstream.layout.keys import qualified
-from kvstream.meta.retention import Retention
+from kvstream.meta.policy import Retention
 from kvstream.operations.queues import retention
 
 NAME = qualified(0, b"s")

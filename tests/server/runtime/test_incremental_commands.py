@@ -248,6 +248,16 @@ def test_a_delivery_follows_a_group_that_is_set_back(
     assert ids_of(worker.end()[0][1])[0] == b"21-1"
 
 
+def test_a_group_moved_to_the_greatest_id_meanwhile_delivers_nothing(
+    ann: Talker, worker: Worker
+) -> None:
+    fill(ann)
+    worker.begin(*READ, *STREAMS)
+    ann.ask("XGROUP", "SETID", "s", "g", "18446744073709551615-18446744073709551615")
+    assert not worker.end()
+    assert pending(ann) == []
+
+
 @pytest.mark.parametrize(
     "words",
     [

@@ -8,7 +8,7 @@ import pytest
 
 from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import qualified
-from kvstream.meta import many_strings
+from kvstream.meta import strings as stored_strings
 from kvstream.operations import keyspace, strings, thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.strings import LongGet, LongPut
@@ -31,7 +31,8 @@ def server(tmp_path: Path, clock: ManualClock, monkeypatch: pytest.MonkeyPatch) 
     for module, name, value in (
         *((thresholds, "LONG_NAMES", 4), (thresholds, "STEP_NAMES", 4)),
         *((thresholds, "LONG_NAMES", 9), (thresholds, "STEP_NAMES", 4)),
-        *((many_strings, "TOGETHER", 2), (stepping, "STEPS_S", -1.0)),
+        *((strings, "RECORDS_TOGETHER", 2), (stored_strings, "RECORDS_TOGETHER", 2)),
+        (stepping, "STEPS_S", -1.0),
     ):
         monkeypatch.setattr(module, name, value)
     monkeypatch.setattr("kvstream.engine.expiry.EXPIRE_PAUSE_S", 3600)
