@@ -12,7 +12,7 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session
+from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session, flags
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
 from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
@@ -41,7 +41,7 @@ class _Options(TrimOptions):
 @COMMANDS.command(
     "xadd",
     f"key [NOMKSTREAM] {POLICY_SYNTAX} {_IDMP_SYNTAX} [{TRIM_SYNTAX}] {_ENTRY_SYNTAX}",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("shows_change invalidates"), FIRST),
     since="5.0.0",
     tips="nondeterministic_output",
 )
@@ -66,7 +66,7 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
 @COMMANDS.command(
     "kvstream.addonce",
     f"key client number [NOMKSTREAM] {POLICY_SYNTAX} [{TRIM_SYNTAX}] {_ENTRY_SYNTAX}",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("invalidates"), FIRST),
     since=OURS,
     tips="nondeterministic_output",
 )
@@ -188,7 +188,7 @@ _ADD_OPTIONS: dict[bytes, Option[_Options]] = {
 @COMMANDS.command(
     "xsetid",
     "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("invalidates"), FIRST),
     since="5.0.0",
 )
 def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -251,7 +251,9 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@COMMANDS.command("xidmprecord", "key pid iid id", FAST_GROW, FIRST, since="8.6.2")
+@COMMANDS.command(
+    *("xidmprecord", "key pid iid id", FAST_GROW | flags("invalidates"), FIRST), since="8.6.2"
+)
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Store the idempotent ID under which a producer added an entry."""
     _, key, pid, iid, raw = argv

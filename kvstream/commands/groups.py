@@ -1,7 +1,7 @@
 """XGROUP: create, move and delete consumer groups and consumers."""
 
 from kvstream.commands.args import Args, Argv, bad_subcommand, stream_id, stream_id_or_sign
-from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session
+from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session, flags
 from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups
@@ -17,7 +17,7 @@ _SETID_WORDS = (5, 7)
 @COMMANDS.command(
     "xgroup|create",
     "key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]",
-    *(GROW, SECOND),
+    *(GROW | flags("invalidates"), SECOND),
     since="5.0.0",
     uses="RW insert",
     usage="<key> <groupname> <id|$> [option]",
@@ -83,7 +83,7 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
 
 
 @COMMANDS.command(
-    *("xgroup|destroy", "key group", WRITE, SECOND),
+    *("xgroup|destroy", "key group", WRITE | flags("shows_change"), SECOND),
     since="5.0.0",
     uses="RW delete",
     usage="<key> <groupname>",
@@ -94,7 +94,7 @@ def xgroup_destroy(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("xgroup|createconsumer", "key group consumer", GROW, SECOND),
+    *("xgroup|createconsumer", "key group consumer", GROW | flags("shows_change"), SECOND),
     since="6.2.0",
     uses="RW insert",
     usage="<key> <groupname> <consumer>",

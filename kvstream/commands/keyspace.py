@@ -46,6 +46,9 @@ SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
 SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
 """Keys, and keys with TYPE, in one SCAN of a server: a few milliseconds of work."""
+_SHOWS_CHANGE = flags("shows_change")
+_LOOK = FAST_READ | flags("no_touch")
+_EXPIRE = FAST_WRITE | _SHOWS_CHANGE
 _IF = "[NX|XX|GT|LT]"
 _ALL = 1 << 62
 _NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
@@ -54,13 +57,13 @@ _CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
 @COMMANDS.command(
-    *("del", "key [key ...]", WRITE, EVERY),
+    *("del", "key [key ...]", WRITE | _SHOWS_CHANGE, EVERY),
     since="1.0.0",
     uses="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
 )
 @COMMANDS.command(
-    *("unlink", "key [key ...]", FAST_WRITE, EVERY),
+    *("unlink", "key [key ...]", FAST_WRITE | _SHOWS_CHANGE, EVERY),
     since="4.0.0",
     uses="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
@@ -73,7 +76,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("exists", "key [key ...]", FAST_READ, EVERY),
+    *("exists", "key [key ...]", _LOOK, EVERY),
     since="1.0.0",
     uses="RO",
     tips="request_policy:multi_shard response_policy:agg_sum",
@@ -91,7 +94,7 @@ def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     return keyspace.count_all(txn, session.db, argv[1:])
 
 
-@COMMANDS.command("type", "key", FAST_READ, FIRST, since="1.0.0", uses="RO")
+@COMMANDS.command("type", "key", _LOOK, FIRST, since="1.0.0", uses="RO")
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return `stream` or `string`; `none` if the key does not exist."""
     return Simple(keyspace.kind(txn, session.prefix + argv[1]))
@@ -109,7 +112,7 @@ def rename(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("renamenx", "key newkey", FAST_WRITE, FIRST_TWO),
+    *("renamenx", "key newkey", FAST_WRITE | _SHOWS_CHANGE, FIRST_TWO),
     since="1.0.0",
     uses="RW access delete, OW insert",
 )
@@ -213,27 +216,25 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
 # --- expiry -------------------------------------------------------------------------------------
 
 
-@COMMANDS.command("expire", f"key seconds {_IF}", FAST_WRITE, FIRST, since="1.0.0")
+@COMMANDS.command("expire", f"key seconds {_IF}", _EXPIRE, FIRST, since="1.0.0")
 def expire(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire in so many seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expire", 1000, txn.now_ms)
 
 
-@COMMANDS.command("pexpire", f"key milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0")
+@COMMANDS.command("pexpire", f"key milliseconds {_IF}", _EXPIRE, FIRST, since="2.6.0")
 def pexpire(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire in so many milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpire", 1, txn.now_ms)
 
 
-@COMMANDS.command("expireat", f"key unix-time-seconds {_IF}", FAST_WRITE, FIRST, since="1.2.0")
+@COMMANDS.command("expireat", f"key unix-time-seconds {_IF}", _EXPIRE, FIRST, since="1.2.0")
 def expireat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire at a Unix time in seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expireat", 1000, 0)
 
 
-@COMMANDS.command(
-    "pexpireat", f"key unix-time-milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0"
-)
+@COMMANDS.command("pexpireat", f"key unix-time-milliseconds {_IF}", _EXPIRE, FIRST, since="2.6.0")
 def pexpireat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire at a Unix time in milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpireat", 1, 0)
@@ -287,31 +288,31 @@ def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) 
     return (max(0, at_ms - base_ms) + unit_ms // 2) // unit_ms
 
 
-@COMMANDS.command("ttl", "key", FAST_READ, FIRST, since="1.0.0", tips="nondeterministic_output")
+@COMMANDS.command("ttl", "key", _LOOK, FIRST, since="1.0.0", tips="nondeterministic_output")
 def ttl(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the seconds until a key expires; -1 if it does not, -2 if it does not exist."""
     return _expiry(txn, session, argv, 1000, txn.now_ms)
 
 
-@COMMANDS.command("pttl", "key", FAST_READ, FIRST, since="2.6.0", tips="nondeterministic_output")
+@COMMANDS.command("pttl", "key", _LOOK, FIRST, since="2.6.0", tips="nondeterministic_output")
 def pttl(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the milliseconds until a key expires; -1 if it does not, -2 if there is none."""
     return _expiry(txn, session, argv, 1, txn.now_ms)
 
 
-@COMMANDS.command("expiretime", "key", FAST_READ, FIRST, since="7.0.0")
+@COMMANDS.command("expiretime", "key", _LOOK, FIRST, since="7.0.0")
 def expiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the Unix time in seconds at which a key expires, or -1 or -2 as TTL does."""
     return _expiry(txn, session, argv, 1000, 0)
 
 
-@COMMANDS.command("pexpiretime", "key", FAST_READ, FIRST, since="7.0.0")
+@COMMANDS.command("pexpiretime", "key", _LOOK, FIRST, since="7.0.0")
 def pexpiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the Unix time in milliseconds at which a key expires, or -1 or -2 as PTTL does."""
     return _expiry(txn, session, argv, 1, 0)
 
 
-@COMMANDS.command("persist", "key", FAST_WRITE, FIRST, since="2.2.0")
+@COMMANDS.command("persist", "key", FAST_WRITE | _SHOWS_CHANGE, FIRST, since="2.2.0")
 def persist(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Remove the expiry of a key; return 1 if it had one."""
     return int(keyspace.persist(txn, session.prefix + argv[1]))
@@ -326,7 +327,7 @@ def _check_flush(argv: Argv) -> None:
 
 
 @COMMANDS.command(
-    *("flushdb", "[ASYNC|SYNC]", WRITE),
+    *("flushdb", "[ASYNC|SYNC]", WRITE | flags("invalidates")),
     since="1.0.0",
     group="server",
     categories="keyspace dangerous",
@@ -340,7 +341,7 @@ def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("flushall", "[ASYNC|SYNC]", WRITE),
+    *("flushall", "[ASYNC|SYNC]", WRITE | flags("invalidates")),
     since="1.0.0",
     group="server",
     categories="keyspace dangerous",
@@ -379,7 +380,7 @@ def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @CONNECTION.command(
-    *("ping", "[message]", flags("fast")),
+    *("ping", "[message]", flags("fast subscribed")),
     since="1.0.0",
     tips="request_policy:all_shards response_policy:all_succeeded",
 )

@@ -4,7 +4,15 @@ from dataclasses import dataclass
 from functools import partial
 
 from kvstream.commands.args import Args, Argv, Option, stream_id, switch, text
-from kvstream.commands.command import Answer, Blocked, Family, Session, StreamsKeys, flags
+from kvstream.commands.command import (
+    ALL_KEYS,
+    Answer,
+    Blocked,
+    Family,
+    Session,
+    StreamsKeys,
+    flags,
+)
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.read import (
     LIMITS_SYNTAX,
@@ -54,6 +62,7 @@ class _Options(ReadOptions):
     *(flags("write blocking movablekeys"), StreamsKeys(search_from=4)),
     since="5.0.0",
     uses="RO access",
+    counted_keys=ALL_KEYS,
 )
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Deliver new entries of a group to a consumer, or return its pending ones again.

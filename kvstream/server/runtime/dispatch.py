@@ -5,13 +5,12 @@
 """
 
 import logging
-import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import inf
 
 from kvstream.commands.args import text
-from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
+from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
 from kvstream.commands.replies import RESP2, ErrorReply, internal_error
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
@@ -26,27 +25,6 @@ from kvstream.server.runtime.tracking import Trackers, Tracking
 from kvstream.server.slowlog import Slowlog, cut
 from kvstream.server.stats import Latency, Statistics
 
-_UNUSED = frozenset(
-    {
-        *("exists", "expiretime", "pexpiretime", "pttl", "ttl", "type", "watch"),
-        *("object|encoding", "object|freq", "object|idletime", "object|refcount"),
-        *(
-            "kvstream.guard",
-            "kvstream.load|state",
-            "kvstream.load|ticket",
-            "memory|usage",
-            "restore",
-        ),
-    }
-)
-"""Commands that look at a key without using it, and RESTORE, which sets the last use itself."""
-_COUNTED = {
-    **dict.fromkeys(("copy", "delex", "getdel", "getex", "getset"), 1),
-    **dict.fromkeys(("xack", "xackdel", "xautoclaim", "xclaim"), 1),
-    "xreadgroup": sys.maxsize,
-}
-"""Commands that write and yet count so many of their keys as hits or misses, as in Redis."""
-
 
 class Lookups:
     """Keyspace hits and misses, and the last use of keys.
@@ -54,23 +32,21 @@ class Lookups:
     Of an incremental command only the keys of the last step can count as misses.
     """
 
-    def __init__(self, statistics: Statistics, commands: Iterable[Command], used: Usage) -> None:
+    def __init__(self, statistics: Statistics, usage: Usage) -> None:
         self._statistics = statistics
-        self._usage = used
-        self._by_command = {row.name: _lookup_of(row) for row in commands if row.keys is not None}
+        self._usage = usage
 
     def record_use(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Record the last use of a finished call's keys, and its hits and misses."""
-        uses, counts, has_one_key = self._by_command[command.name]
-        missing, statistics = txn.missing, self._statistics
+        counts, missing, statistics = command.counted_keys, txn.missing, self._statistics
         prefix = client.prefix
-        if has_one_key and not client.no_touch:  # most calls
-            name = prefix + argv[1]
+        if command.key_at and not client.no_touch:  # most calls
+            name = prefix + argv[command.key_at]
             if counts:
                 is_miss = name in missing
                 statistics.keyspace_misses += is_miss
                 statistics.keyspace_hits += not is_miss
-            if uses:
+            if command.touches_keys:
                 self._usage.note_one(name, txn.now_ms)
             missing.clear()
             return
@@ -80,7 +56,7 @@ class Lookups:
             absent = sum(map(missing.__contains__, counted)) if missing else 0
             statistics.keyspace_misses += absent
             statistics.keyspace_hits += len(counted) - absent
-        if uses:
+        if command.touches_keys:
             if client.no_touch and command.name != "touch":
                 names = [name for name in names if name in missing]  # it may have made them
             if names:
@@ -93,17 +69,13 @@ class Lookups:
 
         XREAD looks up each key twice, as in Redis.
         """
-        missing, counts = txn.missing, self._by_command[command.name][1]
+        missing, counts = txn.missing, command.counted_keys
         if command.name == "set" and b"GET" in [word.upper() for word in argv[3:]]:
             counts = 1
         if not (missing and counts) or command.name.startswith("object|"):
             return []
         names = [client.prefix + key for key in command.keys_of(argv)][:counts]
         return [name for name in names if name in missing] * (1 + (command.name == "xread"))
-
-    def of(self, command: Command) -> tuple[bool, int, bool]:
-        """Return whether a command uses its keys, how many count, and if its first is all."""
-        return self._by_command[command.name]
 
     def use(self, names: list[bytes], hits: int, misses: int, now_ms: int) -> None:
         """Note that keys are used now, and count hits and misses."""
@@ -116,15 +88,6 @@ class Lookups:
         """Note the streams of batched XADDs."""
         self._usage.record_use(names, txn.now_ms)
         txn.missing.clear()
-
-
-def _lookup_of(row: Command) -> tuple[bool, int, bool]:
-    """Return whether a command uses its keys, how many of them count, and if its first is all."""
-    if row.runs_scripts:
-        return False, 0, False
-    reads = Flag.READONLY in row.flags and row.name != "memory|usage"
-    counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
-    return row.name not in _UNUSED, counts, row.keys == FIRST
 
 
 _US = 1_000_000
@@ -223,13 +186,6 @@ _SUBSCRIBED = (
     "Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
     "in this context"
 )
-_WHILE_SUBSCRIBED = frozenset(
-    {
-        *("ping", "quit", "reset", "psubscribe", "punsubscribe", "ssubscribe", "subscribe"),
-        *("sunsubscribe", "unsubscribe"),
-    }
-)
-"""The commands of a RESP2 client that is subscribed: it would take other replies for messages."""
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 _CHANGED = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
@@ -259,9 +215,9 @@ class Dispatcher:
         """``send_to_monitors`` sends a line to the MONITOR clients."""
         self._options = options
         self.clock = clock
-        rows = list(commands)
-        self.statistics = Statistics(frozenset(row.name for row in rows if Flag.WRITE in row.flags))
-        self.lookups = Lookups(self.statistics, rows, usage)
+        writes = frozenset(command.name for command in commands if Flag.WRITE in command.flags)
+        self.statistics = Statistics(writes)
+        self.lookups = Lookups(self.statistics, usage)
         self.slowlog = Slowlog(
             options.slowlog_length, options.slowlog_words_max, options.slowlog_bytes_max
         )
@@ -322,7 +278,7 @@ class Dispatcher:
         if (
             client.subscriptions is not None
             and client.protocol == RESP2
-            and command.name not in _WHILE_SUBSCRIBED
+            and Flag.SUBSCRIBED not in command.flags
         ):
             return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
         return None
@@ -414,9 +370,7 @@ class Dispatcher:
                 self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.only_redelivered
-            if changed and (
-                type(reply) is ErrorReply or (not reply and name in ANSWERS_IF_CHANGED)
-            ):
+            if changed and (type(reply) is ErrorReply or (not reply and command.shows_change)):
                 changed = False  # an earlier call of the turn made the changes
             if self.trackers.clients:
                 self.trackers.ran(client, command, argv, changed)
@@ -477,7 +431,7 @@ class Dispatcher:
     def note_slow(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
         """Note a slow call for LATENCY and SLOWLOG."""
         self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
-        if spent < self._slow_s or command.name in _NOT_SLOW:
+        if spent < self._slow_s or Flag.SKIP_SLOWLOG in command.flags:
             return
         if not self.slowlog.is_off:
             microseconds, words = round(spent * _US), redacted(argv)
@@ -502,18 +456,8 @@ def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
     return "" if command is None else command.name
 
 
-ANSWERS_IF_CHANGED = frozenset(
-    {
-        *("copy", "del", "delex", "getdel", "move", "msetex", "msetnx", "persist", "renamenx"),
-        *("expire", "expireat", "pexpire", "pexpireat", "setnx", "unlink", "xack", "xadd", "xdel"),
-        *("xgroup|createconsumer", "xgroup|destroy", "xtrim"),
-    }
-)
-"""Commands that answer 0 or null if and only if they have changed nothing."""
 _EVENTS = ("command", "fast-command")
 """LATENCY events of a slow command."""
-_NOT_SLOW = frozenset({"exec"})
-"""The commands of EXEC are logged one by one."""
 
 
 _LINE = (

@@ -32,7 +32,7 @@ from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
 from kvstream.server.runtime.notifications import Notifications
-from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
+from kvstream.server.runtime.pipelines import Pipeline, Pipelines
 from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import Operation, ReplyQueue, Requeued, Slot, error_of
 from kvstream.server.runtime.reply_streaming import ReplyStreaming
@@ -540,7 +540,7 @@ class Executor:
             turn.grows = True
         unit = partial(self.dispatcher.answer, client, command, argv)
         slot = self._run_unit(turn, client, unit, command.depends, not command.writes)
-        if command.name in WATCHES:
+        if command.is_immediate:  # WATCH
             slot.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(

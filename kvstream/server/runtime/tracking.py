@@ -25,16 +25,6 @@ INVALIDATE = b"__redis__:invalidate"
 """The channel of the messages to a subscribed client that speaks RESP2."""
 HELD_MAX = 1000
 """Messages that wait behind a streamed reply; more are replaced by one for all keys."""
-_INSIDE = frozenset(
-    {
-        *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
-        *("kvstream.add", "kvstream.addonce", "kvstream.load|state"),
-        *("kvstream.retention|run", "kvstream.schedule|run"),
-    }
-)
-"""Commands that change a stream without a change in the index of keys."""
-_ALL = frozenset({"flushall", "flushdb"})
-"""Commands that delete any number of keys."""
 
 
 @dataclass(slots=True)
@@ -108,12 +98,12 @@ class Trackers:
 
     def ran(self, client: Client, command: Command, argv: Argv, changed: bool) -> None:
         """Note the keys that a call has read and changed; ``changed``: it may have changed some."""
-        keys = command.keys_of(argv)
-        if command.name in _ALL:
+        keys, invalidates = command.keys_of(argv), Flag.INVALIDATES in command.flags
+        if invalidates and command.keys is None:
             self._change_all()
         writes = Flag.WRITE in command.flags
         self.notice(client if writes else None, keys)
-        if changed and command.name in _INSIDE:
+        if changed and invalidates:
             self._change(keys, client)
         tracking = self.clients.get(client)
         if tracking is None:
