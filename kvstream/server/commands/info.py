@@ -26,7 +26,7 @@ from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.tracking import shown
 from kvstream.server.settings import read
-from kvstream.server.slowlog import SlowCalls
+from kvstream.server.stats import SlowCalls
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 

@@ -20,10 +20,9 @@ from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, ChannelKind, Client
-from kvstream.server.runtime.notifications import Notifications
+from kvstream.server.runtime.pubsub import Notifications
 from kvstream.server.runtime.tracking import Trackers, Tracking
-from kvstream.server.slowlog import Slowlog, cut
-from kvstream.server.stats import Latency, Statistics
+from kvstream.server.stats import Latency, Slowlog, Statistics, cut
 
 
 class Lookups:

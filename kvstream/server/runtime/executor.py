@@ -31,11 +31,17 @@ from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
-from kvstream.server.runtime.notifications import Notifications
 from kvstream.server.runtime.pipelines import Pipeline, Pipelines
-from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_queue import Operation, ReplyQueue, Requeued, Slot, error_of
-from kvstream.server.runtime.reply_streaming import ReplyStreaming
+from kvstream.server.runtime.pubsub import Notifications, PubSub
+from kvstream.server.runtime.reply_queue import (
+    HOLDING,
+    Operation,
+    ReplyQueue,
+    ReplyStreaming,
+    Requeued,
+    Slot,
+    error_of,
+)
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
 from kvstream.server.runtime.transactions import (
@@ -47,8 +53,13 @@ from kvstream.server.runtime.transactions import (
     run_queue,
 )
 from kvstream.server.runtime.uploads import Uploads
-from kvstream.server.runtime.xadd_batching import WORDS_MIN, BatchedXadds
-from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
+from kvstream.server.runtime.xadd_batching import (
+    WORDS_MIN,
+    BatchedXadds,
+    Burst,
+    burst_of,
+    requests_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +69,6 @@ TURN_REQUESTS: Final = 2000
 """Nor after so many requests: their replies wait for the commit."""
 LOOKS: Final = 32
 """Requests of one client that run while others wait."""
-
-_HELD = (Blocked, Later, Stepwise)
-_HOLDING: Final = frozenset({*_HELD, Paged})
-"""Answers after which no more requests of the client run for now."""
 
 
 class Executor:
@@ -184,7 +191,7 @@ class Executor:
         Otherwise it closes after the last reply. A blocked client's reply would never be read.
         """
         asked = client.has_work or any(each.client is client for each in self.bursts)
-        if client.block is not None or not (asked or client.paged or self.is_answering):
+        if client.block is not None or not (asked or client.paged or self.reply_queue.is_waiting):
             return False
         client.direct, client.leaving = False, True
         self.ready[client] = None
@@ -246,11 +253,6 @@ class Executor:
         slots = self.trackers.messages()
         if slots:
             self.reply_queue.send(self.engine.seen_sequence, slots)
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether replies wait for an fsync."""
-        return self.reply_queue.is_waiting
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -529,7 +531,7 @@ class Executor:
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if command.is_local:
             reply = self.dispatcher.answer_at_once(client, command, argv, turn.txn)
-            assert not isinstance(reply, _HELD)
+            assert not isinstance(reply, Blocked | Later | Stepwise)
             self._answer(client, reply)
             return
         if command.name == "exec":
@@ -550,13 +552,13 @@ class Executor:
         slot = Slot(client, None, unit, client.db, client.protocol, depends, is_sent, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if not is_sent or type(reply) in _HOLDING or turn.txn.signals:
+        if not is_sent or type(reply) in HOLDING or turn.txn.signals:
             self._suspend_and_serve(turn, slot)  # most requests do not need it
         return slot
 
     def _suspend_and_serve(self, turn: Turn, slot: Slot) -> None:
         """Suspend the client if its answer asks for it; serve clients blocked on changed keys."""
-        if type(slot.reply) in _HOLDING:
+        if type(slot.reply) in HOLDING:
             self._suspend(turn, slot)
         else:
             slot.is_wanted()
@@ -765,8 +767,6 @@ class Executor:
 
     def _queue(self, client: Client, most: int) -> int:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
-        if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
-            return 0
         count = queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
             self._slots.append(Slot(client, queued(count), None, 0, client.protocol, False, True))

@@ -21,8 +21,8 @@ from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_streaming import ReplyStreaming
-from kvstream.server.runtime.xadd_requests import Burst
+from kvstream.server.runtime.reply_queue import ReplyStreaming
+from kvstream.server.runtime.xadd_batching import Burst
 from kvstream.storage.batch import Family
 from kvstream.types.options import OUTPUT_MAX
 

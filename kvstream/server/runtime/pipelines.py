@@ -14,15 +14,12 @@ from functools import partial
 
 from kvstream.commands.command import (
     Answer,
-    Blocked,
     Command,
     Container,
     Flag,
-    Later,
-    Stepwise,
     spellings,
 )
-from kvstream.commands.replies import ErrorReply, Paged, Reply
+from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.reply_pages import memory_of
 from kvstream.engine.engine import Turn
 from kvstream.errors import KVStreamError, RequestError
@@ -30,13 +27,11 @@ from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
-from kvstream.server.runtime.reply_queue import Slot
+from kvstream.server.runtime.reply_queue import HOLDING, Slot
 
 _EXCLUDED = frozenset({"restore", "xadd"})
 """RESTORE sets the last use of its key, and XADDs are batched."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
-_HELD = frozenset({Blocked, Later, Stepwise, Paged})
-"""Types of answers that are no reply yet, or are written page by page."""
 
 
 class Pipeline:
@@ -157,7 +152,7 @@ class Pipelines:
                 turn.fail(error)
             ended = clock()
             kind = type(reply)
-            if kind in _HELD:
+            if kind in HOLDING:
                 held = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]

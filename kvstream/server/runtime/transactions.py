@@ -16,8 +16,6 @@ from kvstream.commands.command import (
     Command,
     Container,
     Flag,
-    Later,
-    Stepwise,
     spellings,
 )
 from kvstream.commands.replies import (
@@ -44,8 +42,6 @@ SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""
 _MINIMAL = frozenset({int, Simple, type(None)})
 """Types of replies whose size need not be measured."""
-_NO_REPLIES = frozenset({Blocked, Later, Stepwise})
-"""Answers that are no replies. In EXEC only Blocked occurs."""
 QUEUED = Simple("QUEUED")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
@@ -94,10 +90,12 @@ def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Comm
 
 
 def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) -> int:
-    """Queue the next requests of a client in MULTI that has every right; return how many.
+    """Queue the next requests of a client in MULTI that need no check; return how many.
 
     It stops at a request that is not one of ``commands`` or has a wrong number of words.
     """
+    if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
+        return 0
     queue, requests, count = client.queue, client.requests, 0
     assert queue is not None
     while requests and count < most:
@@ -211,7 +209,6 @@ def _answer(
     else:  # the ACL may have changed since the command was queued
         refusal = dispatcher.refusal_in_exec(client, command, argv)
         reply = refusal or dispatcher.answer(client, command, argv, txn)
-    if type(reply) in _NO_REPLIES:
-        assert isinstance(reply, Blocked)
+    if type(reply) is Blocked:  # in EXEC there is neither Later nor Stepwise
         return reply.expired
     return reply  # type: ignore[return-value]

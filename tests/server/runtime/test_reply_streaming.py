@@ -16,7 +16,7 @@ from kvstream.operations.checks import check
 from kvstream.resp.replies import CHUNK
 from kvstream.server.net.asyncio_server import Listener
 from kvstream.server.runtime.limits import held_by
-from kvstream.server.runtime.reply_streaming import AHEAD, IDLE_S
+from kvstream.server.runtime.reply_queue import AHEAD, IDLE_S
 from kvstream.server.serving import drain
 from kvstream.storage.batch import Batch
 from kvstream.types.clock import ManualClock
@@ -46,7 +46,7 @@ class Reader(Talker):
             pass
         self.reads = True
         said = b""
-        with patch("kvstream.server.runtime.reply_streaming.PAGES_S", -1.0):
+        with patch("kvstream.server.runtime.reply_queue.PAGES_S", -1.0):
             while not said and self.client.paged:
                 executor.streaming.write()
                 said = self.heard()
