@@ -518,11 +518,12 @@ class Acl:
             return user
         return _assign(existing, user)
 
-    def delete_user(self, name: bytes) -> User | None:
-        """Delete a user and return it; None if it does not exist."""
-        if name == DEFAULT:
+    def delete_users(self, names: Argv) -> list[User]:
+        """Delete users, all but the default one, and return those that existed."""
+        if DEFAULT in names:
             raise InvalidArgument("The 'default' user cannot be removed")
-        return self.users.pop(name, None)
+        users = [self.users.pop(name, None) for name in names]
+        return [user for user in users if user is not None]
 
     def save(self, path: Path) -> None:
         """Write all users to a file, atomically."""

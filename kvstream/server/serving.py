@@ -71,7 +71,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     """Disconnect all clients within a time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    executor.scripts.busy.stop()
+    executor.busy.stop()
     executor.limits.held.clear()  # nothing more is read from them
     for client in executor.clients.values():
         client.pause()

@@ -17,7 +17,7 @@ from kvstream.commands.command import OPERATE, Family, flags
 from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import server_of
+from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import listed
@@ -365,7 +365,7 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [each for each in server_of(client).clients.values() if each.address == address]
         if not clients:
             raise RequestError(_NO_CLIENT)
-        _kill(client, clients[0])
+        disconnect(client, clients[0])
         return OK
     tests, skip_me = _filters(client, Args(argv, 2))
     killed = [
@@ -374,15 +374,8 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
         if all(test(each) for test in tests) and not (skip_me and each is client)
     ]
     for each in killed:
-        _kill(client, each)
+        disconnect(client, each)
     return len(killed)
-
-
-def _kill(killer: Client, victim: Client) -> None:
-    if victim is killer:
-        victim.closing = True  # after the reply
-    else:
-        server_of(killer).drop(victim)
 
 
 def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:

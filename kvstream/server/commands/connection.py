@@ -14,6 +14,7 @@ from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT, WrongPassword
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client, MultiQueue
+from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.types.ids import StreamID
 
 COMMANDS, TRANSACTIONS = Family("connection"), Family("transactions")
@@ -23,8 +24,6 @@ _NO_PASSWORD = (
     "AUTH <password> called without any password configured for the default user. Are you sure "
     "your configuration is correct?"
 )
-REDIS_VERSION = b"8.10.0"
-"""The level of the stream commands: clients choose by it what they send."""
 
 
 @COMMANDS.command("auth", "[username] password", _NO_AUTH, since="1.0.0")

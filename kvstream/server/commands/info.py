@@ -20,10 +20,10 @@ from kvstream.commands.replies import Reply, Verbatim
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
-from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
+from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import shown
 from kvstream.server.settings import read
 from kvstream.server.stats import SlowCalls

@@ -6,12 +6,13 @@
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from kvstream.commands.args import text
-from kvstream.commands.command import LATER, Answer, Command, Container, Flag, Stepwise
+from kvstream.commands.command import LATER, Answer, Command, Flag, Stepwise, Table
 from kvstream.commands.replies import RESP2, ErrorReply, internal_error
+from kvstream.commands.table import command_of
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.keyspace import Usage
@@ -180,7 +181,7 @@ _log = logging.getLogger(__name__)
 _REASONS = {"cmd": "command"}
 """The words of ACL LOG where they differ from those of INFO."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
-_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
+OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _SUBSCRIBED = (
     "Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
     "in this context"
@@ -247,7 +248,7 @@ class Dispatcher:
         """Whether calls are watched, held or refused by anything but the client's rights."""
         return bool(
             self.monitors
-            or (self.hot_keys is not None and self.hot_keys.is_active)
+            or self.counts_hot_keys
             or self.trackers.clients
             or self.notifications.of_calls
             or self.paused
@@ -271,7 +272,7 @@ class Dispatcher:
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
         if self.crowded and _asks(client, command, Flag.DENYOOM):
-            return _OOM
+            return OOM
         if self.read_only is not None and _asks(client, command, Flag.WRITE):
             return self.read_only
         if (
@@ -297,7 +298,7 @@ class Dispatcher:
         """Return the error if a queued command may not run any more."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is None:
-            return _OOM if self.crowded and Flag.DENYOOM in command.flags else None
+            return OOM if self.crowded and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
         self.statistics.rejected(error.code)
         return error
@@ -447,11 +448,9 @@ def _asks(client: Client, command: Command, flag: Flag) -> bool:
     return flag in command.flags
 
 
-def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
+def name_of(argv: Argv, commands: Table) -> str:
     """Return the command name of a refused request, or an empty string."""
-    command = commands.get(argv[0].lower())
-    if isinstance(command, Container):
-        command = command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
+    command = command_of(argv, commands)
     return "" if command is None else command.name
 
 
