@@ -109,7 +109,7 @@ def add_plain(txn: Txn, session: Session, argvs: list[Argv]) -> list[bytes]:
 
 
 def _add_with_options(
-    txn: Txn, name: bytes, args: Args, request: Request | None = None
+    txn: Txn, name: bytes, args: Args, request: Request | None
 ) -> StreamID | None:
     options = _add_options(args)
     how = options.trim()

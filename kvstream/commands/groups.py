@@ -6,7 +6,6 @@ from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups
 from kvstream.operations.groups import existing_group, existing_stream
-from kvstream.types.ids import StreamID
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("xgroup", since="5.0.0")
@@ -32,16 +31,15 @@ def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
     """
     entries_read, mkstream = _group_options(argv, may_make=True)
     name = session.prefix + argv[2]
-    stream = txn.stream(name) if mkstream else existing_stream(txn, name)
+    if mkstream:
+        txn.stream(name)  # refuses a key of another type before the ID is parsed
+    else:
+        existing_stream(txn, name)
     if len(argv) > _CREATE_WORDS_MAX:
         raise bad_subcommand(argv)
-    after = None if argv[4] == b"$" and stream is not None else _created_after(argv[4])
+    after = None if argv[4] == b"$" else stream_id(argv[4])
     groups.create_group(txn, name, argv[3], after, mkstream, entries_read)
     return OK
-
-
-def _created_after(raw: bytes) -> StreamID | None:
-    return None if raw == b"$" else stream_id(raw)
 
 
 @COMMANDS.command(

@@ -1,7 +1,5 @@
 """Commands of any key: DEL, EXISTS, RENAME, SCAN, expiry; whole databases; PING and ECHO."""
 
-import re
-
 from kvstream.commands.args import (
     I64_MAX,
     I64_MIN,
@@ -10,6 +8,7 @@ from kvstream.commands.args import (
     c_int,
     database,
     integer,
+    loose_u64,
     syntax_error,
     text,
     wrong_arity,
@@ -37,7 +36,6 @@ from kvstream.operations import keyspace, thresholds
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import kept
 from kvstream.types.glob import matcher
-from kvstream.types.ids import U64_MAX
 
 COMMANDS = Family("generic")
 CONNECTION = Family("connection")
@@ -51,9 +49,6 @@ _LOOK = FAST_READ | flags("no_touch")
 _EXPIRE = FAST_WRITE | _SHOWS_CHANGE
 _IF = "[NX|XX|GT|LT]"
 _ALL = 1 << 62
-_NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
-_CURSOR_DIGITS_MAX = 20
-_CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
 @COMMANDS.command(
@@ -166,7 +161,9 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     exactly once, and a cursor stays valid after a restart. One call to a server looks at 1,000 keys
     at most, with TYPE at 250. A negative cursor is refused, as since Redis 8.0.
     """
-    cursor = _cursor(argv[1])
+    cursor = loose_u64(argv[1])
+    if cursor is None:
+        raise InvalidArgument("invalid cursor")
     count, wanted, kind = SCAN_COUNT, b"*", None
     args = Args(argv, 2)
     while args:
@@ -184,15 +181,6 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL), kind)
     matches = matcher(wanted)
     return [b"%d" % following, [key for key in keys if matches(key)]]
-
-
-def _cursor(raw: bytes) -> int:
-    match = _CURSOR.fullmatch(raw)
-    digits = b"" if match is None else match[2].lstrip(b"0") or b"0"
-    too_long = len(digits) > _CURSOR_DIGITS_MAX  # int() refuses very many digits
-    if match is None or too_long or int(digits) > U64_MAX or _NEGATIVE.fullmatch(raw):
-        raise InvalidArgument("invalid cursor")
-    return int(digits) if match[1] != b"-" else -int(digits) & U64_MAX
 
 
 @COMMANDS.command(
