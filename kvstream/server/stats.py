@@ -316,18 +316,20 @@ class Latency:
         if not threshold_ms or self._engine is engine:
             return
         self._engine = engine
-        engine.on_commit = _both(engine.on_commit, lambda seconds: self.add("aof-write", seconds))
+        engine.on_commit = both(engine.on_commit, lambda seconds: self.add("aof-write", seconds))
         committer = engine.committer
-        committer.on_fsync = _both(committer.on_fsync, self._fsynced)
+        committer.on_fsync = both(committer.on_fsync, self._fsynced)
 
     def _fsynced(self, seconds: float) -> None:
         if self._engine is not None and self._engine.durability is Durability.ALWAYS:
             self.add("aof-fsync-always", seconds)  # at other levels no client waits for it
 
 
-def _both(
+def both(
     first: Callable[[float], None] | None, second: Callable[[float], None]
 ) -> Callable[[float], None]:
+    """Return a hook that calls both hooks; ``first`` may not be set."""
+
     def tell(seconds: float) -> None:
         if first is not None:
             first(seconds)
