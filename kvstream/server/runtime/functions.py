@@ -21,7 +21,7 @@ from kvstream.operations import functions
 from kvstream.operations.functions import Policy, parse
 from kvstream.server.runtime.busy import FUNCTION_KILL
 from kvstream.server.runtime.client import Argv, Client
-from kvstream.server.runtime.scripts import Scripts, arguments
+from kvstream.server.runtime.scripts import Scripts, key_count
 from kvstream.server.scripting.sandbox import Interpreter
 from kvstream.server.scripting.script import ScriptFlag, script_flags
 
@@ -212,16 +212,15 @@ class Functions:
             if self._texts and self._interpreter is None:
                 scripts.new_interpreter()  # raises NoLua
             raise RequestError("Function not found")
-        values, keys = arguments(argv, "Bad number of keys provided")
+        keys = key_count(argv, "Bad number of keys provided")
         interpreter = self._interpreter
         assert interpreter is not None
-        interpreter.make_room(2 * sum(map(len, values)))
+        interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(function.name):  # its Lua state ran out of memory, and is a new one
             with self._compiled([self._texts[function.library]], {function.library}, START_S):
                 pass
         scripts.busy.request = argv
         return scripts.call(
-            *(interpreter, function.name, txn, client, values, keys, function.flags, reads),
-            command="fcall_ro" if reads else "fcall",
+            *(interpreter, function.name, txn, client, argv, keys, function.flags, reads),
             kill=FUNCTION_KILL,
         )

@@ -165,25 +165,18 @@ class Scripts:
 
     def run_text(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVAL; ``reads``: the script may not write."""
-        values, keys = arguments(argv)
-        script = self.load(argv[1], stays=False)
-        if self.waits(client, script.sha):
-            return LATER
-        self.show(client, argv)
-        return self._run(txn, client, script, values, keys, reads, "eval")
+        keys = key_count(argv)
+        return self._run(txn, client, argv, self.load(argv[1], stays=False), keys, reads)
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
         if len(argv[1]) != _SHA_DIGITS:
             raise NoScript
-        values, keys = arguments(argv)
+        keys = key_count(argv)
         script = self.cache.get(argv[1])
         if script is None:
             raise NoScript
-        if self.waits(client, script.sha):
-            return LATER
-        self.show(client, argv)
-        return self._run(txn, client, script, values, keys, reads, "evalsha")
+        return self._run(txn, client, argv, script, keys, reads)
 
     def waits(self, client: Client, name: bytes) -> bool:
         """Whether a script or function must wait for the next turn.
@@ -204,24 +197,17 @@ class Scripts:
             self._dispatcher.show(client, argv)
 
     def _run(
-        self,
-        txn: Txn,
-        client: Client,
-        script: Script,
-        values: Argv,
-        keys: int,
-        reads: bool,
-        command: str,
-    ) -> Reply:
+        self, txn: Txn, client: Client, argv: Argv, script: Script, keys: int, reads: bool
+    ) -> Answer:
+        if self.waits(client, script.sha):
+            return LATER
+        self.show(client, argv)
         interpreter = self.interpreter
-        interpreter.make_room(2 * sum(map(len, values)) if values else 0)
+        interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(script.sha):
             interpreter.load(script.sha, script.body)
         flags = script.flags if script.has_flags else None
-        command += "_ro" if reads else ""
-        return self.call(
-            *(interpreter, script.sha, txn, client, values, keys, flags, reads), command=command
-        )
+        return self.call(interpreter, script.sha, txn, client, argv, keys, flags, reads)
 
     def call(
         self,
@@ -229,17 +215,16 @@ class Scripts:
         name: bytes,
         txn: Txn,
         client: Client,
-        values: Argv,
+        argv: Argv,
         keys: int,
         flags: frozenset[ScriptFlag] | None,
         reads: bool,
-        command: str,
         kill: str = SCRIPT_KILL,
     ) -> Reply:
         """Run a loaded script or function; the first ``keys`` of its arguments are keys.
 
-        ``command`` is the name of the command that runs it, in small letters, and ``kill`` the one
-        that ends it. ``flags`` are None for a script without them. ``reads``: it may only read.
+        ``argv`` is the request that runs it, and ``kill`` the command that ends it. ``flags`` are
+        None for a script without them. ``reads``: it may only read.
         """
         if self.busy.is_stopping:
             return _STOPPING
@@ -261,7 +246,7 @@ class Scripts:
         client.in_exec, client.pages, dispatcher.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
-            result = interpreter.run(name, values, keys, client.protocol, reply_max)
+            result = interpreter.run(name, argv[3:], keys, client.protocol, reply_max)
         finally:
             client.in_exec, client.pages = in_exec, pages
             client.last_command, dispatcher.in_script = last_command, False
@@ -273,7 +258,7 @@ class Scripts:
         if failure is not None:
             raise failure
         if type(result) is Failure:
-            return self._error(result, name, command)
+            return self._error(result, name, argv[0].lower().decode())
         return reply_of(result, client.protocol, self._protocol)
 
     def _note_time(self, name: bytes) -> None:
@@ -427,15 +412,15 @@ def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:
     return True
 
 
-def arguments(argv: Argv, not_a_number: str = NOT_AN_INTEGER) -> tuple[Argv, int]:
-    """Return the arguments of a script or function, and how many of them are keys."""
+def key_count(argv: Argv, not_a_number: str = NOT_AN_INTEGER) -> int:
+    """Return how many of the arguments of a script or function are keys."""
     count = argv[2]
     keys = _FEW[count] if count in _FEW else integer(count, not_a_number)
     if keys > len(argv) - 3:
         raise RequestError("Number of keys can't be greater than number of args")
     if keys < 0:
         raise RequestError("Number of keys can't be negative")
-    return argv[3:], keys
+    return keys
 
 
 def _code(line: bytes) -> str:
