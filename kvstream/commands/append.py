@@ -235,17 +235,17 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     name = session.prefix + argv[1]
     if txn.stream(name) is None:  # checked before the options
         raise NoSuchKey
-    given: dict[bytes, int] = {}
+    values: dict[bytes, int] = {}
     asked: tuple[int | None, int | None] = None, None
     args = Args(argv, 2)
     while args:
         word = args.option()
         if word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or not args:
             raise syntax_error()
-        if word in given:
+        if word in values:
             raise InvalidArgument(f"{text(word)} specified multiple times")
-        given[word] = args.integer()
-        asked = given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE")
+        values[word] = args.integer()
+        asked = values.get(b"IDMP-DURATION"), values.get(b"IDMP-MAXSIZE")
         append.refuse_idmp_bounds(*asked)
     append.configure(txn, name, *asked)
     return OK

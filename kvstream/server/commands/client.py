@@ -99,14 +99,14 @@ def _wanted(client: Client, args: Args) -> _Wanted:
 def _check(wanted: _Wanted, before: Tracking | None) -> None:
     """Refuse modes that exclude each other, or the present ones."""
     modes = wanted.modes
-    held = modes if before is None else before.modes
+    present = modes if before is None else before.modes
     for is_so, reason in (
         (
             wanted.prefixes and b"BCAST" not in modes,
             "PREFIX option requires BCAST mode to be enabled",
         ),
         (
-            (b"BCAST" in modes) != (b"BCAST" in held),
+            (b"BCAST" in modes) != (b"BCAST" in present),
             f"You can't switch BCAST mode on/off {_ANEW}",
         ),
         (
@@ -118,7 +118,7 @@ def _check(wanted: _Wanted, before: Tracking | None) -> None:
             "You can't specify both OPTIN mode and OPTOUT mode",
         ),
         (
-            any(one in modes and two in held for one, two in (_OPTIN_OUT, _OPTIN_OUT[::-1])),
+            any(one in modes and two in present for one, two in (_OPTIN_OUT, _OPTIN_OUT[::-1])),
             f"You can't switch OPTIN/OPTOUT mode {_ANEW}",
         ),
     ):
@@ -179,7 +179,7 @@ def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _tracking_flags(tracking: Tracking) -> list[bytes]:
     modes, caching = tracking.modes, tracking.caching
-    held = (
+    words = (
         (b"on", True),
         (b"bcast", b"BCAST" in modes),
         (b"optin", b"OPTIN" in modes),
@@ -189,7 +189,7 @@ def _tracking_flags(tracking: Tracking) -> list[bytes]:
         (b"noloop", b"NOLOOP" in modes),
         (b"broken_redirect", tracking.broken),
     )
-    return [word for word, holds in held if holds]
+    return [word for word, is_set in words if is_set]
 
 
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")

@@ -24,7 +24,7 @@ from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.scripts import REDIS_VERSION
-from kvstream.server.runtime.tracking import shown
+from kvstream.server.runtime.tracking import figures
 from kvstream.server.settings import read
 from kvstream.server.stats import SlowCalls
 from kvstream.types.options import Durability
@@ -301,7 +301,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("pubsub_channels", len(names[ChannelKind.CHANNEL])),
         ("pubsub_patterns", len(names[ChannelKind.PATTERN])),
         ("pubsubshard_channels", len(names[ChannelKind.SHARD])),
-        *shown(server.trackers).items(),
+        *figures(server.trackers).items(),
         ("eventloop_cycles", counted.turns),
         ("eventloop_duration_sum", round(counted.turn_seconds * _US)),
         ("eventloop_duration_cmd_sum", round(_US * counted.seconds)),

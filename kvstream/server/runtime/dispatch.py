@@ -1,7 +1,7 @@
 """The call of a command: permissions, statistics, keyspace hits, the slow log and MONITOR.
 
 ``Dispatcher`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
-``Slowlog`` and ``monitor_line`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
+``monitor_line`` makes a line of MONITOR, ``listed`` one of CLIENT LIST.
 """
 
 import logging
@@ -414,8 +414,8 @@ class Dispatcher:
             self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))
         else:
             text = "%s, user %s, has no right to %s %s"
-            given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
-            self._denied.log(_log, logging.INFO, text, *given)
+            words = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
+            self._denied.log(_log, logging.INFO, text, *words)
         in_multi = client.queue is not None or client.last_command == "exec"
         context = "lua" if self.in_script else "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
@@ -468,15 +468,16 @@ _LINE = (
 
 def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a client's line of CLIENT LIST; ``asking``: bytes of its own request for it."""
-    now, held_names = client.server.clock(), client.subscriptions
+    now, subscriptions = client.server.clock(), client.subscriptions
     queued = 0 if client.queue is None else client.queue.size
-    pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
+    unread = client.reader.buffered + client.unread.size + asking
+    pending = client.pending_output()
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
-        *((0, 0, 0) if held_names is None else [len(held_names[kind]) for kind in ChannelKind]),
+        *((0, 0, 0) if subscriptions is None else [len(subscriptions[k]) for k in ChannelKind]),
         -1 if client.queue is None else len(client.queue.commands),
-        *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
+        *(len(client.watched), unread, queued, pending > 0, pending, unread + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
         -1 if tracking is None else tracking.redirect,
         *(client.protocol, text(client.lib_name), text(client.lib_version)),
@@ -485,7 +486,7 @@ def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
 
 
 def _flags(client: Client, tracking: Tracking | None) -> str:
-    held = (
+    flags = (
         ("O", client.monitors),
         ("P", client.subscriptions is not None),
         ("x", client.queue is not None),
@@ -498,4 +499,4 @@ def _flags(client: Client, tracking: Tracking | None) -> str:
         ("e", client.no_evict),
         ("T", client.no_touch),
     )
-    return "".join(letter for letter, holds in held if holds) or "N"
+    return "".join(letter for letter, is_set in flags if is_set) or "N"

@@ -137,10 +137,10 @@ class PubSub:
 
     def unsubscribe(self, client: Client, kind: ChannelKind, name: bytes) -> None:
         """Unsubscribe a client, if it is subscribed."""
-        held = client.subscriptions
-        if held is None or name not in held[kind]:
+        subscriptions = client.subscriptions
+        if subscriptions is None or name not in subscriptions[kind]:
             return
-        del held[kind][name]
+        del subscriptions[kind][name]
         self.clients[client] -= NAME_BYTES + len(name)
         subscribers = self.names[kind][name]
         del subscribers[client]
@@ -149,7 +149,7 @@ class PubSub:
             if kind is ChannelKind.PATTERN:
                 del self._tests[name]
         self._changed(kind, name)
-        if not any(held.values()):
+        if not any(subscriptions.values()):
             client.subscriptions = None
             del self.clients[client]
 
@@ -342,11 +342,11 @@ def subscribed(client: Client, kind: ChannelKind) -> int:
 
     Channels and patterns count together, shard channels for themselves.
     """
-    held = client.subscriptions
-    if held is None:
+    subscriptions = client.subscriptions
+    if subscriptions is None:
         return 0
     counted = (kind,) if kind is ChannelKind.SHARD else (ChannelKind.CHANNEL, ChannelKind.PATTERN)
-    return sum([len(held[each]) for each in counted])
+    return sum([len(subscriptions[each]) for each in counted])
 
 
 def _begin(*words: bytes) -> bytes:

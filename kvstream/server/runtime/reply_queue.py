@@ -291,7 +291,7 @@ class ReplyQueue:
     ) -> None:
         self._committer = committer
         self._server = server
-        self._paging = streaming
+        self._streaming = streaming
         self._pubsub = pubsub
         self._waiting: deque[tuple[int, list[PendingReplies], list[Client], int]] = deque()
         self.held = 0
@@ -354,7 +354,7 @@ class ReplyQueue:
             if error is not None:
                 for slot in slots:
                     if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-                        self._paging.release(slot.client)
+                        self._streaming.release(slot.client)
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
         if self._pubsub.queue:
@@ -401,7 +401,7 @@ class ReplyQueue:
     def _begin_pages(self, slot: PendingReplies) -> None:
         """Begin to stream a long reply after the replies before it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-            self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
+            self._streaming.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
 def write_in_python(
