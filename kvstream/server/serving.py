@@ -72,7 +72,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
     executor.busy.stop()
-    executor.limits.held.clear()  # nothing more is read from them
+    executor.limits.paused.clear()  # nothing more is read from them
     for client in executor.clients.values():
         client.pause()
     await _until(lambda: not _has_work(executor), until)

@@ -24,6 +24,7 @@ from kvstream.meta.reply_cache import ReplyCache
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
+from kvstream.server.runtime import transactions
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
@@ -44,14 +45,6 @@ from kvstream.server.runtime.reply_queue import (
 )
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
-from kvstream.server.runtime.transactions import (
-    QUEUED,
-    queue_plain,
-    queueable,
-    queued,
-    refusal_of_exec,
-    run_queue,
-)
 from kvstream.server.runtime.uploads import Uploads
 from kvstream.server.runtime.xadd_batching import (
     WORDS_MIN,
@@ -134,7 +127,7 @@ class Executor:
         self._runner = 0
         self._slots: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
-        self._queueable = queueable(commands)
+        self._queueable = transactions.queueable(commands)
         self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
@@ -240,7 +233,7 @@ class Executor:
         """Do the work between two turns."""
         if self.incremental.is_busy:
             self.incremental.run()
-        if self.limits.held:
+        if self.limits.paused:
             self.limits.release()
         if self.options.maxmemory_clients:
             self.limits.bound_clients()
@@ -368,14 +361,16 @@ class Executor:
                 try:
                     if self._xadds.waiting and pipelines.has_next(client):
                         self._xadds.flush(turn)
-                    ran, held = pipelines.run(turn, client, min(left, LOOKS), self._until, slots)
+                    ran, unanswered = pipelines.run(
+                        turn, client, min(left, LOOKS), self._until, slots
+                    )
                 except TurnFailed:
                     ready[client] = None  # for the requests that have not run
                     raise
                 left -= ran
-                if held is not None:
-                    slots.append(held)
-                    self._suspend_and_serve(turn, held)
+                if unanswered is not None:
+                    slots.append(unanswered)
+                    self._suspend_and_serve(turn, unanswered)
                 elif not client.requests:
                     continue
                 elif ran >= LOOKS:
@@ -459,17 +454,17 @@ class Executor:
         while count < most and client.block is None and not client.closing and not client.paged:
             may_go_on = False
             if requests:
-                ran, held = 0, None
+                ran, unanswered = 0, None
                 if not self._is_odd and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
                     room = min(most - count, LOOKS - count % LOOKS)
-                    ran, held = pipelines.run(turn, client, room, self._until, self._slots)
+                    ran, unanswered = pipelines.run(turn, client, room, self._until, self._slots)
                 elif client.queue is not None and not self._is_odd:
                     ran = self._queue(client, min(most - count, LOOKS - count % LOOKS))
-                if held is not None:
-                    self._slots.append(held)
-                    self._suspend_and_serve(turn, held)
+                if unanswered is not None:
+                    self._slots.append(unanswered)
+                    self._suspend_and_serve(turn, unanswered)
                 elif not ran:
                     pipelines.record(turn.txn)
                     self._attempt(turn, client, requests.popleft())
@@ -524,7 +519,7 @@ class Executor:
         elif client.queue is not None and not command.is_immediate:
             client.queue.add(command, argv)
             if self.limits.lets_queue(client):
-                self._answer(client, QUEUED)
+                self._answer(client, transactions.QUEUED)
         else:
             self._call(turn, client, command, argv)
 
@@ -668,7 +663,7 @@ class Executor:
         db = client.db
         client.select(slot.db)
         assert isinstance(slot.unit, partial)
-        if slot.unit.func is not run_queue:  # which checks the ACL itself
+        if slot.unit.func is not transactions.run_queue:  # which checks the ACL itself
             slot.unit = partial(self.dispatcher.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
@@ -767,21 +762,21 @@ class Executor:
 
     def _queue(self, client: Client, most: int) -> int:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
-        count = queue_plain(client, self._queueable, most)
+        count = transactions.queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
-            self._slots.append(Slot(client, queued(count), None, 0, client.protocol, False, True))
+            self._slots.append(transactions.queued(client, count))
         return count
 
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run the queue of a MULTI as one unit, atomically."""
         queue, watched = client.queue, client.watched
-        refusal = refusal_of_exec(self.dispatcher, client)
+        refusal = transactions.refusal_of_exec(self.dispatcher, client)
         if queue is None or refusal is not None:
             self._answer(client, refusal)
             return
         turn.grows |= any(command.grows for command, _ in queue.commands)
         reads = not any(command.writes for command, _ in queue.commands)
-        unit = partial(run_queue, self.dispatcher, client, queue, watched)
+        unit = partial(transactions.run_queue, self.dispatcher, client, queue, watched)
         self._run_unit(turn, client, unit, True, reads)
 
     @property

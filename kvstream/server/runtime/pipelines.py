@@ -129,7 +129,7 @@ class Pipelines:
         clock, noted_s = dispatcher.clock, dispatcher.noted_s
         times, names, lookups = self._times, self._names, self._lookups
         requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
-        held: Slot | None = None
+        unanswered: Slot | None = None
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
@@ -153,7 +153,7 @@ class Pipelines:
             ended = clock()
             kind = type(reply)
             if kind in HOLDING:
-                held = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
+                unanswered = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
@@ -184,7 +184,7 @@ class Pipelines:
             client.commands_run += len(replies)
         elif not argvs:
             slots.pop()
-        return len(argvs) + (held is not None), held
+        return len(argvs) + (unanswered is not None), unanswered
 
     def _note_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that may have several."""

@@ -111,7 +111,7 @@ _log, _damage = logging.getLogger(__name__), Throttle()
 LONG = 64 << 10
 """Bytes: a larger reply is sent as soon as it is encoded, to save memory."""
 
-HELD_MAX = 64 << 20
+WAITING_BYTES_MAX = 64 << 20
 """Bytes of replies that may wait for an fsync; beyond that the executor waits for it too."""
 HOLDING: Final = frozenset({Blocked, Later, Stepwise, Paged})
 """Types of answers after which no more requests of the client run for now: no reply is there yet,
@@ -207,9 +207,8 @@ class ReplyStreaming:
     def begin(self, client: Client, reply: Paged, protocol: int) -> None:
         """Begin to stream a reply; the replies before it are sent."""
         pages = encode_pages(reply.reply, protocol)
-        held = memory_of(reply)
         self.under_way[client] = StreamedReply(
-            pages, client.last_command, held, self._server.clock()
+            pages, client.last_command, memory_of(reply), self._server.clock()
         )
 
     def memory_of(self, client: Client) -> int:
@@ -294,7 +293,7 @@ class ReplyQueue:
         self._streaming = streaming
         self._pubsub = pubsub
         self._waiting: deque[tuple[int, list[PendingReplies], list[Client], int]] = deque()
-        self.held = 0
+        self.waiting_bytes = 0
         """Bytes of memory that waiting replies take."""
         self.group_fsync: GroupFsync | None = None
         """None: each turn asks for its own fsync."""
@@ -318,8 +317,8 @@ class ReplyQueue:
             sequence = max(sequence, self._waiting[-1][0])
         size = sum([slot.memory() for slot in slots])
         self._waiting.append((sequence, slots, closing, size))
-        self.held += size
-        if self.held > HELD_MAX:
+        self.waiting_bytes += size
+        if self.waiting_bytes > WAITING_BYTES_MAX:
             self.wait()
         elif self.group_fsync is not None and self._committer.delays(sequence):
             self.group_fsync.begin()
@@ -350,7 +349,7 @@ class ReplyQueue:
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
             _, slots, closing, size = waiting.popleft()
-            self.held -= size
+            self.waiting_bytes -= size
             if error is not None:
                 for slot in slots:
                     if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
