@@ -236,7 +236,7 @@ def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     if client.in_exec:
         raise RequestError("MONITOR isn't allowed for DENY BLOCKING client")
     client.monitors = True
-    server_of(client).monitors[client] = None
+    server_of(client).pubsub.monitors[client] = None
     return OK
 
 

@@ -17,6 +17,7 @@ from kvstream.commands.command import OPERATE, Family, flags
 from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
+from kvstream.resp.requests import request_bytes
 from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Client, ReplyMode
@@ -245,7 +246,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the state of this connection."""
     tracking = server_of(client).trackers.clients.get(client)
-    return Verbatim(listed(client, tracking, _size(argv)) + "\n")
+    return Verbatim(listed(client, tracking, request_bytes(argv)) + "\n")
 
 
 @COMMANDS.command(
@@ -278,18 +279,11 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [known[number] for number in ids if number in known]
     elif len(argv) > 2:
         raise syntax_error()
-    size, tracking = _size(argv), server_of(client).trackers.clients
+    size, tracking = request_bytes(argv), server_of(client).trackers.clients
     return Verbatim(
         "".join(
             listed(each, tracking.get(each), size * (each is client)) + "\n" for each in clients
         )
-    )
-
-
-def _size(argv: Argv) -> int:
-    """Return the bytes of the current request, which is in its client's buffer."""
-    return sum(len(b"$%d\r\n%b\r\n" % (len(word), word)) for word in argv) + len(
-        b"*%d\r\n" % len(argv)
     )
 
 

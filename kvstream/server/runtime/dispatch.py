@@ -21,7 +21,7 @@ from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, ChannelKind, Client
-from kvstream.server.runtime.pubsub import Notifications
+from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.tracking import Trackers, Tracking
 from kvstream.server.stats import Latency, Slowlog, Statistics, cut
 
@@ -210,9 +210,8 @@ class Dispatcher:
         usage: Usage,
         trackers: Trackers,
         notifications: Notifications,
-        send_to_monitors: Callable[[bytes], None],
+        pubsub: PubSub,
     ) -> None:
-        """``send_to_monitors`` sends a line to the MONITOR clients."""
         self._options = options
         self.clock = clock
         writes = frozenset(command.name for command in commands if Flag.WRITE in command.flags)
@@ -223,10 +222,9 @@ class Dispatcher:
         )
         self.latency = Latency()
         self.trackers, self.notifications = trackers, notifications
-        self._send_to_monitors = send_to_monitors
+        self._pubsub, self.monitors = pubsub, pubsub.monitors
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
-        self.monitors: dict[Client, None] = {}
         self.hot_keys: HotKeys | None = None
         """What HOTKEYS GET shows."""
         self.paused = False
@@ -388,7 +386,7 @@ class Dispatcher:
     def show(self, client: Client, argv: Argv) -> None:
         """Send a call to the MONITOR clients."""
         if self.monitors:
-            self._send_to_monitors(monitor_line(client, argv, self.in_script))
+            self._pubsub.to_monitors(monitor_line(client, argv, self.in_script))
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command without keys; its errors do not undo the turn."""

@@ -97,19 +97,18 @@ class Executor:
         self.first: list[Client] = []
         """Clients whose next request runs first in the next turn."""
 
+        self.streaming = ReplyStreaming(self)
+        self.pubsub = PubSub(self._deliver, self.streaming.under_way)
         self.trackers = Trackers(self)
-        self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
+        self.notifications = Notifications(self, self.pubsub.publish)
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        listeners = self.trackers, self.notifications, lambda line: self.pubsub.to_monitors(line)
+        listeners = self.trackers, self.notifications, self.pubsub
         dispatcher = Dispatcher(self.options, every(commands), perf_counter, usage, *listeners)
         self.dispatcher, self.statistics = dispatcher, dispatcher.statistics
-        self.slowlog, self.monitors = dispatcher.slowlog, dispatcher.monitors
-        self.latency, self.scripts = dispatcher.latency, Scripts(self, dispatcher, commands)
-        self.busy = self.scripts.busy
-        self.functions = Functions(self.scripts)
-        self.streaming = ReplyStreaming(self)
-        self.pubsub: PubSub = PubSub(self._deliver, self.streaming.under_way, self.monitors)
+        self.slowlog, self.latency = dispatcher.slowlog, dispatcher.latency
+        self.scripts = Scripts(self, dispatcher, commands)
+        self.busy, self.functions = self.scripts.busy, Functions(self.scripts)
         self.limits = Limits(self)
         directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
         self.checkpoints = Checkpoints(engine, directory, copies)
@@ -174,7 +173,7 @@ class Executor:
 
     def end_subscriptions(self, client: Client) -> None:
         """End MONITOR, CLIENT TRACKING and the subscriptions of a client."""
-        self.monitors.pop(client, None)
+        self.pubsub.monitors.pop(client, None)
         self.trackers.end(client)
         self.pubsub.leave(client)
 

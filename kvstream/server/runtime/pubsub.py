@@ -13,7 +13,7 @@ batched and no request takes the path of pipelines: so the events stand in the o
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple, cast
@@ -85,14 +85,14 @@ class PubSub:
         self,
         deliver: Callable[[Message], None],
         streaming: Container[Client],
-        monitors: Collection[Client],
     ) -> None:
         """``deliver`` puts a message among the replies of the turn.
 
-        ``streaming`` has the clients that are in the middle of a reply, ``monitors`` those of
-        MONITOR: its lines are sent like messages.
+        ``streaming`` has the clients that are in the middle of a reply.
         """
-        self._deliver, self._streaming, self._monitors = deliver, streaming, monitors
+        self._deliver, self._streaming = deliver, streaming
+        self.monitors: dict[Client, None] = {}
+        """The clients of MONITOR: its lines are sent like messages."""
         self.is_used = False
         """Whether there are receivers or unsent messages; it may stay True for a while."""
         self.published = 0
@@ -199,7 +199,7 @@ class PubSub:
     def to_monitors(self, line: bytes) -> None:
         """Send a line to the MONITOR clients with the replies of this turn."""
         self.is_used = True
-        self._deliver(Message([(line, tuple(self._monitors))]))
+        self._deliver(Message([(line, tuple(self.monitors))]))
 
     def _find(self, kind: ChannelKind, channel: bytes) -> Route:
         """Find the receivers of a channel, and keep them ready."""
@@ -241,7 +241,7 @@ class PubSub:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True
-        self.is_used = bool(self.clients or self._monitors)
+        self.is_used = bool(self.clients or self.monitors)
         for slot in slots:  # noqa: SIM110 - any() takes three times as long
             if type(slot) is Message:
                 return True
