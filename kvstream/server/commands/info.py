@@ -163,17 +163,11 @@ def _listeners(options: ServerOptions) -> Iterator[str]:
 
 
 def _clients(server: "Executor", txn: Txn) -> Fields:
-    names: set[bytes] = set()
-    on_nokey: set[bytes] = set()
-    timeouts = 0
-    for client in server.blocked:
-        if client.block is None:
-            continue
-        timeouts += client.block.until is not None
-        if client.last_command in ("xread", "xreadgroup"):
-            names.update(client.block.wait.names)
-        if client.last_command == "xreadgroup":
-            on_nokey.update(client.block.wait.names)
+    blocks = [client.block for client in server.blocked if client.block is not None]
+    waits = [block.wait for block in blocks]
+    # Names of keys have two bytes at least; a wait for a job, or for the end of a pause, has one.
+    names = {name for wait in waits for name in wait.names if len(name) > 1}
+    on_nokey = {name for wait in waits if wait.group is not None for name in wait.names}
     watched = [client.watched for client in server.clients.values() if client.watched]
     return (
         ("connected_clients", len(server.clients)),
@@ -185,7 +179,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
         ("tracking_clients", len(server.trackers.clients)),
         ("pubsub_clients", len(server.pubsub.clients)),
         ("watching_clients", len(watched)),
-        ("clients_in_timeout_table", timeouts),
+        ("clients_in_timeout_table", sum(block.until is not None for block in blocks)),
         ("total_watched_keys", len({name for each in watched for name in each})),
         ("total_blocking_keys", len(names)),
         ("total_blocking_keys_on_nokey", len(on_nokey)),

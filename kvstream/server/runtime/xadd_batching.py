@@ -235,8 +235,8 @@ class BatchedXadds:
         return taken, others
 
     def take(self, client: Client, argv: Argv) -> Burst | None:
-        """Batch a request if it is a plain XADD; return its burst, or None."""
-        if len(argv) < WORDS_MIN or argv[0] not in _NAMES:
+        """Batch a request of at least WORDS_MIN words if it is a plain XADD; return its burst."""
+        if argv[0] not in _NAMES:
             return None
         if client.queue is not None or client.reply_mode is not ReplyMode.ON:
             return None
@@ -283,9 +283,7 @@ class BatchedXadds:
         return any(is_long(catalog.limits, stream, trim, entries) for trim in trims.values())
 
     def flush(self, turn: Turn) -> None:
-        """Append the batched entries."""
-        if not self.waiting:
-            return
+        """Append the batched entries, of which there is one at least."""
         waiting, self.waiting = self.waiting, {}
         turn.grows = True
         begun, now = perf_counter(), self._clock()
