@@ -246,7 +246,7 @@ class Dispatcher:
         """Whether calls are watched, held or refused by anything but the client's rights."""
         return bool(
             self.monitors
-            or self.counts_hot_keys
+            or (self.hot_keys is not None and self.hot_keys.is_active)
             or self.trackers.clients
             or self.notifications.of_calls
             or self.paused
