@@ -4,7 +4,7 @@ from dataclasses import replace
 from functools import partial
 
 from kvstream.commands.args import Args, Argv, packed_ids, stream_ids, text
-from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session
+from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
 from kvstream.commands.delete import IDS_SYNTAX, policy_and_ids
 from kvstream.commands.incremental import Step, about_ids, are_many, of_erasure
 from kvstream.commands.reply_pages import of_outcomes
@@ -23,7 +23,11 @@ from kvstream.types.records import Outcome
 COMMANDS = Family("stream")
 
 
-@COMMANDS.command("xack", "key group id [id ...]", FAST_WRITE, FIRST, since="5.0.0")
+@COMMANDS.command(
+    *("xack", "key group id [id ...]", FAST_WRITE | flags("shows_change"), FIRST),
+    since="5.0.0",
+    counted_keys=1,
+)
 def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge pending entries; return how many were pending."""
     name, group = session.prefix + argv[1], argv[2]
@@ -43,9 +47,12 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("xackdel", f"key group {POLICY_SYNTAX} {IDS_SYNTAX}", FAST_WRITE, FIRST),
+    "xackdel",
+    f"key group {POLICY_SYNTAX} {IDS_SYNTAX}",
+    *(FAST_WRITE | flags("invalidates"), FIRST),
     since="8.2.0",
     uses="RW update delete",
+    counted_keys=1,
 )
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Acknowledge and delete entries; return for each 1 deleted, 2 referenced, -1 not pending."""

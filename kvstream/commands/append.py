@@ -12,7 +12,7 @@ from kvstream.commands.args import (
     syntax_error,
     text,
 )
-from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session
+from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session, flags
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
 from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
@@ -41,7 +41,7 @@ class _Options(TrimOptions):
 @COMMANDS.command(
     "xadd",
     f"key [NOMKSTREAM] {POLICY_SYNTAX} {_IDMP_SYNTAX} [{TRIM_SYNTAX}] {_ENTRY_SYNTAX}",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("shows_change invalidates"), FIRST),
     since="5.0.0",
     tips="nondeterministic_output",
 )
@@ -66,7 +66,7 @@ def xadd(txn: Txn, session: Session, argv: Argv) -> Reply:
 @COMMANDS.command(
     "kvstream.addonce",
     f"key client number [NOMKSTREAM] {POLICY_SYNTAX} [{TRIM_SYNTAX}] {_ENTRY_SYNTAX}",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("invalidates"), FIRST),
     since=OURS,
     tips="nondeterministic_output",
 )
@@ -109,7 +109,7 @@ def add_plain(txn: Txn, session: Session, argvs: list[Argv]) -> list[bytes]:
 
 
 def _add_with_options(
-    txn: Txn, name: bytes, args: Args, request: Request | None = None
+    txn: Txn, name: bytes, args: Args, request: Request | None
 ) -> StreamID | None:
     options = _add_options(args)
     how = options.trim()
@@ -188,7 +188,7 @@ _ADD_OPTIONS: dict[bytes, Option[_Options]] = {
 @COMMANDS.command(
     "xsetid",
     "key last-id [ENTRIESADDED entries-added] [MAXDELETEDID max-deleted-id]",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("invalidates"), FIRST),
     since="5.0.0",
 )
 def xsetid(txn: Txn, session: Session, argv: Argv) -> Reply:
@@ -235,23 +235,25 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     name = session.prefix + argv[1]
     if txn.stream(name) is None:  # checked before the options
         raise NoSuchKey
-    given: dict[bytes, int] = {}
+    values: dict[bytes, int] = {}
     asked: tuple[int | None, int | None] = None, None
     args = Args(argv, 2)
     while args:
         word = args.option()
         if word not in (b"IDMP-DURATION", b"IDMP-MAXSIZE") or not args:
             raise syntax_error()
-        if word in given:
+        if word in values:
             raise InvalidArgument(f"{text(word)} specified multiple times")
-        given[word] = args.integer()
-        asked = given.get(b"IDMP-DURATION"), given.get(b"IDMP-MAXSIZE")
+        values[word] = args.integer()
+        asked = values.get(b"IDMP-DURATION"), values.get(b"IDMP-MAXSIZE")
         append.refuse_idmp_bounds(*asked)
     append.configure(txn, name, *asked)
     return OK
 
 
-@COMMANDS.command("xidmprecord", "key pid iid id", FAST_GROW, FIRST, since="8.6.2")
+@COMMANDS.command(
+    *("xidmprecord", "key pid iid id", FAST_GROW | flags("invalidates"), FIRST), since="8.6.2"
+)
 def xidmprecord(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Store the idempotent ID under which a producer added an entry."""
     _, key, pid, iid, raw = argv

@@ -36,6 +36,7 @@ FEW_COUNTS = {b"%d" % count: count for count in range(1, ReplyCache.rows_min)}
 _SIGNS = {b"-": MIN_ID, b"+": MAX_ID}
 _INTEGER = re.compile(rb"0|-?[1-9][0-9]{0,18}")
 _LOOSE_U64 = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
+_U64_DIGITS_MAX = 20
 
 
 def syntax_error() -> InvalidArgument:
@@ -145,7 +146,7 @@ def packed_ids(raw: Argv) -> list[bytes]:
 
 
 def _loose_id(raw: bytes, missing_seq: int) -> StreamID:
-    """Parse an ID as C's strtoull does: with blanks and a sign before a number."""
+    """Parse an ID whose numbers are written as C's strtoull takes them."""
     ms, dash, seq = raw.partition(b"-")
     if len(raw) > ID_BYTES_MAX:
         raise InvalidID
@@ -153,14 +154,25 @@ def _loose_id(raw: bytes, missing_seq: int) -> StreamID:
 
 
 def _loose_u64(raw: bytes) -> int:
-    match = _LOOSE_U64.fullmatch(raw)
-    if match is None or int(match[2]) > U64_MAX:
+    number = loose_u64(raw)
+    if number is None:
         raise InvalidID
+    return number
+
+
+def loose_u64(raw: bytes) -> int | None:
+    """Parse a number as C's strtoull does, with blanks and a sign before it; None if it is none.
+
+    A negative number in canonical form is refused; others wrap around.
+    """
+    match = _LOOSE_U64.fullmatch(raw)
+    digits = b"" if match is None else match[2].lstrip(b"0") or b"0"
+    too_long = len(digits) > _U64_DIGITS_MAX  # int() refuses very many digits
+    if match is None or too_long or int(digits) > U64_MAX:
+        return None
     if match[1] != b"-":
-        return int(match[2])
-    if _INTEGER.fullmatch(raw):
-        raise InvalidID  # a negative number in canonical form is refused; others wrap around
-    return -int(match[2]) & U64_MAX
+        return int(digits)
+    return None if _INTEGER.fullmatch(raw) else -int(digits) & U64_MAX
 
 
 def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:

@@ -106,6 +106,7 @@ class _ClaimOptions(TypedDict, total=False):
     *(FAST_WRITE, FIRST),
     since="5.0.0",
     tips="nondeterministic_output",
+    counted_keys=1,
 )
 def xclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Make a consumer the owner of pending entries, and return these.
@@ -212,6 +213,7 @@ def _claim_number(txn: Txn, options: _ClaimOptions, option: bytes, value: int) -
     since="6.2.0",
     uses="RW delete",
     tips="nondeterministic_output",
+    counted_keys=1,
 )
 def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Claim entries that have been idle; return the next cursor, the entries, the deleted IDs.

@@ -9,6 +9,7 @@ neither commits nor waits.
 """
 
 import re
+import sys
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum, StrEnum
@@ -118,9 +119,6 @@ class Flag(StrEnum):
     FAST = "fast"
     NO_AUTH = "no_auth"
     """It may run before AUTH."""
-    MAY_REPLICATE = "may_replicate"
-    """It may publish messages, or write by a script: its reply depends on the commit. COMMAND does
-    not show it."""
     NO_MANDATORY_KEYS = "no_mandatory_keys"
     """It has key arguments, and none is needed."""
     MOVABLEKEYS = "movablekeys"
@@ -130,10 +128,31 @@ class Flag(StrEnum):
     ALLOW_BUSY = "allow_busy"
     SCRIPT_RUNNER = "script_runner"
     """It runs a script or a function, whose commands are recorded one by one."""
+    # COMMAND does not show the flags below: see HIDDEN_FLAGS.
+    MAY_REPLICATE = "may_replicate"
+    """It may publish messages, or write by a script: its reply depends on the commit."""
     LOCAL = "local"
-    """It touches no key. Not a flag of Redis: COMMAND does not show it."""
+    """It touches no key."""
     IMMEDIATE = "immediate"
-    """It runs inside MULTI instead of being queued. Not a flag of Redis either."""
+    """It runs inside MULTI instead of being queued."""
+    SUBSCRIBED = "subscribed"
+    """A subscribed client may send it even if it speaks RESP2, where replies look like messages."""
+    NO_TOUCH = "no_touch"
+    """It does not count as a use of its keys, whose idle time goes on."""
+    SHOWS_CHANGE = "shows_change"
+    """It replies 0 or null if and only if it has changed nothing."""
+    INVALIDATES = "invalidates"
+    """Clients that track its keys are told of its changes, although the keys stay in the index as
+    they are. Without keys: they are told of all keys."""
+
+
+HIDDEN_FLAGS: Final = frozenset(
+    {
+        *(Flag.MAY_REPLICATE, Flag.LOCAL, Flag.IMMEDIATE, Flag.SUBSCRIBED),
+        *(Flag.NO_TOUCH, Flag.SHOWS_CHANGE, Flag.INVALIDATES),
+    }
+)
+"""Flags that COMMAND does not show."""
 
 
 def flags(words: str) -> frozenset[Flag]:
@@ -232,6 +251,8 @@ SECOND = Keys(2, 2)
 FIRST_TWO = Keys(1, 2)
 EVERY = Keys(1, -1)
 PAIRS = Keys(1, -1, 2)
+ALL_KEYS: Final = sys.maxsize
+"""The value of ``Command.counted_keys`` for all of its keys."""
 
 _ASKED: Final = {
     "grows": Flag.DENYOOM,
@@ -239,6 +260,7 @@ _ASKED: Final = {
     "is_local": Flag.LOCAL,
     "is_immediate": Flag.IMMEDIATE,
     "runs_scripts": Flag.SCRIPT_RUNNER,
+    "shows_change": Flag.SHOWS_CHANGE,
 }
 _OF_STORE = (Flag.WRITE, Flag.READONLY, Flag.MAY_REPLICATE)
 _COUNT_DIGITS_MAX: Final = 19
@@ -277,23 +299,38 @@ class Command:
     any_key: Callable[[Argv], bool] | None = None
     """Whether a request may write keys that it does not name: its user needs all keys."""
     channels: Channels | None = None
+    counted_keys: int = -1
+    """How many of its keys count as keyspace hits or misses; -1: all if it only reads, or none."""
     depends: bool = field(init=False, repr=False)
     """Its reply depends on the keys of the store, or on the commit."""
     writes: bool = field(init=False, repr=False)
+    touches_keys: bool = field(init=False, repr=False)
+    """It counts as a use of its keys."""
+    key_at: int = field(init=False, repr=False)
+    """The argument that is its only key; 0: it may have several, or none."""
     grows: bool = field(init=False, repr=False)
     is_admin: bool = field(init=False, repr=False)
     is_local: bool = field(init=False, repr=False)
     is_immediate: bool = field(init=False, repr=False)
     runs_scripts: bool = field(init=False, repr=False)
+    shows_change: bool = field(init=False, repr=False)
     """Flags that are asked for with every call."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "arity", self.arity or self._least_words())
-        script = {Flag.SCRIPT_RUNNER, Flag.MAY_REPLICATE} <= self.flags
-        object.__setattr__(self, "writes", script or Flag.WRITE in self.flags)
-        object.__setattr__(self, "depends", not self.flags.isdisjoint(_OF_STORE))
+        def put(name: str, value: object) -> None:
+            object.__setattr__(self, name, value)
+
+        put("arity", self.arity or self._least_words())
         for name, flag in _ASKED.items():
-            object.__setattr__(self, name, flag in self.flags)
+            put(name, flag in self.flags)
+        script_writes = self.runs_scripts and Flag.MAY_REPLICATE in self.flags
+        put("writes", script_writes or Flag.WRITE in self.flags)
+        put("depends", not self.flags.isdisjoint(_OF_STORE))
+        put("touches_keys", not self.runs_scripts and Flag.NO_TOUCH not in self.flags)
+        put("key_at", 1 if self.keys == FIRST else 2 if self.keys == SECOND else 0)
+        if self.counted_keys < 0:
+            only_reads = Flag.READONLY in self.flags and not self.runs_scripts
+            put("counted_keys", ALL_KEYS if only_reads else 0)
 
     def _least_words(self) -> int:
         required, depth = self.syntax, 1
@@ -341,6 +378,7 @@ class Family:
         arity: int = 0,
         any_key: Callable[[Argv], bool] | None = None,
         channels: Channels | None = None,
+        counted_keys: int = -1,
     ) -> Callable[[H], H]:
         """Register the decorated handler; the arguments are those of ``Command``."""
 
@@ -348,7 +386,7 @@ class Family:
             self.commands[name] = Command(
                 *(name, run, syntax, flags, keys, since, group or self._group),
                 *(categories, uses, uses_of, tips, usage, arity, any_key),
-                channels=channels,
+                *(channels, counted_keys),
             )
             return run
 

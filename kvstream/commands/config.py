@@ -3,7 +3,6 @@
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 
 from kvstream.commands.args import I64_MAX, Argv, integer, syntax_error, text
 from kvstream.commands.command import OPERATE, Family, Session
@@ -115,30 +114,30 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Change settings until the store is closed, all of them or none."""
     if len(argv) % 2:
         raise syntax_error()
-    values: dict[bytes, int | str] = {}
-    reads: list[Callable[[], None]] = []
+    asked: dict[bytes, bytes] = {}
     for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
         name = raw_name.lower()
         if name not in SETTINGS:
-            raise InvalidArgument(
-                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
-            )
-        if name in values:
+            raise unknown_setting(raw_name)
+        if name in asked:
             raise failure(raw_name, "duplicate parameter")
-        values[name] = 0
-        reads.append(partial(_read, values, name, raw))
-    for read in reads:
-        read()
-    for name, value in values.items():
-        setattr(txn.catalog.limits, SETTINGS[name].attribute, value)
+        asked[name] = raw
+    values = {SETTINGS[name].attribute: parsed(name, raw) for name, raw in asked.items()}
+    for attribute, value in values.items():
+        setattr(txn.catalog.limits, attribute, value)
     return OK
 
 
-def _read(values: dict[bytes, int | str], name: bytes, raw: bytes) -> None:
+def parsed(name: bytes, raw: bytes) -> int | str:
+    """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
     try:
-        values[name] = SETTINGS[name].read(raw)
+        return SETTINGS[name].read(raw)
     except InvalidArgument as error:
         raise failure(name, str(error)) from None
+
+
+def unknown_setting(name: bytes) -> InvalidArgument:
+    return InvalidArgument(f"Unknown option or number of arguments for CONFIG SET - '{text(name)}'")
 
 
 def failure(name: bytes, reason: str) -> InvalidArgument:

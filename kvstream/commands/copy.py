@@ -1,7 +1,16 @@
 """COPY and MOVE, which copy long streams in steps."""
 
 from kvstream.commands.args import Args, Argv, database, syntax_error
-from kvstream.commands.command import FAST_WRITE, FIRST, FIRST_TWO, GROW, Answer, Family, Session
+from kvstream.commands.command import (
+    FAST_WRITE,
+    FIRST,
+    FIRST_TWO,
+    GROW,
+    Answer,
+    Family,
+    Session,
+    flags,
+)
 from kvstream.commands.incremental import in_steps
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
@@ -12,9 +21,10 @@ COMMANDS = Family("generic")
 
 
 @COMMANDS.command(
-    *("copy", "key newkey [DB index] [REPLACE]", GROW, FIRST_TWO),
+    *("copy", "key newkey [DB index] [REPLACE]", GROW | flags("shows_change"), FIRST_TWO),
     since="6.2.0",
     uses="RO access, OW update",
+    counted_keys=1,
 )
 def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Copy a key in one commit; return 1 if it was copied.
@@ -47,7 +57,11 @@ def copy_(txn: Txn, session: Session, argv: Argv) -> Answer:
     return int(copy.copy(txn, source, target, replace))
 
 
-@COMMANDS.command("move", "key db", FAST_WRITE, FIRST, since="1.0.0", uses="RW access update")
+@COMMANDS.command(
+    *("move", "key db", FAST_WRITE | flags("shows_change"), FIRST),
+    since="1.0.0",
+    uses="RW access update",
+)
 def move(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Move a key to another database if it does not exist there; return 1 if it was moved.
 

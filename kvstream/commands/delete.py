@@ -3,7 +3,7 @@
 from functools import partial
 
 from kvstream.commands.args import Args, Argv, stream_ids, syntax_error
-from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session
+from kvstream.commands.command import FAST_WRITE, FIRST, Answer, Family, Session, flags
 from kvstream.commands.incremental import of_erasure
 from kvstream.commands.reply_pages import of_outcomes
 from kvstream.commands.trim import POLICIES, POLICY_SYNTAX
@@ -17,7 +17,11 @@ COMMANDS = Family("stream")
 IDS_SYNTAX = "IDS numids id [id ...]"
 
 
-@COMMANDS.command("xdel", "key id [id ...]", FAST_WRITE, FIRST, since="5.0.0", uses="RW delete")
+@COMMANDS.command(
+    *("xdel", "key id [id ...]", FAST_WRITE | flags("shows_change invalidates"), FIRST),
+    since="5.0.0",
+    uses="RW delete",
+)
 def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Delete entries by their IDs; return how many existed."""
     name = session.prefix + argv[1]
@@ -38,7 +42,7 @@ def xdel(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("xdelex", f"key {POLICY_SYNTAX} {IDS_SYNTAX}", FAST_WRITE, FIRST),
+    *("xdelex", f"key {POLICY_SYNTAX} {IDS_SYNTAX}", FAST_WRITE | flags("invalidates"), FIRST),
     since="8.2.0",
     uses="RW delete",
 )

@@ -11,7 +11,17 @@ from kvstream.commands.args import (
     switch,
     syntax_error,
 )
-from kvstream.commands.command import FIRST, GROW, LATER, READ, SECOND, Answer, Family, Session
+from kvstream.commands.command import (
+    FIRST,
+    GROW,
+    LATER,
+    READ,
+    SECOND,
+    Answer,
+    Family,
+    Session,
+    flags,
+)
 from kvstream.commands.incremental import behind_steps, in_steps
 from kvstream.commands.replies import OK, Bulk, Paged, Reply
 from kvstream.errors import InvalidArgument
@@ -26,6 +36,7 @@ COMMANDS = Family("generic")
 COMMANDS.add_help("object", since="6.2.0")
 COMMANDS.add_help("memory", since="4.0.0", group="server")
 _FREQ_MAX = 255
+_INSPECT = READ | flags("no_touch")
 
 
 @COMMANDS.command(
@@ -62,7 +73,7 @@ class _Options:
 @COMMANDS.command(
     "restore",
     "key ttl serialized-value [REPLACE] [ABSTTL] [IDLETIME seconds] [FREQ frequency]",
-    *(GROW, FIRST),
+    *(GROW | flags("no_touch"), FIRST),
     since="2.6.0",
     categories="keyspace dangerous",
     uses="OW update",
@@ -128,7 +139,7 @@ EMBEDDED_BYTES_MAX = 41
 
 
 @COMMANDS.command(
-    *("object|encoding", "key", READ, SECOND),
+    *("object|encoding", "key", _INSPECT, SECOND),
     since="2.2.3",
     uses="RO",
     tips="nondeterministic_output",
@@ -154,7 +165,7 @@ def encoding_of(txn: Txn, key: Key | None) -> str | None:
 
 
 @COMMANDS.command(
-    *("object|freq", "key", READ, SECOND),
+    *("object|freq", "key", _INSPECT, SECOND),
     since="4.0.0",
     uses="RO",
     tips="nondeterministic_output",
@@ -170,7 +181,7 @@ def freq(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("object|idletime", "key", READ, SECOND),
+    *("object|idletime", "key", _INSPECT, SECOND),
     since="2.2.3",
     uses="RO",
     tips="nondeterministic_output",
@@ -185,7 +196,7 @@ def idletime(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("object|refcount", "key", READ, SECOND),
+    *("object|refcount", "key", _INSPECT, SECOND),
     since="2.2.3",
     uses="RO",
     tips="nondeterministic_output",
@@ -196,10 +207,11 @@ def refcount(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("memory|usage", "key [SAMPLES count]", READ, SECOND),
+    *("memory|usage", "key [SAMPLES count]", _INSPECT, SECOND),
     since="4.0.0",
     group="server",
     uses="RO",
+    counted_keys=0,
 )
 def memory_usage(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the bytes of a key's rows, estimated from samples; null if it does not exist.

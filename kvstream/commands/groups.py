@@ -1,12 +1,11 @@
 """XGROUP: create, move and delete consumer groups and consumers."""
 
 from kvstream.commands.args import Args, Argv, bad_subcommand, stream_id, stream_id_or_sign
-from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session
+from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session, flags
 from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups
 from kvstream.operations.groups import existing_group, existing_stream
-from kvstream.types.ids import StreamID
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("xgroup", since="5.0.0")
@@ -17,7 +16,7 @@ _SETID_WORDS = (5, 7)
 @COMMANDS.command(
     "xgroup|create",
     "key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]",
-    *(GROW, SECOND),
+    *(GROW | flags("invalidates"), SECOND),
     since="5.0.0",
     uses="RW insert",
     usage="<key> <groupname> <id|$> [option]",
@@ -32,16 +31,15 @@ def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
     """
     entries_read, mkstream = _group_options(argv, may_make=True)
     name = session.prefix + argv[2]
-    stream = txn.stream(name) if mkstream else existing_stream(txn, name)
+    if mkstream:
+        txn.stream(name)  # refuses a key of another type before the ID is parsed
+    else:
+        existing_stream(txn, name)
     if len(argv) > _CREATE_WORDS_MAX:
         raise bad_subcommand(argv)
-    after = None if argv[4] == b"$" and stream is not None else _created_after(argv[4])
+    after = None if argv[4] == b"$" else stream_id(argv[4])
     groups.create_group(txn, name, argv[3], after, mkstream, entries_read)
     return OK
-
-
-def _created_after(raw: bytes) -> StreamID | None:
-    return None if raw == b"$" else stream_id(raw)
 
 
 @COMMANDS.command(
@@ -83,7 +81,7 @@ def _group_options(argv: Argv, may_make: bool) -> tuple[int | None, bool]:
 
 
 @COMMANDS.command(
-    *("xgroup|destroy", "key group", WRITE, SECOND),
+    *("xgroup|destroy", "key group", WRITE | flags("shows_change"), SECOND),
     since="5.0.0",
     uses="RW delete",
     usage="<key> <groupname>",
@@ -94,7 +92,7 @@ def xgroup_destroy(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("xgroup|createconsumer", "key group consumer", GROW, SECOND),
+    *("xgroup|createconsumer", "key group consumer", GROW | flags("shows_change"), SECOND),
     since="6.2.0",
     uses="RW insert",
     usage="<key> <groupname> <consumer>",

@@ -1,7 +1,5 @@
 """Commands of any key: DEL, EXISTS, RENAME, SCAN, expiry; whole databases; PING and ECHO."""
 
-import re
-
 from kvstream.commands.args import (
     I64_MAX,
     I64_MIN,
@@ -10,6 +8,7 @@ from kvstream.commands.args import (
     c_int,
     database,
     integer,
+    loose_u64,
     syntax_error,
     text,
     wrong_arity,
@@ -37,7 +36,6 @@ from kvstream.operations import keyspace, thresholds
 from kvstream.operations.keyspace import LongCount, LongDelete
 from kvstream.operations.pages import filtered
 from kvstream.types.glob import matcher
-from kvstream.types.ids import U64_MAX
 
 COMMANDS = Family("generic")
 CONNECTION = Family("connection")
@@ -46,21 +44,21 @@ SCAN_COUNT = 10
 """Redis's default COUNT of SCAN."""
 SCAN_MAX, SCAN_TYPED_MAX = 1000, 250
 """Keys, and keys with TYPE, in one SCAN of a server: a few milliseconds of work."""
+_SHOWS_CHANGE = flags("shows_change")
+_LOOK = FAST_READ | flags("no_touch")
+_EXPIRE = FAST_WRITE | _SHOWS_CHANGE
 _IF = "[NX|XX|GT|LT]"
 _ALL = 1 << 62
-_NEGATIVE = re.compile(rb"-[1-9][0-9]{0,18}")
-_CURSOR_DIGITS_MAX = 20
-_CURSOR = re.compile(rb"[ \t\n\v\f\r]*([+-]?)([0-9]+)")
 
 
 @COMMANDS.command(
-    *("del", "key [key ...]", WRITE, EVERY),
+    *("del", "key [key ...]", WRITE | _SHOWS_CHANGE, EVERY),
     since="1.0.0",
     uses="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
 )
 @COMMANDS.command(
-    *("unlink", "key [key ...]", FAST_WRITE, EVERY),
+    *("unlink", "key [key ...]", FAST_WRITE | _SHOWS_CHANGE, EVERY),
     since="4.0.0",
     uses="RM delete",
     tips="request_policy:multi_shard response_policy:agg_sum",
@@ -73,7 +71,7 @@ def delete(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("exists", "key [key ...]", FAST_READ, EVERY),
+    *("exists", "key [key ...]", _LOOK, EVERY),
     since="1.0.0",
     uses="RO",
     tips="request_policy:multi_shard response_policy:agg_sum",
@@ -91,7 +89,7 @@ def exists(txn: Txn, session: Session, argv: Argv) -> Answer:
     return keyspace.count_all(txn, session.db, argv[1:])
 
 
-@COMMANDS.command("type", "key", FAST_READ, FIRST, since="1.0.0", uses="RO")
+@COMMANDS.command("type", "key", _LOOK, FIRST, since="1.0.0", uses="RO")
 def kind(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return `stream` or `string`; `none` if the key does not exist."""
     return Simple(keyspace.kind(txn, session.prefix + argv[1]))
@@ -109,7 +107,7 @@ def rename(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("renamenx", "key newkey", FAST_WRITE, FIRST_TWO),
+    *("renamenx", "key newkey", FAST_WRITE | _SHOWS_CHANGE, FIRST_TWO),
     since="1.0.0",
     uses="RW access delete, OW insert",
 )
@@ -163,7 +161,9 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     exactly once, and a cursor stays valid after a restart. One call to a server looks at 1,000 keys
     at most, with TYPE at 250. A negative cursor is refused, as since Redis 8.0.
     """
-    cursor = _cursor(argv[1])
+    cursor = loose_u64(argv[1])
+    if cursor is None:
+        raise InvalidArgument("invalid cursor")
     count, wanted, kind = SCAN_COUNT, b"*", None
     args = Args(argv, 2)
     while args:
@@ -181,15 +181,6 @@ def scan(txn: Txn, session: Session, argv: Argv) -> Reply:
     following, keys = keyspace.scan(txn, session.db, cursor, min(count, _ALL), kind)
     matches = matcher(wanted)
     return [b"%d" % following, [key for key in keys if matches(key)]]
-
-
-def _cursor(raw: bytes) -> int:
-    match = _CURSOR.fullmatch(raw)
-    digits = b"" if match is None else match[2].lstrip(b"0") or b"0"
-    too_long = len(digits) > _CURSOR_DIGITS_MAX  # int() refuses very many digits
-    if match is None or too_long or int(digits) > U64_MAX or _NEGATIVE.fullmatch(raw):
-        raise InvalidArgument("invalid cursor")
-    return int(digits) if match[1] != b"-" else -int(digits) & U64_MAX
 
 
 @COMMANDS.command(
@@ -213,27 +204,25 @@ def keys(txn: Txn, session: Session, argv: Argv) -> Answer:
 # --- expiry -------------------------------------------------------------------------------------
 
 
-@COMMANDS.command("expire", f"key seconds {_IF}", FAST_WRITE, FIRST, since="1.0.0")
+@COMMANDS.command("expire", f"key seconds {_IF}", _EXPIRE, FIRST, since="1.0.0")
 def expire(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire in so many seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expire", 1000, txn.now_ms)
 
 
-@COMMANDS.command("pexpire", f"key milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0")
+@COMMANDS.command("pexpire", f"key milliseconds {_IF}", _EXPIRE, FIRST, since="2.6.0")
 def pexpire(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire in so many milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpire", 1, txn.now_ms)
 
 
-@COMMANDS.command("expireat", f"key unix-time-seconds {_IF}", FAST_WRITE, FIRST, since="1.2.0")
+@COMMANDS.command("expireat", f"key unix-time-seconds {_IF}", _EXPIRE, FIRST, since="1.2.0")
 def expireat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire at a Unix time in seconds; return 1 if it was set."""
     return _expire(txn, session, argv, "expireat", 1000, 0)
 
 
-@COMMANDS.command(
-    "pexpireat", f"key unix-time-milliseconds {_IF}", FAST_WRITE, FIRST, since="2.6.0"
-)
+@COMMANDS.command("pexpireat", f"key unix-time-milliseconds {_IF}", _EXPIRE, FIRST, since="2.6.0")
 def pexpireat(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to expire at a Unix time in milliseconds; return 1 if it was set."""
     return _expire(txn, session, argv, "pexpireat", 1, 0)
@@ -287,31 +276,31 @@ def _expiry(txn: Txn, session: Session, argv: Argv, unit_ms: int, base_ms: int) 
     return (max(0, at_ms - base_ms) + unit_ms // 2) // unit_ms
 
 
-@COMMANDS.command("ttl", "key", FAST_READ, FIRST, since="1.0.0", tips="nondeterministic_output")
+@COMMANDS.command("ttl", "key", _LOOK, FIRST, since="1.0.0", tips="nondeterministic_output")
 def ttl(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the seconds until a key expires; -1 if it does not, -2 if it does not exist."""
     return _expiry(txn, session, argv, 1000, txn.now_ms)
 
 
-@COMMANDS.command("pttl", "key", FAST_READ, FIRST, since="2.6.0", tips="nondeterministic_output")
+@COMMANDS.command("pttl", "key", _LOOK, FIRST, since="2.6.0", tips="nondeterministic_output")
 def pttl(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the milliseconds until a key expires; -1 if it does not, -2 if there is none."""
     return _expiry(txn, session, argv, 1, txn.now_ms)
 
 
-@COMMANDS.command("expiretime", "key", FAST_READ, FIRST, since="7.0.0")
+@COMMANDS.command("expiretime", "key", _LOOK, FIRST, since="7.0.0")
 def expiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the Unix time in seconds at which a key expires, or -1 or -2 as TTL does."""
     return _expiry(txn, session, argv, 1000, 0)
 
 
-@COMMANDS.command("pexpiretime", "key", FAST_READ, FIRST, since="7.0.0")
+@COMMANDS.command("pexpiretime", "key", _LOOK, FIRST, since="7.0.0")
 def pexpiretime(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return the Unix time in milliseconds at which a key expires, or -1 or -2 as PTTL does."""
     return _expiry(txn, session, argv, 1, 0)
 
 
-@COMMANDS.command("persist", "key", FAST_WRITE, FIRST, since="2.2.0")
+@COMMANDS.command("persist", "key", FAST_WRITE | _SHOWS_CHANGE, FIRST, since="2.2.0")
 def persist(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Remove the expiry of a key; return 1 if it had one."""
     return int(keyspace.persist(txn, session.prefix + argv[1]))
@@ -326,7 +315,7 @@ def _check_flush(argv: Argv) -> None:
 
 
 @COMMANDS.command(
-    *("flushdb", "[ASYNC|SYNC]", WRITE),
+    *("flushdb", "[ASYNC|SYNC]", WRITE | flags("invalidates")),
     since="1.0.0",
     group="server",
     categories="keyspace dangerous",
@@ -340,7 +329,7 @@ def flushdb(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("flushall", "[ASYNC|SYNC]", WRITE),
+    *("flushall", "[ASYNC|SYNC]", WRITE | flags("invalidates")),
     since="1.0.0",
     group="server",
     categories="keyspace dangerous",
@@ -379,7 +368,7 @@ def echo(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @CONNECTION.command(
-    *("ping", "[message]", flags("fast")),
+    *("ping", "[message]", flags("fast subscribed")),
     since="1.0.0",
     tips="request_policy:all_shards response_policy:all_succeeded",
 )

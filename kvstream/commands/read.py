@@ -61,7 +61,7 @@ T = TypeVar("T")
 COMMANDS = Family("stream")
 LIMITS_SYNTAX = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
 POSITIONS = {position.value.encode(): position for position in Position}
-_STREAMS = (b"STREAMS", b"streams")
+STREAMS = (b"STREAMS", b"streams")
 """As clients write them."""
 
 
@@ -99,7 +99,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     A blocked XREAD of several keys returns WRONGTYPE for a key that has become a string when
     another one has new entries; Redis 7.0 does not.
     """
-    if len(argv) == 6 and argv[1] in COUNT and argv[3] in _STREAMS:
+    if len(argv) == 6 and argv[1] in COUNT and argv[3] in STREAMS:
         reply = _read_one(txn, session.prefix + argv[4], argv)
         if reply is not None:
             return reply
@@ -199,11 +199,6 @@ def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
     if not isinstance(step, list):
         return step
     return [(key, found if isinstance(found, Rows) else Gradual(found)) for key, found in step]
-
-
-def blocked_or_null(wait: Blocked, options: ReadOptions) -> Answer:
-    """Return what to answer if there are no entries."""
-    return wait if options.blocks else NULL_ARRAY
 
 
 # --- arguments ----------------------------------------------------------------------------------

@@ -3,15 +3,23 @@
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import Args, Argv, Option, stream_id, switch, text
-from kvstream.commands.command import Answer, Blocked, Family, Session, StreamsKeys, flags
+from kvstream.commands.args import COUNT, Args, Argv, Option, stream_id, switch, text
+from kvstream.commands.command import (
+    ALL_KEYS,
+    Answer,
+    Blocked,
+    Family,
+    Session,
+    StreamsKeys,
+    flags,
+)
 from kvstream.commands.incremental import in_steps
 from kvstream.commands.read import (
     LIMITS_SYNTAX,
     POSITIONS,
     READ_OPTIONS,
+    STREAMS,
     ReadOptions,
-    blocked_or_null,
     take_options,
     take_streams,
 )
@@ -26,8 +34,7 @@ from kvstream.operations.reply_limits import refuse_count_above
 from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
-_GROUP, _COUNT = (b"GROUP", b"group"), (b"COUNT", b"count")
-_BLOCK, _STREAMS = (b"BLOCK", b"block"), (b"STREAMS", b"streams")
+_GROUP, _BLOCK = (b"GROUP", b"group"), (b"BLOCK", b"block")
 """As clients write them."""
 _WORDS = 9
 """Words of the usual form of a small read without BLOCK."""
@@ -54,6 +61,7 @@ class _Options(ReadOptions):
     *(flags("write blocking movablekeys"), StreamsKeys(search_from=4)),
     since="5.0.0",
     uses="RO access",
+    counted_keys=ALL_KEYS,
 )
 def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Deliver new entries of a group to a consumer, or return its pending ones again.
@@ -113,8 +121,9 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     timeout_ms = options.timeout_ms or None
 
     def nothing() -> Answer:
-        wait = Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
-        return blocked_or_null(wait, options)
+        if not options.blocks:
+            return NULL_ARRAY
+        return Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
 
     if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
@@ -130,7 +139,7 @@ def _small_count(argv: Argv) -> int:
     position the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the time.
     """
     if len(argv) not in (_WORDS, _WORDS + 2) or not (
-        argv[1] in _GROUP and argv[4] in _COUNT and argv[-3] in _STREAMS
+        argv[1] in _GROUP and argv[4] in COUNT and argv[-3] in STREAMS
     ):
         return 0
     if len(argv) > _WORDS and not (argv[6] in _BLOCK and argv[7].isdigit() and len(argv[7]) < 16):

@@ -47,6 +47,7 @@ from kvstream.operations import keyspace, pages, strings, thresholds
 from kvstream.operations.strings import LongPut
 
 COMMANDS = Family("string")
+_SHOWS_CHANGE = flags("shows_change")
 _TIMES_SYNTAX = "EX seconds|PX milliseconds|EXAT unix-time-seconds|PXAT unix-time-milliseconds"
 _COMPARED_SYNTAX = "IFEQ value|IFNE value|IFDEQ digest|IFDNE digest"
 COMPARING = (b"IFEQ", b"IFNE", b"IFDEQ", b"IFDNE")
@@ -89,10 +90,11 @@ def _delex_uses(argv: Argv) -> str:
 
 
 @COMMANDS.command(
-    *("delex", f"key [{_COMPARED_SYNTAX}]", FAST_WRITE, FIRST),
+    *("delex", f"key [{_COMPARED_SYNTAX}]", FAST_WRITE | _SHOWS_CHANGE, FIRST),
     since="8.4.0",
     uses="RW delete variable_flags",
     uses_of=_delex_uses,
+    counted_keys=1,
 )
 def delex(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Delete a key, or a string that meets a condition; return 1 if it was deleted."""
@@ -264,7 +266,9 @@ def set_(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK if done else None
 
 
-@COMMANDS.command("setnx", "key value", FAST_GROW, FIRST, since="1.0.0", uses="OW insert")
+@COMMANDS.command(
+    *("setnx", "key value", FAST_GROW | _SHOWS_CHANGE, FIRST), since="1.0.0", uses="OW insert"
+)
 def setnx(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string if it does not exist; return 1 if it was set."""
     return int(strings.put_new(txn, session.prefix + argv[1], argv[2]))
@@ -286,7 +290,12 @@ def psetex(txn: Txn, session: Session, argv: Argv) -> Reply:
     return OK
 
 
-@COMMANDS.command("getset", "key value", FAST_GROW, FIRST, since="1.0.0", uses="RW access update")
+@COMMANDS.command(
+    *("getset", "key value", FAST_GROW, FIRST),
+    since="1.0.0",
+    uses="RW access update",
+    counted_keys=1,
+)
 def getset(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Set a key to a string without an expiry; return the old string, or null."""
     name = session.prefix + argv[1]
@@ -329,7 +338,9 @@ def mset(txn: Txn, session: Session, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    "msetnx", "key value [key value ...]", GROW, PAIRS, since="1.0.1", uses="OW insert"
+    *("msetnx", "key value [key value ...]", GROW | _SHOWS_CHANGE, PAIRS),
+    since="1.0.1",
+    uses="OW insert",
 )
 def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Set several keys to strings if none of them exists; return 1 if they were set."""
@@ -345,7 +356,7 @@ def msetnx(txn: Txn, session: Session, argv: Argv) -> Answer:
 @COMMANDS.command(
     "msetex",
     f"numkeys key value [key value ...] [NX|XX] [{_TIMES_SYNTAX}|KEEPTTL]",
-    *(flags("write denyoom movablekeys"), CountedPairs(0, 0)),
+    *(flags("write denyoom movablekeys shows_change"), CountedPairs(0, 0)),
     since="8.4.0",
     uses="OW update",
     tips="request_policy:multi_shard response_policy:all_succeeded",
@@ -406,7 +417,12 @@ def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     return _paged_string(txn, session, name) if session.pages else strings.get(txn, name)
 
 
-@COMMANDS.command("getdel", "key", FAST_WRITE, FIRST, since="6.2.0", uses="RW access delete")
+@COMMANDS.command(
+    *("getdel", "key", FAST_WRITE | _SHOWS_CHANGE, FIRST),
+    since="6.2.0",
+    uses="RW access delete",
+    counted_keys=1,
+)
 def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return a string and delete it; null if the key does not exist."""
     return strings.take(txn, session.prefix + argv[1])
@@ -416,6 +432,7 @@ def getdel(txn: Txn, session: Session, argv: Argv) -> Reply:
     *("getex", f"key [{_TIMES_SYNTAX}|PERSIST]", FAST_WRITE, FIRST),
     since="6.2.0",
     uses="RW access update",
+    counted_keys=1,
 )
 def getex(txn: Txn, session: Session, argv: Argv) -> Reply:
     """Return a string and change its expiry; null if the key does not exist."""

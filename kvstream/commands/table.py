@@ -86,6 +86,14 @@ def _subcommand(container: Container, argv: Argv) -> Command:
     return command
 
 
+def command_of(argv: Argv, commands: Table) -> Command | None:
+    """Return the command that a request names, whatever its arguments are; None: there is none."""
+    command = commands.get(argv[0]) or commands.get(argv[0].lower())
+    if isinstance(command, Container):
+        return command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
+    return command
+
+
 def _unknown(argv: Argv) -> RequestError:
     quoted = b""
     for word in argv[1:]:

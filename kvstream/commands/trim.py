@@ -5,7 +5,7 @@ from functools import partial
 from typing import Any
 
 from kvstream.commands.args import Args, Argv, Option, syntax_error
-from kvstream.commands.command import FIRST, WRITE, Family, Session
+from kvstream.commands.command import FIRST, WRITE, Family, Session, flags
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidArgument, InvalidID
 from kvstream.meta.txn import Txn
@@ -17,6 +17,7 @@ from kvstream.types.options import RefPolicy
 COMMANDS = Family("stream")
 POLICIES = {policy.encode(): policy for policy in RefPolicy}
 POLICY_SYNTAX = "[KEEPREF|DELREF|ACKED]"
+_FLAGS = flags("shows_change invalidates")
 TRIM_SYNTAX = "MAXLEN|MINID [=|~] threshold [LIMIT count]"
 
 
@@ -82,7 +83,7 @@ TRIM_OPTIONS: dict[bytes, Option[Any]] = {
 
 
 @COMMANDS.command(
-    *("xtrim", f"key {TRIM_SYNTAX} {POLICY_SYNTAX}", WRITE, FIRST),
+    *("xtrim", f"key {TRIM_SYNTAX} {POLICY_SYNTAX}", WRITE | _FLAGS, FIRST),
     since="5.0.0",
     uses="RW delete",
     tips="nondeterministic_output",

@@ -6,7 +6,7 @@ the first call.
 
 from collections.abc import Callable
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from kvstream.errors import InvalidArgument
 from kvstream.store import Store
@@ -78,29 +78,24 @@ def _check_installed() -> None:
         raise ImportError("redis-py is needed here: pip install 'kvstream[server]'") from None
 
 
-class _Options(NamedTuple):
-    """The given options: those of the store, and those of the client."""
-
-    store: dict[str, Any]
-    client: dict[str, Any]
-
-
 def _client(make: Callable[..., T], store: Store | AnyPath, options: dict[str, Any]) -> T:
     from kvstream.inprocess.shared_store import Handle, shared_store_of
 
-    given = _sorted(options)
+    of_store, of_client = _split(options)
     if isinstance(store, Store):
-        given.client.setdefault("db", store.db)
-    return make(Handle(shared_store_of(store, given.store)), **given.client)
+        of_client.setdefault("db", store.db)
+    return make(Handle(shared_store_of(store, of_store)), **of_client)
 
 
-def _sorted(options: dict[str, Any]) -> _Options:
-    sorted_ = _Options({}, {})
+def _split(options: dict[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the options of the store and those of the client, without those of sockets."""
+    of_store: dict[str, Any] = {}
+    of_client: dict[str, Any] = {}
     for name, value in options.items():
         if name in _REFUSED:
             raise InvalidArgument(f"{name}: {_REFUSED[name]}")
         if name in _OF_STORES:
-            sorted_.store[name] = value
+            of_store[name] = value
         elif name not in _OF_SOCKETS and name.partition("_")[0] != "ssl":
-            sorted_.client[name] = value
-    return sorted_
+            of_client[name] = value
+    return of_store, of_client

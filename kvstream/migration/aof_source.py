@@ -33,6 +33,7 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import BadPayload, InvalidArgument, ProtocolError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import Item, Selection
+from kvstream.migration.places import MANIFEST_SUFFIX
 from kvstream.migration.replay import Replay, Unsupported
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import functions, strings
@@ -51,7 +52,6 @@ from kvstream.resp.requests import BULK_MAX, COUNT_MAX, LINE_MAX, split_words, t
 from kvstream.store import Store
 from kvstream.types.options import DATABASES_MAX, MEGABYTE
 
-SUFFIX = ".manifest"
 TEMPORARY_PREFIX = "temp-"
 MANIFEST_BYTES_MAX = 1 << 20
 """A line is about 60 bytes, and Redis merges its increments at every rewrite."""
@@ -398,7 +398,7 @@ def _files(path: Path) -> list[Path]:
     """Return the files in order; raise InvalidArgument if one is missing."""
     if path.is_dir():
         path = _manifest_in(path)
-    if path.suffix == SUFFIX:
+    if path.suffix == MANIFEST_SUFFIX:
         with _naming(path):
             found = files(path)
     else:
@@ -412,7 +412,7 @@ def _files(path: Path) -> list[Path]:
 def _manifest_in(directory: Path) -> Path:
     manifests = [
         path
-        for path in sorted(directory.glob(f"*{SUFFIX}"))
+        for path in sorted(directory.glob(f"*{MANIFEST_SUFFIX}"))
         if not path.name.startswith(TEMPORARY_PREFIX)
     ]
     if len(manifests) != 1:

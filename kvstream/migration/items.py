@@ -73,8 +73,12 @@ def _image(names: list[bytes], ids: list[PackedID], values: list[bytes]) -> Node
 STREAM, STRING = "stream", "string"
 SUPPORTED = (STREAM, STRING)
 """The types of keys that kvstream has; keys of other types are reported and skipped."""
-OWN_PREFIXES = (b"kvstream:migrate:", b"kvstream:follow:")
-"""Prefixes of temporary keys that a migration keeps at its target."""
+STAGED_PREFIX = b"kvstream:migrate:"
+"""Prefix of the keys under which streams are built at a server."""
+JOURNAL_PREFIX = b"kvstream:follow:"
+"""Prefix of the keys of followers' journals."""
+OWN_PREFIXES = (STAGED_PREFIX, JOURNAL_PREFIX)
+"""Prefixes of temporary keys that a migration keeps at its target, and never copies."""
 
 
 def now_ms() -> int:

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kvstream.errors import KVStreamError, NoSuchKey, RequestError
+from kvstream.migration.items import STAGED_PREFIX
 from kvstream.migration.places import Place
 from kvstream.rdb.versions import Target, target_of
 from kvstream.remote.connection import Connection, connect, socket_connection
@@ -87,7 +88,7 @@ class Server:
     def _exports_queues(self) -> bool:
         """Ask for the queue of a key that is not there; who lacks the right gets an error later."""
         try:
-            self.connection(0).ask("KVSTREAM.QUEUE", "EXPORT", b"kvstream:migrate:probe")
+            self.connection(0).ask("KVSTREAM.QUEUE", "EXPORT", STAGED_PREFIX + b"probe")
         except RequestError as error:
             return "unknown" not in str(error)
         return True

@@ -18,7 +18,7 @@ import xxhash
 
 from kvstream.errors import RequestError
 from kvstream.layout.values import decode_fields
-from kvstream.migration.items import Consent, Content, Done, Item
+from kvstream.migration.items import STAGED_PREFIX, Consent, Content, Done, Item
 from kvstream.migration.server import Server, Version, is_refused
 from kvstream.migration.server_source import ServerSource, id_text
 from kvstream.migration.spool import ChunkFile, Spool, count_read
@@ -187,7 +187,6 @@ def _parts(ids: list[bytes]) -> Iterator[list[bytes]]:
         yield ids[at : at + CLAIMED_MAX]
 
 
-STAGED_PREFIX = b"kvstream:migrate:"
 BATCH_COMMANDS = 1000
 BATCH_BYTES = 1 << 20
 """Commands of one pipeline, and about how many bytes they take."""
@@ -225,13 +224,7 @@ class ServerTarget:
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         connection = self._server.connection(item.db)
         staged = self._staged(item, b"string")
-        commands: list[Words] = [("SET", staged, value)]
-        if item.expire_at_ms:
-            commands.append(("PEXPIREAT", staged, item.expire_at_ms))
-        commands.append(("RENAME" if replace else "RENAMENX", staged, item.key))
-        if connection.do_all(commands)[-1] == 0:
-            connection.do("DEL", staged)
-            raise _busy(item.key)
+        _publish(connection, item, staged, replace, [("SET", staged, value)])
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
         words: Words = ("FUNCTION", "LOAD", *(("REPLACE",) if replace else ()), text)
@@ -254,7 +247,7 @@ class ServerTarget:
                     return Done(spool.entries, corrections)
             else:
                 resumed = _Building(self._server, item, spool, staged, self.restores).build()
-            self._publish(item, staged, replace, queue)
+            self._publish_stream(item, staged, replace, queue)
             return Done(spool.entries, corrections, resumed)
 
     # --- RESTORE --------------------------------------------------------------------------------
@@ -285,8 +278,8 @@ class ServerTarget:
         name = xxhash.xxh3_128(b"%d %b %b" % (len(label), label, item.key)).hexdigest()
         return STAGED_PREFIX + name.encode()
 
-    def _publish(
-        self, item: Item, staged: bytes, replace: bool, queue: Sequence[QueueRow] = ()
+    def _publish_stream(
+        self, item: Item, staged: bytes, replace: bool, queue: Sequence[QueueRow]
     ) -> None:
         """Rename a complete stream to its key and set its expiry, in one transaction.
 
@@ -295,13 +288,7 @@ class ServerTarget:
         connection = self._server.connection(item.db)
         *imports, last = [*import_commands(staged, queue), ("DEL", _note_of(staged))]
         connection.do_many(imports[:-1])
-        commands: list[Words] = [*imports[-1:], last]
-        if item.expire_at_ms:
-            commands.append(("PEXPIREAT", staged, item.expire_at_ms))
-        commands.append(("RENAME" if replace else "RENAMENX", staged, item.key))
-        if connection.do_all(commands)[-1] == 0:
-            connection.do("DEL", staged)
-            raise _busy(item.key)
+        _publish(connection, item, staged, replace, [*imports[-1:], last])
 
 
 class _Building:
@@ -414,8 +401,18 @@ def _note_of(staged: bytes) -> bytes:
     return staged + b":note"
 
 
-def _busy(key: bytes) -> RequestError:
-    return RequestError(f"{key!r} was created meanwhile: run again to compare it")
+def _publish(
+    connection: Connection, item: Item, staged: bytes, replace: bool, before: Sequence[Words]
+) -> None:
+    """Run commands, set the expiry, and rename a staged key, in one transaction.
+
+    Raises RequestError if the key exists and ``replace`` is False.
+    """
+    expiry: list[Words] = [("PEXPIREAT", staged, item.expire_at_ms)] if item.expire_at_ms else []
+    rename = ("RENAME" if replace else "RENAMENX", staged, item.key)
+    if connection.do_all([*before, *expiry, rename])[-1] == 0:
+        connection.do("DEL", staged)
+        raise RequestError(f"{item.key!r} was created meanwhile: run again to compare it")
 
 
 def _restore(

@@ -330,11 +330,11 @@ def verify(file: BinaryIO) -> bool:
     header, _ = _header(reader)
     if not header.has_checksum:
         return False
-    crc, held = reader.crc, reader.rest()
+    crc, tail = reader.crc, reader.rest()
     while chunk := file.read(CHUNK_BYTES):
-        ready = max(len(held) - CRC_BYTES, 0)
-        crc = crc64(held[:ready], crc)
-        held = held[ready:] + chunk
-    body, stored = held[:-CRC_BYTES], held[-CRC_BYTES:]
+        ready = max(len(tail) - CRC_BYTES, 0)
+        crc = crc64(tail[:ready], crc)
+        tail = tail[ready:] + chunk
+    body, stored = tail[:-CRC_BYTES], tail[-CRC_BYTES:]
     is_ended = body[-1:] == bytes((NUMBERS[Opcode.EOF],))
     return is_ended and crc64(body, crc) == int.from_bytes(stored, "little")

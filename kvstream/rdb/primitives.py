@@ -108,13 +108,12 @@ _I63, _I64 = 1 << 63, 1 << 64
 class Reader:
     """Takes pieces off the front of a source; keeps the offset and the checksum."""
 
-    def __init__(self, source: Source, *, start: int = 0, stop: int | None = None) -> None:
-        """``start`` and ``stop`` bound the part to read, if the source is bytes."""
-        given = isinstance(source, bytes)
+    def __init__(self, source: Source, *, stop: int | None = None) -> None:
+        """``stop`` is the end of the part to read, if the source is bytes."""
         self._buffer: bytes = source if isinstance(source, bytes) else b""
         self._source = None if isinstance(source, bytes) else source
-        self._end = (len(self._buffer) if stop is None else stop) if given else 0
-        self._at = self._summed = start if given else 0
+        self._end = len(self._buffer) if stop is None else stop
+        self._at = self._summed = 0
         self._before = 0  # bytes that came before the buffer
         self.key: bytes | None = None
         """The key that is being read in a file: errors name it."""

@@ -258,13 +258,13 @@ class StreamReading:
 
     def _read_nodes(self) -> Generator[NodeImage, None, None]:
         self._nodes_told = self._reader.length()
-        held: NodeImage | None = None
+        node: NodeImage | None = None
         for image in self._images(self._nodes_told):
-            if held is not None:
-                yield _ending_before(held, image)
-            held = image
-        if held is not None:
-            yield held
+            if node is not None:
+                yield _ending_before(node, image)
+            node = image
+        if node is not None:
+            yield node
 
     def _images(self, declared: int) -> Iterator[NodeImage]:
         """Yield the nodes that have entries: plain ones many at a time, others one by one."""

@@ -9,6 +9,7 @@ only ``\'``; a quote may open inside a word, and must end the word where it clos
 """
 
 import re
+from collections.abc import Sequence
 from io import BytesIO
 from typing import Final
 
@@ -98,6 +99,14 @@ _EMPTY = re.compile(
 )
 
 Request = list[bytes]
+
+
+def request_bytes(argv: Sequence[bytes]) -> int:
+    """Return the bytes that a request takes on the wire, as clients and Redis encode it."""
+    size = len(b"*%d\r\n" % len(argv))
+    for word in argv:
+        size += len(word) + len(b"%d" % len(word)) + 5
+    return size
 
 
 class RequestReader:

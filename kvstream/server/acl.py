@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from kvstream.commands.args import Argv, text
-from kvstream.commands.command import Command, Table, every
+from kvstream.commands.command import Command, Flag, Table, every
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.server.command_docs import CATEGORIES, is_absent, key_uses, meant_by
 from kvstream.storage import files
@@ -413,7 +413,7 @@ class User:
 
     def check(self, command: Command, argv: Argv) -> None:
         """Raise NoPermission if the rules do not allow a request."""
-        if (self.free and command.channels is None) or command.name in _ANYBODY:
+        if (self.free and command.channels is None) or Flag.NO_AUTH in command.flags:
             return
         refusals: list[Refusal] = []
         for rights in (self.root, *self.selectors):
@@ -460,10 +460,6 @@ class User:
             rights.compute_permissions(table)
         self.free = self.root.free
         self.all_channels = self.free and self.root.channels == [b"*"]
-
-
-_ANYBODY = frozenset({"auth", "hello", "quit", "reset"})
-"""Commands that are always allowed, as in Redis."""
 
 
 def sha256(password: bytes) -> bytes:
@@ -522,11 +518,12 @@ class Acl:
             return user
         return _assign(existing, user)
 
-    def delete_user(self, name: bytes) -> User | None:
-        """Delete a user and return it; None if it does not exist."""
-        if name == DEFAULT:
+    def delete_users(self, names: Argv) -> list[User]:
+        """Delete users, all but the default one, and return those that existed."""
+        if DEFAULT in names:
             raise InvalidArgument("The 'default' user cannot be removed")
-        return self.users.pop(name, None)
+        users = [self.users.pop(name, None) for name in names]
+        return [user for user in users if user is not None]
 
     def save(self, path: Path) -> None:
         """Write all users to a file, atomically."""

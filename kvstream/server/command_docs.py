@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import (
+    HIDDEN_FLAGS,
     Command,
     CountedKeys,
     CountedPairs,
@@ -176,8 +177,7 @@ _OF_FLAG = (
 
 def flags_of(command: Command) -> list[str]:
     """Return the flags that COMMAND shows, in Redis's order."""
-    own = (Flag.LOCAL, Flag.IMMEDIATE, Flag.MAY_REPLICATE)
-    return [str(flag) for flag in Flag if flag in command.flags and flag not in own]
+    return [str(flag) for flag in Flag if flag in command.flags - HIDDEN_FLAGS]
 
 
 def categories_of(command: Command) -> list[str]:

@@ -21,6 +21,7 @@ from kvstream.commands.reply_pages import memory_of
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
+from kvstream.resp.requests import request_bytes
 
 KEYS_MAX: Final = 10_000
 """Keys of which the sums are kept at least, at most twice as many: some 3 MB for each metric."""
@@ -108,7 +109,7 @@ class HotKeys:
         keys = command.keys_of(argv)
         if not keys:
             return
-        size = _request_bytes(argv) + _reply_bytes(reply, protocol)
+        size = request_bytes(argv) + _reply_bytes(reply, protocol)
         self.seconds += seconds
         self.bytes += size
         if self.ratio > 1 and random.random() * self.ratio >= 1:
@@ -130,11 +131,6 @@ class HotKeys:
             return reply
 
         return counted
-
-
-def _request_bytes(argv: Argv) -> int:
-    """Return the bytes of a request as clients send it."""
-    return sum([len(word) + len(str(len(word))) + 5 for word in argv]) + len(str(len(argv))) + 3
 
 
 def _reply_bytes(reply: Answer, protocol: int) -> int:

@@ -16,7 +16,6 @@ from typing import Any
 
 from kvstream.errors import RequestError
 from kvstream.logs import LEVEL
-from kvstream.server.slowlog import BYTES_MAX, WORDS_MAX
 from kvstream.storage import files
 from kvstream.types.options import (
     MAXCLIENTS,
@@ -141,6 +140,9 @@ QUERY_MAX = 1024 * MEGABYTE
 TCP_KEEPALIVE_S = 300
 SLOWER_THAN_US = 10_000
 SLOWLOG_LENGTH = 128
+WORDS_MAX = 32
+BYTES_MAX = 128
+"""Words of a request that SLOWLOG keeps, and bytes of a word: Redis's defaults."""
 TRACKED_KEYS_MAX = 1_000_000
 ACLLOG_LENGTH = 128
 AUTHENTICATION_S = 60

@@ -71,8 +71,8 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     """Disconnect all clients within a time."""
     loop = asyncio.get_running_loop()
     until = loop.time() + seconds
-    executor.scripts.busy.stop()
-    executor.limits.held.clear()  # nothing more is read from them
+    executor.busy.stop()
+    executor.limits.paused.clear()  # nothing more is read from them
     for client in executor.clients.values():
         client.pause()
     await _until(lambda: not _has_work(executor), until)
@@ -80,7 +80,7 @@ async def drain(executor: Executor, seconds: float) -> Ending:
     idle = await _until(lambda: not (checkpoints.is_busy or executor.uploads.is_busy), until)
     sync = checkpoints.start_sync()
     await _until(
-        lambda: not (sync.is_alive or executor.is_answering or executor.pending),
+        lambda: not (sync.is_alive or executor.reply_queue.is_waiting or executor.pending),
         max(until, loop.time() + SYNC_S),
     )
     await asyncio.sleep(0)  # callbacks of threads run first

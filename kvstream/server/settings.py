@@ -10,18 +10,24 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from kvstream.commands import config
 from kvstream.commands.args import I64_MAX, integer, text
 from kvstream.commands.config import SETTINGS, failure, memory_size, shown, within
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
 from kvstream.meta.key_events import flags_of, letters_of
-from kvstream.server.inert_settings import ALIASES, KEPT, Parse, memory_or_share
-from kvstream.server.inert_settings import count as _count
-from kvstream.server.inert_settings import memory as _memory
-from kvstream.server.inert_settings import split as _split
-from kvstream.server.inert_settings import truth as _truth
-from kvstream.server.inert_settings import word as _word
-from kvstream.server.inert_settings import words as _words
+from kvstream.server.inert_settings import (
+    ALIASES,
+    KEPT,
+    Parse,
+    count,
+    memory,
+    memory_or_share,
+    split,
+    truth,
+    word,
+    words,
+)
 from kvstream.server.options import OutputLimit
 from kvstream.types.options import MEGABYTE, Durability
 
@@ -47,9 +53,9 @@ class ServerSetting:
 
 
 def _option(
-    attribute: str, parse: Parse | None, then: Callable[["Executor"], None] | None = None
+    attribute: str, parse: Parse | None = None, then: Callable[["Executor"], None] | None = None
 ) -> ServerSetting:
-    """Return a setting that is a field of ServerOptions."""
+    """Return a setting that is a field of ServerOptions; without ``parse`` it is read-only."""
 
     def apply(executor: "Executor", value: object) -> None:
         setattr(executor.options, attribute, value)
@@ -81,11 +87,6 @@ def _fixed(
     return ServerSetting(lambda executor: value, parse)
 
 
-def _current(read: Read) -> ServerSetting:
-    """Return a read-only setting with the true value of this server."""
-    return ServerSetting(read)
-
-
 def _protected(read: Read) -> ServerSetting:
     """Return a read-only setting that Redis protects from clients, too."""
     return ServerSetting(read, refusal="can't set protected config")
@@ -114,7 +115,7 @@ def _password(raw: bytes) -> str:
 
 def _percentiles(raw: bytes) -> list[float]:
     try:
-        ranks = [float(word.replace(b"_", b"x")) for word in _split(raw)]
+        ranks = [float(rank.replace(b"_", b"x")) for rank in split(raw)]
     except ValueError:
         raise InvalidArgument("Invalid latency-tracking-info-percentiles parameters") from None
     if not all(0 <= rank <= 100 for rank in ranks):
@@ -128,17 +129,17 @@ _CLASSES = {b"normal": b"normal", b"slave": b"slave", b"replica": b"slave", b"pu
 
 
 def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
-    words = _split(raw)
-    if len(words) % 4:
+    parts = split(raw)
+    if len(parts) % 4:
         raise InvalidArgument("Wrong number of arguments in buffer limit configuration.")
     limits: dict[bytes, OutputLimit] = {}
-    for at in range(0, len(words), 4):
-        name = _CLASSES.get(words[at].lower())
+    for at in range(0, len(parts), 4):
+        name = _CLASSES.get(parts[at].lower())
         if name is None:
             raise InvalidArgument("Invalid client class specified in buffer limit configuration.")
         try:
-            hard, soft = (memory_size(word) for word in words[at + 1 : at + 3])
-            seconds = within(integer(words[at + 3]), 0, I32_MAX)
+            hard, soft = (memory_size(part) for part in parts[at + 1 : at + 3])
+            seconds = within(integer(parts[at + 3]), 0, I32_MAX)
             limits[name] = OutputLimit(within(hard, 0, I64_MAX), within(soft, 0, I64_MAX), seconds)
         except InvalidArgument:
             raise InvalidArgument(
@@ -148,15 +149,14 @@ def _output_limits(raw: bytes) -> dict[bytes, OutputLimit]:
 
 
 def _save_points(raw: bytes) -> list[tuple[int, int]]:
-    words = _split(raw)
-    numbers = [int(word) if _DECIMAL.fullmatch(word) else -1 for word in words]
+    numbers = [int(part) if _DECIMAL.fullmatch(part) else -1 for part in split(raw)]
     points = list(zip(numbers[::2], numbers[1::2], strict=False))
     if len(numbers) % 2 or any(seconds < 1 or least < 0 for seconds, least in points):
         raise InvalidArgument("Invalid save parameters")
     return points
 
 
-_LEVEL = _word(b"everysec", b"always", b"no")
+_LEVEL = word(b"everysec", b"always", b"no")
 
 
 def _durability(raw: bytes) -> Durability:
@@ -201,14 +201,6 @@ def _set_save_points(executor: "Executor", value: object) -> None:
     executor.options.save_points = value
 
 
-def _look_at_memory(executor: "Executor") -> None:
-    executor.limits.look_at_memory()
-
-
-def _bound_clients(executor: "Executor") -> None:
-    executor.limits.look_soon()
-
-
 def _read_output_limits(executor: "Executor") -> bytes:
     return b" ".join(
         b"%b %d %d %d" % (name, limit.hard, limit.soft, limit.seconds)
@@ -224,10 +216,6 @@ def _set_reader_limits(executor: "Executor") -> None:
     for client in executor.clients.values():
         client.reader.bulk_max = executor.options.bulk_max
         client.reader.query_max = executor.options.query_max
-
-
-def _set_slow(executor: "Executor") -> None:
-    executor.dispatcher.set_slow()
 
 
 def _watch_latency(executor: "Executor") -> None:
@@ -289,26 +277,29 @@ def _inert(name: bytes) -> ServerSetting:
     )
 
 
-_SHUTDOWN = _words(b"default", b"save", b"nosave", b"now", b"force")
+_SHUTDOWN = words(b"default", b"save", b"nosave", b"now", b"force")
 _NONE = dict.fromkeys(
     (
         *(b"aof-rewrite-cpulist", b"bgsave-cpulist", b"bio-cpulist", b"server-cpulist"),
         *(b"aof_rewrite_cpulist", b"bgsave_cpulist", b"bio_cpulist", b"server_cpulist"),
-        *(b"pidfile", b"replicaof", b"slaveof"),
+        *(b"pidfile", b"replicaof", b"slaveof", b"tls-protocols"),
         *(b"tls-ca-cert-dir", b"tls-dh-params-file", b"tls-ciphers", b"tls-ciphersuites"),
     ),
     b"",
 )
-_TOLD = {
+_READ_ONLY = {
     **_NONE,
     **dict.fromkeys(
         (
             *(b"always-show-logo", b"disable-thp", b"enable-module-command"),
             *(b"enable-protected-configs", b"set-proc-title", b"syslog-enabled"),
+            *(b"cluster-enabled", b"daemonize", b"supervised"),
         ),
         b"no",
     ),
     **dict.fromkeys((b"cluster-port", b"socket-mark-id"), b"0"),
+    b"io-threads": b"1",
+    b"tcp-backlog": b"511",
     b"appenddirname": b"appendonlydir",
     b"appendfilename": b"appendonly.aof",
     b"cluster-config-file": b"nodes.conf",
@@ -320,82 +311,80 @@ _TOLD = {
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     **{name: _inert(name) for name in KEPT},
-    **{name: _always(value) for name, value in _TOLD.items()},
-    b"aclfile": _current(lambda executor: _shown(executor.options.aclfile)),
-    b"acllog-max-len": _option("acllog_length", _count(0), _resize_acllog),
+    **{name: _always(value) for name, value in _READ_ONLY.items()},
+    b"aclfile": _option("aclfile"),
+    b"acllog-max-len": _option("acllog_length", count(0), _resize_acllog),
     b"acl-pubsub-default": _option(
-        "acl_pubsub_default", _word(b"allchannels", b"resetchannels"), _set_acl_default
+        "acl_pubsub_default", word(b"allchannels", b"resetchannels"), _set_acl_default
     ),
-    b"activedefrag": _fixed(b"no", possible=_truth),
+    b"activedefrag": _fixed(b"no", possible=truth),
     b"appendfsync": ServerSetting(
         lambda executor: _shown(executor.engine.durability), _durability, _set_durability
     ),
     b"appendonly": _fixed(b"yes", "every write goes into the log, always"),
-    b"busy-reply-threshold": _option("busy_reply_ms", _count(0)),
-    b"bind": _current(lambda executor: _shown(executor.options.host)),
+    b"busy-reply-threshold": _option("busy_reply_ms", count(0)),
+    b"bind": _option("host"),
     b"client-output-buffer-limit": ServerSetting(
         _read_output_limits, _output_limits, _set_output_limits
     ),
-    b"client-query-buffer-limit": _option("query_max", _memory(1 << 20), _set_reader_limits),
-    b"cluster-enabled": _current(lambda executor: b"no"),
-    b"databases": _current(lambda executor: b"%d" % executor.engine.options.databases),
-    b"daemonize": _current(lambda executor: b"no"),
+    b"client-query-buffer-limit": _option("query_max", memory(1 << 20), _set_reader_limits),
+    b"databases": ServerSetting(lambda executor: b"%d" % executor.engine.options.databases),
     b"dbfilename": _protected(lambda executor: b""),
     b"dir": _protected(_checkpoint_dir),
-    b"enable-debug-command": _current(
-        lambda executor: _shown(executor.options.enable_debug_command)
-    ),
-    b"hot-entries-memory": _option("hot_memory", _memory(0), _bound_hot),
-    b"io-threads": _current(lambda executor: b"1"),
-    b"latency-monitor-threshold": _option("latency_threshold_ms", _count(0), _watch_latency),
-    b"latency-tracking": _option("latency_tracking", _truth),
-    b"lua-time-limit": _option("busy_reply_ms", _count(0)),
+    b"enable-debug-command": _option("enable_debug_command"),
+    b"hot-entries-memory": _option("hot_memory", memory(0), _bound_hot),
+    b"latency-monitor-threshold": _option("latency_threshold_ms", count(0), _watch_latency),
+    b"latency-tracking": _option("latency_tracking", truth),
+    b"lua-time-limit": _option("busy_reply_ms", count(0)),
     b"latency-tracking-info-percentiles": _option("latency_percentiles", _percentiles),
-    b"log-format": _current(lambda executor: _shown(executor.options.log_format)),
-    b"logfile": _current(lambda executor: _shown(executor.options.logfile)),
+    b"log-format": _option("log_format"),
+    b"logfile": _option("logfile"),
     b"loglevel": _option("loglevel", _level, _set_level),
-    b"maxclients": _option("maxclients", _count(1, U32_MAX)),
-    b"maxmemory": _option("maxmemory", _memory(0), _look_at_memory),
-    b"maxmemory-clients": _option("maxmemory_clients", memory_or_share, _bound_clients),
-    b"metrics-host": _current(lambda executor: _shown(executor.options.metrics_host)),
-    b"metrics-port": _current(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
-    b"metrics-streams": _current(lambda executor: b"%d" % executor.options.metrics_streams),
-    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, _count(0, I32_MAX)),
+    b"maxclients": _option("maxclients", count(1, U32_MAX)),
+    b"maxmemory": _option(
+        "maxmemory", memory(0), lambda executor: executor.limits.look_at_memory()
+    ),
+    b"maxmemory-clients": _option(
+        "maxmemory_clients", memory_or_share, lambda executor: executor.limits.look_soon()
+    ),
+    b"metrics-host": _option("metrics_host"),
+    b"metrics-port": ServerSetting(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
+    b"metrics-streams": _option("metrics_streams"),
+    b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, count(0, I32_MAX)),
     b"notify-keyspace-events": ServerSetting(
         lambda executor: letters_of(executor.options.notify_keyspace_events).encode(),
         _event_flags,
         _set_event_flags,
     ),
-    b"port": _current(lambda executor: b"%d" % executor.options.port),
-    b"proto-max-bulk-len": _option("bulk_max", _memory(1 << 20), _set_reader_limits),
-    b"protected-mode": _option("protected_mode", _truth),
+    b"port": _option("port"),
+    b"proto-max-bulk-len": _option("bulk_max", memory(1 << 20), _set_reader_limits),
+    b"protected-mode": _option("protected_mode", truth),
     b"requirepass": _option("requirepass", _password, _require_password),
     b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
-    b"shutdown-timeout": _option("shutdown_timeout", _count(0, I32_MAX)),
-    b"script-memory": _option("script_memory", _memory(MEGABYTE)),
-    b"slowlog-entry-max-argc": _option("slowlog_words_max", _count(2, I32_MAX), _bound_slowlog),
-    b"slowlog-entry-max-string-len": _option("slowlog_bytes_max", _count(1), _bound_slowlog),
-    b"slowlog-log-slower-than": _option("slower_than_us", _count(-1), _set_slow),
-    b"slowlog-max-len": _option("slowlog_length", _count(0), _resize_slowlog),
+    b"shutdown-timeout": _option("shutdown_timeout", count(0, I32_MAX)),
+    b"script-memory": _option("script_memory", memory(MEGABYTE)),
+    b"slowlog-entry-max-argc": _option("slowlog_words_max", count(2, I32_MAX), _bound_slowlog),
+    b"slowlog-entry-max-string-len": _option("slowlog_bytes_max", count(1), _bound_slowlog),
+    b"slowlog-log-slower-than": _option(
+        "slower_than_us", count(-1), lambda executor: executor.dispatcher.set_slow()
+    ),
+    b"slowlog-max-len": _option("slowlog_length", count(0), _resize_slowlog),
     b"oom-score-adj": _fixed(
-        b"no", "the system decides that", _word(b"no", b"yes", b"relative", b"absolute")
+        b"no", "the system decides that", word(b"no", b"yes", b"relative", b"absolute")
     ),
     b"shutdown-on-sigint": _fixed(b"default", possible=_SHUTDOWN),
     b"shutdown-on-sigterm": _fixed(b"default", possible=_SHUTDOWN),
-    b"supervised": _current(lambda executor: b"no"),
-    b"tcp-backlog": _current(lambda executor: b"511"),
-    b"tcp-keepalive": _option("tcp_keepalive", _count(0, I32_MAX)),
-    b"timeout": _option("timeout", _count(0, I32_MAX)),
-    b"tls-auth-clients": _current(lambda executor: _shown(executor.options.tls_auth_clients)),
-    b"tls-ca-cert-file": _current(lambda executor: _shown(executor.options.tls_ca_cert_file)),
-    b"tls-cert-file": _current(lambda executor: _shown(executor.options.tls_cert_file)),
-    b"tls-key-file": _current(lambda executor: _shown(executor.options.tls_key_file)),
-    b"tls-key-file-pass": _current(lambda executor: _shown(executor.options.tls_key_file_pass)),
-    b"tls-port": _current(lambda executor: b"%d" % executor.options.tls_port),
-    b"tls-protocols": _current(lambda executor: b""),
-    b"tracking-table-max-keys": _option("tracked_keys_max", _count(0)),
-    b"unixsocket": _current(lambda executor: _shown(executor.options.unixsocket)),
-    b"unixsocketperm": _current(lambda executor: b"%o" % executor.options.unixsocketperm),
+    b"tcp-keepalive": _option("tcp_keepalive", count(0, I32_MAX)),
+    b"timeout": _option("timeout", count(0, I32_MAX)),
+    b"tls-auth-clients": _option("tls_auth_clients"),
+    b"tls-ca-cert-file": _option("tls_ca_cert_file"),
+    b"tls-cert-file": _option("tls_cert_file"),
+    b"tls-key-file": _option("tls_key_file"),
+    b"tls-key-file-pass": _option("tls_key_file_pass"),
+    b"tls-port": _option("tls_port"),
+    b"tracking-table-max-keys": _option("tracked_keys_max", count(0)),
+    b"unixsocket": _option("unixsocket"),
+    b"unixsocketperm": ServerSetting(lambda executor: b"%o" % executor.options.unixsocketperm),
 }
 """By name."""
 SERVER_SETTINGS |= {alias: SERVER_SETTINGS[name] for alias, name in ALIASES.items()}
@@ -411,14 +400,13 @@ def read(executor: "Executor", name: bytes) -> bytes:
 
 def parsed(name: bytes, raw: bytes) -> object:
     """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
+    if name in SETTINGS:
+        return config.parsed(name, raw)
+    setting = SERVER_SETTINGS[name]
+    if setting.parse is None:
+        raise failure(name, setting.refusal)
     try:
-        setting = SETTINGS.get(name)
-        if setting is not None:
-            return setting.read(raw)
-        own = SERVER_SETTINGS[name]
-        if own.parse is None:
-            raise InvalidArgument(own.refusal)
-        return own.parse(raw)
+        return setting.parse(raw)
     except InvalidArgument as error:
         raise failure(name, str(error)) from None
 

@@ -1,4 +1,4 @@
-"""Statistics of INFO and LATENCY: calls, errors, load, and histograms of call times.
+"""Statistics of INFO, LATENCY and SLOWLOG: calls, errors, load, call times and slow calls.
 
 A histogram counts times by their first eight binary digits, so it is right to within a hundredth
 and has a few hundred counts. Times are counted 1024 at a time, sorted: one at a time would take 1.4
@@ -8,13 +8,13 @@ times the processor time of ``PING, -P 16``.
 import time
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, islice
 from math import frexp, ldexp
 
 from kvstream.engine.engine import Engine
-from kvstream.server.slowlog import SlowCalls
+from kvstream.server.options import BYTES_MAX, WORDS_MAX
 from kvstream.types.options import Durability
 
 RECENT = 1024
@@ -99,6 +99,21 @@ def _bound(bits: int) -> int:
 
 SAMPLES = 16
 """Seconds over which the rates of INFO are taken."""
+
+
+@dataclass(slots=True)
+class SlowCalls:
+    """How many calls were slow, and how long they took."""
+
+    count: int = 0
+    microseconds: int = 0
+    longest: int = 0
+    """Microseconds of the slowest call."""
+
+    def add(self, microseconds: int) -> None:
+        self.count += 1
+        self.microseconds += microseconds
+        self.longest = max(self.longest, microseconds)
 
 
 @dataclass(slots=True)
@@ -301,21 +316,95 @@ class Latency:
         if not threshold_ms or self._engine is engine:
             return
         self._engine = engine
-        engine.on_commit = _both(engine.on_commit, lambda seconds: self.add("aof-write", seconds))
+        engine.on_commit = both(engine.on_commit, lambda seconds: self.add("aof-write", seconds))
         committer = engine.committer
-        committer.on_fsync = _both(committer.on_fsync, self._fsynced)
+        committer.on_fsync = both(committer.on_fsync, self._fsynced)
 
     def _fsynced(self, seconds: float) -> None:
         if self._engine is not None and self._engine.durability is Durability.ALWAYS:
             self.add("aof-fsync-always", seconds)  # at other levels no client waits for it
 
 
-def _both(
+def both(
     first: Callable[[float], None] | None, second: Callable[[float], None]
 ) -> Callable[[float], None]:
+    """Return a hook that calls both hooks; ``first`` may not be set."""
+
     def tell(seconds: float) -> None:
         if first is not None:
             first(seconds)
         second(seconds)
 
     return tell
+
+
+# --- SLOWLOG ------------------------------------------------------------------------------------
+
+# Limits, replies and the counters of INFO as in Redis 8.10: https://redis.io/commands/slowlog-get
+
+
+@dataclass(frozen=True, slots=True)
+class SlowCommand:
+    """One entry of SLOWLOG GET."""
+
+    number: int
+    at: int
+    """Unix seconds."""
+    microseconds: int
+    argv: list[bytes]
+    address: str
+    name: bytes
+    words: int
+    """The words of the request; ``argv`` may have fewer."""
+
+
+class Slowlog:
+    """The slow commands, newest first."""
+
+    def __init__(self, length: int, words_max: int, bytes_max: int) -> None:
+        """Keep ``length`` commands, of each so many words of at most so many bytes."""
+        self._entries: deque[SlowCommand] = deque(maxlen=length)
+        self.words_max, self.bytes_max = words_max, bytes_max
+        self._next = 0
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    @property
+    def is_off(self) -> bool:
+        """Whether it keeps no command."""
+        return self._entries.maxlen == 0
+
+    def add(self, at: int, microseconds: int, argv: list[bytes], address: str, name: bytes) -> None:
+        """Add a command; ``address`` and ``name`` are its client's."""
+        kept = cut(argv, self.words_max, self.bytes_max)
+        entry = SlowCommand(self._next, at, microseconds, kept, address, name, len(argv))
+        self._entries.appendleft(entry)
+        self._next += 1
+
+    def newest(self, count: int) -> list[SlowCommand]:
+        """Return the newest entries; all of them for a negative count."""
+        return list(islice(self._entries, len(self) if count < 0 else count))
+
+    def resize(self, length: int) -> None:
+        """Set the length of the log."""
+        self._entries = deque(islice(self._entries, length), maxlen=length)
+
+    def clear(self) -> None:
+        self._entries.clear()
+
+
+def cut(
+    argv: Sequence[bytes], words_max: int = WORDS_MAX, bytes_max: int = BYTES_MAX
+) -> list[bytes]:
+    """Return the words of a request; the last one says how many were left out."""
+    words = [_cut_word(word, bytes_max) for word in argv[:words_max]]
+    if len(argv) > words_max:
+        words[-1] = b"... (%d more arguments)" % (len(argv) - words_max + 1)
+    return words
+
+
+def _cut_word(word: bytes, bytes_max: int) -> bytes:
+    if len(word) <= bytes_max:
+        return word
+    return b"%b... (%d more bytes)" % (word[:bytes_max], len(word) - bytes_max)

@@ -6,7 +6,7 @@ from typing import Any
 from kvstream.commands.replies import ErrorReply, flatten
 from kvstream.commands.table import Dispatcher
 from kvstream.engine.engine import Engine
-from kvstream.migration.replication.targets import JOURNAL_PREFIX
+from kvstream.migration.items import JOURNAL_PREFIX
 
 Ask = Callable[..., Any]
 ENTRY_COUNTERS = (

@@ -15,8 +15,8 @@ from kvstream.migration.replication.protocol import (
     SnapshotData,
     SnapshotEnd,
     request,
-    size_of,
 )
+from kvstream.resp.requests import request_bytes
 
 REPLID = b"8f60fdbb052db08282667bd40b052842d239eea8"
 MARK = b"0123456789abcdef0123456789abcdef01234567"
@@ -131,4 +131,4 @@ def test_a_request_has_its_encoded_length() -> None:
         [b"x" * size for size in (9, 10, 99, 100, 12345)],
         [b"a"] * 1000,
     ):
-        assert size_of(argv) == len(request(*argv))
+        assert request_bytes(argv) == len(request(*argv))

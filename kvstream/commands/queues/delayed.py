@@ -14,6 +14,7 @@ from kvstream.commands.command import (
     Answer,
     Family,
     Session,
+    flags,
 )
 from kvstream.commands.incremental import are_many, in_parts
 from kvstream.commands.replies import Reply
@@ -70,7 +71,7 @@ _ADD_OPTIONS: dict[bytes, Option[_AddOptions]] = {
     "kvstream.add",
     "key [DELAY ms|AT unix-ms] [TTL ms] [UNIQUE id WINDOW ms SKIP|REPLACE|DEBOUNCE|AFTER] [*] "
     "field value [field value ...]",
-    *(FAST_GROW, FIRST),
+    *(FAST_GROW | flags("invalidates"), FIRST),
     since=OURS,
     tips="nondeterministic_output",
 )

@@ -114,7 +114,7 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
             *(options.error, options.traceback),
         )
 
-    return _settled(txn, session, args.take(len(args)), settle)
+    return _settled(txn, session, args.rest(), settle)
 
 
 def _settled(

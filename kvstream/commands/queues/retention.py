@@ -14,6 +14,7 @@ from kvstream.commands.command import (
     Family,
     Session,
     Stepwise,
+    flags,
 )
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument
@@ -109,7 +110,11 @@ def retention_del(txn: Txn, session: Session, argv: Argv) -> Reply:
     return int(retention.drop_rules(txn, session.prefix + argv[2]))
 
 
-@COMMANDS.command("kvstream.retention|run", "key", WRITE, SECOND, since=OURS, uses="RW delete")
+@COMMANDS.command(
+    *("kvstream.retention|run", "key", WRITE | flags("invalidates"), SECOND),
+    since=OURS,
+    uses="RW delete",
+)
 def retention_run(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Remove now what the rules of a stream let go; return how many entries were removed.
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from kvstream.commands.args import Args, Argv, Option, syntax_error
-from kvstream.commands.command import FAST_WRITE, GROW, OURS, READ, SECOND, Family, Session
+from kvstream.commands.command import FAST_WRITE, GROW, OURS, READ, SECOND, Family, Session, flags
 from kvstream.commands.replies import Map, Reply
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -114,7 +114,7 @@ def schedule_del(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("kvstream.schedule|run", "key name", GROW, SECOND),
+    *("kvstream.schedule|run", "key name", GROW | flags("invalidates"), SECOND),
     since=OURS,
     uses="RW insert",
     tips="nondeterministic_output",

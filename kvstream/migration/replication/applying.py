@@ -17,7 +17,7 @@ from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.copy import CopyOptions
-from kvstream.migration.items import OWN_PREFIXES, Item, Selection, Target
+from kvstream.migration.items import Item, Selection, Target
 from kvstream.migration.rdb_place import RdbSource
 from kvstream.migration.replication.commands import Interpreter, Run
 from kvstream.migration.runner import run
@@ -163,11 +163,7 @@ def clear(txn: Txn, db: int, selection: Selection) -> int:
     if not selection.match:
         return keyspace.flush(txn, db)
     _, keys = keyspace.scan(txn, db, 0, _ALL_KEYS)
-    names = [
-        qualified(db, key)
-        for key in keys
-        if selection.has(db, key) and not key.startswith(OWN_PREFIXES)
-    ]
+    names = [qualified(db, key) for key in keys if selection.has(db, key)]
     return sum(keyspace.delete(txn, name) for name in names)
 
 
@@ -178,15 +174,14 @@ class SnapshotLoader:
         self._target = target
         self._selection = selection
 
-    def __call__(self, snapshot: Path) -> int:
-        """Load an RDB file; return the database that is selected after it."""
+    def __call__(self, snapshot: Path) -> None:
+        """Load an RDB file."""
         target = self._target
         if isinstance(target, Store):
             source: RdbSource = _Snapshot(snapshot, target)
             run(source, StoreTarget(target), self._selection, CopyOptions())
         else:
             run(RdbSource(snapshot), target, self._selection, CopyOptions(replace=True))
-        return 0  # the source sends a SELECT before the first command after a snapshot
 
 
 class _Snapshot(RdbSource):

@@ -18,8 +18,8 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from kvstream.commands.args import Argv
-from kvstream.commands.command import Command, Container, Flag
-from kvstream.commands.table import COMMANDS, find
+from kvstream.commands.command import Command, Flag
+from kvstream.commands.table import COMMANDS, command_of, find
 from kvstream.commands.trim import POLICIES
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError
 from kvstream.migration.items import Selection
@@ -91,13 +91,10 @@ SILENT = frozenset(
 def translate(db: int, argv: Argv, selection: Selection) -> Translation:
     """Return the translation of a command of the source."""
     context = Context(db, selection)
-    word = argv[0].lower()
-    rule = _RULES.get(word)
+    rule = _RULES.get(argv[0].lower())
     if rule is not None:
         return rule(context, argv)
-    command = COMMANDS.get(word)
-    if isinstance(command, Container):
-        command = command.subcommands.get(argv[1].lower()) if len(argv) > 1 else None
+    command = command_of(argv, COMMANDS)
     if command is None:
         return _foreign(context, argv)
     return _unchanged(context, command, argv)
@@ -371,8 +368,8 @@ def _stores(kind: str, *words: bytes) -> Rule:
     """Return the rule for a command that stores its result at a key named by an option."""
 
     def rule(context: Context, argv: Argv) -> Translation:
-        given = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
-        return _replaced(context, given[-1:], kind)
+        targets = [argv[at + 1] for at, word in enumerate(argv[:-1]) if word.upper() in words]
+        return _replaced(context, targets[-1:], kind)
 
     return rule
 

@@ -22,7 +22,6 @@ from typing import Protocol, Self
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.layout.keys import qualified
-from kvstream.meta.txn import Txn
 from kvstream.migration.copy import CopyOptions, Outcome, copy_key
 from kvstream.migration.items import STREAM, SUPPORTED, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
@@ -100,7 +99,7 @@ class StoreCutoverTarget:
         state, before = content.state(), ours.outline().state
         if state.groups or before.groups or state.idempotency is not None:
             self._merge(state, before)
-            self._store.engine.run(_restate, qualified(item.db, item.key), state)
+            self._store.engine.run(restate, qualified(item.db, item.key), state)
             return True
         return False
 
@@ -132,10 +131,6 @@ class ServerCutoverTarget:
             if self._source.item(db, key) is None:
                 self._served.connection(db).do("DEL", key)
         return CopiedState(keys=report.outcomes[Outcome.REPLACED] + report.outcomes[Outcome.COPIED])
-
-
-def _restate(txn: Txn, name: bytes, state: StreamState) -> None:
-    restate(txn, name, state)
 
 
 def _active(group: GroupImage, before: GroupImage) -> Iterator[ConsumerImage]:

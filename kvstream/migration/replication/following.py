@@ -122,9 +122,6 @@ def _lost(error: OSError) -> SourceNotReady:
     return SourceNotReady(f"the connection to the source was lost: {error.strerror or error}")
 
 
-if TYPE_CHECKING:
-    import redis
-
 RECEIVE_S = 0.2
 """Longest wait for commands, between two calls of ``until``."""
 RETRY_S, RETRY_S_MAX = 0.1, 5.0
@@ -145,11 +142,11 @@ class Follower:
         connect: Callable[[], "redis.Redis"],
         target: Target,
         spool: Path,
-        load: Callable[[Path], int],
+        load: Callable[[Path], None],
         said: Callable[[str], None] = lambda text: None,
         seen: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
-        """``spool`` is the file for a snapshot; ``load`` loads it and returns the current database.
+        """``spool`` is the file for a snapshot, ``load`` loads it.
 
         ``said`` gets messages for the user. ``seen`` is called with the phase when it begins, and
         again while it lasts.
@@ -350,9 +347,9 @@ class Follower:
         self._said(f"loading a snapshot of {self._spool.stat().st_size} bytes")
         self._seen(Phase.LOADING)
         with link.kept_alive(began.position.offset):
-            db = self._load(self._spool)
+            self._load(self._spool)
         self._spool.unlink()
-        self.target.loaded(began.position, db)
+        self.target.loaded(began.position)
         self._is_synchronised = True
         self._said(f"following from offset {began.position.offset}")
         self._heard_at = time.monotonic()

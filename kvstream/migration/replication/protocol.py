@@ -20,7 +20,7 @@ from collections.abc import Callable
 from typing import Final, NamedTuple, TypeAlias
 
 from kvstream.errors import ProtocolError, ReplicationRefused, SourceNotReady
-from kvstream.resp.requests import Request, RequestReader
+from kvstream.resp.requests import Request, RequestReader, request_bytes
 
 NO_HISTORY: Final = b"?"
 LINE_MAX: Final = 64 << 10
@@ -75,14 +75,6 @@ Event: TypeAlias = FullSync | SnapshotData | SnapshotEnd | Continued | Received
 def request(*words: bytes) -> bytes:
     """Return the bytes of a request."""
     return b"*%d\r\n" % len(words) + b"".join(b"$%d\r\n%b\r\n" % (len(w), w) for w in words)
-
-
-def size_of(argv: Request) -> int:
-    """Return the bytes that a request takes in the stream, as Redis encodes it."""
-    size = len(b"*%d\r\n" % len(argv))
-    for word in argv:
-        size += len(word) + len(b"%d" % len(word)) + 5
-    return size
 
 
 class Replica:
@@ -240,7 +232,7 @@ class Replica:
         replid, offset = self.position
         while requests := self._reader.take():
             for argv in requests:
-                offset += size_of(argv)
+                offset += request_bytes(argv)
                 events.append(Received(argv, offset))
         self.position = Position(replid, offset)
         return False

@@ -33,16 +33,13 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration.items import Selection
+from kvstream.migration.items import JOURNAL_PREFIX, Selection
 from kvstream.migration.replication.applying import NOTHING_EXPIRES, Applier, clear
 from kvstream.migration.replication.commands import Interpreter, Name, Run, Translation
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
 from kvstream.remote.connection import Link, Words, translated
-
-JOURNAL_PREFIX = b"kvstream:follow:"
-"""Prefix of journal keys; no migration copies them."""
 
 
 class State(StrEnum):
@@ -131,8 +128,8 @@ class Target(Protocol):
         """Delete the followed keys, and record that a snapshot is being loaded."""
         ...
 
-    def loaded(self, position: Position, db: int) -> None:
-        """Record that a snapshot is loaded."""
+    def loaded(self, position: Position) -> None:
+        """Record that a snapshot is loaded; the source sends a SELECT before its next command."""
         ...
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
@@ -201,11 +198,11 @@ class FollowingStore:
                     clear(txn, db, self._selection)
             self._write(txn, self.journal)
 
-    def loaded(self, position: Position, db: int) -> None:
-        journal = self.journal.at(position, db)
+    def loaded(self, position: Position) -> None:
+        journal = self.journal.at(position, 0)
         with self._engine.transaction() as txn:
             self._write(txn, journal)
-        self.journal, self._applier.db = journal, db
+        self.journal, self._applier.db = journal, 0
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
         with self._engine.transaction() as txn:
@@ -282,9 +279,9 @@ class FollowingServer:
         for at in range(0, len(keys), _CLEARED):
             self._server.connection(db).do("UNLINK", *keys[at : at + _CLEARED])
 
-    def loaded(self, position: Position, db: int) -> None:
-        self._stream.db = db
-        self._execute([], self.journal.at(position, db))
+    def loaded(self, position: Position) -> None:
+        self._stream.db = 0
+        self._execute([], self.journal.at(position, 0))
 
     def commit(self, commands: Sequence[Received], position: Position) -> None:
         done: list[Translation] = []

@@ -9,9 +9,9 @@ from kvstream.commands.replies import OK, Double, Map, Reply, SetReply
 from kvstream.commands.table import find
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.acl import DEFAULT, Denial, NoPermission, Rights, User
+from kvstream.server.acl import Denial, NoPermission, Rights, User
 from kvstream.server.command_docs import CATEGORIES, named
-from kvstream.server.commands.admin import server_of
+from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.pubsub import has_forbidden
 
@@ -114,7 +114,7 @@ def _disconnect_subscribers(client: Client, before: dict[User, set[bytes]]) -> N
     losers = [user for user, channels in before.items() if not channels <= user.channels]
     for other in list(server_of(client).pubsub.clients) if losers else ():
         if other.user in losers and has_forbidden(other):
-            _disconnect(client, other)
+            disconnect(client, other)
 
 
 @COMMANDS.command(
@@ -125,20 +125,11 @@ def _disconnect_subscribers(client: Client, before: dict[User, set[bytes]]) -> N
 def acl_deluser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Delete users and close their connections; return how many existed."""
     server = server_of(client)
-    if DEFAULT in argv[2:]:
-        raise InvalidArgument("The 'default' user cannot be removed")
-    gone = [user for name in argv[2:] if (user := server.acl.delete_user(name)) is not None]
+    gone = server.acl.delete_users(argv[2:])
     for other in list(server.clients.values()):
         if any(other.user is user for user in gone):
-            _disconnect(client, other)
+            disconnect(client, other)
     return len(gone)
-
-
-def _disconnect(client: Client, other: Client) -> None:
-    if other is client:
-        client.closing = True
-    else:
-        server_of(client).drop(other)
 
 
 @COMMANDS.command("acl|genpass", "[bits]", _ANY_USER, since="6.0.0")
@@ -215,7 +206,7 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     _disconnect_subscribers(client, before)
     for other in list(server_of(client).clients.values()):
         if any(other.user is user for user in gone):
-            _disconnect(client, other)
+            disconnect(client, other)
     return OK
 
 

@@ -29,6 +29,14 @@ def server_of(client: Client) -> Executor:
     return client.server
 
 
+def disconnect(client: Client, other: Client) -> None:
+    """Close a connection for the command of a client: its own one after the reply."""
+    if other is client:
+        client.closing = True
+    else:
+        server_of(client).drop(other)
+
+
 @COMMANDS.command(
     *("time", "", flags("loading stale fast local")),
     since="2.6.0",
@@ -205,8 +213,8 @@ def shutdown(txn: Txn, client: Client, argv: Argv) -> Answer:
             raise syntax_error()
         raise RequestError("No shutdown in progress.")
     server = server_of(client)
-    if server.scripts.busy.is_on and b"NOSAVE" not in words:
-        return server.scripts.busy.error
+    if server.busy.is_on and b"NOSAVE" not in words:
+        return server.busy.error
     client.reply_mode = ReplyMode.OFF  # SHUTDOWN has no reply: the connection is closed
     if b"SAVE" in words:
         server.checkpoints.start_save(argv, server.statistics.changes)
@@ -228,7 +236,7 @@ def monitor(txn: Txn, client: Client, argv: Argv) -> Reply:
     if client.in_exec:
         raise RequestError("MONITOR isn't allowed for DENY BLOCKING client")
     client.monitors = True
-    server_of(client).monitors[client] = None
+    server_of(client).pubsub.monitors[client] = None
     return OK
 
 

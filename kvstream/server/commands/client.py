@@ -17,7 +17,8 @@ from kvstream.commands.command import OPERATE, Family, flags
 from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import server_of
+from kvstream.resp.requests import request_bytes
+from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import listed
@@ -99,14 +100,14 @@ def _wanted(client: Client, args: Args) -> _Wanted:
 def _check(wanted: _Wanted, before: Tracking | None) -> None:
     """Refuse modes that exclude each other, or the present ones."""
     modes = wanted.modes
-    held = modes if before is None else before.modes
+    present = modes if before is None else before.modes
     for is_so, reason in (
         (
             wanted.prefixes and b"BCAST" not in modes,
             "PREFIX option requires BCAST mode to be enabled",
         ),
         (
-            (b"BCAST" in modes) != (b"BCAST" in held),
+            (b"BCAST" in modes) != (b"BCAST" in present),
             f"You can't switch BCAST mode on/off {_ANEW}",
         ),
         (
@@ -118,7 +119,7 @@ def _check(wanted: _Wanted, before: Tracking | None) -> None:
             "You can't specify both OPTIN mode and OPTOUT mode",
         ),
         (
-            any(one in modes and two in held for one, two in (_OPTIN_OUT, _OPTIN_OUT[::-1])),
+            any(one in modes and two in present for one, two in (_OPTIN_OUT, _OPTIN_OUT[::-1])),
             f"You can't switch OPTIN/OPTOUT mode {_ANEW}",
         ),
     ):
@@ -179,7 +180,7 @@ def client_trackinginfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 def _tracking_flags(tracking: Tracking) -> list[bytes]:
     modes, caching = tracking.modes, tracking.caching
-    held = (
+    words = (
         (b"on", True),
         (b"bcast", b"BCAST" in modes),
         (b"optin", b"OPTIN" in modes),
@@ -189,7 +190,7 @@ def _tracking_flags(tracking: Tracking) -> list[bytes]:
         (b"noloop", b"NOLOOP" in modes),
         (b"broken_redirect", tracking.broken),
     )
-    return [word for word, holds in held if holds]
+    return [word for word, is_set in words if is_set]
 
 
 _TYPES = (b"normal", b"master", b"replica", b"slave", b"pubsub")
@@ -245,7 +246,7 @@ def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
 def client_info(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the state of this connection."""
     tracking = server_of(client).trackers.clients.get(client)
-    return Verbatim(listed(client, tracking, _size(argv)) + "\n")
+    return Verbatim(listed(client, tracking, request_bytes(argv)) + "\n")
 
 
 @COMMANDS.command(
@@ -278,18 +279,11 @@ def client_list(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [known[number] for number in ids if number in known]
     elif len(argv) > 2:
         raise syntax_error()
-    size, tracking = _size(argv), server_of(client).trackers.clients
+    size, tracking = request_bytes(argv), server_of(client).trackers.clients
     return Verbatim(
         "".join(
             listed(each, tracking.get(each), size * (each is client)) + "\n" for each in clients
         )
-    )
-
-
-def _size(argv: Argv) -> int:
-    """Return the bytes of the current request, which is in its client's buffer."""
-    return sum(len(b"$%d\r\n%b\r\n" % (len(word), word)) for word in argv) + len(
-        b"*%d\r\n" % len(argv)
     )
 
 
@@ -365,7 +359,7 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
         clients = [each for each in server_of(client).clients.values() if each.address == address]
         if not clients:
             raise RequestError(_NO_CLIENT)
-        _kill(client, clients[0])
+        disconnect(client, clients[0])
         return OK
     tests, skip_me = _filters(client, Args(argv, 2))
     killed = [
@@ -374,15 +368,8 @@ def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
         if all(test(each) for test in tests) and not (skip_me and each is client)
     ]
     for each in killed:
-        _kill(client, each)
+        disconnect(client, each)
     return len(killed)
-
-
-def _kill(killer: Client, victim: Client) -> None:
-    if victim is killer:
-        victim.closing = True  # after the reply
-    else:
-        server_of(killer).drop(victim)
 
 
 def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:

@@ -5,9 +5,9 @@ import logging
 from kvstream.commands import config
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import OPERATE, Family
-from kvstream.commands.config import SETTINGS, failure
+from kvstream.commands.config import SETTINGS, failure, unknown_setting
 from kvstream.commands.replies import OK, Map, Reply
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
@@ -21,7 +21,7 @@ _log = logging.getLogger(__name__)
 COMMANDS = Family("server")
 COMMANDS.add_help("config", since="5.0.0")
 _SIGNS = frozenset(b"*?[")
-"""Characters of a pattern; a plain name is returned as it was given."""
+"""Characters of a pattern; a plain name is returned as it was asked."""
 
 
 @COMMANDS.override(config.COMMANDS.commands["config|get"])
@@ -55,23 +55,21 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if len(argv) % 2:
         raise syntax_error()
-    given: dict[bytes, bytes] = {}
+    asked: dict[bytes, bytes] = {}
     for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
         name = raw_name.lower()
         if name not in SETTINGS and name not in SERVER_SETTINGS:
-            raise InvalidArgument(
-                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
-            )
+            raise unknown_setting(raw_name)
         own = SERVER_SETTINGS.get(name)
         if own is not None and own.parse is None:
             raise failure(raw_name, own.refusal)
-        if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in given}:
+        if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in asked}:
             raise failure(raw_name, "duplicate parameter")
-        given[name] = raw
-    changes = [change_of(server_of(client), name, raw) for name, raw in given.items()]
+        asked[name] = raw
+    changes = [change_of(server_of(client), name, raw) for name, raw in asked.items()]
     for change in changes:
         change()
-    server_of(client).options.changed |= given.keys()
+    server_of(client).options.changed |= asked.keys()
     _log_change(client, argv)
     return OK
 

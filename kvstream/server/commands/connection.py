@@ -14,16 +14,16 @@ from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT, WrongPassword
 from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client, MultiQueue
+from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.types.ids import StreamID
 
 COMMANDS, TRANSACTIONS = Family("connection"), Family("transactions")
 _NO_AUTH = flags("noscript loading stale fast no_auth allow_busy local")
+_END = _NO_AUTH | flags("immediate subscribed")
 _NO_PASSWORD = (
     "AUTH <password> called without any password configured for the default user. Are you sure "
     "your configuration is correct?"
 )
-REDIS_VERSION = b"8.10.0"
-"""The level of the stream commands: clients choose by it what they send."""
 
 
 @COMMANDS.command("auth", "[username] password", _NO_AUTH, since="1.0.0")
@@ -129,14 +129,14 @@ def valid_name(name: bytes) -> bytes:
     return name
 
 
-@COMMANDS.command("quit", "", _NO_AUTH | flags("immediate"), since="1.0.0", arity=-1)
+@COMMANDS.command("quit", "", _END, since="1.0.0", arity=-1)
 def quit_(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Close the connection."""
     client.closing = True
     return OK
 
 
-@COMMANDS.command("reset", "", _NO_AUTH | flags("immediate"), since="6.2.0")
+@COMMANDS.command("reset", "", _END, since="6.2.0")
 def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Reset the connection to the state of a new one."""
     server_of(client).end_subscriptions(client)
@@ -148,7 +148,7 @@ def reset(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 _UNWATCH = flags("noscript loading stale fast allow_busy local")
 _MULTI = _UNWATCH | flags("immediate")
-_WATCH = flags("noscript loading stale fast allow_busy immediate")
+_WATCH = flags("noscript loading stale fast allow_busy immediate no_touch")
 
 
 @TRANSACTIONS.command("multi", "", _MULTI, since="1.2.0")

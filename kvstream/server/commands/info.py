@@ -20,13 +20,13 @@ from kvstream.commands.replies import Reply, Verbatim
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
 from kvstream.server.commands.admin import server_of
-from kvstream.server.commands.connection import REDIS_VERSION
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
-from kvstream.server.runtime.tracking import shown
+from kvstream.server.runtime.scripts import REDIS_VERSION
+from kvstream.server.runtime.tracking import figures
 from kvstream.server.settings import read
-from kvstream.server.slowlog import SlowCalls
+from kvstream.server.stats import SlowCalls
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
@@ -163,17 +163,11 @@ def _listeners(options: ServerOptions) -> Iterator[str]:
 
 
 def _clients(server: "Executor", txn: Txn) -> Fields:
-    names: set[bytes] = set()
-    on_nokey: set[bytes] = set()
-    timeouts = 0
-    for client in server.blocked:
-        if client.block is None:
-            continue
-        timeouts += client.block.until is not None
-        if client.last_command in ("xread", "xreadgroup"):
-            names.update(client.block.wait.names)
-        if client.last_command == "xreadgroup":
-            on_nokey.update(client.block.wait.names)
+    blocks = [client.block for client in server.blocked if client.block is not None]
+    waits = [block.wait for block in blocks]
+    # Names of keys have two bytes at least; a wait for a job, or for the end of a pause, has one.
+    names = {name for wait in waits for name in wait.names if len(name) > 1}
+    on_nokey = {name for wait in waits if wait.group is not None for name in wait.names}
     watched = [client.watched for client in server.clients.values() if client.watched]
     return (
         ("connected_clients", len(server.clients)),
@@ -185,7 +179,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
         ("tracking_clients", len(server.trackers.clients)),
         ("pubsub_clients", len(server.pubsub.clients)),
         ("watching_clients", len(watched)),
-        ("clients_in_timeout_table", timeouts),
+        ("clients_in_timeout_table", sum(block.until is not None for block in blocks)),
         ("total_watched_keys", len({name for each in watched for name in each})),
         ("total_blocking_keys", len(names)),
         ("total_blocking_keys_on_nokey", len(on_nokey)),
@@ -301,7 +295,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
         ("pubsub_channels", len(names[ChannelKind.CHANNEL])),
         ("pubsub_patterns", len(names[ChannelKind.PATTERN])),
         ("pubsubshard_channels", len(names[ChannelKind.SHARD])),
-        *shown(server.trackers).items(),
+        *figures(server.trackers).items(),
         ("eventloop_cycles", counted.turns),
         ("eventloop_duration_sum", round(counted.turn_seconds * _US)),
         ("eventloop_duration_cmd_sum", round(_US * counted.seconds)),

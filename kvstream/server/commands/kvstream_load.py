@@ -19,7 +19,7 @@ _PART = b"PART"
 
 
 @COMMANDS.command(
-    *("kvstream.load|ticket", "[key ...]", _LOADS, Keys(2, -1)),
+    *("kvstream.load|ticket", "[key ...]", _LOADS | flags("no_touch"), Keys(2, -1)),
     since=OURS,
     uses="RW insert",
 )
@@ -84,7 +84,12 @@ def load_commit(txn: Txn, client: Client, argv: Argv) -> Answer:
     return job.wait(Map(outcome))
 
 
-@COMMANDS.command("kvstream.load|state", "key serialized-value", _LOADS, SECOND, since=OURS)
+@COMMANDS.command(
+    "kvstream.load|state",
+    "key serialized-value",
+    *(_LOADS | flags("no_touch invalidates"), SECOND),
+    since=OURS,
+)
 def load_state(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Set the groups, counters and producers of a stream from a payload of DUMP; entries stay.
 

@@ -12,8 +12,8 @@ from kvstream.types.glob import matcher
 
 COMMANDS = Family("pubsub")
 COMMANDS.add_help("pubsub", since="6.2.0", categories="")
-_SUBSCRIBE = flags("pubsub denyoom noscript loading stale local")
-_UNSUBSCRIBE = flags("pubsub noscript loading stale local")
+_SUBSCRIBE = flags("pubsub denyoom noscript loading stale local subscribed")
+_UNSUBSCRIBE = flags("pubsub noscript loading stale local subscribed")
 _PUBLISH = flags("pubsub loading stale fast may_replicate")
 _LOOK = flags("pubsub loading stale local")
 _FIRST, _EVERY = Channels(FIRST), Channels(EVERY)

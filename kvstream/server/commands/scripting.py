@@ -122,7 +122,7 @@ def script_flush(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def script_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
     """End the script that runs, if it has not written."""
-    server_of(client).scripts.busy.kill(SCRIPT_KILL)
+    server_of(client).busy.kill(SCRIPT_KILL)
     return OK
 
 

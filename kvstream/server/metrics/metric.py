@@ -18,7 +18,7 @@ from xxhash import xxh3_64_hexdigest
 
 from kvstream.server.metrics.sample import Sample
 from kvstream.server.net.asyncio_server import Listener
-from kvstream.server.stats import CommandStatistics
+from kvstream.server.stats import CommandStatistics, both
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor
@@ -74,9 +74,10 @@ class ServerHistograms:
 
     def start(self, listener: Listener) -> None:
         """Set the hooks, and start the timer in the loop of the server."""
-        executor = listener.executor
-        executor.engine.on_commit = self.commit_seconds.add
-        executor.engine.committer.on_fsync = self.fsync_seconds.add
+        executor, engine = listener.executor, listener.executor.engine
+        # A latency-monitor-threshold of the configuration file has set hooks before.
+        engine.on_commit = both(engine.on_commit, self.commit_seconds.add)
+        engine.committer.on_fsync = both(engine.committer.on_fsync, self.fsync_seconds.add)
         statistics, run = executor.statistics, listener.run_turn
 
         def timed_turn() -> None:

@@ -27,8 +27,7 @@ from kvstream.resp import may_poll, twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
-from kvstream.server.runtime.reply_queue import GroupFsync
-from kvstream.server.runtime.reply_streaming import AHEAD
+from kvstream.server.runtime.reply_queue import AHEAD, GroupFsync
 
 
 class PythonChannel:
@@ -326,7 +325,7 @@ class Listener:
         until = monotonic() + ROUNDS_S
         while self.epoll_reader.receive() and not self.scheduled:
             self._run_turn()
-            if self.scheduled or self.executor.is_answering or monotonic() >= until:
+            if self.scheduled or self.executor.reply_queue.is_waiting or monotonic() >= until:
                 return  # replies that wait for an fsync ask for it in the next iteration
 
     def _run_turn(self) -> None:

@@ -367,10 +367,8 @@ class Client(Session):
             return True
         if self.reply_mode is ReplyMode.SKIP_NEXT:
             self.reply_mode = ReplyMode.SKIP
-            return False
-        if self.reply_mode is ReplyMode.SKIP:
+        elif self.reply_mode is ReplyMode.SKIP:
             self.reply_mode = ReplyMode.ON
-            return False
         return False
 
 

@@ -1,18 +1,18 @@
 """The call of a command: permissions, statistics, keyspace hits, the slow log and MONITOR.
 
 ``Dispatcher`` wraps every handler. ``Lookups`` counts keyspace hits and notes the last use of keys.
-``Slowlog`` and ``monitor_line`` are SLOWLOG and MONITOR; ``listed`` makes a line of CLIENT LIST.
+``monitor_line`` makes a line of MONITOR, ``listed`` one of CLIENT LIST.
 """
 
 import logging
-import sys
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import inf
 
 from kvstream.commands.args import text
-from kvstream.commands.command import FIRST, LATER, Answer, Command, Container, Flag, Stepwise
+from kvstream.commands.command import LATER, Answer, Command, Flag, Stepwise, Table
 from kvstream.commands.replies import RESP2, ErrorReply, internal_error
+from kvstream.commands.table import command_of
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.keyspace import Usage
@@ -21,31 +21,9 @@ from kvstream.server.acl import Denials, NoPermission
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import Argv, ChannelKind, Client
-from kvstream.server.runtime.notifications import Notifications
+from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.tracking import Trackers, Tracking
-from kvstream.server.slowlog import Slowlog, cut
-from kvstream.server.stats import Latency, Statistics
-
-_UNUSED = frozenset(
-    {
-        *("exists", "expiretime", "pexpiretime", "pttl", "ttl", "type", "watch"),
-        *("object|encoding", "object|freq", "object|idletime", "object|refcount"),
-        *(
-            "kvstream.guard",
-            "kvstream.load|state",
-            "kvstream.load|ticket",
-            "memory|usage",
-            "restore",
-        ),
-    }
-)
-"""Commands that look at a key without using it, and RESTORE, which sets the last use itself."""
-_COUNTED = {
-    **dict.fromkeys(("copy", "delex", "getdel", "getex", "getset"), 1),
-    **dict.fromkeys(("xack", "xackdel", "xautoclaim", "xclaim"), 1),
-    "xreadgroup": sys.maxsize,
-}
-"""Commands that write and yet count so many of their keys as hits or misses, as in Redis."""
+from kvstream.server.stats import Latency, Slowlog, Statistics, cut
 
 
 class Lookups:
@@ -54,23 +32,21 @@ class Lookups:
     Of an incremental command only the keys of the last step can count as misses.
     """
 
-    def __init__(self, statistics: Statistics, commands: Iterable[Command], used: Usage) -> None:
+    def __init__(self, statistics: Statistics, usage: Usage) -> None:
         self._statistics = statistics
-        self._usage = used
-        self._by_command = {row.name: _lookup_of(row) for row in commands if row.keys is not None}
+        self._usage = usage
 
     def record_use(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Record the last use of a finished call's keys, and its hits and misses."""
-        uses, counts, has_one_key = self._by_command[command.name]
-        missing, statistics = txn.missing, self._statistics
+        counts, missing, statistics = command.counted_keys, txn.missing, self._statistics
         prefix = client.prefix
-        if has_one_key and not client.no_touch:  # most calls
-            name = prefix + argv[1]
+        if command.key_at and not client.no_touch:  # most calls
+            name = prefix + argv[command.key_at]
             if counts:
                 is_miss = name in missing
                 statistics.keyspace_misses += is_miss
                 statistics.keyspace_hits += not is_miss
-            if uses:
+            if command.touches_keys:
                 self._usage.note_one(name, txn.now_ms)
             missing.clear()
             return
@@ -80,7 +56,7 @@ class Lookups:
             absent = sum(map(missing.__contains__, counted)) if missing else 0
             statistics.keyspace_misses += absent
             statistics.keyspace_hits += len(counted) - absent
-        if uses:
+        if command.touches_keys:
             if client.no_touch and command.name != "touch":
                 names = [name for name in names if name in missing]  # it may have made them
             if names:
@@ -93,17 +69,13 @@ class Lookups:
 
         XREAD looks up each key twice, as in Redis.
         """
-        missing, counts = txn.missing, self._by_command[command.name][1]
+        missing, counts = txn.missing, command.counted_keys
         if command.name == "set" and b"GET" in [word.upper() for word in argv[3:]]:
             counts = 1
         if not (missing and counts) or command.name.startswith("object|"):
             return []
         names = [client.prefix + key for key in command.keys_of(argv)][:counts]
         return [name for name in names if name in missing] * (1 + (command.name == "xread"))
-
-    def of(self, command: Command) -> tuple[bool, int, bool]:
-        """Return whether a command uses its keys, how many count, and if its first is all."""
-        return self._by_command[command.name]
 
     def use(self, names: list[bytes], hits: int, misses: int, now_ms: int) -> None:
         """Note that keys are used now, and count hits and misses."""
@@ -116,15 +88,6 @@ class Lookups:
         """Note the streams of batched XADDs."""
         self._usage.record_use(names, txn.now_ms)
         txn.missing.clear()
-
-
-def _lookup_of(row: Command) -> tuple[bool, int, bool]:
-    """Return whether a command uses its keys, how many of them count, and if its first is all."""
-    if row.runs_scripts:
-        return False, 0, False
-    reads = Flag.READONLY in row.flags and row.name != "memory|usage"
-    counts = sys.maxsize if reads else _COUNTED.get(row.name, 0)
-    return row.name not in _UNUSED, counts, row.keys == FIRST
 
 
 _US = 1_000_000
@@ -218,18 +181,11 @@ _log = logging.getLogger(__name__)
 _REASONS = {"cmd": "command"}
 """The words of ACL LOG where they differ from those of INFO."""
 _NO_AUTH = ErrorReply("NOAUTH", "Authentication required.")
-_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
+OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _SUBSCRIBED = (
     "Can't execute '{}': only (P|S)SUBSCRIBE / (P|S)UNSUBSCRIBE / PING / QUIT / RESET are allowed "
     "in this context"
 )
-_WHILE_SUBSCRIBED = frozenset(
-    {
-        *("ping", "quit", "reset", "psubscribe", "punsubscribe", "ssubscribe", "subscribe"),
-        *("sunsubscribe", "unsubscribe"),
-    }
-)
-"""The commands of a RESP2 client that is subscribed: it would take other replies for messages."""
 _NO_MULTI = ErrorReply("ERR", "Command not allowed inside a transaction")
 _CHANGED = (
     "ACLs rules changed between the moment the transaction was accumulated and the EXEC call. "
@@ -254,23 +210,21 @@ class Dispatcher:
         usage: Usage,
         trackers: Trackers,
         notifications: Notifications,
-        send_to_monitors: Callable[[bytes], None],
+        pubsub: PubSub,
     ) -> None:
-        """``send_to_monitors`` sends a line to the MONITOR clients."""
         self._options = options
         self.clock = clock
-        rows = list(commands)
-        self.statistics = Statistics(frozenset(row.name for row in rows if Flag.WRITE in row.flags))
-        self.lookups = Lookups(self.statistics, rows, usage)
+        writes = frozenset(command.name for command in commands if Flag.WRITE in command.flags)
+        self.statistics = Statistics(writes)
+        self.lookups = Lookups(self.statistics, usage)
         self.slowlog = Slowlog(
             options.slowlog_length, options.slowlog_words_max, options.slowlog_bytes_max
         )
         self.latency = Latency()
         self.trackers, self.notifications = trackers, notifications
-        self._send_to_monitors = send_to_monitors
+        self._pubsub, self.monitors = pubsub, pubsub.monitors
         self.denials = Denials(options.acllog_length)
         self._logins, self._denied, self._slow = Throttle(), Throttle(), Throttle()
-        self.monitors: dict[Client, None] = {}
         self.hot_keys: HotKeys | None = None
         """What HOTKEYS GET shows."""
         self.paused = False
@@ -316,13 +270,13 @@ class Dispatcher:
         if client.queue is not None and Flag.NO_MULTI in command.flags:
             return _NO_MULTI
         if self.crowded and _asks(client, command, Flag.DENYOOM):
-            return _OOM
+            return OOM
         if self.read_only is not None and _asks(client, command, Flag.WRITE):
             return self.read_only
         if (
             client.subscriptions is not None
             and client.protocol == RESP2
-            and command.name not in _WHILE_SUBSCRIBED
+            and Flag.SUBSCRIBED not in command.flags
         ):
             return ErrorReply("ERR", _SUBSCRIBED.format(command.name))
         return None
@@ -342,7 +296,7 @@ class Dispatcher:
         """Return the error if a queued command may not run any more."""
         refusal = self._refusal_by_rights(client, command, argv)
         if refusal is None:
-            return _OOM if self.crowded and Flag.DENYOOM in command.flags else None
+            return OOM if self.crowded and Flag.DENYOOM in command.flags else None
         error = ErrorReply("NOPERM", _CHANGED.format(_WITHDRAWN[refusal.kind]))
         self.statistics.rejected(error.code)
         return error
@@ -414,9 +368,7 @@ class Dispatcher:
                 self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.only_redelivered
-            if changed and (
-                type(reply) is ErrorReply or (not reply and name in ANSWERS_IF_CHANGED)
-            ):
+            if changed and (type(reply) is ErrorReply or (not reply and command.shows_change)):
                 changed = False  # an earlier call of the turn made the changes
             if self.trackers.clients:
                 self.trackers.ran(client, command, argv, changed)
@@ -434,7 +386,7 @@ class Dispatcher:
     def show(self, client: Client, argv: Argv) -> None:
         """Send a call to the MONITOR clients."""
         if self.monitors:
-            self._send_to_monitors(monitor_line(client, argv, self.in_script))
+            self._pubsub.to_monitors(monitor_line(client, argv, self.in_script))
 
     def answer_at_once(self, client: Client, command: Command, argv: Argv, txn: Txn) -> Answer:
         """Run a command without keys; its errors do not undo the turn."""
@@ -460,8 +412,8 @@ class Dispatcher:
             self._logins.log(_log, logging.WARNING, text, client.address, Shown([user]))
         else:
             text = "%s, user %s, has no right to %s %s"
-            given = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
-            self._denied.log(_log, logging.INFO, text, *given)
+            words = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
+            self._denied.log(_log, logging.INFO, text, *words)
         in_multi = client.queue is not None or client.last_command == "exec"
         context = "lua" if self.in_script else "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
@@ -477,7 +429,7 @@ class Dispatcher:
     def note_slow(self, client: Client, command: Command, argv: Argv, spent: float) -> None:
         """Note a slow call for LATENCY and SLOWLOG."""
         self.latency.add(_EVENTS[Flag.FAST in command.flags], spent)
-        if spent < self._slow_s or command.name in _NOT_SLOW:
+        if spent < self._slow_s or Flag.SKIP_SLOWLOG in command.flags:
             return
         if not self.slowlog.is_off:
             microseconds, words = round(spent * _US), redacted(argv)
@@ -494,26 +446,14 @@ def _asks(client: Client, command: Command, flag: Flag) -> bool:
     return flag in command.flags
 
 
-def name_of(argv: Argv, commands: Mapping[bytes, Command | Container]) -> str:
+def name_of(argv: Argv, commands: Table) -> str:
     """Return the command name of a refused request, or an empty string."""
-    command = commands.get(argv[0].lower())
-    if isinstance(command, Container):
-        command = command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
+    command = command_of(argv, commands)
     return "" if command is None else command.name
 
 
-ANSWERS_IF_CHANGED = frozenset(
-    {
-        *("copy", "del", "delex", "getdel", "move", "msetex", "msetnx", "persist", "renamenx"),
-        *("expire", "expireat", "pexpire", "pexpireat", "setnx", "unlink", "xack", "xadd", "xdel"),
-        *("xgroup|createconsumer", "xgroup|destroy", "xtrim"),
-    }
-)
-"""Commands that answer 0 or null if and only if they have changed nothing."""
 _EVENTS = ("command", "fast-command")
 """LATENCY events of a slow command."""
-_NOT_SLOW = frozenset({"exec"})
-"""The commands of EXEC are logged one by one."""
 
 
 _LINE = (
@@ -526,15 +466,16 @@ _LINE = (
 
 def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
     """Return a client's line of CLIENT LIST; ``asking``: bytes of its own request for it."""
-    now, held_names = client.server.clock(), client.subscriptions
+    now, subscriptions = client.server.clock(), client.subscriptions
     queued = 0 if client.queue is None else client.queue.size
-    pending, held = client.pending_output(), client.reader.buffered + client.unread.size + asking
+    unread = client.reader.buffered + client.unread.size + asking
+    pending = client.pending_output()
     return _LINE % (
         *(client.id, client.address, client.local_address, client.descriptor, text(client.name)),
         *(now - client.created, now - client.last_used, _flags(client, tracking), client.db),
-        *((0, 0, 0) if held_names is None else [len(held_names[kind]) for kind in ChannelKind]),
+        *((0, 0, 0) if subscriptions is None else [len(subscriptions[k]) for k in ChannelKind]),
         -1 if client.queue is None else len(client.queue.commands),
-        *(len(client.watched), held, queued, pending > 0, pending, held + queued + pending),
+        *(len(client.watched), unread, queued, pending > 0, pending, unread + queued + pending),
         *("rw" if pending else "r", client.last_command or "NULL", text(client.user.name)),
         -1 if tracking is None else tracking.redirect,
         *(client.protocol, text(client.lib_name), text(client.lib_version)),
@@ -543,7 +484,7 @@ def listed(client: Client, tracking: Tracking | None, asking: int = 0) -> str:
 
 
 def _flags(client: Client, tracking: Tracking | None) -> str:
-    held = (
+    flags = (
         ("O", client.monitors),
         ("P", client.subscriptions is not None),
         ("x", client.queue is not None),
@@ -556,4 +497,4 @@ def _flags(client: Client, tracking: Tracking | None) -> str:
         ("e", client.no_evict),
         ("T", client.no_touch),
     )
-    return "".join(letter for letter, holds in held if holds) or "N"
+    return "".join(letter for letter, is_set in flags if is_set) or "N"

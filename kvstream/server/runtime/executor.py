@@ -24,6 +24,7 @@ from kvstream.meta.reply_cache import ReplyCache
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
 from kvstream.server.options import ServerOptions
+from kvstream.server.runtime import transactions
 from kvstream.server.runtime.blocked_clients import BlockedClients
 from kvstream.server.runtime.checkpoints import Checkpoints
 from kvstream.server.runtime.client import PIECE, Argv, Client, PendingReplies, ReplyMode
@@ -31,24 +32,27 @@ from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
-from kvstream.server.runtime.notifications import Notifications
-from kvstream.server.runtime.pipelines import WATCHES, Pipeline, Pipelines
-from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_queue import Operation, ReplyQueue, Requeued, Slot, error_of
-from kvstream.server.runtime.reply_streaming import ReplyStreaming
+from kvstream.server.runtime.pipelines import Pipeline, Pipelines
+from kvstream.server.runtime.pubsub import Notifications, PubSub
+from kvstream.server.runtime.reply_queue import (
+    HOLDING,
+    Operation,
+    ReplyQueue,
+    ReplyStreaming,
+    Requeued,
+    Slot,
+    error_of,
+)
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
-from kvstream.server.runtime.transactions import (
-    QUEUED,
-    queue_plain,
-    queueable,
-    queued,
-    refusal_of_exec,
-    run_queue,
-)
 from kvstream.server.runtime.uploads import Uploads
-from kvstream.server.runtime.xadd_batching import WORDS_MIN, BatchedXadds
-from kvstream.server.runtime.xadd_requests import Burst, burst_of, requests_of
+from kvstream.server.runtime.xadd_batching import (
+    WORDS_MIN,
+    BatchedXadds,
+    Burst,
+    burst_of,
+    requests_of,
+)
 
 _log = logging.getLogger(__name__)
 
@@ -58,10 +62,6 @@ TURN_REQUESTS: Final = 2000
 """Nor after so many requests: their replies wait for the commit."""
 LOOKS: Final = 32
 """Requests of one client that run while others wait."""
-
-_HELD = (Blocked, Later, Stepwise)
-_HOLDING: Final = frozenset({*_HELD, Paged})
-"""Answers after which no more requests of the client run for now."""
 
 
 class Executor:
@@ -97,19 +97,18 @@ class Executor:
         self.first: list[Client] = []
         """Clients whose next request runs first in the next turn."""
 
+        self.streaming = ReplyStreaming(self)
+        self.pubsub = PubSub(self._deliver, self.streaming.under_way)
         self.trackers = Trackers(self)
-        self.notifications = Notifications(self, lambda *message: self.pubsub.publish(*message))
+        self.notifications = Notifications(self, self.pubsub.publish)
         usage = engine.catalog.index.usage
         usage.begin(engine.clock.now_ms())
-        listeners = self.trackers, self.notifications, lambda line: self.pubsub.to_monitors(line)
+        listeners = self.trackers, self.notifications, self.pubsub
         dispatcher = Dispatcher(self.options, every(commands), perf_counter, usage, *listeners)
         self.dispatcher, self.statistics = dispatcher, dispatcher.statistics
-        self.slowlog, self.monitors = dispatcher.slowlog, dispatcher.monitors
-        self.latency, self.scripts = dispatcher.latency, Scripts(self, dispatcher, commands)
-        self.busy = self.scripts.busy
-        self.functions = Functions(self.scripts)
-        self.streaming = ReplyStreaming(self)
-        self.pubsub: PubSub = PubSub(self._deliver, self.streaming.under_way, self.monitors)
+        self.slowlog, self.latency = dispatcher.slowlog, dispatcher.latency
+        self.scripts = Scripts(self, dispatcher, commands)
+        self.busy, self.functions = self.scripts.busy, Functions(self.scripts)
         self.limits = Limits(self)
         directory, copies = self.options.checkpoint_dir, self.options.checkpoints_kept
         self.checkpoints = Checkpoints(engine, directory, copies)
@@ -127,7 +126,7 @@ class Executor:
         self._runner = 0
         self._slots: list[PendingReplies] = []
         self._pipelines = Pipelines(dispatcher, commands)
-        self._queueable = queueable(commands)
+        self._queueable = transactions.queueable(commands)
         self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
@@ -174,7 +173,7 @@ class Executor:
 
     def end_subscriptions(self, client: Client) -> None:
         """End MONITOR, CLIENT TRACKING and the subscriptions of a client."""
-        self.monitors.pop(client, None)
+        self.pubsub.monitors.pop(client, None)
         self.trackers.end(client)
         self.pubsub.leave(client)
 
@@ -184,7 +183,7 @@ class Executor:
         Otherwise it closes after the last reply. A blocked client's reply would never be read.
         """
         asked = client.has_work or any(each.client is client for each in self.bursts)
-        if client.block is not None or not (asked or client.paged or self.is_answering):
+        if client.block is not None or not (asked or client.paged or self.reply_queue.is_waiting):
             return False
         client.direct, client.leaving = False, True
         self.ready[client] = None
@@ -233,7 +232,7 @@ class Executor:
         """Do the work between two turns."""
         if self.incremental.is_busy:
             self.incremental.run()
-        if self.limits.held:
+        if self.limits.paused:
             self.limits.release()
         if self.options.maxmemory_clients:
             self.limits.bound_clients()
@@ -246,11 +245,6 @@ class Executor:
         slots = self.trackers.messages()
         if slots:
             self.reply_queue.send(self.engine.seen_sequence, slots)
-
-    @property
-    def is_answering(self) -> bool:
-        """Whether replies wait for an fsync."""
-        return self.reply_queue.is_waiting
 
     # --- turns ----------------------------------------------------------------------------------
 
@@ -366,14 +360,16 @@ class Executor:
                 try:
                     if self._xadds.waiting and pipelines.has_next(client):
                         self._xadds.flush(turn)
-                    ran, held = pipelines.run(turn, client, min(left, LOOKS), self._until, slots)
+                    ran, unanswered = pipelines.run(
+                        turn, client, min(left, LOOKS), self._until, slots
+                    )
                 except TurnFailed:
                     ready[client] = None  # for the requests that have not run
                     raise
                 left -= ran
-                if held is not None:
-                    slots.append(held)
-                    self._suspend_and_serve(turn, held)
+                if unanswered is not None:
+                    slots.append(unanswered)
+                    self._suspend_and_serve(turn, unanswered)
                 elif not client.requests:
                     continue
                 elif ran >= LOOKS:
@@ -457,17 +453,17 @@ class Executor:
         while count < most and client.block is None and not client.closing and not client.paged:
             may_go_on = False
             if requests:
-                ran, held = 0, None
+                ran, unanswered = 0, None
                 if not self._is_odd and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
                     room = min(most - count, LOOKS - count % LOOKS)
-                    ran, held = pipelines.run(turn, client, room, self._until, self._slots)
+                    ran, unanswered = pipelines.run(turn, client, room, self._until, self._slots)
                 elif client.queue is not None and not self._is_odd:
                     ran = self._queue(client, min(most - count, LOOKS - count % LOOKS))
-                if held is not None:
-                    self._slots.append(held)
-                    self._suspend_and_serve(turn, held)
+                if unanswered is not None:
+                    self._slots.append(unanswered)
+                    self._suspend_and_serve(turn, unanswered)
                 elif not ran:
                     pipelines.record(turn.txn)
                     self._attempt(turn, client, requests.popleft())
@@ -522,14 +518,14 @@ class Executor:
         elif client.queue is not None and not command.is_immediate:
             client.queue.add(command, argv)
             if self.limits.lets_queue(client):
-                self._answer(client, QUEUED)
+                self._answer(client, transactions.QUEUED)
         else:
             self._call(turn, client, command, argv)
 
     def _call(self, turn: Turn, client: Client, command: Command, argv: Argv) -> None:
         if command.is_local:
             reply = self.dispatcher.answer_at_once(client, command, argv, turn.txn)
-            assert not isinstance(reply, _HELD)
+            assert not isinstance(reply, Blocked | Later | Stepwise)
             self._answer(client, reply)
             return
         if command.name == "exec":
@@ -540,7 +536,7 @@ class Executor:
             turn.grows = True
         unit = partial(self.dispatcher.answer, client, command, argv)
         slot = self._run_unit(turn, client, unit, command.depends, not command.writes)
-        if command.name in WATCHES:
+        if command.is_immediate:  # WATCH
             slot.unit = None  # must not run again: its client may be in MULTI by then
 
     def _run_unit(
@@ -550,13 +546,13 @@ class Executor:
         slot = Slot(client, None, unit, client.db, client.protocol, depends, is_sent, reads)
         self._slots.append(slot)
         slot.reply = reply = turn.run(unit)
-        if not is_sent or type(reply) in _HOLDING or turn.txn.signals:
+        if not is_sent or type(reply) in HOLDING or turn.txn.signals:
             self._suspend_and_serve(turn, slot)  # most requests do not need it
         return slot
 
     def _suspend_and_serve(self, turn: Turn, slot: Slot) -> None:
         """Suspend the client if its answer asks for it; serve clients blocked on changed keys."""
-        if type(slot.reply) in _HOLDING:
+        if type(slot.reply) in HOLDING:
             self._suspend(turn, slot)
         else:
             slot.is_wanted()
@@ -666,7 +662,7 @@ class Executor:
         db = client.db
         client.select(slot.db)
         assert isinstance(slot.unit, partial)
-        if slot.unit.func is not run_queue:  # which checks the ACL itself
+        if slot.unit.func is not transactions.run_queue:  # which checks the ACL itself
             slot.unit = partial(self.dispatcher.answer_later, *slot.unit.args)
         try:
             slot.reply = turn.run(slot.unit)
@@ -765,23 +761,21 @@ class Executor:
 
     def _queue(self, client: Client, most: int) -> int:
         """Queue the next requests of a client in MULTI, if they need no check; return how many."""
-        if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
-            return 0
-        count = queue_plain(client, self._queueable, most)
+        count = transactions.queue_plain(client, self._queueable, most)
         if count and self.limits.lets_queue(client):
-            self._slots.append(Slot(client, queued(count), None, 0, client.protocol, False, True))
+            self._slots.append(transactions.queued(client, count))
         return count
 
     def _exec(self, turn: Turn, client: Client) -> None:
         """Run the queue of a MULTI as one unit, atomically."""
         queue, watched = client.queue, client.watched
-        refusal = refusal_of_exec(self.dispatcher, client)
+        refusal = transactions.refusal_of_exec(self.dispatcher, client)
         if queue is None or refusal is not None:
             self._answer(client, refusal)
             return
         turn.grows |= any(command.grows for command, _ in queue.commands)
         reads = not any(command.writes for command, _ in queue.commands)
-        unit = partial(run_queue, self.dispatcher, client, queue, watched)
+        unit = partial(transactions.run_queue, self.dispatcher, client, queue, watched)
         self._run_unit(turn, client, unit, True, reads)
 
     @property

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Final, NamedTuple
 
-from kvstream.commands.args import integer, text
+from kvstream.commands.args import text
 from kvstream.commands.command import LATER, Answer, Command
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
@@ -20,7 +20,7 @@ from kvstream.operations import functions
 from kvstream.operations.functions import Libraries, Policy, parse
 from kvstream.server.runtime.busy import FUNCTION_KILL
 from kvstream.server.runtime.client import Argv, Client
-from kvstream.server.runtime.scripts import Scripts
+from kvstream.server.runtime.scripts import Scripts, key_count
 from kvstream.server.scripting.sandbox import Interpreter
 from kvstream.server.scripting.script import ScriptFlag, script_flags
 
@@ -211,29 +211,15 @@ class Functions:
             if self._texts and self._interpreter is None:
                 scripts.new_interpreter()  # raises NoLua
             raise RequestError("Function not found")
-        values, keys = _arguments(argv)
+        keys = key_count(argv, "Bad number of keys provided")
         interpreter = self._interpreter
         assert interpreter is not None
-        interpreter.make_room(2 * sum(map(len, values)))
+        interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(function.name):  # its Lua state ran out of memory, and is a new one
             with self._compiled([self._texts[function.library]], {function.library}, START_S):
                 pass
         scripts.busy.request = argv
         return scripts.call(
-            *(interpreter, function.name, txn, client, values, keys, function.flags, reads),
-            command="fcall_ro" if reads else "fcall",
+            *(interpreter, function.name, txn, client, argv, keys, function.flags, reads),
             kill=FUNCTION_KILL,
         )
-
-
-def _arguments(argv: Argv) -> tuple[Argv, int]:
-    """Return the arguments of a function, and how many of them are keys."""
-    try:
-        keys = integer(argv[2])
-    except RequestError:
-        raise RequestError("Bad number of keys provided") from None
-    if keys > len(argv) - 3:
-        raise RequestError("Number of keys can't be greater than number of args")
-    if keys < 0:
-        raise RequestError("Number of keys can't be negative")
-    return argv[3:], keys

@@ -21,8 +21,8 @@ from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.pubsub import PubSub
-from kvstream.server.runtime.reply_streaming import ReplyStreaming
-from kvstream.server.runtime.xadd_requests import Burst
+from kvstream.server.runtime.reply_queue import ReplyStreaming
+from kvstream.server.runtime.xadd_batching import Burst
 from kvstream.storage.batch import Family
 from kvstream.types.options import OUTPUT_MAX
 
@@ -73,7 +73,7 @@ def memory_of(server: LimitedServer) -> Memory:
         blocks=database.property_int("rocksdb.block-cache-usage", Family.MESSAGES),
         memtables=_of_families(server, "rocksdb.cur-size-all-mem-tables"),
         readers=_of_families(server, "rocksdb.estimate-table-readers-mem"),
-        clients=sum(held_by(server, each) for each in server.clients.values()),
+        clients=sum(client_bytes(server, each) for each in server.clients.values()),
     )
 
 
@@ -81,7 +81,7 @@ def _of_families(server: LimitedServer, name: str) -> int:
     return sum(server.engine.database.property_int(name, family) for family in Family)
 
 
-def held_by(server: LimitedServer, client: Client) -> int:
+def client_bytes(server: LimitedServer, client: Client) -> int:
     """Return the bytes of a client's unrun requests and unread replies."""
     unsent = server.streaming.memory_of(client) + server.pubsub.memory_of(client)
     return client.query + client.pending_output() + unsent
@@ -156,7 +156,7 @@ class Limits:
         """The most bytes of unrun requests and of unread replies of a client, as last measured."""
         self.near = 0
         """Bytes of unread replies below which no limit can be exceeded."""
-        self.held: dict[Client, None] = {}
+        self.paused: dict[Client, None] = {}
         """Clients whose sockets are paused until their requests have run."""
 
     def has_room(self) -> bool:
@@ -229,18 +229,18 @@ class Limits:
         waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
         bursts = (each for each in self._server.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
-        if waiting > most and client not in self.held:
-            self.held[client] = None
+        if waiting > most and client not in self.paused:
+            self.paused[client] = None
             client.pause()
 
     def release(self) -> None:
         """Resume the sockets of paused clients whose requests have run."""
         waiting = {burst.client for burst in self._server.bursts}
-        for client in list(self.held):
+        for client in list(self.paused):
             over = not (client.requests or client.unread or client in waiting)
             waits = client.block is not None and client.unread.size <= BEHIND_WAIT
             if over or waits or client.closing:
-                del self.held[client]
+                del self.paused[client]
                 client.resume()
 
     def lets_queue(self, client: Client) -> bool:

@@ -9,59 +9,29 @@ handler's answer that is no reply yet.
 If the turn fails, each request of a pipeline runs again in a turn of its own.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from functools import partial
-from typing import NamedTuple
 
 from kvstream.commands.command import (
-    FIRST,
-    SECOND,
     Answer,
-    Blocked,
     Command,
     Container,
-    Later,
-    Stepwise,
+    Flag,
     spellings,
 )
-from kvstream.commands.replies import ErrorReply, Paged, Reply
+from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.reply_pages import memory_of
 from kvstream.engine.engine import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
-from kvstream.server.runtime.dispatch import ANSWERS_IF_CHANGED, Dispatcher
-from kvstream.server.runtime.reply_queue import Slot
+from kvstream.server.runtime.dispatch import Dispatcher
+from kvstream.server.runtime.reply_queue import HOLDING, Slot
 
-WATCHES = frozenset({"kvstream.guard", "watch"})
-"""What prepares an EXEC: it must not run again in another turn."""
-_EXCLUDED = WATCHES | {"restore", "xadd"}
+_EXCLUDED = frozenset({"restore", "xadd"})
 """RESTORE sets the last use of its key, and XADDs are batched."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
-_PUBLISHING = frozenset({"publish", "spublish"})
-_HELD = frozenset({Blocked, Later, Stepwise, Paged})
-"""Types of answers that are no reply yet, or are written page by page."""
-
-
-class Plain(NamedTuple):
-    """What a pipeline has to know of a command."""
-
-    command: Command
-    name: str
-    run: Callable[..., Answer]
-    arity: int
-    grows: bool
-    writes: bool
-    shows_change: bool
-    """It replies 0 or null if it has changed nothing."""
-    has_keys: bool
-    key_at: int
-    """The place of its only key; 0: it may have several, or none."""
-    counts: bool
-    """Its keys count as hits or misses."""
-    uses: bool
-    """It uses its key, for OBJECT IDLETIME."""
 
 
 class Pipeline:
@@ -108,17 +78,19 @@ class Pipelines:
     ) -> None:
         self._dispatcher = dispatcher
         rows = [row for row in commands.values() if isinstance(row, Command)]
-        self._by_word: dict[bytes, Plain | dict[bytes, Plain]] = {**self._by_words(rows)}
+        self._by_word: dict[bytes, Command | dict[bytes, Command]] = {**_by_words(rows)}
         """A container's word has a table of its subcommands."""
         for container in commands.values():
             if isinstance(container, Container):
-                by_word = self._by_words(container.subcommands.values())
+                by_word = _by_words(container.subcommands.values())
                 if by_word:
                     self._by_word |= dict.fromkeys(spellings(container.name), by_word)
-        named = {word for name in _PUBLISHING for word in spellings(name)}
-        self._unchecked = {word: row for word, row in self._by_word.items() if word not in named}
+        publishing = {word for row in rows if _publishes(row) for word in spellings(row.name)}
+        self._unchecked = {
+            word: plain for word, plain in self._by_word.items() if word not in publishing
+        }
         """The commands of a user that is not allowed every channel."""
-        self._last: Plain | None = None
+        self._last: Command | None = None
         """The command of the calls that are still to be recorded."""
         self._times: list[float] = []
         """The seconds that each of them took."""
@@ -126,31 +98,12 @@ class Pipelines:
         """How many of them changed nothing."""
         self._changed = False
         """A call of the turn has changed something."""
-        self._hits = self._misses = 0
-        """Keys that calls of any command have found or missed, also to be recorded."""
+        self._lookups = [0, 0]
+        """How many keys calls of any command have found, and missed, also to be recorded."""
         self._names: list[bytes] = []
         """The keys that they used."""
 
-    def _by_words(self, rows: Iterable[Command]) -> dict[bytes, Plain]:
-        plain = [self._plain(row) for row in rows if _is_plain(row)]
-        return {
-            word: each
-            for each in plain
-            for word in spellings(each.name.partition("|")[2] or each.name)
-        }
-
-    def _plain(self, row: Command) -> Plain:
-        """Return what the short way has to know of a command."""
-        uses, counts = False, 0
-        if row.keys is not None:
-            uses, counts, _ = self._dispatcher.lookups.of(row)
-        key_at = 1 if row.keys == FIRST else 2 if row.keys == SECOND else 0
-        return Plain(
-            *(row, row.name, row.run, row.arity, row.grows, row.writes),
-            *(row.name in ANSWERS_IF_CHANGED, row.keys is not None, key_at, counts > 0, uses),
-        )
-
-    def _find(self, argv: Argv, all_channels: bool = True) -> Plain | None:
+    def _find(self, argv: Argv, all_channels: bool = True) -> Command | None:
         """Return the command of a request that is plain."""
         by_word = self._by_word if all_channels else self._unchecked
         plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
@@ -173,20 +126,15 @@ class Pipelines:
         slots.append(pipeline)
         dispatcher, txn, last = self._dispatcher, turn.txn, self._last
         by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s, times, names = (
-            dispatcher.clock,
-            dispatcher.noted_s,
-            self._times,
-            self._names,
-        )
-        requests, prefix = client.requests, client.prefix
-        argvs, replies = pipeline.requests, pipeline.replies
-        held: Slot | None = None
+        clock, noted_s = dispatcher.clock, dispatcher.noted_s
+        times, names, lookups = self._times, self._names, self._lookups
+        requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
+        unanswered: Slot | None = None
         ended = began = clock()
         while requests and len(argvs) < most:
             argv = requests[0]
             plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
-            if type(plain) is not Plain:
+            if type(plain) is not Command:
                 plain = self._find(argv, client.user.all_channels)
             if plain is None or (len(argv) != plain.arity and not 0 < -plain.arity <= len(argv)):
                 break
@@ -204,18 +152,18 @@ class Pipelines:
                 turn.fail(error)
             ended = clock()
             kind = type(reply)
-            if kind in _HELD:
-                held = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
+            if kind in HOLDING:
+                unanswered = self._slot_of_last(pipeline, plain, reply, ended - began, txn)
                 break
             replies.append(reply)  # type: ignore[arg-type]
             times.append(ended - began)
             if plain.key_at:
-                name = prefix + argv[plain.key_at]
-                if plain.uses:
+                name = client.prefix + argv[plain.key_at]
+                if plain.touches_keys:
                     names.append(name)
-                self._hits += plain.counts and name not in txn.missing
-                self._misses += plain.counts and name in txn.missing
-            elif plain.has_keys:
+                if plain.counted_keys:
+                    lookups[name in txn.missing] += 1
+            elif plain.keys is not None:
                 self._note_keys(client, plain, argv, txn)
             txn.missing.clear()
             if plain.writes:
@@ -224,7 +172,7 @@ class Pipelines:
                 self._idle += (shows_none or not self._changed) and kind is not ErrorReply
                 txn.only_redelivered = False
             if ended - began >= noted_s:
-                dispatcher.note_slow(client, plain.command, argv, ended - began)
+                dispatcher.note_slow(client, plain, argv, ended - began)
             if txn.signals:
                 turn.serve()
             if ended >= until:
@@ -236,23 +184,20 @@ class Pipelines:
             client.commands_run += len(replies)
         elif not argvs:
             slots.pop()
-        return len(argvs) + (held is not None), held
+        return len(argvs) + (unanswered is not None), unanswered
 
-    def _note_keys(self, client: Client, found: Plain, argv: Argv, txn: Txn) -> None:
+    def _note_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that may have several."""
-        assert found.command.keys is not None
-        keys = found.command.keys.of(argv)
+        keys = command.keys_of(argv)
         if len(keys) > 1:
-            self._dispatcher.lookups.record_use(client, found.command, argv, txn)
+            self._dispatcher.lookups.record_use(client, command, argv, txn)
             return
         for key in keys:
             name = client.prefix + key
-            if found.uses:
+            if command.touches_keys:
                 self._names.append(name)
-            if found.counts:
-                is_miss = name in txn.missing
-                self._hits += not is_miss
-                self._misses += is_miss
+            if command.counted_keys:
+                self._lookups[name in txn.missing] += 1
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
@@ -260,9 +205,10 @@ class Pipelines:
         if self._last is not None:
             self._record_calls()
             self._last = None
-        if self._names or self._hits or self._misses:
-            self._dispatcher.lookups.use(self._names, self._hits, self._misses, txn.now_ms)
-            self._hits = self._misses = 0
+        hits, misses = self._lookups
+        if self._names or hits or misses:
+            self._dispatcher.lookups.use(self._names, hits, misses, txn.now_ms)
+            self._lookups[:] = 0, 0
             self._names.clear()
 
     def _record_calls(self) -> None:
@@ -275,24 +221,25 @@ class Pipelines:
     def forget(self) -> None:
         """Forget calls that are still to be recorded: their turn has failed."""
         self._last, self._changed = None, False
-        self._idle = self._hits = self._misses = 0
+        self._idle = 0
+        self._lookups[:] = 0, 0
         self._times.clear()
         self._names.clear()
 
     def _slot_of_last(
-        self, pipeline: Pipeline, found: Plain, answer: Answer, spent: float, txn: Txn
+        self, pipeline: Pipeline, command: Command, answer: Answer, spent: float, txn: Txn
     ) -> Slot:
         """Take the last request out of a pipeline, and return its slot."""
         client, argv = pipeline.client, pipeline.requests.pop()
-        client.last_command = found.name
+        client.last_command = command.name
         client.commands_run += 1
-        self._dispatcher.record(client, found.command, argv, txn, answer, spent)
-        return self._slot(pipeline, found.command, argv, answer)
+        self._dispatcher.record(client, command, argv, txn, answer, spent)
+        return self._slot(pipeline, command, argv, answer)
 
     def slots_of(self, pipeline: Pipeline) -> list[Slot]:
         """Return a slot for each request of a pipeline, to run it again."""
         rows = [(self._find(argv), argv) for argv in pipeline.requests]
-        return [self._slot(pipeline, row.command, argv, None) for row, argv in rows if row]
+        return [self._slot(pipeline, row, argv, None) for row, argv in rows if row]
 
     def _slot(self, pipeline: Pipeline, command: Command, argv: Argv, answer: Answer) -> Slot:
         unit = partial(self._dispatcher.answer, pipeline.client, command, argv)
@@ -300,7 +247,21 @@ class Pipelines:
         return Slot(pipeline.client, answer, unit, pipeline.db, pipeline.protocol, *kind)
 
 
-def _is_plain(row: Command) -> bool:
-    if row.is_admin or row.is_immediate or row.name in _EXCLUDED:
+def _by_words(commands: Iterable[Command]) -> dict[bytes, Command]:
+    """Return the plain ones of some commands, or subcommands, by their words."""
+    return {
+        word: command
+        for command in commands
+        if _is_plain(command)
+        for word in spellings(command.name.partition("|")[2] or command.name)
+    }
+
+
+def _is_plain(command: Command) -> bool:
+    if command.is_admin or command.is_immediate or command.name in _EXCLUDED:
         return False
-    return row.keys is not None or row.name in _WITHOUT_KEYS or row.name in _PUBLISHING
+    return command.keys is not None or command.name in _WITHOUT_KEYS or _publishes(command)
+
+
+def _publishes(command: Command) -> bool:
+    return command.channels is not None and Flag.MAY_REPLICATE in command.flags

@@ -5,15 +5,24 @@ it is sent once the turn is committed, and dropped if the turn fails. Then its b
 for each protocol, are appended to the unsent messages of each receiver. These are sent in slices
 between turns, so that a message to thousands of clients delays nobody. A client with a reply in the
 same turn gets its messages at once, in order with the reply.
+
+Keyspace notifications are messages, too. Operations note events in their transaction
+(``meta/key_events.py``). Those of a call are published right after it, in its turn; those of other
+threads, such as expired keys, after their commit. While events of calls are wanted, XADDs are not
+batched and no request takes the path of pipelines: so the events stand in the order of the calls.
 """
 
 from collections import deque
-from collections.abc import Callable, Collection, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
+from functools import partial
 from time import perf_counter
 from typing import Final, NamedTuple, cast
 
 from kvstream.commands.replies import RESP2, RESP3
-from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies
+from kvstream.layout.keys import database_of, key_of
+from kvstream.meta.key_events import CHANNELS, EXPIRED, KEYEVENT, KEYMISS, KEYSPACE, Event
+from kvstream.meta.txn import Txn
+from kvstream.server.runtime.client import ChannelKind, Client, PendingReplies, Server
 from kvstream.types.glob import matcher
 
 SLICE_S: Final = 0.001
@@ -76,14 +85,14 @@ class PubSub:
         self,
         deliver: Callable[[Message], None],
         streaming: Container[Client],
-        monitors: Collection[Client],
     ) -> None:
         """``deliver`` puts a message among the replies of the turn.
 
-        ``streaming`` has the clients that are in the middle of a reply, ``monitors`` those of
-        MONITOR: its lines are sent like messages.
+        ``streaming`` has the clients that are in the middle of a reply.
         """
-        self._deliver, self._streaming, self._monitors = deliver, streaming, monitors
+        self._deliver, self._streaming = deliver, streaming
+        self.monitors: dict[Client, None] = {}
+        """The clients of MONITOR: its lines are sent like messages."""
         self.is_used = False
         """Whether there are receivers or unsent messages; it may stay True for a while."""
         self.published = 0
@@ -128,10 +137,10 @@ class PubSub:
 
     def unsubscribe(self, client: Client, kind: ChannelKind, name: bytes) -> None:
         """Unsubscribe a client, if it is subscribed."""
-        held = client.subscriptions
-        if held is None or name not in held[kind]:
+        subscriptions = client.subscriptions
+        if subscriptions is None or name not in subscriptions[kind]:
             return
-        del held[kind][name]
+        del subscriptions[kind][name]
         self.clients[client] -= NAME_BYTES + len(name)
         subscribers = self.names[kind][name]
         del subscribers[client]
@@ -140,7 +149,7 @@ class PubSub:
             if kind is ChannelKind.PATTERN:
                 del self._tests[name]
         self._changed(kind, name)
-        if not any(held.values()):
+        if not any(subscriptions.values()):
             client.subscriptions = None
             del self.clients[client]
 
@@ -190,7 +199,7 @@ class PubSub:
     def to_monitors(self, line: bytes) -> None:
         """Send a line to the MONITOR clients with the replies of this turn."""
         self.is_used = True
-        self._deliver(Message([(line, tuple(self._monitors))]))
+        self._deliver(Message([(line, tuple(self.monitors))]))
 
     def _find(self, kind: ChannelKind, channel: bytes) -> Route:
         """Find the receivers of a channel, and keep them ready."""
@@ -232,7 +241,7 @@ class PubSub:
         """Return whether messages are among the replies of a turn, or before them."""
         if self._unsent or self.behind:
             return True
-        self.is_used = bool(self.clients or self._monitors)
+        self.is_used = bool(self.clients or self.monitors)
         for slot in slots:  # noqa: SIM110 - any() takes three times as long
             if type(slot) is Message:
                 return True
@@ -333,14 +342,72 @@ def subscribed(client: Client, kind: ChannelKind) -> int:
 
     Channels and patterns count together, shard channels for themselves.
     """
-    held = client.subscriptions
-    if held is None:
+    subscriptions = client.subscriptions
+    if subscriptions is None:
         return 0
     counted = (kind,) if kind is ChannelKind.SHARD else (ChannelKind.CHANNEL, ChannelKind.PATTERN)
-    return sum([len(held[each]) for each in counted])
+    return sum([len(subscriptions[each]) for each in counted])
 
 
 def _begin(*words: bytes) -> bytes:
     """Return the begin of a message after its first byte, up to the text."""
     strings = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
     return b"%d\r\n%b" % (len(words) + 1, b"".join(strings))
+
+
+# --- keyspace notifications -----------------------------------------------------------------------
+
+Noted = tuple[Event, bytes]
+
+
+class Notifications:
+    """The keyspace notifications of one server."""
+
+    def __init__(self, server: Server, publish: Callable[[bytes, bytes], object]) -> None:
+        """``publish`` sends a message to the subscribers of a channel."""
+        self._server, self._send = server, publish
+        self._catalog = server.engine.catalog
+        self.of_calls = False
+        """Whether events are wanted that calls cause, rather than the time."""
+        server.engine.on_events = self._committed
+        self.configure()
+
+    def configure(self) -> None:
+        """Note the classes of events that the options name from now on."""
+        flags = self._server.options.notify_keyspace_events
+        wanted = flags & ~CHANNELS if flags & CHANNELS else 0
+        self._catalog.wanted_events = wanted
+        self.of_calls = bool(wanted & ~EXPIRED.bit)
+
+    def end(self) -> None:
+        """Note no more events: the server has ended, and the store goes on."""
+        self._catalog.wanted_events = 0
+        self.of_calls = False
+
+    def ran(self, txn: Txn, missed: list[bytes]) -> None:
+        """Publish the events of a call; ``missed``: the keys that it has looked up in vain."""
+        if missed and txn.wanted_events & KEYMISS.bit:
+            at = 0
+            while at < len(txn.events) and txn.events[at][0] is EXPIRED:
+                at += 1
+            txn.events[at:at] = [(KEYMISS, name) for name in missed]
+        if txn.events:
+            self.publish(txn)
+
+    def publish(self, txn: Txn) -> None:
+        """Publish the events that a transaction has noted so far."""
+        events, txn.events = txn.events, []
+        self._publish(events)
+
+    def _committed(self, events: list[Noted]) -> None:
+        """Publish the events of a commit, whatever thread has made it."""
+        self._server.post(partial(self._publish, events))
+
+    def _publish(self, events: Iterable[Noted]) -> None:
+        flags, publish = self._server.options.notify_keyspace_events, self._send
+        for event, name in events:
+            db, key = database_of(name), key_of(name)
+            if flags & KEYSPACE:
+                publish(b"__keyspace@%d__:%b" % (db, key), event.name)
+            if flags & KEYEVENT:
+                publish(b"__keyevent@%d__:%b" % (db, event.name), key)

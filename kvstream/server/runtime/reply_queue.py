@@ -1,40 +1,40 @@
-"""The reply queue: replies wait until their turn is as durable as the store promises.
+"""The replies of a server: they wait until their turn is durable, and long ones are streamed.
 
-Clients with durability ``always`` share an fsync. Answered clients send their next requests within
-moments; an fsync that begins before those arrive does not cover them, so they would wait for it and
-for the next one. Therefore replies ask for an fsync once as many wait as were answered last, or
-after half the mean time of an fsync. The event loop itself does the fsync of a quick disk: waking a
-thread, and the loop again, takes as long.
+The reply queue holds replies until their turn is as durable as the store promises. Clients with
+durability ``always`` share an fsync. Answered clients send their next requests within moments; an
+fsync that begins before those arrive does not cover them, so they would wait for it and for the
+next one. Therefore replies ask for an fsync once as many wait as were answered last, or after half
+the mean time of an fsync. The event loop itself does the fsync of a quick disk: waking a thread,
+and the loop again, takes as long.
 
 ``always: XADD, -P 16`` needs 1.7 times as many fsyncs if each turn asks for its own, ``-P 1`` 1.4
 times as many: a disk with slow fsyncs serves so many clients less.
+
+The pages of a long reply are made between turns, as fast as the client reads them. No other request
+of the client runs until its reply is complete. The reply is made from a snapshot, which keeps files
+of the store, so a client that stops reading is disconnected after a time. Sans-IO: the owner of the
+sockets calls ``ReplyStreaming.write`` between turns.
 """
 
 import logging
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
 from time import monotonic
 from typing import Final, cast
 
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
-from kvstream.commands.replies import (
-    ErrorReply,
-    Paged,
-    Reply,
-    internal_error,
-)
+from kvstream.commands.replies import ErrorReply, Paged, Reply, internal_error
 from kvstream.commands.reply_pages import memory_of
 from kvstream.engine.engine import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
 from kvstream.logs import Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp import twins
-from kvstream.resp.replies import encode
+from kvstream.resp.replies import CHUNK, encode, encode_pages
 from kvstream.server.runtime.client import Client, PendingReplies, Server
 from kvstream.server.runtime.pubsub import Message, PubSub
-from kvstream.server.runtime.reply_streaming import ReplyStreaming
 from kvstream.storage.durability import Committer
 
 LINGER_S = 0.001
@@ -111,10 +111,11 @@ _log, _damage = logging.getLogger(__name__), Throttle()
 LONG = 64 << 10
 """Bytes: a larger reply is sent as soon as it is encoded, to save memory."""
 
-HELD_MAX = 64 << 20
+WAITING_BYTES_MAX = 64 << 20
 """Bytes of replies that may wait for an fsync; beyond that the executor waits for it too."""
-_UNWRITTEN: Final = frozenset({Blocked, Later, Stepwise, Paged})
-"""Answers that are not written here."""
+HOLDING: Final = frozenset({Blocked, Later, Stepwise, Paged})
+"""Types of answers after which no more requests of the client run for now: no reply is there yet,
+or it is written page by page."""
 
 Operation = Callable[[Txn], Answer]
 
@@ -140,7 +141,7 @@ class Slot:
     def encoded(self) -> bytes:
         """Return the encoded reply; empty if nothing is written."""
         reply = self.reply
-        if self.is_sent is False or type(reply) in _UNWRITTEN:
+        if self.is_sent is False or type(reply) in HOLDING:
             return b""
         protocol = self.protocol or self.client.protocol
         try:
@@ -174,6 +175,113 @@ class Requeued(list[bytes]):
         self.slot = slot
 
 
+# --- long replies ---------------------------------------------------------------------------------
+
+PAGES_S = 0.002
+"""Time for pages between two turns."""
+AHEAD = CHUNK
+"""No page is made for a client with more unread bytes than this."""
+IDLE_S = 60.0
+"""A client that reads nothing of a reply for so long is disconnected."""
+
+
+@dataclass(slots=True)
+class StreamedReply:
+    """One reply being streamed."""
+
+    pages: Iterator[bytes]
+    command: str
+    memory: int
+    """Bytes that it took at the begin."""
+    moved: float
+    """When the last page was sent."""
+
+
+class ReplyStreaming:
+    """The streamed replies of one server's clients."""
+
+    def __init__(self, server: Server) -> None:
+        self._server = server
+        self.under_way: dict[Client, StreamedReply] = {}
+
+    def begin(self, client: Client, reply: Paged, protocol: int) -> None:
+        """Begin to stream a reply; the replies before it are sent."""
+        pages = encode_pages(reply.reply, protocol)
+        self.under_way[client] = StreamedReply(
+            pages, client.last_command, memory_of(reply), self._server.clock()
+        )
+
+    def memory_of(self, client: Client) -> int:
+        """Return the bytes that a client's streamed reply takes."""
+        reply = self.under_way.get(client)
+        return 0 if reply is None else reply.memory
+
+    def release(self, client: Client) -> None:
+        """Allow a client to run its next request."""
+        if client.paged:
+            client.paged = False
+            self._server.ready[client] = None
+
+    def forget(self, client: Client) -> None:
+        """Stop streaming to a client and release the snapshot."""
+        reply = self.under_way.pop(client, None)
+        if reply is not None:
+            reply.pages.close()  # type: ignore[attr-defined]
+
+    def write(self) -> bool:
+        """Write pages for PAGES_S; return whether more can be written at once."""
+        clock = self._server.clock
+        until = clock() + PAGES_S
+        waiting = [client for client in self.under_way if client.pending_output() <= AHEAD]
+        while waiting:
+            following = []
+            for client in waiting:
+                if client in self.under_way and self._write_page(client):
+                    following.append(client)
+                if clock() >= until:
+                    return True
+            waiting = following
+        return False
+
+    def _write_page(self, client: Client) -> bool:
+        """Write one page; return whether the client may get another one now."""
+        reply = self.under_way[client] = self.under_way.pop(client)  # to the end of the queue
+        begun = self._server.clock()
+        try:
+            page = next(reply.pages, None)
+        except Exception as error:
+            self._fail(client, reply, error)
+            return False
+        reply.moved = client.last_used = self._server.clock()
+        self._server.statistics.of(reply.command).seconds += reply.moved - begun
+        if page is None:
+            del self.under_way[client]
+            self.release(client)
+            return False
+        if page:
+            client.send(page)
+        return client.pending_output() <= AHEAD
+
+    def _fail(self, client: Client, reply: StreamedReply, error: Exception) -> None:
+        """Close a connection in the middle of a reply, where no error can be sent."""
+        code = error.code if isinstance(error, KVStreamError) else "ERR"
+        self._server.statistics.failed(reply.command, code)
+        _log.error("%s: a reply of %s broke off: %s", client.address, reply.command, str(error))
+        self._server.drop(client)
+
+    def tick(self) -> None:
+        """Disconnect clients that have stopped reading."""
+        over = self._server.clock() - IDLE_S
+        for client, reply in list(self.under_way.items()):
+            if reply.moved < over:
+                self._server.statistics.output_disconnections += 1
+                client.lost = True
+                self._server.drop(client)
+
+
+# --- the queue ------------------------------------------------------------------------------------
+
+
 class ReplyQueue:
     """The replies of committed turns, in order."""
 
@@ -182,16 +290,17 @@ class ReplyQueue:
     ) -> None:
         self._committer = committer
         self._server = server
-        self._paging = streaming
+        self._streaming = streaming
         self._pubsub = pubsub
         self._waiting: deque[tuple[int, list[PendingReplies], list[Client], int]] = deque()
-        self.held = 0
+        self.waiting_bytes = 0
         """Bytes of memory that waiting replies take."""
         self.group_fsync: GroupFsync | None = None
         """None: each turn asks for its own fsync."""
 
     @property
     def is_waiting(self) -> bool:
+        """Whether replies wait for an fsync."""
         return bool(self._waiting)
 
     @property
@@ -208,8 +317,8 @@ class ReplyQueue:
             sequence = max(sequence, self._waiting[-1][0])
         size = sum([slot.memory() for slot in slots])
         self._waiting.append((sequence, slots, closing, size))
-        self.held += size
-        if self.held > HELD_MAX:
+        self.waiting_bytes += size
+        if self.waiting_bytes > WAITING_BYTES_MAX:
             self.wait()
         elif self.group_fsync is not None and self._committer.delays(sequence):
             self.group_fsync.begin()
@@ -240,11 +349,11 @@ class ReplyQueue:
         waiting = self._waiting
         while waiting and waiting[0][0] <= sequence:
             _, slots, closing, size = waiting.popleft()
-            self.held -= size
+            self.waiting_bytes -= size
             if error is not None:
                 for slot in slots:
                     if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-                        self._paging.release(slot.client)
+                        self._streaming.release(slot.client)
                     slot.fail(ErrorReply.of(error))
             self._write(slots, closing)
         if self._pubsub.queue:
@@ -291,7 +400,7 @@ class ReplyQueue:
     def _begin_pages(self, slot: PendingReplies) -> None:
         """Begin to stream a long reply after the replies before it."""
         if isinstance(slot, Slot) and type(slot.reply) is Paged and slot.is_sent:
-            self._paging.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
+            self._streaming.begin(slot.client, slot.reply, slot.protocol or slot.client.protocol)
 
 
 def write_in_python(

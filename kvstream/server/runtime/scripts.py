@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvstream.commands.args import integer
+from kvstream.commands.args import NOT_AN_INTEGER, integer
 from kvstream.commands.command import (
     LATER,
     Answer,
@@ -30,6 +30,7 @@ from kvstream.commands.replies import (
     Reply,
     Shared,
 )
+from kvstream.commands.table import command_of
 from kvstream.errors import RequestError
 from kvstream.logs import NOTICE, Throttle
 from kvstream.meta.txn import Txn
@@ -37,7 +38,7 @@ from kvstream.resp.replies import encode
 from kvstream.server.acl import NoPermission, User
 from kvstream.server.runtime.busy import SCRIPT_KILL, Busy
 from kvstream.server.runtime.client import Argv, Client, Server
-from kvstream.server.runtime.dispatch import Dispatcher, name_of
+from kvstream.server.runtime.dispatch import OOM, Dispatcher, name_of
 from kvstream.server.scripting.sandbox import (
     FULL,
     INTERNAL_ERROR,
@@ -50,9 +51,9 @@ from kvstream.server.scripting.sandbox import (
 from kvstream.server.scripting.script import Script, ScriptCache, ScriptFlag, parsed, sha1
 
 _log = logging.getLogger(__name__)
-VERSION: Final = b"8.10.0"
-"""``redis.REDIS_VERSION``: that of INFO."""
-VERSION_NUMBER: Final = 0x00080A00
+REDIS_VERSION: Final = b"8.10.0"
+"""The level of the stream commands: clients choose by it what they send, and scripts read it."""
+_VERSION_NUMBER: Final = 0x00080A00
 _LEVELS = (logging.DEBUG, logging.INFO, NOTICE, logging.WARNING)
 _ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
 """What the second value of a command's result says, as ``calls.lua`` has it."""
@@ -67,7 +68,6 @@ _UNKNOWN = b"ERR Unknown Redis command called from script", _REFUSED
 _WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
 _NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
 _READ_ONLY = b"ERR Write commands are not allowed from read-only scripts.", _REFUSED
-_OOM = ErrorReply("OOM", "command not allowed when used memory > 'maxmemory'.")
 _MAY_WRITE = ErrorReply("ERR", "Can not execute a script with write flag using *_ro command.")
 _STOPPING = ErrorReply("ERR", "the server stops and runs no scripts")
 
@@ -115,7 +115,7 @@ class Scripts:
 
     def new_interpreter(self) -> Interpreter:
         """Return an interpreter whose host this is."""
-        return Interpreter(self, self._server.options.script_memory, VERSION, VERSION_NUMBER)
+        return Interpreter(self, self._server.options.script_memory, REDIS_VERSION, _VERSION_NUMBER)
 
     @property
     def memory(self) -> int:
@@ -165,25 +165,18 @@ class Scripts:
 
     def run_text(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVAL; ``reads``: the script may not write."""
-        values, keys = arguments(argv)
-        script = self.load(argv[1], stays=False)
-        if self.waits(client, script.sha):
-            return LATER
-        self.show(client, argv)
-        return self._run(txn, client, script, values, keys, reads, "eval")
+        keys = key_count(argv)
+        return self._run(txn, client, argv, self.load(argv[1], stays=False), keys, reads)
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
         if len(argv[1]) != _SHA_DIGITS:
             raise NoScript
-        values, keys = arguments(argv)
+        keys = key_count(argv)
         script = self.cache.get(argv[1])
         if script is None:
             raise NoScript
-        if self.waits(client, script.sha):
-            return LATER
-        self.show(client, argv)
-        return self._run(txn, client, script, values, keys, reads, "evalsha")
+        return self._run(txn, client, argv, script, keys, reads)
 
     def waits(self, client: Client, name: bytes) -> bool:
         """Whether a script or function must wait for the next turn.
@@ -204,24 +197,17 @@ class Scripts:
             self._dispatcher.show(client, argv)
 
     def _run(
-        self,
-        txn: Txn,
-        client: Client,
-        script: Script,
-        values: Argv,
-        keys: int,
-        reads: bool,
-        command: str,
-    ) -> Reply:
+        self, txn: Txn, client: Client, argv: Argv, script: Script, keys: int, reads: bool
+    ) -> Answer:
+        if self.waits(client, script.sha):
+            return LATER
+        self.show(client, argv)
         interpreter = self.interpreter
-        interpreter.make_room(2 * sum(map(len, values)) if values else 0)
+        interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(script.sha):
             interpreter.load(script.sha, script.body)
         flags = script.flags if script.has_flags else None
-        command += "_ro" if reads else ""
-        return self.call(
-            *(interpreter, script.sha, txn, client, values, keys, flags, reads), command=command
-        )
+        return self.call(interpreter, script.sha, txn, client, argv, keys, flags, reads)
 
     def call(
         self,
@@ -229,17 +215,16 @@ class Scripts:
         name: bytes,
         txn: Txn,
         client: Client,
-        values: Argv,
+        argv: Argv,
         keys: int,
         flags: frozenset[ScriptFlag] | None,
         reads: bool,
-        command: str,
         kill: str = SCRIPT_KILL,
     ) -> Reply:
         """Run a loaded script or function; the first ``keys`` of its arguments are keys.
 
-        ``command`` is the name of the command that runs it, in small letters, and ``kill`` the one
-        that ends it. ``flags`` are None for a script without them. ``reads``: it may only read.
+        ``argv`` is the request that runs it, and ``kill`` the command that ends it. ``flags`` are
+        None for a script without them. ``reads``: it may only read.
         """
         if self.busy.is_stopping:
             return _STOPPING
@@ -249,7 +234,7 @@ class Scripts:
             self._is_read_only = ScriptFlag.NO_WRITES in flags
             self._allows_oom = ScriptFlag.ALLOW_OOM in flags
             if dispatcher.crowded and not (self._allows_oom or self._is_read_only):
-                return _OOM
+                return OOM
             if reads and not self._is_read_only:
                 return _MAY_WRITE
         tracking = dispatcher.trackers.clients.get(client)
@@ -261,7 +246,7 @@ class Scripts:
         client.in_exec, client.pages, dispatcher.in_script = True, False, True
         last_command, reply_max = client.last_command, txn.catalog.limits.reply_max or _NO_LIMIT
         try:
-            result = interpreter.run(name, values, keys, client.protocol, reply_max)
+            result = interpreter.run(name, argv[3:], keys, client.protocol, reply_max)
         finally:
             client.in_exec, client.pages = in_exec, pages
             client.last_command, dispatcher.in_script = last_command, False
@@ -273,7 +258,7 @@ class Scripts:
         if failure is not None:
             raise failure
         if type(result) is Failure:
-            return self._error(result, name, command)
+            return self._error(result, name, argv[0].lower().decode())
         return reply_of(result, client.protocol, self._protocol)
 
     def _note_time(self, name: bytes) -> None:
@@ -324,20 +309,13 @@ class Scripts:
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
-        command = self._named(argv)
+        command = command_of(argv, self._commands)
         if command is None:
             is_container = len(argv) == 1 and self._commands.get(argv[0].lower()) is not None
             return _WRONG_NUMBER if is_container else _UNKNOWN
         if len(argv) != command.arity and not 0 < -command.arity <= len(argv):
             return _WRONG_NUMBER
         return _NOT_ALLOWED if Flag.NOSCRIPT in command.flags else command
-
-    def _named(self, argv: Sequence[bytes]) -> Command | None:
-        """Return the command that a request names, whatever its arguments are."""
-        command = self._commands.get(argv[0]) or self._commands.get(argv[0].lower())
-        if isinstance(command, Container):
-            return command.subcommands.get(argv[1].lower()) if len(argv) > 1 else command.alone
-        return command
 
     def _refusal(
         self, client: Client, command: Command, argv: list[bytes], txn: Txn
@@ -356,7 +334,7 @@ class Scripts:
             return dispatcher.read_only.line, _REFUSED
         if command.grows:
             if dispatcher.crowded and not self._allows_oom and not self.busy.has_written:
-                return _OOM.line, _REFUSED
+                return OOM.line, _REFUSED
             txn.frees = False
         if self._caching is not None:
             dispatcher.trackers.clients[client].caching = self._caching
@@ -395,11 +373,11 @@ class Scripts:
         """Return whether the user may run a command; None: there is none."""
         client = self._client
         assert client is not None
-        command = self._commands.get(argv[0].lower())
-        if isinstance(command, Container) and len(argv) == 1:
-            return any(_may(client.user, each, argv) for each in command.subcommands.values())
-        named = self._named(argv)
-        return None if named is None else _may(client.user, named, argv)
+        container = self._commands.get(argv[0].lower())
+        if isinstance(container, Container) and len(argv) == 1:
+            return any(_may(client.user, each, argv) for each in container.subcommands.values())
+        command = command_of(argv, self._commands)
+        return None if command is None else _may(client.user, command, argv)
 
     def sha1hex(self, data: bytes) -> bytes | None:
         """Return the SHA-1 of a text; None if there is not enough memory."""
@@ -434,15 +412,15 @@ def _may(user: User, command: Command, argv: Sequence[bytes]) -> bool:
     return True
 
 
-def arguments(argv: Argv) -> tuple[Argv, int]:
-    """Return the arguments of a script, and how many of them are keys."""
+def key_count(argv: Argv, not_a_number: str = NOT_AN_INTEGER) -> int:
+    """Return how many of the arguments of a script or function are keys."""
     count = argv[2]
-    keys = _FEW[count] if count in _FEW else integer(count)
+    keys = _FEW[count] if count in _FEW else integer(count, not_a_number)
     if keys > len(argv) - 3:
         raise RequestError("Number of keys can't be greater than number of args")
     if keys < 0:
         raise RequestError("Number of keys can't be negative")
-    return argv[3:], keys
+    return keys
 
 
 def _code(line: bytes) -> str:

@@ -23,18 +23,8 @@ from kvstream.server.runtime.reply_queue import Slot
 
 INVALIDATE = b"__redis__:invalidate"
 """The channel of the messages to a subscribed client that speaks RESP2."""
-HELD_MAX = 1000
+WAITING_MAX = 1000
 """Messages that wait behind a streamed reply; more are replaced by one for all keys."""
-_INSIDE = frozenset(
-    {
-        *("xackdel", "xadd", "xdel", "xdelex", "xgroup|create", "xidmprecord", "xsetid", "xtrim"),
-        *("kvstream.add", "kvstream.addonce", "kvstream.load|state"),
-        *("kvstream.retention|run", "kvstream.schedule|run"),
-    }
-)
-"""Commands that change a stream without a change in the index of keys."""
-_ALL = frozenset({"flushall", "flushdb"})
-"""Commands that delete any number of keys."""
 
 
 @dataclass(slots=True)
@@ -58,8 +48,8 @@ class Tracking:
             self.caching if b"OPTIN" in self.modes else not self.caching
         )
 
-    def hears_of(self, key: bytes) -> bytes | None:
-        """Return the client's prefix of a key, or None."""
+    def prefix_of(self, key: bytes) -> bytes | None:
+        """Return the prefix by which the client gets the changes of a key, or None."""
         return next(filter(key.startswith, self.prefixes), None)
 
 
@@ -96,24 +86,24 @@ class Trackers:
     @property
     def prefixes(self) -> set[bytes]:
         """All prefixes in broadcast mode."""
-        return {prefix for each in self.clients.values() for prefix in each.prefixes}
+        return {prefix for tracking in self.clients.values() for prefix in tracking.prefixes}
 
     def is_tracked(self, key: bytes) -> bool:
         """Return whether a change of a key is sent to anybody."""
         return key in self.known or any(
-            each.hears_of(key) is not None for each in self.clients.values()
+            tracking.prefix_of(key) is not None for tracking in self.clients.values()
         )
 
     # --- calls ----------------------------------------------------------------------------------
 
     def ran(self, client: Client, command: Command, argv: Argv, changed: bool) -> None:
         """Note the keys that a call has read and changed; ``changed``: it may have changed some."""
-        keys = command.keys_of(argv)
-        if command.name in _ALL:
+        keys, invalidates = command.keys_of(argv), Flag.INVALIDATES in command.flags
+        if invalidates and command.keys is None:
             self._change_all()
         writes = Flag.WRITE in command.flags
         self.notice(client if writes else None, keys)
-        if changed and command.name in _INSIDE:
+        if changed and invalidates:
             self._change(keys, client)
         tracking = self.clients.get(client)
         if tracking is None:
@@ -172,10 +162,10 @@ class Trackers:
                 if client is not by or b"NOLOOP" not in tracking.modes:
                     self._messages.setdefault(client, []).append((key,))
             for client, tracking in self.clients.items():
-                prefix = tracking.hears_of(key)
+                prefix = tracking.prefix_of(key)
                 if prefix is None or (client is by and b"NOLOOP" in tracking.modes):
                     continue
-                if client.user.may_read(key):  # nobody hears of a key that is forbidden
+                if client.user.may_read(key):  # names of forbidden keys stay secret
                     self._broadcasts.setdefault(client, set()).add((prefix, key))
 
     def _change_all(self) -> None:
@@ -193,58 +183,59 @@ class Trackers:
         while 0 < most < len(self.known):
             self._change((next(iter(self.known)),), None)
         for client, pairs in self._broadcasts.items():
-            said = self._messages.setdefault(client, [])
+            messages = self._messages.setdefault(client, [])
             for _, group in groupby(sorted(pairs), itemgetter(0)):
-                said.append([key for _, key in group])
+                messages.append([key for _, key in group])
         self._broadcasts.clear()
         slots: list[PendingReplies] = []
         for client in list(self._messages):
-            hearer = self._hearer(client)
-            if hearer is None:
-                slots += self._told_as_broken(client)
-            elif hearer.paged and not hearer.closing:
-                if len(self._messages[client]) > HELD_MAX:
+            receiver = self._receiver(client)
+            if receiver is None:
+                slots += self._broken_redirect(client)
+            elif receiver.paged and not receiver.closing:
+                if len(self._messages[client]) > WAITING_MAX:
                     self._messages[client] = [None]
                 continue
-            elif hearer.protocol == RESP3 or (
-                self.clients[client].redirect and hearer.subscriptions
+            elif receiver.protocol == RESP3 or (
+                self.clients[client].redirect and receiver.subscriptions
             ):
                 slots += [
-                    _invalidation(hearer, None if keys is None else list(keys))
+                    _invalidation(receiver, None if keys is None else list(keys))
                     for keys in self._messages[client]
                 ]
             del self._messages[client]
         return slots
 
-    def _hearer(self, client: Client) -> Client | None:
+    def _receiver(self, client: Client) -> Client | None:
         """Return the client that gets the messages of a client; None: it is gone or closing."""
         number = self.clients[client].redirect
         if not number:
             return client
-        hearer = self._server.clients.get(number)
-        return None if hearer is None or hearer.closing else hearer
+        receiver = self._server.clients.get(number)
+        return None if receiver is None or receiver.closing else receiver
 
-    def _told_as_broken(self, client: Client) -> list[PendingReplies]:
+    def _broken_redirect(self, client: Client) -> list[PendingReplies]:
+        """Note that the client of ``redirect`` is gone; return the message about it."""
         tracking = self.clients[client]
         tracking.broken = True
         if client.protocol != RESP3:
             return []
-        return [_said(client, Push([b"tracking-redir-broken", tracking.redirect]))]
+        return [_slot_of(client, Push([b"tracking-redir-broken", tracking.redirect]))]
 
 
 def _invalidation(client: Client, keys: Reply) -> Slot:
     """Return the message of invalid keys, None for all, as the protocol of its client has it."""
     if client.protocol == RESP3:
-        return _said(client, Push([b"invalidate", keys]))
-    return _said(client, [b"message", INVALIDATE, keys])
+        return _slot_of(client, Push([b"invalidate", keys]))
+    return _slot_of(client, [b"message", INVALIDATE, keys])
 
 
-def _said(client: Client, message: Reply) -> Slot:
+def _slot_of(client: Client, message: Reply) -> Slot:
     # Not a reply: no error may replace it.
     return Slot(client, message, protocol=client.protocol, depends=False, is_sent=True)
 
 
-def shown(trackers: Trackers) -> Mapping[str, int]:
+def figures(trackers: Trackers) -> Mapping[str, int]:
     """Return the tracking fields of INFO."""
     known = trackers.known
     return {

@@ -16,8 +16,6 @@ from kvstream.commands.command import (
     Command,
     Container,
     Flag,
-    Later,
-    Stepwise,
     spellings,
 )
 from kvstream.commands.replies import (
@@ -38,14 +36,13 @@ from kvstream.operations import thresholds
 from kvstream.operations.watch import Watched
 from kvstream.server.runtime.client import Argv, Client, MultiQueue, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
+from kvstream.server.runtime.reply_queue import Slot
 from kvstream.server.runtime.xadd_batching import TIMED_S
 
 SMALL = 1 << 10
 """Bytes: smaller replies are never refused."""
 _MINIMAL = frozenset({int, Simple, type(None)})
 """Types of replies whose size need not be measured."""
-_NO_REPLIES = frozenset({Blocked, Later, Stepwise})
-"""Answers that are no replies. In EXEC only Blocked occurs."""
 QUEUED = Simple("QUEUED")
 _EXEC_ALONE = ErrorReply("ERR", "EXEC without MULTI")
 _EXECABORT = ErrorReply("EXECABORT", "Transaction discarded because of previous errors.")
@@ -56,7 +53,7 @@ class ExecReplies:
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self.held = 0
+        self.size = 0
         """Bytes that the replies take so far."""
         self.is_long = False
         """Whether the whole reply is to be streamed."""
@@ -67,11 +64,11 @@ class ExecReplies:
         The reply of a command that has written is never refused.
         """
         limits, size = self._limits, OBJECT_BYTES if type(reply) in _MINIMAL else memory_of(reply)
-        held = self.held + size
-        if size > SMALL and 0 < limits.reply_max < held and not command.writes:
+        total = self.size + size
+        if size > SMALL and 0 < limits.reply_max < total and not command.writes:
             return ErrorReply.of(limits.too_large())
-        self.held = limits.reply_held = held
-        if type(reply) is Paged or held > thresholds.SHORT_BYTES:
+        self.size = limits.reply_held = total
+        if type(reply) is Paged or total > thresholds.SHORT_BYTES:
             self.is_long = True
         return reply
 
@@ -94,10 +91,12 @@ def queueable(commands: Mapping[bytes, Command | Container]) -> dict[bytes, Comm
 
 
 def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) -> int:
-    """Queue the next requests of a client in MULTI that has every right; return how many.
+    """Queue the next requests of a client in MULTI that need no check; return how many.
 
     It stops at a request that is not one of ``commands`` or has a wrong number of words.
     """
+    if not (client.user.free and client.authenticated and client.reply_mode is ReplyMode.ON):
+        return 0
     queue, requests, count = client.queue, client.requests, 0
     assert queue is not None
     while requests and count < most:
@@ -111,10 +110,11 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
     return count
 
 
-def queued(count: int) -> Shared:
-    """Return the replies to so many queued requests."""
+def queued(client: Client, count: int) -> Slot:
+    """Return the replies to so many queued requests, which depend on nothing."""
     replies = b"+QUEUED\r\n" * count
-    return Shared(QUEUED, {RESP2: replies, RESP3: replies})
+    shared = Shared(QUEUED, {RESP2: replies, RESP3: replies})
+    return Slot(client, shared, protocol=client.protocol, depends=False, is_sent=True)
 
 
 def refusal_of_exec(dispatcher: Dispatcher, client: Client) -> ErrorReply | None:
@@ -162,7 +162,7 @@ def run_queue(
     if client.reply_mode is ReplyMode.SKIP_NEXT:  # EXEC has one reply
         client.reply_mode = ReplyMode.SKIP
     dispatcher.statistics.ran("exec", dispatcher.clock() - begun)
-    return given_up(replies, room.held) if client.pages and room.is_long else replies
+    return given_up(replies, room.size) if client.pages and room.is_long else replies
 
 
 Queued = tuple[Command, Argv]
@@ -211,7 +211,6 @@ def _answer(
     else:  # the ACL may have changed since the command was queued
         refusal = dispatcher.refusal_in_exec(client, command, argv)
         reply = refusal or dispatcher.answer(client, command, argv, txn)
-    if type(reply) in _NO_REPLIES:
-        assert isinstance(reply, Blocked)
+    if type(reply) is Blocked:  # in EXEC there is neither Later nor Stepwise
         return reply.expired
     return reply  # type: ignore[return-value]

@@ -172,10 +172,10 @@ def _file_of(name: bytes, folder: Path) -> Path:
 
 def _rows_of(words: Argv, folder: Path) -> RowsFile:
     name, digest, kind = words
-    given = _KINDS.get(kind.upper())
-    if given is None or not _DIGEST.fullmatch(digest):
+    has_ids = _KINDS.get(kind.upper())
+    if has_ids is None or not _DIGEST.fullmatch(digest):
         raise InvalidArgument("a part is: name, digest, GIVEN or ALLOTTED")
-    return RowsFile(str(_file_of(name, folder)), digest.decode(), given)
+    return RowsFile(str(_file_of(name, folder)), digest.decode(), has_ids)
 
 
 def _last_change(folder: Path) -> float:

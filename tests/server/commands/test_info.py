@@ -117,6 +117,17 @@ def test_blocked_clients_are_counted_by_key(client: redis.Redis, served: Served)
     until(lambda: client.info("clients")["blocked_clients"] == 0)
 
 
+def test_a_request_that_a_pause_holds_blocks_no_key(client: redis.Redis, served: Served) -> None:
+    client.xgroup_create("s", "g", "$", mkstream=True)
+    client.client_pause(60_000, all=False)
+    with served.asker() as held:
+        held.send("XREADGROUP", "GROUP", "g", "c", "STREAMS", "s", ">")
+        until(lambda: client.info("clients")["blocked_clients"] == 1)
+        reply = client.info("clients")
+        assert (reply["total_blocking_keys"], reply["total_blocking_keys_on_nokey"]) == (0, 0)
+        client.client_unpause()
+
+
 def test_a_save_resets_the_changes_since_the_last_save(client: redis.Redis) -> None:
     client.set("k", "v")
     client.xadd("s", {"f": "v"})

@@ -1,15 +1,18 @@
 """/metrics: a scrape has the correct figures."""
 
+import asyncio
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import redis
 
 from kvstream.errors import StoreFull, StoreReadOnly
 from kvstream.server.metrics import endpoint, sample
-from kvstream.server.metrics.metric import Kind
+from kvstream.server.metrics.metric import Kind, ServerHistograms
 from kvstream.server.metrics.reference import reference
 from kvstream.server.metrics.table import METRICS
 from kvstream.storage.directory import Directory
@@ -249,6 +252,22 @@ def test_turns_commits_and_fsyncs_are_measured(measured: Served) -> None:
     client.config_resetstat()
     client.ping()
     assert scrape(measured).one("kvstream_turn_seconds_count") > turns
+
+
+def test_metrics_leave_the_hooks_of_latency_in_place(served: Served) -> None:
+    latency, engine, histograms = served.executor.latency, served.engine, ServerHistograms()
+    latency.watch(engine, 1)  # as a configuration file does, before metrics start
+
+    async def start() -> None:
+        listener: Any = SimpleNamespace(executor=served.executor, run_turn=lambda: None)
+        histograms.start(listener)
+        histograms.stop()
+
+    asyncio.run(start())
+    assert engine.on_commit is not None
+    engine.on_commit(0.5)
+    assert latency.events["aof-write"].longest_ms == 500
+    assert histograms.commit_seconds.sum == 0.5
 
 
 def test_a_hanging_loop_is_reported_while_it_hangs(

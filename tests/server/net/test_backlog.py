@@ -72,7 +72,7 @@ def test_a_paused_client_that_dies_is_removed_with_its_wait(
         send_all_that_is_taken(waiting)
         waiting.close()
         until(lambda: len(served.executor.clients) == 1)
-        until(lambda: other.ask("PING") == b"PONG" and not served.executor.limits.held)
+        until(lambda: other.ask("PING") == b"PONG" and not served.executor.limits.paused)
 
 
 # --- half-closed --------------------------------------------------------------------------------

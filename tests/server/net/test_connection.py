@@ -12,7 +12,7 @@ import pytest
 from kvstream.resp import twins
 from kvstream.server.net.asyncio_server import PythonChannel
 from kvstream.server.runtime.reply_queue import closing_in_python, write_in_python
-from kvstream.server.runtime.xadd_requests import Burst
+from kvstream.server.runtime.xadd_batching import Burst
 from tests.patience import until
 from tests.server.asking import Asker
 from tests.server.conftest import Served

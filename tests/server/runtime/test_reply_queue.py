@@ -174,7 +174,7 @@ def test_requests_after_a_long_command_are_answered_after_it(
 def test_waiting_replies_have_a_limit(
     server: Server, disk: SlowDisk, adds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reply_queue, "HELD_MAX", 1 << 20)
+    monkeypatch.setattr(reply_queue, "WAITING_BYTES_MAX", 1 << 20)
     value, talker = b"v" * (300 << 10), server.client()
     words = ["XADD", "s", "*", "f", value] if adds else ["GET", "k"]
 
@@ -185,12 +185,12 @@ def test_waiting_replies_have_a_limit(
 
     running = threading.Thread(target=turns)
     running.start()
-    until(lambda: server.executor.reply_queue.held > 1 << 20)
+    until(lambda: server.executor.reply_queue.waiting_bytes > 1 << 20)
     threading.Event().wait(0.1)
-    assert server.executor.reply_queue.held < 2 << 20  # the replies of one turn more
+    assert server.executor.reply_queue.waiting_bytes < 2 << 20  # the replies of one turn more
     disk.release()
     running.join(PATIENCE_S)
     said = _heard(talker, 5 + 40 * (22 if adds else len(value)))
     assert said.startswith(b"+OK\r\n")
     assert said.count(b"$") == 40
-    assert server.executor.reply_queue.held == 0
+    assert server.executor.reply_queue.waiting_bytes == 0

@@ -15,8 +15,8 @@ from kvstream.operations import pages
 from kvstream.operations.checks import check
 from kvstream.resp.replies import CHUNK
 from kvstream.server.net.asyncio_server import Listener
-from kvstream.server.runtime.limits import held_by
-from kvstream.server.runtime.reply_streaming import AHEAD, IDLE_S
+from kvstream.server.runtime.limits import client_bytes
+from kvstream.server.runtime.reply_queue import AHEAD, IDLE_S
 from kvstream.server.serving import drain
 from kvstream.storage.batch import Batch
 from kvstream.types.clock import ManualClock
@@ -46,7 +46,7 @@ class Reader(Talker):
             pass
         self.reads = True
         said = b""
-        with patch("kvstream.server.runtime.reply_streaming.PAGES_S", -1.0):
+        with patch("kvstream.server.runtime.reply_queue.PAGES_S", -1.0):
             while not said and self.client.paged:
                 executor.streaming.write()
                 said = self.heard()
@@ -403,9 +403,9 @@ def test_the_memory_of_a_transaction_counts_for_its_client(server: Server, reade
     execute(reader, *[["XRANGE", "s", "-", "+", "COUNT", "100"]] * 60)
     server.executor.run()
     reader.client.pending_output = lambda: 0
-    assert 60 * 100 * len(VALUE) < held_by(server.executor, reader.client) < 4 << 20
+    assert 60 * 100 * len(VALUE) < client_bytes(server.executor, reader.client) < 4 << 20
     assert reader.rest().count(VALUE) == 6000
-    assert held_by(server.executor, reader.client) == 0
+    assert client_bytes(server.executor, reader.client) == 0
 
 
 @pytest.mark.usefixtures("filled")

@@ -16,8 +16,8 @@ from kvstream.layout.values import encode_flat
 from kvstream.operations.checks import check
 from kvstream.resp import twins
 from kvstream.resp.requests import RequestReader
-from kvstream.server.runtime import xadd_requests
-from kvstream.server.runtime.xadd_requests import PythonBurst, burst_of, requests_of
+from kvstream.server.runtime import xadd_batching
+from kvstream.server.runtime.xadd_batching import PythonBurst, burst_of, requests_of
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import StreamID
 from tests.server.talking import Server, Talker, request
@@ -147,7 +147,7 @@ def test_an_argument_with_the_bytes_of_two_options_does_not_trim(server: Server)
 def test_too_large_entries_are_no_burst() -> None:
     assert twins.take_burst(None, plain("v" * 100), 100, plain_trim) is None
     assert twins.take_burst(None, plain("v" * 100), 1000, plain_trim) is not None
-    with patch.object(xadd_requests, "BURST_BYTES_MAX", 100):
+    with patch.object(xadd_batching, "BURST_BYTES_MAX", 100):
         assert burst_of(None, plain("v" * 100)) is None  # type: ignore[arg-type]
 
 
@@ -279,7 +279,7 @@ def test_each_request_of_a_burst_gets_the_error_of_the_commit(server: Server) ->
     assert ann.ask("XLEN", "s") == b":0\r\n"
 
 
-@pytest.mark.parametrize("kind", [PythonBurst, xadd_requests.Burst])
+@pytest.mark.parametrize("kind", [PythonBurst, xadd_batching.Burst])
 def test_each_request_of_a_burst_gets_the_error_of_the_fsync(kind: type[PythonBurst]) -> None:
     burst = kind(None, b"s", [encode_flat([b"f", b"v"])] * 2, b"")  # type: ignore[arg-type]
     burst.replies = b"$3\r\n1-1\r\n"
@@ -297,9 +297,9 @@ def test_both_twins_gather_and_answer_alike(server: Server, clients: int) -> Non
     found: list[Any] = []
     twin_functions: list[tuple[Callable[..., Any], ...]] = [
         (
-            xadd_requests.gather_in_python,
-            xadd_requests.entries_in_python,
-            xadd_requests.answer_in_python,
+            xadd_batching.gather_in_python,
+            xadd_batching.entries_in_python,
+            xadd_batching.answer_in_python,
         ),
         (twins.gather, twins.entries_of, twins.answer),
     ]
