@@ -89,10 +89,12 @@ def addonce(txn: Txn, session: Session, argv: Argv) -> Reply:
 
 def _add(txn: Txn, session: Session, argv: Argv, at: int, request: Request | None = None) -> Reply:
     """Append the entry whose options begin at an argument."""
-    name = session.prefix + argv[1]
-    if argv[at] == b"*":  # no options: nearly every request
+    name, word = session.prefix + argv[1], argv[at]
+    if word == b"*" or word[:1].isdigit():  # no options: nearly every request
+        eid = None if word == b"*" else _add_id(word)
         value, names = encode_flat(argv[at + 1 :], txn.catalog.limits.entry_max_bytes)
-        added = append.add(txn, name, value, names, once=request)
+        append.refuse_zero_id(eid)
+        added = append.add(txn, name, value, names, eid, once=request)
     else:
         added = _add_with_options(txn, name, Args(argv, at), request)
     return None if added is None else bytes(added)

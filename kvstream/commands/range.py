@@ -42,7 +42,12 @@ def xrevrange(txn: Txn, session: Session, argv: Argv) -> Answer:
 def _range(
     txn: Txn, session: Session, argv: Argv, start: StreamID, end: StreamID, reverse: bool
 ) -> Answer:
-    if len(argv) == 6 and argv[4] in COUNT and (few := FEW_COUNTS.get(argv[5])):
+    few = None
+    if len(argv) == 6 and argv[4] in COUNT:
+        few = FEW_COUNTS.get(argv[5])
+    elif len(argv) == 4 and start == end:
+        few = 1
+    if few is not None:
         rows = ranges.few(txn, session.prefix + argv[1], start, end, few, reverse)
         if rows is not None:
             return rows

@@ -62,7 +62,10 @@ COMMANDS = Family("stream")
 LIMITS_SYNTAX = "[COUNT count] [MAXCOUNT count] [MAXSIZE bytes] [BLOCK milliseconds]"
 POSITIONS = {position.value.encode(): position for position in Position}
 STREAMS = (b"STREAMS", b"streams")
+_BLOCK = (b"BLOCK", b"block")
 """As clients write them."""
+_TIMEOUT_DIGITS = 15
+"""Of fewer digits than the longest timeout, which is checked when a call blocks."""
 
 
 @dataclass(slots=True)
@@ -99,9 +102,10 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     A blocked XREAD of several keys returns WRONGTYPE for a key that has become a string when
     another one has new entries; Redis 7.0 does not.
     """
-    if len(argv) == 6 and argv[1] in COUNT and argv[3] in STREAMS:
-        reply = _read_one(txn, session.prefix + argv[4], argv)
-        if reply is not None:
+    words = len(argv)
+    if (words == 6 or words == 8) and argv[-3] in STREAMS and (count := count_of(argv[1:-3])):
+        reply = _read_one(txn, session.prefix + argv[-2], argv, count)
+        if reply or (reply is not None and words == 6):
             return reply
     options = ReadOptions()
     args = take_options(argv, _OPTIONS, options)
@@ -146,10 +150,10 @@ def _reply(found: read.Reply) -> Streams | None:
     return Streams([(key_of(name), entries) for name, entries in found]) if found else None
 
 
-def _read_one(txn: Txn, name: bytes, argv: Argv) -> Streams | NullArray | None:
-    """Run the usual XREAD, ``COUNT count STREAMS key id``; None if the reply may be long."""
-    ids, few = plain_ids(argv[5:]), FEW_COUNTS.get(argv[2])
-    count = few or integer(argv[2])
+def _read_one(txn: Txn, name: bytes, argv: Argv, raw: bytes) -> Streams | NullArray | None:
+    """Read ``raw`` entries of the one stream of an XREAD; None if the reply may be long."""
+    ids, few = plain_ids(argv[-1:]), FEW_COUNTS.get(raw)
+    count = few or integer(raw)
     if ids is None or not (few or ranges.is_cached(txn, count)):
         return None
     stream = txn.stream(name)
@@ -157,9 +161,8 @@ def _read_one(txn: Txn, name: bytes, argv: Argv) -> Streams | NullArray | None:
         return NULL_ARRAY
     if ranges.is_large(stream, count):
         return None
-    reader = entries.few if few else ranges.between
-    found = reader(txn, stream, ids[0].next(), MAX_ID, count)
-    return Streams([(argv[4], found)]) if found else NULL_ARRAY
+    found = ranges.between(txn, stream, ids[0].next(), MAX_ID, count)
+    return Streams([(argv[-2], found)]) if found else NULL_ARRAY
 
 
 def _paged_streams(
@@ -202,6 +205,22 @@ def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
 
 
 # --- arguments ----------------------------------------------------------------------------------
+
+
+def count_of(words: Argv) -> bytes | None:
+    """Return the argument of COUNT if the options are COUNT and perhaps BLOCK, or None.
+
+    Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
+    time.
+    """
+    if len(words) == 4:
+        if words[0] in _BLOCK:
+            words = *words[2:], *words[:2]
+        if words[2] not in _BLOCK or not words[3].isdigit() or len(words[3]) > _TIMEOUT_DIGITS:
+            return None
+    elif len(words) != 2:
+        return None
+    return words[1] if words[0] in COUNT else None
 
 
 def take_options(argv: Argv, table: dict[bytes, Option[T]], options: T) -> Args:

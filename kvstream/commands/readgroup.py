@@ -20,10 +20,11 @@ from kvstream.commands.read import (
     READ_OPTIONS,
     STREAMS,
     ReadOptions,
+    count_of,
     take_options,
     take_streams,
 )
-from kvstream.commands.replies import NULL_ARRAY, Paged, Streams
+from kvstream.commands.replies import NULL_ARRAY, NullArray, Paged, Streams
 from kvstream.commands.reply_pages import of_found
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
@@ -34,10 +35,8 @@ from kvstream.operations.reply_limits import refuse_count_above
 from kvstream.types.ids import MAX_ID, StreamID
 
 COMMANDS = Family("stream")
-_GROUP, _BLOCK = (b"GROUP", b"group"), (b"BLOCK", b"block")
+_GROUP, _NOACK = (b"GROUP", b"group"), (b"NOACK", b"noack")
 """As clients write them."""
-_WORDS = 9
-"""Words of the usual form of a small read without BLOCK."""
 _SMALL_COUNTS = {b"%d" % count: count for count in range(1, readgroup.SMALL_READ + 1)}
 
 
@@ -82,12 +81,10 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     first: those given back, then those whose lease has run out. CLAIM then shows deliveries; its
     time counts only if the policy has no lease. A server returns at most 10,000 entries at once.
     """
-    if argv[-1] == b">" and (count := _small_count(argv)):
-        few = readgroup.read_few(txn, session.prefix + argv[-2], argv[2], argv[3], count)
-        if few:
-            return Streams([(argv[-2], few)])
-        if few is not None and len(argv) == _WORDS:
-            return NULL_ARRAY
+    if argv[-1] == b">":
+        reply = _read_few(txn, session, argv)
+        if reply is not None:
+            return reply
     options = _Options()
     args = take_options(argv, _OPTIONS, options)
     names, ids = take_streams(session, args, "an ID or '>'", "xreadgroup")
@@ -132,19 +129,24 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     return attempt(txn) or nothing()
 
 
-def _small_count(argv: Argv) -> int:
-    """Return COUNT of the usual form of a small read, 0 for any other.
-
-    That is ``GROUP group consumer COUNT count [BLOCK milliseconds] STREAMS key >``: parsed by
-    position the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the time.
-    """
-    if len(argv) not in (_WORDS, _WORDS + 2) or not (
-        argv[1] in _GROUP and argv[4] in COUNT and argv[-3] in STREAMS
-    ):
-        return 0
-    if len(argv) > _WORDS and not (argv[6] in _BLOCK and argv[7].isdigit() and len(argv[7]) < 16):
-        return 0
-    return _SMALL_COUNTS.get(argv[5], 0)
+def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | None:
+    """Deliver a few new entries of one stream; None if there is more to the request."""
+    words, noack = argv[4:-3], False
+    if argv[-3] not in STREAMS or argv[1] not in _GROUP:
+        return None
+    if len(words) == 2:  # the usual form
+        raw = words[1] if words[0] in COUNT else None
+    else:
+        if words and words[-1] in _NOACK:
+            words, noack = words[:-1], True
+        raw = count_of(words)
+    count = _SMALL_COUNTS.get(raw or b"")
+    if count is None:
+        return None
+    rows = readgroup.read_few(txn, session.prefix + argv[-2], argv[2], argv[3], count, noack)
+    if rows:
+        return Streams([(argv[-2], rows)])
+    return NULL_ARRAY if rows is not None and len(words) == 2 else None
 
 
 def _long_delivery(txn: Txn, name: bytes, group: bytes, options: _Options) -> LongDelivery | None:

@@ -28,7 +28,7 @@ from kvstream.meta.records import ENTRIES_ADDED_MAX, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import Ingested
 from kvstream.operations import strings
-from kvstream.operations.entries import exists
+from kvstream.operations.entries import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
@@ -333,7 +333,10 @@ def set_id(
             "The ID specified in XSETID is smaller than current max_deleted_entry_id"
         )
     if stream.length:
-        if last < _top_entry(txn, stream):
+        top = last_entry(txn, stream)
+        if top is None:
+            raise nodes.damaged(stream, "has fewer entries than it counts")
+        if last < top.id:
             raise InvalidArgument(
                 "The ID specified in XSETID is smaller than the target stream top item"
             )
@@ -367,15 +370,6 @@ def refuse_counters(
         raise InvalidArgument("entries_added must be positive")
     if entries_added is not None and entries_added > ENTRIES_ADDED_MAX:
         raise InvalidArgument("entries_added is out of range")
-
-
-def _top_entry(txn: Txn, stream: StreamMeta) -> StreamID:
-    lower = stream.prefix + stream.first.packed
-    rows = txn.batch.scan(_MESSAGES, lower, stream.prefix + b"\xff" * 17, reverse=True)
-    top = next(rows, None)
-    if top is None:
-        raise nodes.damaged(stream, "has fewer entries than it counts")
-    return StreamID.unpack(top[0][-16:])
 
 
 def configure(

@@ -3,6 +3,7 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import EncodedEntries, Rows
@@ -80,7 +81,11 @@ def few(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
     start, end = start if start > first else first, end if end < last else last
     if start > end or not stream.length:
         return Rows([], 0)
-    lower, upper = prefix + PACKED(*start), prefix + PACKED(*end) + b"\0"
+    lower = prefix + PACKED(*start)
+    if start == end:
+        value = txn.batch.get(_MESSAGES, lower)
+        return Rows([] if value is None else [(lower, value)], len(prefix))
+    upper = prefix + PACKED(*end) + b"\0"
     return Rows(txn.batch.page(_MESSAGES, lower, upper, count), len(prefix))
 
 
@@ -189,7 +194,7 @@ def gathered(
         page, size = _gathered(txn, stream, start, end, count, most)
         return page if size <= most else None
     gathered_rows: list[Row] = []
-    for row in _back_from(txn, stream, start, end):
+    for row in _back_from(txn, stream, start, end, count):
         gathered_rows.append(row)
         most -= len(row[0]) + len(row[1]) + ROW_MEMORY
         if most < 0:
@@ -199,26 +204,38 @@ def gathered(
     return gathered_rows
 
 
-def _back_from(txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID) -> Iterator[Row]:
-    """Yield the live rows of ``start <= id <= end``, last first."""
+def _back_from(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
+) -> Iterator[Row]:
+    """Yield the live rows of ``start <= id <= end``, last first; of which ``count`` are wanted."""
     if stream.length == 0 or max(start, stream.first) > end:
         return iter(())
     upper = stream.prefix + end.packed + b"\x00"
-    lower = lowest(txn, stream, start, upper)
-    return txn.batch.scan(_MESSAGES, lower, upper, reverse=True)
+    lower, head = reverse_bound(txn, stream, start, end, count)
+    return chain(txn.batch.scan(_MESSAGES, lower, upper, reverse=True), head)
 
 
-def lowest(txn: Txn, stream: StreamMeta, start: StreamID, upper: bytes) -> bytes:
-    """Return the lower bound for a reverse read of rows below ``upper`` and at or above ``start``.
+def reverse_bound(
+    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
+) -> tuple[bytes, list[Row]]:
+    """Return the lower bound for a reverse read of a range, and the row below it to add.
 
-    If a large value lies below ``start``, the bound is an existing key, so that the iterator does
-    not read that value.
+    To return a row in reverse, RocksDB looks at the row below it. Below the first entry of a stream
+    that may be very many trimmed or deleted ones, each of which it steps over, and below any entry
+    a large value. So the read stops at an existing row above: at the second entry of the stream, or
+    at the first of the range.
     """
+    upper = stream.prefix + end.packed + b"\x00"
     lower = stream.prefix + max(start, stream.first).packed
-    if start <= stream.first or not nodes.is_behind_large(txn, stream, start):
-        return lower
-    first = txn.batch.page(_MESSAGES, lower, upper, 1)
-    return first[0][0] if first else upper
+    if start > stream.first:
+        if not nodes.is_behind_large(txn, stream, start):
+            return lower, []
+        first = txn.batch.page(_MESSAGES, lower, upper, 1)
+        return (first[0][0] if first else upper), []
+    if count is not None and count < stream.length and end >= stream.last:
+        return lower, []
+    head = txn.batch.page(_MESSAGES, lower, upper, 2)
+    return (head[1][0] if len(head) > 1 else upper), head[:1]
 
 
 def memory_of(page: list[Row]) -> int:
@@ -245,7 +262,7 @@ def between_reversed(
     """
     page: list[Row] = []
     most = left = txn.catalog.limits.reply_left
-    for row in _back_from(txn, stream, start, end):
+    for row in _back_from(txn, stream, start, end, count):
         page.append(row)
         if len(page) == count:
             break

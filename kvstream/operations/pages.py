@@ -6,6 +6,7 @@ then the number of items, then the items.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
 from typing import TypeAlias, TypeVar
 
 from kvstream.errors import Corruption
@@ -63,9 +64,12 @@ def entry_steps(
     prefix = stream.prefix
     lower = prefix + max(start, stream.first).packed
     upper = prefix + min(end, stream.last).packed + b"\x00"
+    head: list[Row] = []
     if reverse:
-        lower = entries.lowest(txn, stream, start, upper)
+        lower, head = entries.reverse_bound(txn, stream, start, min(end, stream.last), count)
     pages = txn.batch.snapshot(Family.MESSAGES, lower, upper, reverse)
+    if head:
+        pages = chain(pages, [head])
     return _entry_steps(live_between(txn, stream, start, end), pages, len(prefix), count)
 
 

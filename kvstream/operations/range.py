@@ -35,7 +35,12 @@ def is_large(stream: StreamMeta, count: int) -> bool:
 def between(
     txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int
 ) -> Rows | EncodedEntries:
-    """Return the first ``count`` entries of ``start <= id <= end``, through the reply cache."""
+    """Return the first ``count`` entries of ``start <= id <= end``.
+
+    They go through the reply cache if they are enough for it to keep.
+    """
+    if count < txn.catalog.reply_cache.rows_min:
+        return entries.few(txn, stream, start, end, count)
     first, last = max(start, stream.first), min(end, stream.last)
     if stream.length == 0 or first > last:
         return Rows([], 0)

@@ -204,14 +204,14 @@ def _deliver_by_policy(
 
 
 def read_few(
-    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int
+    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int, noack: bool = False
 ) -> Sequence[Entry] | None:
     """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
     stream, group = group_of_key(txn, name, group_name, WHERE)
     if ranges.is_large(stream, count):
         return None
     if group.policy is not None:
-        reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name))
+        reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name), noack)
         return _deliver_by_policy(txn, reader, count, None, None, 0)
     if group.last_delivered >= stream.last or stream.length == 0:
         consumer_of(txn, name, group, consumer_name)
@@ -219,7 +219,7 @@ def read_few(
     consumer = group.consumers.get(consumer_name) or consumer_of(txn, name, group, consumer_name)
     rows = entries.next_new(txn, stream, group, count)
     if rows.page:
-        give(txn, stream, group, consumer, rows.packed_ids(), noack=False)
+        give(txn, stream, group, consumer, rows.packed_ids(), noack)
     else:
         txn.seen(consumer)  # as ``give`` does
     return rows
@@ -307,30 +307,43 @@ def _history(
     after: StreamID,
     count: int | None,
     budget: Budget,
-) -> list[HistoryEntry]:
+) -> Sequence[HistoryEntry]:
     if after == MAX_ID or budget.exhausted:
         return []
     count = budget.most(count)
     start = after.next().packed
-    history: list[HistoryEntry] = []
+    shown = 0
+    pages: list[Sequence[HistoryEntry]] = []
     touched: list[tuple[Run, list[bytes]]] = []
     for run in runs_of(txn, group, consumer, start):
-        rest = None if count is None else count - len(history)
+        rest = None if count is None else count - shown
         if (rest is not None and rest <= 0) or budget.exhausted:
             break
-        ids = list(ids_between(run, start, _LAST))[:rest]
-        page = [
-            entry or DeletedEntry(StreamID.unpack(eid))
-            for eid, entry in zip(ids, entries.get_packed(txn, stream, ids), strict=True)
-        ]
-        page = page[: budget.take(page)]
-        history += page
-        touched.append((run, [entry.id.packed for entry in page if entry.fields is not None]))
+        page, live = _pending_page(txn, stream, list(ids_between(run, start, _LAST))[:rest])
+        if budget.limited:
+            page = page[: budget.take(page)]
+            live = [entry.id.packed for entry in page if entry.fields is not None]
+        shown += len(page)
+        pages.append(page)
+        touched.append((run, live))
     txn.only_redelivered = not txn.dirty
     note_renewed(txn, group)
     for run, ids in touched:
         redeliver(txn, group, run, ids, consumer.name)
-    return history
+    return pages[0] if len(pages) == 1 else [entry for page in pages for entry in page]
+
+
+def _pending_page(
+    txn: Txn, stream: StreamMeta, ids: list[bytes]
+) -> tuple[Sequence[HistoryEntry], list[bytes]]:
+    """Return pending entries, deleted ones among them, and the IDs of those that are live."""
+    rows = [row for row in entries.live_rows(txn, stream, ids) if row is not None]
+    page = Rows(rows, len(stream.prefix))
+    live = page.packed_ids()
+    if len(live) == len(ids):
+        return page, live
+    by_id: dict[bytes, Entry] = dict(zip(live, page.entries(), strict=True))
+    return [by_id.get(eid) or DeletedEntry(StreamID.unpack(eid)) for eid in ids], live
 
 
 # --- CLAIM --------------------------------------------------------------------------------------

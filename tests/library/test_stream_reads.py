@@ -19,6 +19,8 @@ from kvstream import (
     Stream,
     StreamID,
 )
+from kvstream.storage import reads
+from kvstream.types.ids import U64_MAX
 from tests.engine.waiting import Call, blocked, ms_of, waiting
 from tests.patience import until
 
@@ -53,6 +55,30 @@ def test_a_count_bounds_a_range_from_either_end(five: Stream) -> None:
     assert ms_of(five.revrange(count=2)) == [5, 4]
     assert ms_of(five.revrange("3", count=9)) == [3, 2, 1]
     assert five.range(count=0) == five.revrange(count=-1) == []
+
+
+def test_a_reverse_read_does_not_step_over_trimmed_entries(
+    five: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """RocksDB looks at the row below each that it returns: it would step over all trimmed ones."""
+    walk, bounds = reads.walk, []
+
+    def recorded(family: Any, options: Any, lower: bytes, upper: bytes, reverse: bool) -> Any:
+        bounds.append(lower if reverse else b"")
+        return walk(family, options, lower, upper, reverse)
+
+    monkeypatch.setattr(reads, "walk", recorded)
+    five.trim(maxlen=3)
+    for count in (None, 3, 9):
+        assert ms_of(five.revrange(count=count)) == [5, 4, 3]
+        assert ms_of(five.revrange("4", count=count)) == [4, 3]
+        assert ms_of(five.revrange("3", count=count)) == [3]
+    prefix = bounds[0][:-16]
+    second, behind_first = StreamID(4, 0).packed, StreamID(3, U64_MAX).packed + b"\0"
+    assert set(bounds) == {prefix + second, prefix + behind_first}
+    assert ms_of(five.revrange(count=2)) == [5, 4]
+    five.trim(maxlen=1)
+    assert ms_of(five.revrange()) == [5]
 
 
 def test_one_entry_is_returned_by_its_id(five: Stream) -> None:

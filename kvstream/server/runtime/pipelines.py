@@ -11,6 +11,7 @@ If the turn fails, each request of a pipeline runs again in a turn of its own.
 
 from collections.abc import Iterable, Mapping
 from functools import partial
+from typing import NamedTuple
 
 from kvstream.commands.command import (
     Answer,
@@ -28,10 +29,17 @@ from kvstream.resp.replies import encode, encode_all
 from kvstream.server.runtime.client import Argv, Client, PendingReplies
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import HOLDING, Slot
+from kvstream.server.runtime.xadd_batching import may_be_batched
 
-_EXCLUDED = frozenset({"restore", "xadd"})
-"""RESTORE sets the last use of its key, and XADDs are batched."""
+_EXCLUDED = frozenset({"restore"})
+"""RESTORE sets the last use of its key."""
 _WITHOUT_KEYS = frozenset({"echo", "ping"})
+
+
+class _UnlessBatched(NamedTuple):
+    """A command whose requests are plain unless they are batched."""
+
+    command: Command
 
 
 class Pipeline:
@@ -78,8 +86,13 @@ class Pipelines:
     ) -> None:
         self._dispatcher = dispatcher
         rows = [row for row in commands.values() if isinstance(row, Command)]
-        self._by_word: dict[bytes, Command | dict[bytes, Command]] = {**_by_words(rows)}
+        self._by_word: dict[bytes, Command | _UnlessBatched | dict[bytes, Command]]
         """A container's word has a table of its subcommands."""
+        self._by_word = {**_by_words(rows)}
+        for word in spellings("xadd"):
+            xadd = self._by_word.get(word)
+            if isinstance(xadd, Command):
+                self._by_word[word] = _UnlessBatched(xadd)
         for container in commands.values():
             if isinstance(container, Container):
                 by_word = _by_words(container.subcommands.values())
@@ -108,7 +121,9 @@ class Pipelines:
         by_word = self._by_word if all_channels else self._unchecked
         plain = by_word.get(argv[0]) if argv else None  # a Requeued is empty
         if type(plain) is dict:
-            plain = plain.get(argv[1]) if len(argv) > 1 else None
+            return plain.get(argv[1]) if len(argv) > 1 else None
+        if type(plain) is _UnlessBatched:
+            return None if may_be_batched(argv) else plain.command
         return plain  # type: ignore[return-value]
 
     def has_next(self, client: Client) -> bool:

@@ -355,6 +355,11 @@ class BatchedXadds:
         self.waiting = {}
 
 
+def may_be_batched(argv: Argv) -> bool:
+    """Return whether an XADD may be a plain one; False if it has an ID or other options."""
+    return len(argv) > 2 and (argv[2] == b"*" or argv[2] in _OPTIONS)
+
+
 def _plain(argv: Argv, most: int) -> tuple[Packed, Trim | None] | None:
     """Return the packed entry and the trim of a plain XADD.
 

@@ -30,6 +30,7 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
     st.tuples(st.just("TTL"), KEYS),
     st.tuples(st.just("XADD"), KEYS, st.just("*"), st.just("f"), st.just("v")),
     st.tuples(st.just("XADD"), KEYS, IDS, st.just("f"), st.just("v")),
+    st.tuples(st.just("XADD"), KEYS, st.just("NOMKSTREAM"), *map(st.just, ("*", "f", "v"))),
     st.tuples(st.just("XLEN"), KEYS),
     st.tuples(st.just("XINFO"), st.sampled_from(["GROUPS", "groups", "Groups"]), KEYS),
     st.tuples(st.just("OBJECT"), st.sampled_from(["ENCODING", "IDLETIME"]), KEYS),
@@ -41,6 +42,16 @@ REQUESTS: st.SearchStrategy[Words] = st.one_of(
         *map(st.just, ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "STREAMS")),
         KEYS,
         st.sampled_from([">", "0"]),
+    ),
+    st.tuples(
+        *map(st.just, ("XREADGROUP", "GROUP", "g", "c", "COUNT", "1", "NOACK", "STREAMS")),
+        KEYS,
+        st.just(">"),
+    ),
+    st.tuples(
+        st.sampled_from(["XREAD", "xread"]),
+        *map(st.just, ("BLOCK", "0", "COUNT", "1", "STREAMS")),
+        *(KEYS, IDS),
     ),
     st.sampled_from(
         [("PING",), ("PING", "x"), ("ECHO", "x"), ("GET",), ("NONE",), ("PING", "", ""), ("XINFO",)]
@@ -119,6 +130,8 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
         (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
         (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
+        (("XREAD", "BLOCK", "9", "COUNT", "1", "STREAMS", "s", "1"), 22),
+        (("XADD", "s", "1{:>03}-1", "f", "v"), 20),
         (("XINFO", "GROUPS", "s"), 22),
         (("XDEL", "s", "{}-1"), 24),
         # 31 if its millisecond is that of the previous delivery, whose run it joins.
