@@ -166,8 +166,9 @@ def _parts(claimed: ClaimedParts, justid: bool) -> Gradual:
 
 def _claimed_ids(words: Argv) -> list[StreamID]:
     """Return the IDs before the first word that is not one."""
+    letters = (at for at, word in enumerate(words) if word[:1].isalpha())  # those of options
     try:
-        return stream_ids(words)
+        return stream_ids(words[: next(letters, len(words))])
     except InvalidID:
         ids: list[StreamID] = []
     for raw in words:

@@ -64,8 +64,6 @@ POSITIONS = {position.value.encode(): position for position in Position}
 STREAMS = (b"STREAMS", b"streams")
 _BLOCK = (b"BLOCK", b"block")
 """As clients write them."""
-_TIMEOUT_DIGITS = 15
-"""Of fewer digits than the longest timeout, which is checked when a call blocks."""
 
 
 @dataclass(slots=True)
@@ -102,16 +100,19 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     A blocked XREAD of several keys returns WRONGTYPE for a key that has become a string when
     another one has new entries; Redis 7.0 does not.
     """
-    words = len(argv)
-    if (words == 6 or words == 8) and argv[-3] in STREAMS and (count := count_of(argv[1:-3])):
-        reply = _read_one(txn, session.prefix + argv[-2], argv, count)
-        if reply or (reply is not None and words == 6):
+    if len(argv) == 6 and argv[1] in COUNT and argv[3] in STREAMS:
+        reply = _read_one(txn, session.prefix + argv[4], argv, argv[2])
+        if reply is not None:
             return reply
-    options = ReadOptions()
-    args = take_options(argv, _OPTIONS, options)
+    elif argv[-3] in STREAMS and (options := count_and_block(argv[1:-3])) is not None:
+        reply = _read_one(txn, session.prefix + argv[-2], argv, options[0])
+        if reply:
+            return reply
+    asked = ReadOptions()
+    args = take_options(argv, _OPTIONS, asked)
     names, ids = take_streams(session, args, "an ID, '+', or '$'", "xread")
-    refuse_count_above(options.maxcount, options.count)
-    answer = partial(_read, names, ids, options)
+    refuse_count_above(asked.maxcount, asked.count)
+    answer = partial(_read, names, ids, asked)
     if session.steps and len(names) > thresholds.LONG_LOADING:
         loader = read.StreamLoader(txn, names)
         if loader.is_long:
@@ -207,20 +208,13 @@ def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
 # --- arguments ----------------------------------------------------------------------------------
 
 
-def count_of(words: Argv) -> bytes | None:
-    """Return the argument of COUNT if the options are COUNT and perhaps BLOCK, or None.
-
-    Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
-    time.
-    """
-    if len(words) == 4:
-        if words[0] in _BLOCK:
-            words = *words[2:], *words[:2]
-        if words[2] not in _BLOCK or not words[3].isdigit() or len(words[3]) > _TIMEOUT_DIGITS:
-            return None
-    elif len(words) != 2:
+def count_and_block(words: Argv) -> tuple[bytes, bytes] | None:
+    """Return the arguments of COUNT and BLOCK if the options are these two, in any order."""
+    if len(words) != 4:
         return None
-    return words[1] if words[0] in COUNT else None
+    if words[0] in _BLOCK:
+        words = *words[2:], *words[:2]
+    return (words[1], words[3]) if words[0] in COUNT and words[2] in _BLOCK else None
 
 
 def take_options(argv: Argv, table: dict[bytes, Option[T]], options: T) -> Args:

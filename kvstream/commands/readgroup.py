@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import COUNT, Args, Argv, Option, stream_id, switch, text
+from kvstream.commands.args import COUNT, Args, Argv, Option, stream_id, switch, text, timeout
 from kvstream.commands.command import (
     ALL_KEYS,
     Answer,
@@ -20,7 +20,7 @@ from kvstream.commands.read import (
     READ_OPTIONS,
     STREAMS,
     ReadOptions,
-    count_of,
+    count_and_block,
     take_options,
     take_streams,
 )
@@ -129,24 +129,43 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
     return attempt(txn) or nothing()
 
 
-def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | None:
-    """Deliver a few new entries of one stream; None if there is more to the request."""
-    words, noack = argv[4:-3], False
+def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | Blocked | None:
+    """Deliver a few new entries of one stream; None if there is more to the request.
+
+    Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
+    time.
+    """
+    words, noack, block = argv[4:-3], False, None
     if argv[-3] not in STREAMS or argv[1] not in _GROUP:
         return None
-    if len(words) == 2:  # the usual form
-        raw = words[1] if words[0] in COUNT else None
-    else:
-        if words and words[-1] in _NOACK:
-            words, noack = words[:-1], True
-        raw = count_of(words)
-    count = _SMALL_COUNTS.get(raw or b"")
+    if len(words) > 2 and words[-1] in _NOACK:
+        words, noack = words[:-1], True
+    if len(words) != 2:
+        options = count_and_block(words)
+        if options is None:
+            return None
+        words, block = (b"COUNT", options[0]), options[1]
+    count = _SMALL_COUNTS.get(words[1]) if words[0] in COUNT else None
     if count is None:
         return None
-    rows = readgroup.read_few(txn, session.prefix + argv[-2], argv[2], argv[3], count, noack)
+    name, group, consumer = session.prefix + argv[-2], argv[2], argv[3]
+    timeout_ms = None if block is None else timeout(block)
+    rows = readgroup.read_few(txn, name, group, consumer, count, noack)
     if rows:
         return Streams([(argv[-2], rows)])
-    return NULL_ARRAY if rows is not None and len(words) == 2 else None
+    if rows is None or block is None:
+        return None if rows is None else NULL_ARRAY
+
+    def attempt(txn: Txn) -> Streams | Paged | None:
+        rows = readgroup.read_few(txn, name, group, consumer, count, noack)
+        if rows is not None:
+            return Streams([(argv[-2], rows)]) if rows else None
+        new = [(name, readgroup.NEW)]
+        found = readgroup.read_group(txn, group, consumer, new, count, noack, encoded=True)
+        return of_found(session, found)
+
+    key = readgroup.share_key(group, None)
+    return Blocked([name], attempt, timeout_ms or None, share_key=key, group=group)
 
 
 def _long_delivery(txn: Txn, name: bytes, group: bytes, options: _Options) -> LongDelivery | None:

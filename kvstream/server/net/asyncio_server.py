@@ -17,7 +17,7 @@ import ssl
 import threading
 from collections.abc import Callable, Coroutine, Iterator
 from contextlib import contextmanager, suppress
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
@@ -356,9 +356,12 @@ class Listener:
 
 def is_local(peer: object) -> bool:
     """Return whether a peer is on this machine; Unix sockets have no address tuple."""
-    if not isinstance(peer, tuple):
-        return True
-    host = ipaddress.ip_address(str(peer[0]).partition("%")[0])
+    return _is_loopback(peer[0]) if isinstance(peer, tuple) else True
+
+
+@lru_cache(maxsize=1024)  # to parse an address takes as long as to run a request
+def _is_loopback(address: str) -> bool:
+    host = ipaddress.ip_address(address.partition("%")[0])
     return (getattr(host, "ipv4_mapped", None) or host).is_loopback
 
 

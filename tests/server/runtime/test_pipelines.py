@@ -130,7 +130,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
         (("XRANGE", "s", "-", "+", "COUNT", "1"), 16),
         (("XREVRANGE", "s", "+", "-", "COUNT", "1"), 12),
         (("XREAD", "COUNT", "1", "STREAMS", "s", "1"), 22),
-        (("XREAD", "BLOCK", "9", "COUNT", "1", "STREAMS", "s", "1"), 22),
+        (("XREAD", "BLOCK", "9", "COUNT", "1", "STREAMS", "s", "1"), 23),
         (("XADD", "s", "1{:>03}-1", "f", "v"), 20),
         (("XINFO", "GROUPS", "s"), 22),
         (("XDEL", "s", "{}-1"), 24),

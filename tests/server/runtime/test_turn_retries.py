@@ -11,6 +11,7 @@ import pytest
 from kvstream.engine.engine import Turn
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
+from kvstream.meta.keyspace import Usage
 from kvstream.operations import thresholds
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.clock import ManualClock
@@ -382,11 +383,11 @@ def test_a_defect_after_the_commit_runs_nothing_again(
 ) -> None:
     bob.ask("XREAD", "BLOCK", "0", "STREAMS", "s", "$")
     delivered = Turn.deliver
-    dispatcher: list[int] = []
+    calls: list[int] = []
 
     def fails(turn: Turn, sequence: int) -> None:
-        dispatcher.append(sequence)
-        if len(dispatcher) == 1:
+        calls.append(sequence)
+        if len(calls) == 1:
             raise KeyError(sequence)
         delivered(turn, sequence)
 
@@ -399,7 +400,7 @@ def test_a_defect_after_the_commit_runs_nothing_again(
 
 
 def test_a_defect_after_a_call_undoes_that_call(server: Server, ann: Talker, bob: Talker) -> None:
-    with defect_of(server.executor.dispatcher.lookups, "record_use", b"bad"):
+    with defect_of(Usage, "record_use", ann.client.prefix + b"bad"):
         ann.send_bytes(request("INCR", "a") + request("MSET", "bad", "1", "b", "2"))
         ann.send_bytes(request("INCR", "a"))
         bob.send("INCR", "c")
