@@ -191,6 +191,12 @@ def _claims(count: int) -> tuple[list[bytes], list[bytes]]:
     return requests, [b"*1\r\n" + entry_reply(n) for n in numbers]
 
 
+def _lookups(count: int) -> tuple[list[bytes], list[bytes]]:
+    numbers = range(count)
+    requests = [framed("XRANGE", KEY, entry_id(n), entry_id(n)) for n in numbers]
+    return requests, [b"*1\r\n" + entry_reply(n) for n in numbers]
+
+
 def _transactions(count: int) -> tuple[list[bytes], list[bytes]]:
     """Return transactions of 10 INCR, each on counters of its own."""
     requests, replies = [], []
@@ -242,6 +248,14 @@ COMMANDS = (
         holds=lambda reply: reply == STORED,
     ),
     Command(
+        "xadd-option",
+        "XADD NOMKSTREAM",
+        (0, 0),
+        ("XADD", KEY, "NOMKSTREAM", "*", *ENTRY),
+        prepare=_stored,
+        check=_check_added,
+    ),
+    Command(
         "xadd-streams",
         f"XADD over {STREAMS:,} streams",
         (0.8, 0),
@@ -275,6 +289,14 @@ COMMANDS = (
         keyspace=_ANY_OF_STORED,
     ),
     Command(
+        "xrange-id",
+        "XRANGE of one ID",
+        (0, 0),
+        requests=_lookups,
+        prepare=_numbered,
+        check=_check_added,
+    ),
+    Command(
         "xrevrange",
         f"XREVRANGE of {PAGE} of 1 kB",
         (0.4, 0),
@@ -292,7 +314,33 @@ COMMANDS = (
         holds=lambda reply: len(reply[0][1]) == 1,
         keyspace=_ANY_OF_STORED,
     ),
+    Command(
+        "xread-block",
+        "XREAD COUNT 1 BLOCK",
+        (0, 0),
+        ("XREAD", "COUNT", "1", "BLOCK", "1000", "STREAMS", KEY, RANDOM),
+        prepare=_stored,
+        holds=lambda reply: len(reply[0][1]) == 1,
+        keyspace=_ANY_OF_STORED,
+    ),
     XREADGROUP,
+    Command(
+        "xreadgroup-noack",
+        "XREADGROUP COUNT 1 NOACK",
+        (0, 0),
+        (*_GROUP_READ[:6], "NOACK", *_GROUP_READ[6:]),
+        prepare=_unread,
+        check=check_acked,
+    ),
+    Command(
+        "xreadgroup-history",
+        "XREADGROUP of 10 pending",
+        (0, 0),
+        (*_GROUP_READ[:5], "10", *_GROUP_READ[6:8], "0"),
+        prepare=_pending,
+        holds=lambda reply: len(reply[0][1]) == 10,
+        divisor=3,
+    ),
     Command(
         "xack",
         "XACK of 1",
