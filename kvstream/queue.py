@@ -708,6 +708,8 @@ def take(
     The queues are of one store and database, and have the same group and consumer. Their order is
     that of the read.
     """
+    if not queues:
+        raise InvalidArgument("take needs at least one queue")
     first, count = queues[0], at_least_1(count, "count")
     consumer = first._consumer
     for queue in queues[1:]:

@@ -497,6 +497,8 @@ async def take(
 
     The queues are of one store and database, and have the same group and consumer.
     """
+    if not queues:
+        raise InvalidArgument("take needs at least one queue")
     of = {queue._sync: queue for queue in queues}
     messages = await queues[0]._engine.task_call(take_of, [*of], count, block)
     return [AsyncMessage(of[message.queue], message) for message in messages]

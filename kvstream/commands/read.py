@@ -106,7 +106,7 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
             return reply
     elif argv[-3] in STREAMS and (options := count_and_block(argv[1:-3])) is not None:
         reply = _read_one(txn, session.prefix + argv[-2], argv, options[0])
-        if reply:
+        if isinstance(reply, Streams):  # otherwise it waits
             return reply
     asked = ReadOptions()
     args = take_options(argv, _OPTIONS, asked)

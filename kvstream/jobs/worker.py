@@ -20,7 +20,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Any
 
 from kvstream.engine.coerce import at_least_1
-from kvstream.engine.listening import Stop
+from kvstream.engine.listening import Stop, stop_check
 from kvstream.errors import KVStreamError, StoreClosed
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync, timed_out
 from kvstream.jobs.job import checked_seconds
@@ -111,6 +111,8 @@ class Worker:
         Returns when all jobs have ended or are given back. Threads of jobs that were given back may
         still run: end the process then.
         """
+        for event in (stop, at_once):
+            stop_check(event)  # or raises TypeError
         self.jobs.declare()
         keeper = threading.Thread(target=self._keep, name="kvstream-jobs-leases", daemon=True)
         keeper.start()

@@ -61,6 +61,32 @@ def test_a_read_that_may_not_wait_returns_null(say: Say) -> None:
     assert time.monotonic() - began >= 0.03
 
 
+@pytest.mark.parametrize(
+    "options", ["BLOCK 0", "COUNT 1 BLOCK 0", "BLOCK 0 COUNT 1", "count 9 block 0"]
+)
+def test_a_read_waits_wherever_its_options_stand(ask: Ask, say: Say, options: str) -> None:
+    say("XADD s 1-1 f v")
+    future = ask(f"XREAD {options} STREAMS s 1-1")
+    assert not future.done()
+    say("XADD s 2-1 f v")
+    assert reply_of(future) == [[b"s", [entry("2-1", "f", "v")]]]
+
+
+@pytest.mark.parametrize("noack", ["", " NOACK"])
+@pytest.mark.parametrize(
+    "options", ["BLOCK 0", "COUNT 1 BLOCK 0", "BLOCK 0 COUNT 1", "count 9 block 0"]
+)
+def test_a_read_of_a_group_waits_wherever_its_options_stand(
+    ask: Ask, say: Say, options: str, noack: str
+) -> None:
+    say("XGROUP CREATE s g $ MKSTREAM")
+    future = ask(f"XREADGROUP GROUP g c {options}{noack} STREAMS s >")
+    assert not future.done()
+    say("XADD s 2-1 f v")
+    assert reply_of(future) == [[b"s", [entry("2-1", "f", "v")]]]
+    assert say("XPENDING s g")[0] == (0 if noack else 1)
+
+
 def test_one_append_serves_every_reader_of_the_key(ask: Ask, say: Say) -> None:
     futures = [ask("XREAD BLOCK 0 STREAMS s $") for _ in range(3)]
     say("XADD s 5-5 f v")

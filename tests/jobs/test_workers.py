@@ -325,6 +325,9 @@ def test_wrong_options_of_a_worker_are_refused() -> None:
         ):
             with pytest.raises(InvalidArgument, match=says):
                 Worker(jobs, **options)
+        for stops in ((True, None), (threading.Event(), True)):
+            with pytest.raises(TypeError, match="not True"):
+                Worker(jobs).run(*stops)
 
 
 def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -> None:

@@ -150,6 +150,8 @@ def test_a_transaction_acknowledges_with_what_was_added_or_undoes_all(place: str
 def test_several_queues_are_read_at_once(place: str) -> None:
     async def program(store: AsyncStore) -> None:
         queues = [AsyncQueue(store, name, consumer="ann") for name in ("a", "b")]
+        with pytest.raises(InvalidArgument, match="at least one queue"):
+            await kvstream.aio.take([])
         assert await kvstream.aio.take(queues) == []
         waiting = asyncio.create_task(kvstream.aio.take(queues, 2, block=PATIENCE_S))
         await asyncio.sleep(0)

@@ -700,6 +700,7 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
         "an AsyncQueue has an AsyncStore, not 'data': open one with kvstream.aio.open; "
         "kvstream.Queue has a Store",
     ),
+    "no queue": (lambda store: kvstream.queue.take([]), "take needs at least one queue"),
     "a ticket that is none": (
         lambda store: Queue(store, "q").cancel("1-1"),
         "a ticket of a delayed message is '@ms-number': '1-1'",
