@@ -146,6 +146,11 @@ def _check_delivered(client: Redis, count: int) -> None:
     _expect("entries delivered", found, found >= count)
 
 
+def _check_read(client: Any, count: int) -> None:
+    found = client.xinfo_groups(KEY)[0]["entries-read"] or 0
+    _expect("entries read", found, found >= count)
+
+
 def check_acked(client: Redis, count: int) -> None:
     """Raise WrongReply if an entry is still pending."""
     found = _pending_count(client)
@@ -252,7 +257,7 @@ COMMANDS = (
         "XADD NOMKSTREAM",
         (0, 0),
         ("XADD", KEY, "NOMKSTREAM", "*", *ENTRY),
-        prepare=_stored,
+        prepare=lambda client, count: fill(client, 1),
         check=_check_added,
     ),
     Command(
@@ -292,9 +297,10 @@ COMMANDS = (
         "xrange-id",
         "XRANGE of one ID",
         (0, 0),
+        ("XRANGE", KEY, entry_id(0), entry_id(0)),
         requests=_lookups,
         prepare=_numbered,
-        check=_check_added,
+        holds=lambda reply: len(reply) == 1,
     ),
     Command(
         "xrevrange",
@@ -330,7 +336,7 @@ COMMANDS = (
         (0, 0),
         (*_GROUP_READ[:6], "NOACK", *_GROUP_READ[6:]),
         prepare=_unread,
-        check=check_acked,
+        check=_check_read,
     ),
     Command(
         "xreadgroup-history",

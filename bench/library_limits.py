@@ -64,13 +64,19 @@ def _read_first(stream: Stream) -> float:
 
 
 def head_of_a_trimmed_stream(folder: Path, sizes: Sizes) -> list[Limit]:
-    """Read the first entry of a stream that was trimmed of almost all its entries."""
+    """Read the first entry of a stream that was trimmed of almost all its entries, and the last."""
     with Store.open(folder / "trimmed") as store:
         old, fresh = store.stream("old"), store.stream("fresh")
         for fields in islice(cycle(entries(POOL)), sizes.trimmed):
             old.add(fields, maxlen=KEPT)
         fresh.add_many(entries(KEPT))
         pairs = [(_read_first(old), _read_first(fresh)) for _ in range(CALLS)]
+        short = store.stream("short")
+        for batch in _batches(sizes.trimmed):
+            short.add_many(batch)
+        short.trim(maxlen=STUCK)
+        title = f"XREVRANGE of {STUCK} entries after a trim of {sizes.trimmed:,}"
+        reverse = _call_limit("reverse", title, lambda: short.revrange(count=STUCK))
     old_us, fresh_us = (median(side) for side in zip(*pairs, strict=True))
     return [
         Limit(
@@ -80,7 +86,8 @@ def head_of_a_trimmed_stream(folder: Path, sizes: Sizes) -> list[Limit]:
             SLOWER_MAX,
             "x",
             f"{old_us:.1f} us against {fresh_us:.1f} us",
-        )
+        ),
+        reverse,
     ]
 
 
