@@ -142,8 +142,8 @@ class Flag(StrEnum):
     SHOWS_CHANGE = "shows_change"
     """It replies 0 or null if and only if it has changed nothing."""
     INVALIDATES = "invalidates"
-    """Clients that track its keys are told of its changes, although the keys stay in the index as
-    they are. Without keys: they are told of all keys."""
+    """Its changes invalidate keys that clients track, although the index of keys stays as it is.
+    Without keys of its own it invalidates all."""
 
 
 HIDDEN_FLAGS: Final = frozenset(
