@@ -135,17 +135,19 @@ def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | B
     Parsed by position, the row "XREADGROUP COUNT 1, -P 16" of docs/benchmarks.md takes half of the
     time.
     """
-    words, noack, block = argv[4:-3], False, None
+    words, noack = argv[4:-3], False
+    block: bytes | None
     if argv[-3] not in STREAMS or argv[1] not in _GROUP:
         return None
     if len(words) > 2 and words[-1] in _NOACK:
         words, noack = words[:-1], True
-    if len(words) != 2:
-        options = count_and_block(words)
-        if options is None:
-            return None
-        words, block = (b"COUNT", options[0]), options[1]
-    count = _SMALL_COUNTS.get(words[1]) if words[0] in COUNT else None
+    if len(words) == 2 and words[0] in COUNT:
+        raw, block = words[1], None
+    elif (options := count_and_block(words)) is not None:
+        raw, block = options
+    else:
+        return None
+    count = _SMALL_COUNTS.get(raw)
     if count is None:
         return None
     name, group, consumer = session.prefix + argv[-2], argv[2], argv[3]

@@ -203,13 +203,14 @@ class Pipelines:
 
     def _note_keys(self, client: Client, command: Command, argv: Argv, txn: Txn) -> None:
         """Note the keys of a call that may have several."""
-        names = [client.prefix + key for key in command.keys_of(argv)]
-        if command.touches_keys:
-            self._names += names
-        counted = names[: command.counted_keys]
-        missed = sum(map(txn.missing.__contains__, counted)) if txn.missing else 0
-        self._lookups[0] += len(counted) - missed
-        self._lookups[1] += missed
+        counted = command.counted_keys
+        for key in command.keys_of(argv):
+            name = client.prefix + key
+            if command.touches_keys:
+                self._names.append(name)
+            if counted:
+                counted -= 1
+                self._lookups[name in txn.missing] += 1
 
     def record(self, txn: Txn) -> None:
         """Record the calls since the last time."""
