@@ -64,6 +64,8 @@ POSITIONS = {position.value.encode(): position for position in Position}
 STREAMS = (b"STREAMS", b"streams")
 _BLOCK = (b"BLOCK", b"block")
 """As clients write them."""
+_TIMEOUT_DIGITS = 15
+"""Fewer than those of the longest timeout."""
 
 
 @dataclass(slots=True)
@@ -209,12 +211,18 @@ def _wrapped(step: int | read.Items | None) -> int | list[Pair] | None:
 
 
 def count_and_block(words: Argv) -> tuple[bytes, bytes] | None:
-    """Return the arguments of COUNT and BLOCK if the options are these two, in any order."""
+    """Return the arguments of COUNT and BLOCK if the options are these two, in any order.
+
+    None for any others, and for a timeout that might be refused.
+    """
     if len(words) != 4:
         return None
     if words[0] in _BLOCK:
         words = *words[2:], *words[:2]
-    return (words[1], words[3]) if words[0] in COUNT and words[2] in _BLOCK else None
+    if words[0] not in COUNT or words[2] not in _BLOCK:
+        return None
+    count, block = words[1], words[3]
+    return (count, block) if block.isdigit() and len(block) <= _TIMEOUT_DIGITS else None
 
 
 def take_options(argv: Argv, table: dict[bytes, Option[T]], options: T) -> Args:

@@ -72,6 +72,16 @@ def test_a_read_waits_wherever_its_options_stand(ask: Ask, say: Say, options: st
     assert reply_of(future) == [[b"s", [entry("2-1", "f", "v")]]]
 
 
+@pytest.mark.parametrize("options", ["COUNT 1 BLOCK -1", "BLOCK -1 COUNT 1", "BLOCK -1"])
+def test_a_wrong_timeout_is_refused_although_there_are_entries(say: Say, options: str) -> None:
+    say("XADD s 1-1 f v")
+    say("XGROUP CREATE s g 0")
+    for read in ("XREAD {} STREAMS s 0", "XREADGROUP GROUP g c {} STREAMS s >"):
+        assert say(read.format(options)) == "ERR timeout is negative"
+        unreadable = options.replace("-1", "x")
+        assert say(read.format(unreadable)) == "ERR timeout is not an integer or out of range"
+
+
 @pytest.mark.parametrize("noack", ["", " NOACK"])
 @pytest.mark.parametrize(
     "options", ["BLOCK 0", "COUNT 1 BLOCK 0", "BLOCK 0 COUNT 1", "count 9 block 0"]
