@@ -92,6 +92,10 @@ SECTIONS = {
 """The summary of each command by its module and function, by section of the help."""
 
 
+_PLACES = ("store", "url", "profile")
+"""The options that name a store or a server."""
+
+
 def name_of(path: str) -> str:
     """Return the name of the command at ``path``: ``del`` for ``entries.del_``."""
     return path.rpartition(".")[2].rstrip("_")
@@ -186,6 +190,11 @@ class Application(click.Group):
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
+        except click.UsageError as error:
+            if "extra argument" in error.message and not any(map(ctx.params.get, _PLACES)):
+                hint = "; name the store: --store DIR"  # `kvstream serve data`
+                raise click.UsageError(error.message + hint, error.ctx) from None
+            raise
         except (KVStreamError, OSError) as error:
             raise Failure(error) from None
         return result

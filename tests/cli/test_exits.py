@@ -94,6 +94,16 @@ def test_the_error_for_a_misplaced_option_names_its_place(
     assert shown.endswith(f"\nError: {hint}\n")
 
 
+@pytest.mark.parametrize("command", ["serve", "check"])
+def test_the_error_for_a_store_as_an_argument_names_the_option(
+    orders: Program, command: str
+) -> None:
+    result = CliRunner().invoke(main, [command, "data"], env={"KVSTREAM_STORE": None})
+    assert result.exit_code == 2
+    assert result.stderr.endswith("extra argument (data); name the store: --store DIR\n")
+    assert orders(command, "data", code=2).stderr.endswith("extra argument (data)\n")
+
+
 def test_global_options_may_follow_the_command(orders: Program) -> None:
     named = str(orders.directory)
 
