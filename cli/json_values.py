@@ -30,6 +30,8 @@ BASE64 = "base64"
 
 Pairs = list[tuple[bytes, bytes]]
 
+_PLAIN = frozenset({str, int, float, bool, type(None)})
+"""Types of values that are JSON as they are."""
 _MEMBERS = {"stream", "id", "fields", "idle_ms", "deliveries"}
 """An object with ``fields`` and no other members than these is an entry, not a flat object."""
 
@@ -87,6 +89,8 @@ def _fields_of(entry: AnyEntry) -> Any:
 
 def jsonable(value: Any) -> Any:
     """Encode any value of the public API; times are Unix milliseconds."""
+    if type(value) in _PLAIN:
+        return value
     if isinstance(value, AnyEntry):
         return entry_json(value)
     if isinstance(value, StreamID):

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
 
 import click
 
-from kvstream.cli.json_values import dumps, jsonable
+from kvstream.cli.json_values import dumps, entry_json, jsonable
 from kvstream.cli.tables import (
     NAME_WIDTH_MIN,
     Column,
@@ -120,7 +120,7 @@ class Output:
         count = 0
         for page in pages(rows):
             if self.json:
-                self._lines(page, title)
+                self._lines([jsonable(row) for row in page], title)
             else:
                 _write_table(columns, [self._cells(columns, row) for row in page], title)
             title = False
@@ -136,17 +136,11 @@ class Output:
         for page in pages(entries):
             if self.csv and not stream and page[0].deliveries is None:
                 self._csv_entries(page, title)
-                title = False
-                count += len(page)
-                continue
-            rows = [self._entry_row(entry, stream) for entry in page]
-            columns = [*id_columns()]
-            if stream:
-                columns.insert(0, name_column("stream"))
-            if page[0].deliveries is not None:
-                columns += _OF_PENDING
-            columns.append(Column("fields", "fields", str, wraps=True))
-            self.table(columns, rows, title)
+            elif self.json:
+                self._lines([_entry_object(entry, stream) for entry in page], title)
+            else:
+                rows = [self._entry_row(entry, stream) for entry in page]
+                self.table(_entry_columns(page[0], stream), rows, title)
             title = False
             count += len(page)
         return count
@@ -156,7 +150,7 @@ class Output:
     ) -> None:
         """Write one object, with a line for each value."""
         if self.json:
-            self._lines([values])
+            self._lines([jsonable(values)])
             return
         titles = [key.replace("_", " ") for key in values]
         texts = [formats.get(key, plain)(values[key]) for key in values]
@@ -165,7 +159,7 @@ class Output:
     def result(self, text: str, **values: Any) -> None:
         """Write a result: ``text`` for people, ``values`` for programs."""
         if self.json:
-            self._lines([values])
+            self._lines([jsonable(values)])
         else:
             click.echo(text)
 
@@ -184,15 +178,14 @@ class Output:
         sys.stdout.write(((writer.header if title else b"") + writer.page(page)).decode())
         sys.stdout.flush()
 
-    def _lines(self, rows: Iterable[Mapping[str, Any]], title: bool = True) -> None:
+    def _lines(self, objects: list[dict[str, Any]], title: bool = True) -> None:
         if self.csv:
-            objects = [jsonable(row) for row in rows]
             table = csv.writer(sys.stdout, lineterminator="\n")
             table.writerows([*([objects[0]] if title else []), *map(_csv_row, objects)])
             sys.stdout.flush()
             return
         ascii_only = "utf" not in (sys.stdout.encoding or "").lower()
-        sys.stdout.write("".join(dumps(jsonable(row), ascii_only) + "\n" for row in rows))
+        sys.stdout.write("".join(dumps(each, ascii_only) + "\n" for each in objects))
         sys.stdout.flush()
 
     def _cells(self, columns: Sequence[Column], row: Mapping[str, Any]) -> list[str]:
@@ -203,9 +196,6 @@ class Output:
         ]
 
     def _entry_row(self, entry: AnyEntry, stream: bytes) -> Mapping[str, Any]:
-        if self.json:
-            shown: dict[str, Any] = jsonable(entry)
-            return {"stream": stream, **shown} if stream else shown
         return {
             "stream": stream,
             "id": entry.id,
@@ -221,6 +211,21 @@ class Output:
             f"{printable(name)}={shortened(printable(value), self.max_width)}"
             for name, value in entry.pairs
         )
+
+
+def _entry_columns(first: AnyEntry, stream: bytes) -> list[Column]:
+    """Return the columns of a table of entries; pending ones have two more."""
+    columns = [name_column("stream")] if stream else []
+    columns += id_columns()
+    if first.deliveries is not None:
+        columns += _OF_PENDING
+    return [*columns, Column("fields", "fields", str, wraps=True)]
+
+
+def _entry_object(entry: AnyEntry, stream: bytes) -> dict[str, Any]:
+    """Return an entry, and its stream unless empty, as a JSON object."""
+    shown = entry_json(entry)
+    return {"stream": jsonable(stream), **shown} if stream else shown
 
 
 def _csv_row(row: Mapping[str, Any]) -> list[str]:

@@ -220,8 +220,8 @@ def read_few(
     rows = entries.next_new(txn, stream, group, count)
     if rows.page:
         give(txn, stream, group, consumer, rows.packed_ids(), noack)
-    else:
-        txn.seen(consumer)  # as ``give`` does
+    if noack or not rows.page:
+        txn.seen(consumer)  # else ``give`` has noted it
     return rows
 
 

@@ -173,6 +173,15 @@ def no_group(key: str, group: str) -> Error:
         wait(10),
         "XINFO CONSUMERS s g", [Has(name="c", idle=10, inactive=-1)],
     ),
+    newer(
+        "So does a read of one entry, by a consumer that was there",
+        *ADDED,
+        "XREADGROUP GROUP g c COUNT 1 NOACK STREAMS s >", ANY,
+        wait(100),
+        "XREADGROUP GROUP g c COUNT 1 NOACK STREAMS s >", ANY,
+        wait(10),
+        "XINFO CONSUMERS s g", [Has(name="c", idle=10, inactive=-1)],
+    ),
     case(
         "Several streams are read in the caller's order, with a group of that name in each",
         *ADDED,
