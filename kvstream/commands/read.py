@@ -100,7 +100,8 @@ def xread(txn: Txn, session: Session, argv: Argv) -> Answer:
     then, 7.0 and 7.2 have no `+`. A missing ID is refused with the text of Redis 7.2 and later.
 
     A blocked XREAD of several keys returns WRONGTYPE for a key that has become a string when
-    another one has new entries; Redis 7.0 does not.
+    another one has new entries; Redis 7.0 does not, and 8.2 does so too when another one is deleted
+    and made again without new entries.
     """
     if len(argv) == 6 and argv[1] in COUNT and argv[3] in STREAMS:
         reply = _read_one(txn, session.prefix + argv[4], argv, argv[2])
