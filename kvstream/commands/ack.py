@@ -55,10 +55,7 @@ def xack(txn: Txn, session: Session, argv: Argv) -> Answer:
     counted_keys=1,
 )
 def xackdel(txn: Txn, session: Session, argv: Argv) -> Answer:
-    """Acknowledge and delete entries; return for each 1 deleted, 2 referenced, -1 not pending.
-
-    With ACKED, Redis 8.2 keeps entries that a destroyed group had not read.
-    """
+    """Acknowledge and delete entries; return for each 1 deleted, 2 referenced, -1 not pending."""
     name, group = session.prefix + argv[1], argv[2]
     missing = ack.stream_and_group(txn, name, group) is None
     policy, raw = policy_and_ids(Args(argv, 3))

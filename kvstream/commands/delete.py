@@ -51,6 +51,9 @@ def xdelex(txn: Txn, session: Session, argv: Argv) -> Answer:
 
     In a stream without groups ACKED deletes, here and in XACKDEL and XTRIM, as the server does;
     Redis's documentation says that nothing is deleted.
+
+    Where a group has been destroyed, Redis 8.2 keeps with ACKED what that group had not read, here
+    and in XACKDEL, XADD and XTRIM.
     """
     name = session.prefix + argv[1]
     stream = txn.stream(name)
