@@ -174,7 +174,7 @@ def no_group(key: str, group: str) -> Error:
         "XINFO CONSUMERS s g", [Has(name="c", idle=10, inactive=-1)],
     ),
     newer(
-        "So does a read of one entry, by a consumer that was there",
+        "NOACK with COUNT 1 updates seen of a consumer that was there",
         *ADDED,
         "XREADGROUP GROUP g c COUNT 1 NOACK STREAMS s >", ANY,
         wait(100),
