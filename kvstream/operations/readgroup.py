@@ -210,18 +210,15 @@ def read_few(
     stream, group = group_of_key(txn, name, group_name, WHERE)
     if ranges.is_large(stream, count):
         return None
+    consumer = consumer_of(txn, name, group, consumer_name)
     if group.policy is not None:
-        reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name), noack)
+        reader = Reader(name, stream, group, consumer, noack)
         return _deliver_by_policy(txn, reader, count, None, None, 0)
     if group.last_delivered >= stream.last or stream.length == 0:
-        consumer_of(txn, name, group, consumer_name)
         return []
-    consumer = group.consumers.get(consumer_name) or consumer_of(txn, name, group, consumer_name)
     rows = entries.next_new(txn, stream, group, count)
     if rows.page:
         give(txn, stream, group, consumer, rows.packed_ids(), noack)
-    if noack or not rows.page:
-        txn.seen(consumer)  # else ``give`` has noted it
     return rows
 
 

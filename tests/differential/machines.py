@@ -25,6 +25,7 @@ from tests.differential.grammar import (
     WAIT,
     Argv,
 )
+from tests.model.strings import Appended
 from tests.operations.implementations import Clock, Kvstream, Model, RedisServer, Subject
 from tests.operations.replies import Error, Reply
 
@@ -175,6 +176,7 @@ class AgainstRedis(Comparison):
 class AgainstKvstream(Comparison):
     """The model against a store, on one clock."""
 
+    model: Model
     directory: tempfile.TemporaryDirectory[str]
     crashed = False
 
@@ -194,8 +196,17 @@ class AgainstKvstream(Comparison):
             self.crashed = self.crashed or argv[0] == CRASH
             self.store.crash() if argv[0] == CRASH else self.store.reopen()
             self.configure()
-        else:
+        elif not self.hides_encoding(argv):
             self.perform(argv)
+
+    def hides_encoding(self, argv: Argv) -> bool:
+        """Return whether this is OBJECT ENCODING of a string that was appended to.
+
+        Here short strings are in pieces, whose records do not tell it.
+        """
+        if argv[:2] != ["OBJECT", "ENCODING"] or len(argv) != 3:
+            return False
+        return isinstance(self.model.redis.keys.get(argv[2].encode()), Appended)
 
     def configure(self) -> None:
         entries, size = self.limits
@@ -203,8 +214,6 @@ class AgainstKvstream(Comparison):
         self.store("CONFIG", "SET", "stream-node-max-bytes", size)
 
     def compared(self, argv: Argv, reply: Reply) -> Reply:
-        if argv[:2] == ["OBJECT", "ENCODING"] and reply in (b"int", b"raw"):
-            reply = b"embstr"  # a string in pieces, here a short one, does not show which it is
         # When a consumer was last seen is not worth a write of its own: a crash may lose it.
         return without(sorted_keys(argv, reply), SEEN + TREE if self.crashed else TREE)
 
