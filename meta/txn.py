@@ -145,12 +145,6 @@ class Txn:
         """Write the record of a group or consumer."""
         self._members[member.row] = member
 
-    def seen(self, consumer: ConsumerMeta) -> None:
-        """Set the seen time of a consumer; the next commit of any kind writes it."""
-        consumer.seen_ms = self.now_ms
-        if not self.read_only:
-            self.catalog.seen[consumer.row] = consumer
-
     def forget_stream(self, stream: StreamMeta) -> None:
         self._streams.pop(stream.row, None)
 

@@ -111,7 +111,9 @@ def next_new(txn: Txn, stream: StreamMeta, group: GroupMeta, count: int) -> Rows
         elif len(found) <= count:
             return Rows(found, len(prefix))
         known.rows = queue = deque(found)
-    taken = [queue.popleft() for _ in range(min(count, len(queue)))]
+    taken: list[tuple[bytes, bytes]] = []
+    while queue and len(taken) < count:
+        taken.append(queue.popleft())
     if taken:
         known.after = StreamID.unpack(taken[-1][0][-ID_BYTES:])
     return Rows(taken, len(prefix))

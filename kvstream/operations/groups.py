@@ -156,7 +156,9 @@ def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer_name: bytes) -
         _check_name(consumer_name)
         txn.notify(XGROUP_CREATECONSUMER, name)
         return txn.catalog.create_consumer(txn, group, consumer_name)
-    txn.seen(consumer)
+    consumer.seen_ms = txn.now_ms
+    if not txn.read_only:
+        txn.catalog.seen[consumer.row] = consumer  # the next commit of any kind writes it
     return consumer
 
 
