@@ -92,9 +92,11 @@ _STAR, _DOLLAR = b"*"[0], b"$"[0]
 _COUNTS = {b"*%d" % count: count for count in range(1, 1025)}
 _LENGTHS = {b"$%d" % length: length for length in range(1025)}
 _HEAD_NEAR = 8
-# Empty lines, of LINE_MAX bytes at most, and requests without arguments.
+# Empty lines, of LINE_MAX bytes at most, and requests without arguments; so many in one match, as
+# each takes memory until its end. (A possessive group would take none, but consumes too much when
+# an alternative fails behind its first byte: python/cpython#106052, in Python up to 3.11.4.)
 _EMPTY = re.compile(
-    rb"(?: [ \t\v\f\r]{0,%d}+ \n | \*(?: 0 | -[1-9][0-9]{0,17} )\r. )*+" % LINE_MAX,
+    rb"(?: [ \t\v\f\r]{0,%d}+ \n | \*(?: 0 | -[1-9][0-9]{0,17} )\r. ){1,1000}" % LINE_MAX,
     re.VERBOSE | re.DOTALL,
 )
 
@@ -373,8 +375,9 @@ def _integer(digits: bytes) -> int | None:
 
 def skip_empty(data: bytes, at: int) -> int:
     """Return the position of the first request from ``at`` on that is not empty."""
-    match = _EMPTY.match(data, at)
-    return at if match is None else match.end()
+    while match := _EMPTY.match(data, at):
+        at = match.end()
+    return at
 
 
 def take_plain(

@@ -82,6 +82,13 @@ def core_python() -> Path:
     return python_with("core", *PYTEST, *(f"{name}=={version}" for name, version in CORE.items()))
 
 
+def _unpack(archive: Path, folder: Path) -> None:
+    with tarfile.open(archive) as packed:
+        # Debian's Python 3.11.2 has no filters.
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)
+        packed.extractall(folder)
+
+
 def source_of(package: str, version: str) -> Path:
     """Return the unpacked source distribution of a PyPI package, which includes the tests."""
 
@@ -90,8 +97,7 @@ def source_of(package: str, version: str) -> Path:
         options = ("--quiet", "--no-deps", "--no-binary", package, "--dest", folder)
         _run(*_PIP, "download", *options, wanted)
         (archive,) = folder.glob("*.tar.gz")
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder, filter="data")
+        _unpack(archive, folder)
 
     folder = _install(f"{package}-source", (version,), make)
     (unpacked,) = (path for path in folder.iterdir() if path.is_dir())
@@ -153,8 +159,7 @@ def debian_source(package: str) -> Path:
         _run("apt-get", *options, "-q", "update", folder=folder)
         _run("apt-get", *options, "-q", "source", "--download-only", package, folder=folder)
         (archive,) = folder.glob("*.orig.tar.*")
-        with tarfile.open(archive) as packed:
-            packed.extractall(folder / "source", filter="data")
+        _unpack(archive, folder / "source")
 
     folder = _install(f"{package}-debian", (package,), make)
     unpacked = list((folder / "source").iterdir())

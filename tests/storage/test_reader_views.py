@@ -40,7 +40,7 @@ sys.stdin.read()
 
 FORKING = READING.replace(
     "sys.stdin",
-    "child = os.fork()\nif child: print(child, flush=True)\nelse: signal.pause()\nsys.stdin",
+    "if not os.fork():\n    print(os.getpid(), flush=True)\n    signal.pause()\nsys.stdin",
 ).replace("import os\n", "import os\nimport signal\n")
 """The same, with a child that runs until it is killed."""
 
