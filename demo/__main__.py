@@ -34,15 +34,16 @@ ROWS_MIN = len(NAMES) * DOOMED_BATCHES * BATCH
 """The rows of each file at least, so that every consumer gets some before one of them dies."""
 SUGGESTIONS = {
     "ls": "the streams",
-    f"range {RESULTS} --count 3": "what the consumers wrote",
-    f"group ls {SOURCES[1].stream}": "the group, with nothing left to do",
-    "queue info emails": "the queue, and its rules",
-    "check": "check every row",
-    "--help": "all else, and how fast it is",
+    f"range {RESULTS} --count 3": "the results",
+    f"group ls {SOURCES[2].stream}": "the group",
+    "queue info emails": "the queue",
+    "check": "every row",
+    "--help": "all else",
 }
 """Commands to try on the demo's store, and what they show."""
-SERVING = {"serve --port 6390": f"for every Redis client: redis-cli -p 6390 XLEN {RESULTS}"}
-"""The command that runs until it is stopped."""
+SERVING = "serve --port 6390"
+CLIENT = f"redis-cli -p 6390 XLEN {RESULTS}"
+"""The command that runs until it is stopped, and a client to try meanwhile."""
 
 
 class Show:
@@ -68,12 +69,18 @@ def _fresh(folder: Path) -> None:
         shutil.rmtree(folder)
 
 
-def _work(show: Show, folder: Path, names: tuple[str, ...], rows: int, kill_at: int | None) -> Run:
+def _work(show: Show, folder: Path, names: tuple[str, ...], total: int, kill: bool) -> Run:
     columns = (TextColumn("  delivered"), BarColumn(), MofNCompleteColumn())
     shown = show.console.is_terminal
     with Progress(*columns, console=show.console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("", total=rows if kill_at is None else kill_at)
-        return work(folder, names, kill_at, lambda done: progress.update(task, completed=done))
+        task = progress.add_task("", total=total)
+        kill_at = total if kill else None
+
+        def update(done: int) -> None:
+            # The last batch may have more entries than were left to the kill.
+            progress.update(task, completed=min(done, total))
+
+        return work(folder, names, kill_at, update)
 
 
 def _equal(mine: Sum | None, other: Sum | None) -> str:
@@ -123,9 +130,7 @@ def _prove(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
     left = backlog(folder)
     if left.pending or left.lag:
         raise DemoFailed(f"{left.pending} entries are still pending, {left.lag} not delivered")
-    show.say(
-        "[green]check passes:[/] every row of the store was read and recounted; nothing is pending"
-    )
+    show.say("[green]check passes:[/] every row was read and recounted, and nothing is pending")
 
 
 def _prove_served(show: Show, folder: Path, data: Path, rows_max: int | None) -> None:
@@ -163,7 +168,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     show.say(f"{rows:,} rows of {len(SOURCES)} files, one by one, in {took:.2f} s")
 
     show.step(f"Process them: group {GROUP!r}, consumers {', '.join(NAMES)}")
-    first = _work(show, folder, NAMES, rows, kill_at=rows // 2)
+    first = _work(show, folder, NAMES, rows // 2, kill=True)
     show.say(f"{DOOMED} died with {first.abandoned} entries pending")
     show.say(
         f"the whole process was [red]killed with -9[/] after {first.delivered.total():,} deliveries"
@@ -173,7 +178,7 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     show.step("Start a new process on the same folder")
     show.say(f"found: {left.pending} entries pending, {left.lag:,} not yet delivered")
     alive = tuple(name for name in NAMES if name != DOOMED)
-    second = _work(show, folder, alive, rows - first.delivered["new"], kill_at=None)
+    second = _work(show, folder, alive, left.pending + left.lag, kill=False)
     show.say(f"{second.delivered['resumed']} read again by the consumers that had them pending")
     claimed = first.delivered["claimed"] + second.delivered["claimed"]
     show.say(f"{claimed} pending entries of {DOOMED} claimed by the others")
@@ -196,16 +201,22 @@ def run(show: Show, folder: Path, data: Path, rows_max: int | None, spark: bool)
     show.say(f"all in {time.perf_counter() - start:.1f} s")
 
 
+def suggested(kvstream: Path, folder: Path) -> list[str]:
+    """Return the commands to try, in columns of what is typed and what is shown."""
+    commands = {**SUGGESTIONS, SERVING: "for clients"}
+    lines = {f"{kvstream} --store {folder} {command}": what for command, what in commands.items()}
+    lines[CLIENT] = "one of them"
+    width = max(map(len, lines))
+    return [f"{line:{width}}  [dim]# {what}[/]" for line, what in lines.items()]
+
+
 def _next(show: Show, folder: Path) -> None:
     kvstream = Path(sys.executable).with_name("kvstream")
     if kvstream.is_relative_to(Path.cwd()):
         kvstream = kvstream.relative_to(Path.cwd())
     show.step("Try next")
-    suggested = {**SUGGESTIONS, **SERVING}
-    lines = [f"{kvstream} --store {folder} {command}" for command in suggested]
-    width = max(map(len, lines))
-    for line, what in zip(lines, suggested.values(), strict=True):
-        show.console.print(f"  {line:{width}}  [dim]# {what}", highlight=False, soft_wrap=True)
+    for line in suggested(kvstream, folder):
+        show.console.print(f"  {line}", highlight=False, soft_wrap=True)
 
 
 @click.command()

@@ -134,7 +134,10 @@ def serving(folder: Path) -> Iterator[redis.Redis]:
     """Serve a store on a free port; yield a client."""
     command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(folder.resolve())]
     with subprocess.Popen(
-        [*command, "--port", "0"], stdout=subprocess.PIPE, text=True, cwd=ROOT
+        [*command, "--port", "0", "--log-level", "warning"],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=ROOT,
     ) as server:
         assert server.stdout is not None
         found = re.search(r" at 127\.0\.0\.1:(\d+)$", server.stdout.readline().strip())

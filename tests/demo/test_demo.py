@@ -14,7 +14,7 @@ from click.testing import CliRunner
 
 import demo.job
 from demo import lake, mail
-from demo.__main__ import SERVING, SUGGESTIONS, main
+from demo.__main__ import CLIENT, FOLDER, SERVING, SUGGESTIONS, main, suggested
 from demo.readings import SOURCES, DataMissing, Sum, data_folder
 from kvstream import Store
 from tests.forking import run, start
@@ -52,7 +52,7 @@ def test_the_demo_survives_both_crashes_and_proves_its_sums(shown: tuple[Path, s
     _, output = shown
     assert "killed with -9" in output
     assert re.search(r"carla died with [1-9][0-9]* entries pending", output)
-    assert "check passes" in output
+    assert "check passes: every row was read and recounted, and nothing is pending\n" in output
     assert "differs" not in output
     assert "4,461 entries by XRANGE from kvstream serve" in output
 
@@ -96,16 +96,20 @@ def test_what_the_demo_says_to_try_next_works(shown: tuple[Path, str]) -> None:
         done = run([*kvstream, *command.split()], text=True, timeout=60)
         assert (done.returncode, done.stderr) == (0, "")
         assert done.stdout
-    ((serve, client),) = SERVING.items()
-    with start([*kvstream, *serve.split()], stdout=subprocess.PIPE, text=True) as server:
+    with start([*kvstream, *SERVING.split()], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stdout.readline()
-        _, port, *words = client.partition("redis-cli ")[2].split()
+        _, port, *words = CLIENT.removeprefix("redis-cli ").split()
         with redis.Redis(port=int(port)) as connection:
             length = connection.execute_command(*words)
         assert length > 0
         server.terminate()
     assert server.returncode == 0
+
+
+def test_what_the_demo_says_to_try_next_fits_into_80_columns() -> None:
+    lines = suggested(Path(".venv/bin/kvstream"), FOLDER)
+    assert max(len(re.sub(r"\[/?\w*\]", "", f"  {line}")) for line in lines) <= 80
 
 
 @pytest.mark.usefixtures("data")
