@@ -174,8 +174,9 @@ def test_a_command_waits_for_the_store_as_long_as_wait_says(orders: Program) -> 
 
 
 def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
-    # No fork: of that the system shows the command line of its first process.
-    command = orders.command("import", "orders")
+    # No fork: of that the system shows the command line of its first process. It waits for the
+    # store, which the test opens again and again.
+    command = orders.command("--wait", "60s", "import", "orders")
     process = subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE
     )
@@ -183,7 +184,12 @@ def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
         assert holder.stdin is not None
         holder.stdin.write(b"\n")
         holder.stdin.flush()
-        until(lambda: length_of(orders, "orders") < 0, "a process to open it", look_s=0.2)
+
+        def holds() -> bool:
+            assert holder.poll() is None, holder.communicate()
+            return length_of(orders, "orders") < 0
+
+        until(holds, "a process to open it", look_s=0.2)
         shown = orders("ls", code=3).stderr
         assert f"is held by process {holder.pid} (" in shown
         assert "kvstream" in shown
