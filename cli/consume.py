@@ -191,7 +191,7 @@ def ack(
             show_outcomes(out, wanted, stored.ack_delete(wanted, ref_policy=policy))
             return
         acknowledged = stored.ack(wanted)
-    text = f"{plural(acknowledged, 'entry', 'entries')} acknowledged"
+    text = f"{plural(acknowledged, 'entry')} acknowledged"
     out.result(text, acknowledged=acknowledged)
     fail_unless(acknowledged)
 
@@ -228,7 +228,7 @@ def nack(
     wanted = ids_given(ids)
     with session.writing() as store:
         released = existing_group(store, stream, group).nack(wanted, **options)
-    out.result(f"{plural(released, 'entry', 'entries')} returned to the group", released=released)
+    out.result(f"{plural(released, 'entry')} returned to the group", released=released)
     fail_unless(released)
 
 
@@ -311,7 +311,7 @@ def _summary(out: Output, group: "Group") -> None:
             consumers=owners,
         )
         return
-    text = f"{plural(summary.count, 'entry', 'entries')} pending"
+    text = f"{plural(summary.count, 'entry')} pending"
     click.echo(f"{text}, {summary.min_id} to {summary.max_id}" if summary.count else text)
     if owners:
         out.table(_OWNERS, owners)
@@ -389,9 +389,9 @@ def autoclaim(
         out.result("", cursor=claimed.cursor, entries=claimed.entries, deleted=claimed.deleted)
         return
     _show(out, claimed.entries, options["justid"])
-    click.echo(f"{plural(len(claimed.entries), 'entry', 'entries')} claimed")
+    click.echo(f"{plural(len(claimed.entries), 'entry')} claimed")
     if claimed.deleted:
-        click.echo(f"{plural(len(claimed.deleted), 'deleted entry', 'deleted entries')} dropped")
+        click.echo(f"{plural(len(claimed.deleted), 'deleted entry')} dropped")
     if claimed.cursor != MIN_ID:
         click.echo(f"continue with --start {claimed.cursor}")
 

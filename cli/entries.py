@@ -341,7 +341,7 @@ def del_(
         found = existing_stream(store, stream)
         if ref_policy is None:
             deleted = found.delete(wanted)
-            out.result(f"{plural(deleted, 'entry', 'entries')} deleted", deleted=deleted)
+            out.result(f"{plural(deleted, 'entry')} deleted", deleted=deleted)
             fail_unless(deleted)
         else:
             outcomes = found.delete_entries(wanted, ref_policy=RefPolicy(ref_policy))
@@ -367,7 +367,7 @@ def trim(session: Session, out: Output, /, stream: bytes, **options: Any) -> Non
         raise click.UsageError("give --maxlen N or --minid ID|TIME")
     with session.writing() as store:
         trimmed = existing_stream(store, stream).trim(**options)
-    out.result(f"{plural(trimmed, 'entry', 'entries')} removed", trimmed=trimmed)
+    out.result(f"{plural(trimmed, 'entry')} removed", trimmed=trimmed)
 
 
 T = TypeVar("T")

@@ -213,7 +213,7 @@ def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> No
             writer = _writer(kind, delimiter, point, options["fields"], entries)
             with progress_bar(f"export {file.name}", entries.total, options["quiet"]) as advance:
                 written = _write(entries, writer, target, point, advance)
-    click.echo(f"{plural(written, 'entry', 'entries')} written", err=True)
+    click.echo(f"{plural(written, 'entry')} written", err=True)
 
 
 def _write(
@@ -247,7 +247,7 @@ def _export_table(
             _whole_file(file) as target,
         ):
             written = _write_table(batches, target, kind, advance)
-    click.echo(f"{plural(written, 'entry', 'entries')} written", err=True)
+    click.echo(f"{plural(written, 'entry')} written", err=True)
 
 
 @contextmanager

@@ -265,7 +265,7 @@ def reset(
         f"group {printable(group)} {verb} from {_place(done.before)} to {_place(done.after)}: "
         f"{_backlog(done.backlog_after)} to deliver "
         f"(before: {number(done.backlog_before)}), {_pending(done.pending)}, "
-        f"{plural(done.dropped, 'pending entry', 'pending entries')} dropped"
+        f"{plural(done.dropped, 'pending entry')} dropped"
     )
     out.result(text, dry_run=dry_run, **_members(done))
 
@@ -315,11 +315,11 @@ def _place(eid: StreamID) -> str:
 
 
 def _backlog(count: int | None) -> str:
-    return "unknown entries" if count is None else plural(count, "entry", "entries")
+    return "unknown entries" if count is None else plural(count, "entry")
 
 
 def _pending(count: int) -> str:
-    return f"{plural(count, 'entry', 'entries')} pending"
+    return f"{plural(count, 'entry')} pending"
 
 
 def _inactive(ms: int | None) -> str:
@@ -419,7 +419,7 @@ def delete_consumer(
         def work() -> int:
             pending = _pending_with(store, stream, group, consumer)
             if pending and not drop_pending:
-                entries = plural(pending, "entry", "entries")
+                entries = plural(pending, "entry")
                 raise RequestError(
                     f"consumer {quoted(consumer)} has {entries} pending: give them to another one "
                     "with claim or autoclaim, or drop them with --drop-pending"
@@ -428,7 +428,7 @@ def delete_consumer(
             return pending
 
         lost = atomically(store, work)
-    lost_text = plural(lost, "pending entry", "pending entries")
+    lost_text = plural(lost, "pending entry")
     text = f"consumer {printable(consumer)} deleted, {lost_text} dropped"
     out.result(text, deleted=True, pending=lost)
 

@@ -172,14 +172,14 @@ def _report_text(report: Report) -> str:
         f"{plural(count, 'key')} of type {kind} skipped" for kind, count in report.skipped.items()
     ]
     parts += [
-        f"{plural(count, 'function library', 'function libraries')} {outcome}"
+        f"{plural(count, 'function library')} {outcome}"
         for outcome, count in report.functions.outcomes.items()
     ]
-    parts.append(plural(report.entries, "entry", "entries"))
+    parts.append(plural(report.entries, "entry"))
     if report.resumed_keys or report.resumed_entries:
         parts.append(
             f"of which an interrupted run had copied {plural(report.resumed_keys, 'key')} and "
-            f"{plural(report.resumed_entries, 'entry', 'entries')} of others"
+            f"{plural(report.resumed_entries, 'entry')} of others"
         )
     return ", ".join(parts)
 
@@ -224,7 +224,7 @@ def show_verification(out: Output, found: Verification) -> None:
 
 
 def _verdict(found: Verification, differences: int) -> str:
-    compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry', 'entries')}"
+    compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry')}"
     skipped = "".join(
         f", {plural(count, 'key')} of type {kind} not compared"
         for kind, count in found.skipped.items()

@@ -113,9 +113,10 @@ def number(count: int | None) -> str:
     return "unknown" if count is None else f"{count:,}"
 
 
-def plural(count: int, noun: str, nouns: str | None = None) -> str:
-    """Return ``1 entry``, ``2 entries``."""
-    return f"{count:,} {noun if count == 1 else nouns or noun + 's'}"
+def plural(count: int, noun: str) -> str:
+    """Return ``1 entry``, ``2 entries``, ``2 keys``."""
+    nouns = re.sub("([^aeiou])y$", r"\1ie", noun) + "s"
+    return f"{count:,} {noun if count == 1 else nouns}"
 
 
 NAME_WIDTH_MIN = 8

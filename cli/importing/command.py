@@ -265,7 +265,7 @@ class _Reports:
 
 def _summary(run: Import) -> str:
     totals = run.totals
-    parts = [f"{plural(totals.added, 'entry', 'entries')} added"]
+    parts = [f"{plural(totals.added, 'entry')} added"]
     if totals.present:
         parts.append(f"{totals.present:,} already there")
     if totals.skipped:

@@ -260,7 +260,7 @@ def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
     stream = next((each for each in sample.streams if each.name == name), None)
     if stream is None:
         return [f"stream {clipped(printable(name), width // 2)} is gone"]
-    facts = f"{plural(stream.length, 'entry', 'entries')}   {_rate(stream.rate)} added/s"
+    facts = f"{plural(stream.length, 'entry')}   {_rate(stream.rate)} added/s"
     first = f"stream {clipped(printable(name), width // 2)}   {facts}"
     last = f"last ID {stream.last_id}   {time_of(stream.last_id)}"
     return [*_folded(first, width), *_folded(last, width)]

@@ -90,6 +90,6 @@ def test_sizes_are_shown_in_decimal_units(count: int, shown: str) -> None:
 def test_counts_are_shown_with_thousands_apart_and_their_nouns() -> None:
     assert number(1_234_567) == "1,234,567"
     assert number(None) == "unknown"
-    assert plural(1, "entry", "entries") == "1 entry"
-    assert plural(2000, "entry", "entries") == "2,000 entries"
+    assert plural(1, "entry") == "1 entry"
+    assert plural(2000, "entry") == "2,000 entries"
     assert plural(0, "row") == "0 rows"
