@@ -6,7 +6,7 @@ time, UTC by default, or ``now-15m``.
 
 import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -60,6 +60,8 @@ def examples_of(command: click.Command) -> list[str]:
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
 
+    from kvstream.store import Store
+
     Type = click.ParamType[Any]
 else:
     Type = click.ParamType  # cannot be subscripted before click 8.4
@@ -85,22 +87,25 @@ class StreamName(Name):
     inside: tuple[str, ...] = ()
     """The arguments that say where the names are looked up."""
 
+    def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
+        """Yield the names that ``store`` has, given the values of the arguments ``inside``."""
+        from kvstream.cli.session import IMPORT_PREFIX
+
+        return (name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX))
+
     def shell_complete(
         self, ctx: click.Context, param: click.Parameter, incomplete: str
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from kvstream.cli.session import complete_names, place_of
+        from kvstream.cli.session import names_in
 
         # Arguments before an option whose value is completed are not parsed yet.
         unparsed = dict(zip(self.inside, map(os.fsencode, ctx.args), strict=False))
-        given = [ctx.params.get(name) or unparsed.get(name) for name in self.inside]
+        given: list[Any] = [ctx.params.get(name) or unparsed.get(name) for name in self.inside]
         if None in given:
             return []
-        try:
-            names = complete_names(place_of(ctx.find_root()), *given)
-        except click.UsageError:
-            return []
+        names = names_in(ctx.find_root(), lambda store: self.names(store, *given))
         return [CompletionItem(name) for name in names if name.startswith(incomplete)]
 
 
@@ -110,12 +115,20 @@ class GroupName(StreamName):
     name = "group"
     inside = ("stream",)
 
+    def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
+        (stream,) = inside
+        return (each.name for each in store.stream(stream).groups())
+
 
 class ConsumerName(StreamName):
     """The name of a consumer of the group that is named before it."""
 
     name = "consumer"
     inside = ("stream", "group")
+
+    def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
+        stream, group = inside
+        return (each.name for each in store.stream(stream).group(group).consumers())
 
 
 class ProfileName(Type):
@@ -137,49 +150,52 @@ class ProfileName(Type):
         return [CompletionItem(name) for name in names]
 
 
-class ID(Type):
+class Parsed(Type):
+    """A text that a function of the library parses; its InvalidArgument is wrong usage."""
+
+    wanted: str
+    """What the text has to be, for the error."""
+
+    def parse(self, text: Any) -> Any:
+        """Return the value of a text, or of a default that is one already."""
+        raise NotImplementedError
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        try:
+            return self.parse(value)
+        except InvalidArgument:
+            self.fail(f"{value!r} is not {self.wanted}.", param, ctx)
+
+
+class ID(Parsed):
     """An ID, with or without its sequence."""
 
     name = "id"
+    wanted = "an ID (ms-seq, such as 1700000000000-0)"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> StreamID:
-        if isinstance(value, StreamID):
-            return value
-        try:
-            return StreamID.parse(value)
-        except InvalidArgument:
-            self.fail(f"{value!r} is not an ID (ms-seq, such as 1700000000000-0).", param, ctx)
+    def parse(self, text: Any) -> StreamID:
+        return StreamID.parse(text)
 
 
-class OldestID(Type):
+class OldestID(Parsed):
     """The smallest ID to keep: an ID, or the first ID of a time."""
 
     name = "id|time"
+    wanted = f"an ID or {TIME_HELP}"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> StreamID:
-        if isinstance(value, StreamID):
-            return value
-        try:
-            return id_or_time(value)
-        except InvalidArgument:
-            self.fail(f"{value!r} is not an ID or {TIME_HELP}.", param, ctx)
+    def parse(self, text: Any) -> StreamID:
+        return id_or_time(text)
 
 
-class AddID(Type):
+class AddID(Parsed):
     """The ID of a new entry: ``*``, ``ms-*`` or ``ms-seq``."""
 
     name = "id"
+    wanted = "an ID (ms-seq), ms-* or *"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        try:
-            parse_add_id(value)
-        except InvalidArgument:
-            self.fail(f"{value!r} is not an ID (ms-seq), ms-* or *.", param, ctx)
-        return str(value)
+    def parse(self, text: Any) -> str:
+        parse_add_id(text)
+        return str(text)
 
 
 class RangeBound(Type):
@@ -206,24 +222,17 @@ class RangeBound(Type):
             self.fail(f"{value!r} is not an ID, -, + or {TIME_HELP}.", param, ctx)
 
 
-class Position(Type):
+class Position(Parsed):
     """Where reading starts: after an ID, at a time, or at one of ``symbols``."""
 
     name = "id|time"
 
-    def __init__(self, symbols: Iterable[str] = ("$",)) -> None:
-        self.symbols = tuple(symbols)
+    def __init__(self, symbols: Sequence[str] = ("$",)) -> None:
+        self.symbols = symbols
+        self.wanted = f"{', '.join(['an ID', *symbols])} or {TIME_HELP}"
 
-    def convert(
-        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
-    ) -> StreamID | str:
-        if isinstance(value, StreamID) or value in self.symbols:
-            return value  # type: ignore[no-any-return]
-        try:
-            return position(value)
-        except InvalidArgument:
-            known = "".join(f", {symbol}" for symbol in self.symbols)
-            self.fail(f"{value!r} is not an ID{known} or {TIME_HELP}.", param, ctx)
+    def parse(self, text: Any) -> StreamID | str:
+        return str(text) if text in self.symbols else position(text)
 
 
 class Duration(Type):

@@ -22,7 +22,7 @@ import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import closing, contextmanager, suppress
+from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
 from importlib import import_module
@@ -408,13 +408,6 @@ def _names_server(ctx: click.Context) -> bool:
     return url is ParameterSource.COMMANDLINE
 
 
-def place_of(ctx: click.Context) -> dict[str, Any]:
-    """Return the store or url that the global options name, and the database."""
-    apply_profile(ctx)
-    kind = "url" if _names_server(ctx) else "store"
-    return {kind: ctx.params[kind], "db": ctx.params["db"]}
-
-
 # --- profiles -------------------------------------------------------------------------------------
 
 PROFILES = "profiles"
@@ -532,39 +525,24 @@ def _has_password(url: str) -> bool:
 # --- names for completion -------------------------------------------------------------------------
 
 
-def complete_names(
-    options: Mapping[str, Any], stream: bytes | None = None, group: bytes | None = None
-) -> list[str]:
-    """Return the names that a shell may offer; none if the store or server cannot be read.
+def names_in(ctx: click.Context, find: Callable[[Store], Iterator[bytes]]) -> list[str]:
+    """Return the names that ``find`` yields of the store or server that the global options name.
 
-    They are those of streams, of the groups of ``stream``, or of the consumers of its ``group``.
+    None if it cannot be read: the completion of a shell shows no errors.
     """
-    return complete(options, partial(_names, stream=stream, group=group))
-
-
-def complete(options: Mapping[str, Any], names_of: Callable[[Store], Iterator[bytes]]) -> list[str]:
-    """Return the names that a function finds in a store; none if it cannot be read."""
-    url, directory = options.get("url"), options.get("store")
     try:
-        if url is not None and directory is None:
-            server = ServerSession(url, options.get("db"), 0, COMPLETION_S)
-            with server, server.reading() as store:
-                names = list(islice(names_of(store), NAMES_MAX))
+        apply_profile(ctx)
+        url, directory, db = (ctx.params[name] for name in ("url", "store", "db"))
+        session: AbstractContextManager[Session]
+        if _names_server(ctx):
+            session = ServerSession(url, db, 0, COMPLETION_S)
         else:
-            session = DirectorySession(directory, options.get("db") or 0, wait_s=0.0)
-            with session.reading() as store:
-                names = list(islice(names_of(store), NAMES_MAX))
+            session = nullcontext(DirectorySession(directory, db or 0, wait_s=0.0))
+        with session as opened, opened.reading() as store:
+            names = list(islice(find(store), NAMES_MAX))
     except (click.UsageError, KVStreamError, OSError):
         return []
     return [text for name in names if (text := name.decode("utf-8", "replace")).isprintable()]
-
-
-def _names(store: Store, stream: bytes | None, group: bytes | None) -> Iterator[bytes]:
-    if stream is None:
-        return (name for name in store.scan_keys() if not name.startswith(IMPORT_PREFIX))
-    if group is None:
-        return (each.name for each in store.stream(stream).groups())
-    return (each.name for each in store.stream(stream).group(group).consumers())
 
 
 def retry(attempt: Callable[[], T], wait_s: float, transient: type[Exception]) -> T:

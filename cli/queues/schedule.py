@@ -9,14 +9,12 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import fields_json
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Field, Name, StreamName, example, stream_argument
+from kvstream.cli.parameters import Field, StreamName, example, stream_argument
 from kvstream.cli.queues.delayed import fields_text, pairs_of
 from kvstream.cli.session import (
     IMPORT_PREFIX,
     Session,
-    complete,
     existing_stream,
-    place_of,
     stream_or_free,
 )
 from kvstream.cli.tables import Column, name_column, printable, quoted, time_of
@@ -26,8 +24,6 @@ from kvstream.types.options import MISFIRES, Misfire
 from kvstream.types.records import Schedule
 
 if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
     from kvstream.store import Store
     from kvstream.stream import Stream
 
@@ -35,23 +31,15 @@ MOST = 100
 """Messages that --misfire all adds at once unless --most says otherwise."""
 
 
-class ScheduleName(Name):
-    """The name of a schedule of the stream that is named before it; the shell completes it."""
+class ScheduleName(StreamName):
+    """The name of a schedule of the stream that is named before it."""
 
-    def shell_complete(
-        self, ctx: click.Context, param: click.Parameter, incomplete: str
-    ) -> "list[CompletionItem]":
-        from click.shell_completion import CompletionItem
+    name = "name"
+    inside = ("stream",)
 
-        stream = ctx.params.get("stream")
-        if stream is None:
-            return []
-
-        def names(store: "Store") -> Iterator[bytes]:
-            return (each.name for each in store.stream(stream).schedules())
-
-        items = complete(place_of(ctx.find_root()), names)
-        return [CompletionItem(name) for name in items if name.startswith(incomplete)]
+    def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
+        (stream,) = inside
+        return (each.name for each in store.stream(stream).schedules())
 
 
 name_argument = click.argument("name", type=ScheduleName())

@@ -13,6 +13,8 @@ from typing import Any
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
+from kvstream.cli.parameters import StreamName
+from kvstream.cli.session import names_in
 from tests.forking import start
 from tests.patience import PATIENCE_S
 
@@ -99,3 +101,9 @@ class RemoteProgram(Program):
     @property
     def place(self) -> list[str]:
         return ["--url", self.url]
+
+
+def completed(*place: str) -> list[str]:
+    """Return the names of streams that a shell offers after global options."""
+    ctx = main.make_context("kvstream", [*place], resilient_parsing=True)
+    return names_in(ctx, StreamName().names)

@@ -16,10 +16,9 @@ from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
 from kvstream.cli.maintenance import _report_text
 from kvstream.cli.output import PAGE, Output, progress_bar
-from kvstream.cli.session import complete_names
 from kvstream.cli.tables import count_column, id_columns, name_column, plain
 from kvstream.storage.database import RecoveryReport
-from tests.cli.program import Program
+from tests.cli.program import Program, completed
 
 
 class TerminalText(io.StringIO):
@@ -143,10 +142,9 @@ def test_a_recovery_reports_the_loss() -> None:
 
 def test_the_shell_completes_only_printable_names(orders: Program) -> None:
     orders("add", "bell\x07", "a=1")
-    root = {"store": orders.directory, "db": 0}
-    assert complete_names(root) == ["orders", "orders:2025"]
-    assert complete_names({"store": None}) == []
-    assert complete_names({"store": orders.directory / "missing"}) == []
+    assert completed("--store", str(orders.directory)) == ["orders", "orders:2025"]
+    assert completed() == []
+    assert completed("--store", str(orders.directory / "missing")) == []
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-16"])

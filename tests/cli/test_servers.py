@@ -20,11 +20,11 @@ import kvstream as library
 from kvstream import Entry, RequestError, ServerTooOld, Store, Stream, StreamID, UnknownOutcome
 from kvstream.cli import main, session
 from kvstream.cli.exit_codes import ExitCode, code_of
-from kvstream.cli.session import atomically, complete_names
+from kvstream.cli.session import atomically
 from kvstream.remote import connection
 from kvstream.remote.connection import Connection, connect, error_of
 from kvstream.remote.replies import stream_info_of
-from tests.cli.program import FIRST, Program, RemoteProgram
+from tests.cli.program import FIRST, Program, RemoteProgram, completed
 from tests.cli.test_processes import ended, read_line
 from tests.patience import until
 from tests.ports import free_port
@@ -106,8 +106,8 @@ def test_options_of_the_client_in_the_url_do_not_change_the_output(
 
 
 def test_the_shell_completes_the_names_on_a_server(orders: Program) -> None:
-    assert sorted(complete_names({"url": url_of(orders)})) == ["orders", "orders:2025"]
-    assert complete_names({"url": "redis://127.0.0.1:1"}) == []
+    assert sorted(completed("--url", url_of(orders))) == ["orders", "orders:2025"]
+    assert completed("--url", "redis://127.0.0.1:1") == []
 
 
 # --- what goes wrong on the way -------------------------------------------------------------------
@@ -239,7 +239,7 @@ def test_without_redis_py_the_error_explains_how_to_install_it(
     monkeypatch.setitem(sys.modules, "redis", None)
     shown = refusal("--url", "redis://127.0.0.1", "ls", code=5)
     assert "pip install 'kvstream[server]'" in shown
-    assert complete_names({"url": "redis://127.0.0.1"}) == []
+    assert completed("--url", "redis://127.0.0.1") == []
 
 
 @pytest.mark.places("server")
