@@ -303,8 +303,7 @@ def _summary(out: Output, group: "Group") -> None:
     summary = group.pending()
     owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
     if out.json:
-        out.result(
-            "",
+        out.object(
             pending=summary.count,
             min_id=summary.min_id,
             max_id=summary.max_id,
@@ -386,7 +385,7 @@ def autoclaim(
         found = existing_group(store, stream, group)
         claimed = _claim_in_steps(found, consumer, everything, options)
     if out.json:
-        out.result("", cursor=claimed.cursor, entries=claimed.entries, deleted=claimed.deleted)
+        out.object(cursor=claimed.cursor, entries=claimed.entries, deleted=claimed.deleted)
         return
     _show(out, claimed.entries, options["justid"])
     click.echo(f"{plural(len(claimed.entries), 'entry')} claimed")

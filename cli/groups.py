@@ -1,8 +1,8 @@
 """``group`` and ``consumer``: the consumer groups of a stream, and their consumers."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -174,15 +174,7 @@ def list_groups(session: Session, out: Output, /, stream: bytes) -> None:
 def group_rows(session: Session, stream: "Stream") -> Iterator[dict[str, Any]]:
     """Yield the groups of a stream as rows of ``GROUP_COLUMNS``."""
     for info in stream.groups():
-        yield {
-            "name": info.name,
-            "consumers": info.consumers,
-            "pending": info.pending,
-            "last_delivered_id": info.last_delivered_id,
-            "entries_read": info.entries_read,
-            "lag": info.lag,
-            "backlog": _backlog_of(session, stream, info),
-        }
+        yield {**asdict(info), "backlog": _backlog_of(session, stream, info)}
 
 
 def _backlog_of(session: Session, stream: "Stream", info: GroupInfo) -> int | None:
@@ -192,8 +184,7 @@ def _backlog_of(session: Session, stream: "Stream", info: GroupInfo) -> int | No
     return session.count_after(stream, info.last_delivered_id)
 
 
-@dataclass(frozen=True, slots=True)
-class _Reset:
+class _Reset(NamedTuple):
     """The effect of a reset."""
 
     before: StreamID
@@ -267,7 +258,7 @@ def reset(
         f"(before: {number(done.backlog_before)}), {_pending(done.pending)}, "
         f"{plural(done.dropped, 'pending entry')} dropped"
     )
-    out.result(text, dry_run=dry_run, **_members(done))
+    out.result(text, dry_run=dry_run, **done._asdict())
 
 
 def _reset(
@@ -303,10 +294,6 @@ def _pending_ids(group: "Group") -> Iterator[StreamID]:
     while rows := group.pending_range(start, "+", _PENDING_PAGE):
         yield from (row.id for row in rows)
         start = f"({rows[-1].id}"
-
-
-def _members(done: _Reset) -> dict[str, Any]:
-    return {name: getattr(done, name) for name in _Reset.__slots__}
 
 
 def _place(eid: StreamID) -> str:
@@ -352,19 +339,7 @@ def list_consumers(session: Session, out: Output, /, stream: bytes, group: bytes
     """
     with session.reading() as store:
         consumers = existing_group(store, stream, group).consumers()
-    out.table(
-        _CONSUMERS,
-        (
-            {
-                "name": each.name,
-                "pending": each.pending,
-                "idle": each.idle,
-                "inactive": each.inactive,
-            }
-            for each in consumers
-        ),
-        nothing="no consumers",
-    )
+    out.table(_CONSUMERS, map(asdict, consumers), nothing="no consumers")
 
 
 @consumer.command("create", epilog=example("kvstream consumer create orders billing worker-2"))

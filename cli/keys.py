@@ -29,7 +29,7 @@ from kvstream.cli.tables import (
 from kvstream.types.clock import SystemClock
 from kvstream.types.ids import StreamID
 from kvstream.types.options import FULL_COUNT
-from kvstream.types.records import GroupDetail
+from kvstream.types.records import GroupDetail, StreamInfo
 
 if TYPE_CHECKING:
     from kvstream.store import Store
@@ -247,19 +247,18 @@ def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int
 
 
 def _show_info(session: Session, out: Output, stream: "Stream") -> None:
-    values: dict[str, Any] = jsonable(stream.info())
+    info = stream.info()
     groups = list(group_rows(session, stream))
     if out.json:
-        out.result("", **{**values, "groups": groups})
+        out.object(**{**jsonable(info), "groups": groups})
         return
-    _show_counters(out, stream)
+    _show_counters(out, info)
     if groups:
         out.heading("groups")
         out.table(GROUP_COLUMNS, groups)
 
 
-def _show_counters(out: Output, stream: "Stream") -> None:
-    info = stream.info()
+def _show_counters(out: Output, info: StreamInfo) -> None:
     out.record({name: getattr(info, name) for name in _COUNTERS}, _INFO_FORMATS)
 
 
@@ -280,9 +279,9 @@ _CONSUMERS = (
 def _show_full(out: Output, stream: "Stream", count: int) -> None:
     detail = stream.info_full(count)
     if out.json:
-        out.result("", **jsonable(detail))
+        out.object(**jsonable(detail))
         return
-    _show_counters(out, stream)
+    _show_counters(out, stream.info())
     out.heading("entries")
     out.entries(detail.entries)
     for group in detail.groups:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError
 from importlib.metadata import version as version_of
 from pathlib import Path
@@ -47,13 +47,7 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
     _ = session.path  # a server has none, and says so
     with session.writing() if repair else session.reading() as store:
         faults = store.check(repair=repair)
-    out.table(
-        _FAULTS,
-        (
-            {"place": fault.place, "message": fault.message, "repaired": fault.repaired}
-            for fault in faults
-        ),
-    )
+    out.table(_FAULTS, map(asdict, faults))
     unrepaired = sum(not fault.repaired for fault in faults)
     if not out.json:
         click.echo(
@@ -122,7 +116,7 @@ def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
         path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss)
     )
     if out.json:
-        out.result("", **_values(report))
+        out.object(**_values(report))
         return
     click.echo(_report_text(report))
 
@@ -199,7 +193,7 @@ def stats(session: Session, out: Output) -> None:
         figures = {"streams": store.size(), **store.stats()}
     figures.pop("failure", None)  # a store opened read-only reports itself as failed
     if out.json:
-        out.result("", **figures)
+        out.object(**figures)
         return
     families: dict[str, dict[str, Any]] = figures.pop("families", {})
     sections = {name: value for name, value in figures.items() if isinstance(value, dict)}

@@ -204,8 +204,7 @@ def show_verification(out: Output, found: Verification) -> None:
         digests = [
             {"db": db, "key": key, "digest": digest} for (db, key), digest in found.digests.items()
         ]
-        out.result(
-            "",
+        out.object(
             equal=found.equal,
             keys=found.keys,
             entries=found.entries,

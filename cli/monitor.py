@@ -4,14 +4,13 @@ The clients of a directory that processes share are these processes.
 """
 
 import re
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 
 import click
 
-from kvstream.cli.json_values import dumps, jsonable
+from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, summary_options
 from kvstream.cli.parameters import Name, example
 from kvstream.cli.session import Session
@@ -30,7 +29,7 @@ class Request:
     db: int
     client: bytes
     """The address; ``lua`` for a script of Redis."""
-    words: list[bytes]
+    command: list[bytes]
 
 
 def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
@@ -89,28 +88,20 @@ def monitor(
         request
         for request in requests_of(session.monitor())
         if from_client(request.client)
-        and (not named or any(matches(request.words[0]) for matches in named))
+        and (not named or any(matches(request.command[0]) for matches in named))
     )
     for request in islice(shown, count):
-        sys.stdout.write(_json(request) if out.json else _text(request, out.max_width))
-        sys.stdout.flush()
-
-
-def _json(request: Request) -> str:
-    values = {
-        "time_ms": request.time_ms,
-        "db": request.db,
-        "client": request.client,
-        "command": request.words,
-    }
-    return dumps(jsonable(values), "utf" not in (sys.stdout.encoding or "").lower()) + "\n"
+        if out.json:
+            out.object(**jsonable(request))
+        else:
+            click.echo(_text(request, out.max_width))
 
 
 def _text(request: Request, width: int | None) -> str:
-    name, *arguments = request.words
+    name, *arguments = request.command
     words = [
         shortened(text if text and " " not in text else f'"{text}"', width)
         for text in map(printable, arguments)
     ]
     line = " ".join([printable(name).upper(), *words])
-    return f"{time_of(request.time_ms)}  {request.db}  {printable(request.client)}  {line}\n"
+    return f"{time_of(request.time_ms)}  {request.db}  {printable(request.client)}  {line}"

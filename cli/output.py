@@ -150,16 +150,20 @@ class Output:
     ) -> None:
         """Write one object, with a line for each value."""
         if self.json:
-            self._lines([jsonable(values)])
+            self.object(**values)
             return
         titles = [key.replace("_", " ") for key in values]
         texts = [formats.get(key, plain)(values[key]) for key in values]
         _write(block(titles, texts, _terminal_width()))
 
+    def object(self, **values: Any) -> None:
+        """Write one object, for programs."""
+        self._lines([jsonable(values)])
+
     def result(self, text: str, **values: Any) -> None:
         """Write a result: ``text`` for people, ``values`` for programs."""
         if self.json:
-            self._lines([jsonable(values)])
+            self.object(**values)
         else:
             click.echo(text)
 

@@ -201,7 +201,7 @@ def show(
 
 def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
     if out.json:
-        out.result("", **_json(row))
+        out.object(**_json(row))
         return
     if not first:
         click.echo()
@@ -290,7 +290,7 @@ _WORDS = {
 
 def _show_redrive(out: Output, queue: Queue, done: RedriveInfo, advice: str = "") -> None:
     if out.json:
-        out.result("", dead=queue.dead_stream().key, **jsonable(done))
+        out.object(dead=queue.dead_stream().key, **jsonable(done))
         return
     to = ", ".join(f"{printable(name)} {count:,}" for name, count in done.streams.items())
     text = f"{plural(done.moved, 'dead letter')} {_WORDS[done.state]}"

@@ -103,7 +103,7 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         if values["status"] == "done":
             values["result"] = handle.result(0)
     if out.json:
-        out.result("", **values, traceback=traceback or None)
+        out.object(**values, traceback=traceback or None)
         return
     _show(out, values)
     for line in traceback.splitlines():

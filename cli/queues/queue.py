@@ -137,7 +137,7 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
         rules = chosen.policy()
         counts = jsonable(figures_of(store, stream, chosen))
     if out.json:
-        out.result("", queue=stream, group=chosen.name, **counts, policy=policy_values(rules))
+        out.object(queue=stream, group=chosen.name, **counts, policy=policy_values(rules))
         return
     numbers = ("ready", "leased", "waiting", "held", "delayed", "dead")
     shown: dict[str, Any] = {"group": chosen.name, **{each: counts[each] for each in numbers}}
@@ -350,7 +350,7 @@ def retention(
 
 def _show_rules(out: Output, stream: bytes, rules: Retention | None) -> None:
     if out.json:
-        out.result("", stream=stream, **({} if rules is None else asdict(rules)))
+        out.object(stream=stream, **({} if rules is None else asdict(rules)))
     elif rules is None:
         out.result(f"stream {printable(stream)} keeps all entries")
     else:

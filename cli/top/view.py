@@ -46,30 +46,27 @@ def _rate(value: float | None) -> str:
 
 
 _AGE = or_dash(duration)
+_LENGTH = count_column("length")
+_ADDED = Column("added/s", "rate", _rate, right=True, spare=True)
+_MEMORY = Column("memory", "memory", or_dash(size), right=True, spare=True)
+_MEMBERS = Column("consumers", "consumers", or_dash(number), right=True, spare=True)
+_OLDEST = Column("oldest", "oldest_ms", _AGE, right=True)
 COLUMNS = (
-    name_column("stream"),
-    Column("length", "length", number, right=True),
-    Column("added/s", "rate", _rate, right=True, spare=True),
-    Column("memory", "memory", or_dash(size), right=True, spare=True),
-    name_column("group"),
-    Column("consumers", "consumers", or_dash(number), right=True, spare=True),
-    Column("lag", "lag", number, right=True),
+    *(name_column("stream"), _LENGTH, _ADDED, _MEMORY, name_column("group"), _MEMBERS),
+    count_column("lag"),
     Column("pending", "pending", or_dash(number), right=True),
-    Column("oldest", "oldest_ms", _AGE, right=True),
+    _OLDEST,
 )
 QUEUE_COLUMNS = (
     name_column("stream"),
     name_column("group"),
-    replace(COLUMNS[6], title="ready", key="ready"),
-    count_column("leased"),
-    count_column("waiting"),
-    count_column("dead"),
-    Column("oldest", "oldest_ms", _AGE, right=True),
+    *map(count_column, ("ready", "leased", "waiting", "dead")),
+    _OLDEST,
     Column("delayed", "delayed", number, right=True, spare=True),
     Column("next", "next_ms", _AGE, right=True, spare=True),
     Column("held", "held", number, right=True, spare=True),
     Column("done/s", "done_rate", _rate, right=True, spare=True),
-    *(COLUMNS[2], replace(COLUMNS[1], spare=True), COLUMNS[3], COLUMNS[5]),
+    *(_ADDED, replace(_LENGTH, spare=True), _MEMORY, _MEMBERS),
 )
 """The columns if any stream is used as a queue; the spare ones are last, and go first."""
 _OF_GROUP = ("consumers", "lag", "ready", "pending", "oldest_ms")
@@ -217,8 +214,8 @@ def live(
             return Text("\n").join([*titles, *above, Text("" if problem else "it is gone"), *below])
         titles += above + styled(_policy_lines(details, screen.stream, width))
         titles += styled(_consumer_lines(details, width))
-        pending = _QUEUE_PENDING if details.policy is not None else _PENDING
-        table = _table(pending, (each._asdict() for each in details.pending), width)
+        columns = _pending_columns("(released)" if details.policy is None else "(waiting)")
+        table = _table(columns, (each._asdict() for each in details.pending), width)
         titles += styled(table.head, "bold")
         shown = [line for row in table.rows for line in row]
         start = screen.scroll(len(shown), height - len(titles) - len(below))
@@ -268,20 +265,21 @@ def _stream_head(sample: Sample, name: bytes, width: int) -> list[str]:
 
 _CONSUMERS = (
     name_column("consumer", "name"),
-    Column("pending", "pending", number, right=True),
+    count_column("pending"),
     Column("idle", "idle", _AGE, right=True),
 )
-_PENDING = (
-    *id_columns(),
-    name_column("consumer", show=lambda name: printable(name) if name else "(released)"),
-    Column("idle", "idle_ms", _AGE, right=True),
-    Column("deliveries", "deliveries", number, right=True),
-)
-_QUEUE_PENDING = (
-    *id_columns(),
-    name_column("consumer", show=lambda name: printable(name) if name else "(waiting)"),
-    *_PENDING[3:],
-)
+
+
+def _pending_columns(nobody: str) -> Sequence[Column]:
+    """Return the columns of pending entries; ``nobody`` stands for a consumer that is none."""
+    return (
+        *id_columns(),
+        name_column("consumer", show=lambda name: printable(name) or nobody),
+        Column("idle", "idle_ms", _AGE, right=True),
+        count_column("deliveries"),
+    )
+
+
 CONSUMERS_SHOWN = 5
 """Consumers above the pending entries of a group: those with the most."""
 
@@ -327,7 +325,7 @@ def _table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], width: int
 def write(sample: Sample, sort: str, out: Output) -> None:
     """Write a sample as text, or as one JSON object."""
     if out.json:
-        out.result("", **_object(sample))
+        out.object(**_object(sample))
         return
     for text in head(sample):
         click.echo(text)

@@ -108,4 +108,4 @@ def test_lines_of_all_forms_are_parsed() -> None:
         (1_700_000_000_000, 12, b"lua"),
         (1_700_000_000_999, 0, b"[::1]:6379"),
     ]
-    assert found[0].words == [b"set", b'k"', b"\xff"]
+    assert found[0].command == [b"set", b'k"', b"\xff"]
