@@ -110,11 +110,7 @@ class Failure(click.ClickException):
 
     def __init__(self, error: Exception) -> None:
         super().__init__(explain(error))
-        self.code = int(code_of(error))
-
-    @property
-    def exit_code(self) -> int:  # type: ignore[override]
-        return self.code
+        self.exit_code = int(code_of(error))  # type: ignore[misc]  # a ClassVar in click
 
     def show(self, file: IO[Any] | None = None) -> None:
         click.echo(f"Error: {self.message}", file=file, err=file is None)
@@ -133,11 +129,9 @@ def explain(error: Exception) -> str:
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, KVStreamError) or not isinstance(error, OSError):
-        return str(error)
-    if error.filename is None or error.strerror is None:
-        return str(error)
-    return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
+        return f"{error.filename}: {error.strerror}"
+    return str(error)
 
 
 _NAMED_MAX = 5

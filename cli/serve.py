@@ -183,7 +183,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
 @_option(
     "--host",
     default="127.0.0.1",
-    show_default=True,
     metavar="ADDRESS",
     help="The address to listen on.",
 )
@@ -192,7 +191,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=6379,
-    show_default=True,
     help="The port; 0: any free port, or none if there is a --tls-port or a --unixsocket.",
 )
 @_option(
@@ -212,7 +210,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0, 65535),
     metavar="PORT",
     default=0,
-    show_default=True,
     help="The port for connections with TLS 1.2 or newer; 0: none.",
 )
 @_option(
@@ -241,14 +238,12 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "--tls-auth-clients",
     type=click.Choice(["yes", "no", "optional"]),
     default="yes",
-    show_default=True,
     help="Whether clients need a certificate.",
 )
 @_option(
     "--durability",
     type=click.Choice([level.value for level in Durability]),
     default=Durability.EVERYSEC.value,
-    show_default=True,
     help="When writes are synced to disk, as for appendfsync of Redis.",
 )
 @_option(
@@ -269,7 +264,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
 @_option(
     "--protected-mode/--no-protected-mode",
     default=True,
-    show_default=True,
     help="Without a password, accept only clients on this machine.",
 )
 @_option(
@@ -282,7 +276,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(1),
     metavar="N",
     default=MAXCLIENTS,
-    show_default=True,
     help="Maximum number of connected clients.",
 )
 @_option(
@@ -290,7 +283,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0),
     metavar="SECONDS",
     default=0,
-    show_default=True,
     help="Disconnect clients that are idle that long; 0: never.",
 )
 @_option(
@@ -298,7 +290,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0),
     metavar="SECONDS",
     default=SHUTDOWN_TIMEOUT_S,
-    show_default=True,
     help="Time to finish when the server is stopped.",
 )
 @_option(
@@ -311,7 +302,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(1 << 20),
     metavar="BYTES",
     default=OUTPUT_MAX,
-    show_default=True,
     help="Disconnect clients with more unread replies.",
 )
 @_option(
@@ -319,7 +309,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(MEGABYTE, ENTRY_BYTES_MAX),
     metavar="BYTES",
     default=STREAM_ENTRY_MAX_BYTES,
-    show_default=True,
     help="Maximum size of an entry for XADD.",
 )
 @_option(
@@ -334,7 +323,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "--log-level",
     type=click.Choice(list(LEVELS)),
     default=LEVEL,
-    show_default=True,
     help="The log level; each level includes those after it. CONFIG SET can change it.",
 )
 @_option(
@@ -346,7 +334,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "--log-format",
     type=click.Choice(FORMATS),
     default=FORMATS[0],
-    show_default=True,
     help="Plain lines, or one JSON object per line.",
 )
 @_option(
@@ -359,7 +346,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     "--metrics-host",
     default="127.0.0.1",
     metavar="ADDRESS",
-    show_default=True,
     help="The address of that port. It has no password, and shows the names of streams and groups.",
 )
 @_option(
@@ -367,7 +353,6 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     type=click.IntRange(0),
     metavar="N",
     default=METRICS_STREAMS,
-    show_default=True,
     help="Maximum number of streams with metrics of their own.",
 )
 @click.pass_obj

@@ -419,11 +419,14 @@ _READ_BY_OTHERS = 0o077
 
 def config_path() -> Path:
     """Return the path of the configuration file."""
-    given = os.environ.get("KVSTREAM_CONFIG")
-    if given:
+    return user_file("KVSTREAM_CONFIG", "XDG_CONFIG_HOME", "~/.config", "config.toml")
+
+
+def user_file(variable: str, xdg: str, folder: str, name: str) -> Path:
+    """Return the path in ``variable``, by default ``name`` in the folder that ``xdg`` replaces."""
+    if given := os.environ.get(variable):
         return Path(given)
-    folder = os.environ.get("XDG_CONFIG_HOME") or "~/.config"
-    return Path(folder).expanduser() / "kvstream" / "config.toml"
+    return Path(os.environ.get(xdg) or folder).expanduser() / "kvstream" / name
 
 
 def profile_names() -> list[str]:

@@ -28,6 +28,7 @@ from click.shell_completion import (
 
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.parameters import COMPLETION_VARIABLE, example
+from kvstream.cli.session import user_file
 from kvstream.cli.tables import printable
 
 HISTORY_LINES = 10_000
@@ -39,11 +40,7 @@ _MARK = "_KVSTREAM_SHELL"
 
 def history_path() -> Path:
     """Return the path of the history file."""
-    given = os.environ.get("KVSTREAM_HISTORY")
-    if given:
-        return Path(given)
-    folder = os.environ.get("XDG_STATE_HOME") or "~/.local/state"
-    return Path(folder).expanduser() / "kvstream" / "history"
+    return user_file("KVSTREAM_HISTORY", "XDG_STATE_HOME", "~/.local/state", "history")
 
 
 class Completer:

@@ -9,8 +9,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
-from functools import partial
-from types import FrameType
 
 import click
 
@@ -252,11 +250,7 @@ def _keyboard() -> Iterator[Callable[[float], str | None]]:
 @contextmanager
 def _sigterm_as_exit() -> Iterator[None]:
     """Raise SystemExit on SIGTERM inside the block."""
-
-    def leave(code: int, number: int, frame: FrameType | None) -> None:
-        sys.exit(code)
-
-    before = signal.signal(signal.SIGTERM, partial(leave, TERMINATED))
+    before = signal.signal(signal.SIGTERM, lambda *_: sys.exit(TERMINATED))
     try:
         yield
     finally:
