@@ -26,7 +26,7 @@ from kvstream.cli.tables import (
     size,
     time_of,
 )
-from kvstream.types.clock import SystemClock
+from kvstream.types.clock import now_ms
 from kvstream.types.ids import StreamID
 from kvstream.types.options import FULL_COUNT
 from kvstream.types.records import GroupDetail, StreamInfo
@@ -44,7 +44,7 @@ def _age(last_id: StreamID | None) -> str:
     """Return the time since the last entry; ``-`` if its ID is not a time."""
     if last_id is None or not time_of(last_id):
         return "-"
-    return duration(max(0, SystemClock().now_ms() - last_id.ms))
+    return duration(max(0, now_ms() - last_id.ms))
 
 
 _LS = (

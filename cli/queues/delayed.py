@@ -13,7 +13,7 @@ from kvstream.cli.parameters import Duration, Moment, Type, example, stream_argu
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import Column, duration, plural, printable, quoted, time_of
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.types.clock import SystemClock
+from kvstream.types.clock import now_ms
 from kvstream.types.ids import MIN_ID, Ticket
 from kvstream.types.records import DelayedMessage, Entry, Fields
 
@@ -43,7 +43,7 @@ class TicketText(Type):
 
 
 def _in(ticket: Ticket) -> str:
-    left = ticket.at_ms - SystemClock().now_ms()
+    left = ticket.at_ms - now_ms()
     return duration(left) if left > 0 else "now"
 
 

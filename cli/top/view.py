@@ -34,6 +34,7 @@ from kvstream.cli.tables import (
 )
 from kvstream.cli.top.samples import GroupDetails, Line, Sample, lines_of
 from kvstream.cli.top.screen import HELP, Screen
+from kvstream.types.clock import now_ms
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -345,4 +346,4 @@ def _object(sample: Sample) -> dict[str, Any]:
             del stream["delayed"]
             for group in stream["groups"]:
                 del group["queue"]
-    return {"time_ms": time.time_ns() // 1_000_000, **values}
+    return {"time_ms": now_ms(), **values}

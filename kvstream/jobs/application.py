@@ -18,10 +18,11 @@ from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle, LoopStores
-from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, now_ms
+from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import Task
 from kvstream.queue import Message, Queue
+from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.options import MISFIRES, Misfire

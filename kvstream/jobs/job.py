@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -243,8 +242,3 @@ def current_job() -> Job:
         raise LookupError(
             "current_job() is for the code of a task while a worker runs it"
         ) from None
-
-
-def now_ms() -> int:
-    """Return the Unix time in milliseconds."""
-    return time.time_ns() // 1_000_000

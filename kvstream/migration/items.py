@@ -4,7 +4,6 @@ A source yields items one by one; the value of an item is read before the next i
 source, a store or a live server, can also return a single key at any time.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -13,7 +12,7 @@ from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.values import encode_flat
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Kind, Loss
-from kvstream.types.clock import NANOSECONDS_PER_MS
+from kvstream.types.clock import now_ms
 from kvstream.types.glob import matcher
 from kvstream.types.ids import PACKED
 from kvstream.types.images import (
@@ -79,11 +78,6 @@ JOURNAL_PREFIX = b"kvstream:follow:"
 """Prefix of the keys of followers' journals."""
 OWN_PREFIXES = (STAGED_PREFIX, JOURNAL_PREFIX)
 """Prefixes of temporary keys that a migration keeps at its target, and never copies."""
-
-
-def now_ms() -> int:
-    """Return the Unix time in milliseconds."""
-    return time.time_ns() // NANOSECONDS_PER_MS
 
 
 def gone(key: bytes) -> NoSuchKey:

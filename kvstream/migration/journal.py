@@ -33,7 +33,8 @@ from typing import Any, Self
 
 from kvstream.errors import StoreLocked
 from kvstream.migration.copy import Carried, Outcome
-from kvstream.migration.items import Selection, now_ms
+from kvstream.migration.items import Selection
+from kvstream.types.clock import now_ms
 
 _MODE = 0o600
 _FOLDER_MODE = 0o700

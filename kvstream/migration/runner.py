@@ -26,10 +26,10 @@ from kvstream.migration.items import (
     Source,
     Target,
     Watch,
-    now_ms,
 )
 from kvstream.migration.journal import Journal
 from kvstream.rdb.versions import Loss
+from kvstream.types.clock import now_ms
 
 REFUSED_MAX = 1000
 """Most keys that LossRefused names."""

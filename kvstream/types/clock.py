@@ -21,6 +21,10 @@ class SystemClock:
         return time.time_ns() // NANOSECONDS_PER_MS
 
 
+now_ms = SystemClock().now_ms
+"""Returns the Unix time in milliseconds, where no store has a clock of its own."""
+
+
 class ManualClock:
     """A clock that is set by hand."""
 

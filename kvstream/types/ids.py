@@ -15,7 +15,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from kvstream.errors import IDsExhausted, InvalidArgument, InvalidID, advise, shown
-from kvstream.types.clock import SystemClock
+from kvstream.types.clock import now_ms as _system_ms
 
 U64_MAX = (1 << 64) - 1
 
@@ -33,7 +33,6 @@ _SECONDS = range(10**9, 1 << 32)
 """Numbers that are Unix seconds from 2001 to 2106, and as milliseconds days of early 1970."""
 
 NowMs = Callable[[], int]
-_system_ms = SystemClock().now_ms
 
 
 class StreamID(NamedTuple):
