@@ -76,13 +76,12 @@ def open_target(
 
 def planned_target(place: Place, target_version: str | None = None) -> PlannedTarget:
     """Open a target for planning; nothing is created or written."""
+    check_version(place, target_version)
     if place.kind is PlaceKind.RDB:
-        check_version(place, target_version)
         from kvstream.migration.rdb_place import PlannedFile
 
         return PlannedFile(file_target(target_version))
     if place.kind is PlaceKind.STORE:
-        check_version(place, target_version)
         there = (place.path / LAYOUT_FILE).exists()
         store = Store.open(place.path, read_only=True, create=False) if there else None
         return PlannedStore(store)

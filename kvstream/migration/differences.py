@@ -120,14 +120,6 @@ def _ends(ids: list[PackedID]) -> Iterator[int]:
             yield at
 
 
-def digest_of(pages: Iterable[Page]) -> StreamDigest:
-    """Return the digest of pages of entries."""
-    digester = Digester()
-    for ids, values in pages:
-        digester.update(ids, values)
-    return digester.finish()
-
-
 def windows(one: StreamDigest, other: StreamDigest) -> Iterator[Window]:
     """Yield the windows in which two streams differ, ascending; adjacent ones are joined.
 

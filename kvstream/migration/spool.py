@@ -26,16 +26,11 @@ _LENGTH = Struct(">I")
 _IDS_PAGE_BYTES = 4096 * ID_BYTES
 
 
-def temporary() -> IO[bytes]:
-    """Return a file in memory that moves to disk when it grows; the caller closes it."""
-    return SpooledTemporaryFile(MEMORY_BYTES, prefix="kvstream-migrate-")
-
-
 class _Temporary:
-    """A context manager around a temporary file."""
+    """A context manager around a temporary file, which moves to disk when it grows."""
 
     def __init__(self) -> None:
-        self._file = temporary()
+        self._file: IO[bytes] = SpooledTemporaryFile(MEMORY_BYTES, prefix="kvstream-migrate-")  # noqa: SIM115
 
     def __enter__(self) -> Self:
         return self

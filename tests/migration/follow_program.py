@@ -1,13 +1,14 @@
 """Follows a server into a store until it is killed: ``python follow_program.py DIRECTORY PORT``."""
 
 import sys
+from functools import partial
 from pathlib import Path
 
 import redis
 
 from kvstream import Store
 from kvstream.migration.items import Selection
-from kvstream.migration.replication.applying import SnapshotLoader
+from kvstream.migration.replication.applying import load_snapshot
 from kvstream.migration.replication.following import Follower
 from kvstream.migration.replication.targets import FollowingStore
 
@@ -19,7 +20,7 @@ def main(directory: Path, port: int) -> None:
         lambda: redis.Redis(port=port),
         target,
         directory.with_suffix(".rdb"),
-        SnapshotLoader(store, Selection()),
+        partial(load_snapshot, store, Selection()),
         lambda text: print(text, flush=True),
     )
     follower.follow(lambda: False)

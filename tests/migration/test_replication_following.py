@@ -6,6 +6,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from random import Random
 
@@ -14,7 +15,7 @@ import redis
 
 from kvstream import RequestError, Store
 from kvstream.migration.items import Selection
-from kvstream.migration.replication.applying import SnapshotLoader
+from kvstream.migration.replication.applying import load_snapshot
 from kvstream.migration.replication.following import Follower, source_offset
 from kvstream.migration.replication.targets import FollowingStore
 from tests import forking
@@ -41,7 +42,7 @@ class Followed:
             lambda: redis.Redis(port=port or source.port),
             FollowingStore(self.store.engine, source.url, Selection()),
             directory.with_suffix(".rdb"),
-            SnapshotLoader(self.store, Selection()),
+            partial(load_snapshot, self.store, Selection()),
             self.said.append,
         )
         self._thread = threading.Thread(target=self._follow)

@@ -167,21 +167,12 @@ def clear(txn: Txn, db: int, selection: Selection) -> int:
     return sum(keyspace.delete(txn, name) for name in names)
 
 
-class SnapshotLoader:
-    """Loads the followed keys of a snapshot into a target that has none of them."""
-
-    def __init__(self, target: Store | Target, selection: Selection) -> None:
-        self._target = target
-        self._selection = selection
-
-    def __call__(self, snapshot: Path) -> None:
-        """Load an RDB file."""
-        target = self._target
-        if isinstance(target, Store):
-            source: RdbSource = _Snapshot(snapshot, target)
-            run(source, StoreTarget(target), self._selection, CopyOptions())
-        else:
-            run(RdbSource(snapshot), target, self._selection, CopyOptions(replace=True))
+def load_snapshot(target: Store | Target, selection: Selection, snapshot: Path) -> None:
+    """Load the followed keys of an RDB file into a target that has none of them."""
+    if isinstance(target, Store):
+        run(_Snapshot(snapshot, target), StoreTarget(target), selection, CopyOptions())
+    else:
+        run(RdbSource(snapshot), target, selection, CopyOptions(replace=True))
 
 
 class _Snapshot(RdbSource):

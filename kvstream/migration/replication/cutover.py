@@ -16,9 +16,10 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.layout.keys import qualified
@@ -26,7 +27,7 @@ from kvstream.migration.copy import CopyOptions, Outcome, copy_key
 from kvstream.migration.items import STREAM, SUPPORTED, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
-from kvstream.migration.replication.applying import SnapshotLoader
+from kvstream.migration.replication.applying import load_snapshot
 from kvstream.migration.replication.commands import Name
 from kvstream.migration.replication.following import Follower, Lag, source_offset
 from kvstream.migration.replication.targets import FollowingServer, FollowingStore
@@ -254,45 +255,80 @@ class CutOver:
         return self.verification.equal
 
 
-class CutoverTarget(Protocol):
-    """The target of a cut-over."""
-
-    existing: Source
-    """Its keys."""
-
-    def copy_state(self, recopy: set[Name]) -> CopiedState:
-        """Copy the state that commands do not carry, and the keys of ``recopy`` whole."""
-        ...
+Said = Callable[[str], None]
+"""Gets messages for the user."""
+End = Store | Server
+"""A target, open."""
+CutoverTarget = StoreCutoverTarget | ServerCutoverTarget
 
 
-class Switch:
-    """Performs the cut-over of one follower."""
+class Pair:
+    """A source that is followed, and its target."""
 
     def __init__(
         self,
-        follower: Follower,
         server: Server,
+        follower: Follower,
         target: CutoverTarget,
         selection: Selection,
-        said: Callable[[str], None] = lambda text: None,
+        said: Said,
     ) -> None:
         """``server`` is the source, over other connections than the follower's."""
-        self._follower = follower
         self._server = server
+        self._follower = follower
         self._target = target
         self._selection = selection
         self._said = said
+        self._lag = Lag()
 
-    def run(self, leave_paused_s: float, watch: Callable[[], object] = lambda: None) -> CutOver:
-        """Switch over, and leave the source paused for ``leave_paused_s``.
+    @property
+    def offset(self) -> int:
+        """The offset in the source's history that the target has reached."""
+        return self._follower.offset
 
-        ``watch`` is called several times a second until the source is paused. If both differ, or
-        after an error, the source is unpaused.
+    @property
+    def commands(self) -> int:
+        """Commands applied."""
+        return self._follower.commands
+
+    @property
+    def received(self) -> int:
+        """Bytes received from the source."""
+        return self._follower.received
+
+    def lag(self) -> Behind | None:
+        """Return the bytes and seconds that the target is behind; None if unknown."""
+        if not self._follower.is_following:
+            return None
+        ours = self._follower.offset
+        try:
+            theirs = self._offset()
+        except KVStreamError:
+            return None
+        if ours > theirs:  # a source that has started again, whose link is not yet known as lost
+            return None
+        now_s = time.monotonic()
+        self._lag.note(theirs, now_s)
+        return self._lag.behind(self._follower.offset, now_s)
+
+    def follow(self, until: Callable[[], bool]) -> None:
+        """Follow until ``until`` is true; it is called several times a second."""
+        self._follower.follow(until)
+
+    # --- the cut-over ---------------------------------------------------------------------------
+
+    def cut_over(
+        self, leave_paused_s: float, watch: Callable[[], object] = lambda: None
+    ) -> CutOver:
+        """Follow until the target has caught up, then switch over.
+
+        The source stays paused for ``leave_paused_s``. ``watch`` is called several times a second
+        until it is paused. If both differ, or after an error, the source is unpaused.
         """
 
         def is_near() -> bool:
             watch()
-            return self._behind() <= NEAR_BYTES
+            return self._offset() - self.offset <= NEAR_BYTES
 
         self._follow_until(is_near)
         paused = Paused(self._server.connection(0))
@@ -338,10 +374,8 @@ class Switch:
             raise SourceWritten("the source was written to during the cut-over: nothing is final")
         return CutOver(is_paused, time.monotonic() - began, copied, verification)
 
-    def _behind(self) -> int:
-        return self._offset() - self._follower.offset
-
     def _offset(self) -> int:
+        """Return the offset in its history that the source has reached."""
         return source_offset(self._server.connection(0).ask)
 
     def _follow_to(self, offset: int) -> None:
@@ -361,61 +395,6 @@ class Switch:
             return time.monotonic() - since >= QUIET_S
 
         self._follower.follow(is_silent)
-
-
-Said = Callable[[str], None]
-End = Store | Server
-"""A target, open."""
-
-
-class Pair:
-    """A source that is followed, and its target."""
-
-    def __init__(self, server: Server, follower: Follower, switch: Switch) -> None:
-        self._server = server
-        self._follower = follower
-        self._switch = switch
-        self._lag = Lag()
-
-    @property
-    def offset(self) -> int:
-        """The offset in the source's history that the target has reached."""
-        return self._follower.offset
-
-    @property
-    def commands(self) -> int:
-        """Commands applied."""
-        return self._follower.commands
-
-    @property
-    def received(self) -> int:
-        """Bytes received from the source."""
-        return self._follower.received
-
-    def lag(self) -> Behind | None:
-        """Return the bytes and seconds that the target is behind; None if unknown."""
-        if not self._follower.is_following:
-            return None
-        ours = self._follower.offset
-        try:
-            theirs = source_offset(self._server.connection(0).ask)
-        except KVStreamError:
-            return None
-        if ours > theirs:  # a source that has started again, whose link is not yet known as lost
-            return None
-        now_s = time.monotonic()
-        self._lag.note(theirs, now_s)
-        return self._lag.behind(self._follower.offset, now_s)
-
-    def follow(self, until: Callable[[], bool]) -> None:
-        """Follow until ``until`` is true; it is called several times a second."""
-        self._follower.follow(until)
-
-    def cut_over(
-        self, leave_paused_s: float, watch: Callable[[], object] = lambda: None
-    ) -> CutOver:
-        """Follow until the target has caught up, then switch over."""
-        return self._switch.run(leave_paused_s, watch)
 
 
 def check_followed(source: Place, target: Place) -> None:
@@ -446,7 +425,7 @@ def open_pair(
         if isinstance(end, Store):
             following: Following = FollowingStore(end.engine, source, selection)
             target: CutoverTarget = StoreCutoverTarget(server, end, selection)
-            load = SnapshotLoader(end, selection)
+            load = partial(load_snapshot, end, selection)
             spool = place.path.with_name(place.path.name + ".snapshot.rdb")
         else:
             if end.about.name != "kvstream":
@@ -456,7 +435,7 @@ def open_pair(
             following = FollowingServer(end, source, selection)
             stack.callback(following.close)
             target = ServerCutoverTarget(server, end, selection)
-            load = SnapshotLoader(ServerTarget(end), selection)
+            load = partial(load_snapshot, ServerTarget(end), selection)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="kvstream-follow-"))
             spool = Path(folder) / "snapshot.rdb"
 
@@ -473,6 +452,5 @@ def open_pair(
         follower = Follower(lambda: client, following, spool, load, said, seen)
         stack.callback(follower.close)
         stack.callback(note_last)
-        switch = Switch(follower, server, target, selection, said)
-        pair = Pair(server, follower, switch)
+        pair = Pair(server, follower, target, selection, said)
         yield pair

@@ -205,10 +205,10 @@ class Follower:
                 self.step(RECEIVE_S)
             except SourceNotReady as error:
                 self._said(f"{error}; connecting again")
-                self._disconnect()
+                self.close()
                 self._rest(until)
             except self.target.unavailable as error:
-                self._disconnect()
+                self.close()
                 if self._connected_phase is Phase.LEADING or is_tls_refusal(error):
                     raise
                 self._await_target(error, until)
@@ -267,15 +267,12 @@ class Follower:
         self._heard_at = time.monotonic()
         return link
 
-    def _disconnect(self) -> None:
+    def close(self) -> None:
+        """Disconnect from the source; following can be resumed."""
         if self._link is not None:
             self._received += self._link.received
             self._link.close()
             self._link = None
-
-    def close(self) -> None:
-        """Disconnect from the source; following can be resumed."""
-        self._disconnect()
 
     def _acknowledge(self, link: Link) -> None:
         link.acknowledge(self.offset)
