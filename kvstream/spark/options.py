@@ -15,7 +15,6 @@ import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Literal
 from urllib.parse import urlsplit
 
@@ -71,7 +70,6 @@ _ONLY_BATCH = {
     "asof": "a streaming read has no end",
 }
 _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def check_names(options: Options) -> None:

@@ -16,13 +16,15 @@ archived entries that every group has acknowledged (``XTRIM ... MINID = id ACKED
 
 import json
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey, RequestError
+from kvstream.remote.replies import members
 from kvstream.spark.jobs.places import (
     TIMED,
     Say,
@@ -212,63 +214,45 @@ def _is_run_file(file: str) -> bool:
     )
 
 
-class Trimmer(Protocol):
-    """A place whose streams can be trimmed."""
-
-    def trim(self, key: bytes, minid: StreamID) -> int:
-        """Remove the entries below an ID that no group needs; return how many."""
-        ...
-
-
-class _InStore:
-    def __init__(self, store: Store) -> None:
-        self._store = store
-
-    def trim(self, key: bytes, minid: StreamID) -> int:
-        return self._store.stream(key).trim(minid=minid, ref_policy=RefPolicy.ACKED)
-
-
-class _OnServer:
-    def __init__(self, client: Any) -> None:
-        self._client = client
-
-    def trim(self, key: bytes, minid: StreamID) -> int:
-        import redis
-
-        try:
-            return int(
-                self._client.execute_command("XTRIM", key, "MINID", "=", str(minid), "ACKED")
-            )
-        except redis.ResponseError as error:
-            if "syntax" not in str(error).lower():
-                raise
-        # Redis before 8.2 has no ACKED: trim up to the first ID that a group needs.
-        replies: list[list[Any]] = self._client.execute_command("XINFO", "GROUPS", key)
-        groups = [dict(zip(each[::2], each[1::2], strict=True)) for each in replies]
-        bound = min([minid, *(self._first_needed(key, group) for group in groups)])
-        return int(self._client.execute_command("XTRIM", key, "MINID", "=", str(bound)))
-
-    def _first_needed(self, key: bytes, group: Mapping[bytes, Any]) -> StreamID:
-        """Return the lowest ID that a group may still need."""
-        pending, first, *_ = self._client.execute_command("XPENDING", key, group[b"name"])
-        if pending:
-            return StreamID.parse(first)
-        delivered = StreamID.parse(group[b"last-delivered-id"])
-        return delivered if delivered == MAX_ID else delivered.next()
+Trim = Callable[[bytes, StreamID], int]
+"""Removes the entries of a stream below an ID that no group needs; returns how many."""
 
 
 @contextmanager
-def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trimmer]:
+def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trim]:
     """Open a place for trimming."""
     place: Place = places(options)[0]
     if place.kind == "url":
         with client_of(place) as client:
-            yield _OnServer(client)
+            yield partial(_trim_on_server, client)
         return
     with retry_while_locked(
         lambda: Store.open(place.address, db=place.db or 0, create=False), wait_s
     ) as store:
-        yield _InStore(store)
+        yield lambda key, minid: store.stream(key).trim(minid=minid, ref_policy=RefPolicy.ACKED)
+
+
+def _trim_on_server(client: Any, key: bytes, minid: StreamID) -> int:
+    import redis
+
+    try:
+        return int(client.execute_command("XTRIM", key, "MINID", "=", str(minid), "ACKED"))
+    except redis.ResponseError as error:
+        if "syntax" not in str(error).lower():
+            raise
+    # Redis before 8.2 has no ACKED: trim up to the first ID that a group needs.
+    groups = map(members, client.execute_command("XINFO", "GROUPS", key))
+    bound = min([minid, *(_first_needed(client, key, group) for group in groups)])
+    return int(client.execute_command("XTRIM", key, "MINID", "=", str(bound)))
+
+
+def _first_needed(client: Any, key: bytes, group: Mapping[str, Any]) -> StreamID:
+    """Return the lowest ID that a group may still need."""
+    pending, first, *_ = client.execute_command("XPENDING", key, group["name"])
+    if pending:
+        return StreamID.parse(first)
+    delivered = StreamID.parse(group["last-delivered-id"])
+    return delivered if delivered == MAX_ID else delivered.next()
 
 
 WAIT_S = 30.0
@@ -402,10 +386,10 @@ def _trim(
     matches = matcher(options["match"].encode()) if "match" in options else None
     named = json.loads(options.get("stream", "[]"))
     total = 0
-    with trimmer(source, WAIT_S) as place:
+    with trimmer(source, WAIT_S) as trim:
         for name, eid in last.items():
             if matches(name.encode()) if matches else name in named:
-                total += place.trim(name.encode(), eid.next())
+                total += trim(name.encode(), eid.next())
     say(f"trimmed {total:,} archived entries that no group needs")
     return total
 

@@ -74,7 +74,7 @@ def import_files(
         rows = rows.selectExpr(*columns)
     count = rows.count()
     say(f"{count:,} rows of {files} to {shown(target)}")
-    if _is_done(spark, target, known):
+    if _is_done(target, known):
         say("already imported under this name: nothing to do")
         return Imported(count, 0)
     write = rows.write.format("kvstream").mode("append").options(**target)
@@ -122,7 +122,7 @@ def _fingerprint(rows: "DataFrame", stream: str | None) -> str:
     return digest.hexdigest()[:32]
 
 
-def _is_done(spark: "SparkSession", target: Mapping[str, str], known: Transaction) -> bool:
+def _is_done(target: Mapping[str, str], known: Transaction) -> bool:
     """Return whether every place has the mark of the import."""
     from kvstream.spark.options import places
     from kvstream.spark.write.writers import mark_in

@@ -1,5 +1,6 @@
 """The places of a job's streams, as options of ``format("kvstream")``."""
 
+import json
 import warnings
 from collections.abc import Callable, Sequence
 from functools import wraps
@@ -45,8 +46,6 @@ def accepts_pattern(job: Callable[P, T]) -> Callable[P, T]:
 
 def chosen(source: Options, streams: Sequence[str], match: str | None) -> dict[str, str]:
     """Return a place's options with those that select streams; by default all streams."""
-    import json
-
     if streams and match:
         raise InvalidArgument("give stream names or a pattern (match), not both")
     if streams:

@@ -19,7 +19,7 @@ from kvstream.meta.txn import Txn
 from kvstream.migration import Selection, differences, parse_place, server_source, server_target
 from kvstream.migration.places import Place as MigrationPlace
 from kvstream.migration.places import PlaceKind
-from kvstream.migration.server import Server
+from kvstream.migration.server import Server, unix_ms
 from kvstream.migration.server_source import PagedStream, ServerSource
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import keyspace
@@ -81,18 +81,10 @@ class LongStream:
         return client_of(Place("url", self.target, self.db))
 
 
-class PartMaker(Protocol):
-    """Writes the entries of a range in a task, to which it is pickled."""
-
-    def make(
-        self, stream: LongStream, partition: int, pages: Iterator[Any]
-    ) -> Sequence[Part | RowsFile]: ...
-
-
 class SplitTarget(Protocol):
     """The target of one stream."""
 
-    def begin(self) -> PartMaker | None:
+    def begin(self) -> "PartMaker | None":
         """Begin a bulk load; return None if the target has the stream already."""
         ...
 
@@ -119,11 +111,11 @@ def _created_meanwhile(stream: LongStream) -> DataError:
 
 def _expire_at_ms(connection: Connection, key: bytes) -> int:
     """Return when a key expires; 0: never."""
-    seconds, micros = connection.ask("TIME")
+    now_ms = unix_ms(connection.ask("TIME"))
     left_ms: int = connection.ask("PTTL", key)
     if left_ms == -2:
         raise NoSuchKey(f"{quoted(key)} was deleted while it was read")
-    return 0 if left_ms < 0 else int(seconds) * 1000 + int(micros) // 1000 + left_ms
+    return 0 if left_ms < 0 else now_ms + left_ms
 
 
 # --- a store as the target ------------------------------------------------------------------------
@@ -212,6 +204,10 @@ class SentFiles:
             for ids, values in pages:
                 writer.extend(stream.label, ids, values)
             return send_files(client, self.upload, writer.close())
+
+
+PartMaker = LocalParts | SentFiles
+"""Writes the entries of a range in a task, to which it is pickled."""
 
 
 class ServerTarget:

@@ -5,7 +5,7 @@ snapshot; by ``url`` each stream and group is queried by a command of its own.
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
@@ -23,38 +23,9 @@ from kvstream.spark.read.servers import Server, ServerReader, client_of
 from kvstream.spark.read.stores import Copy, copied, streams_of
 from kvstream.store import Store
 from kvstream.types.ids import MIN_ID, StreamID
-from kvstream.types.records import GroupInfo, PendingEntry, StreamInfo
+from kvstream.types.records import ConsumerInfo, GroupInfo, PendingEntry, StreamInfo
 
 PENDING_PAGE = 1000
-
-
-class ConsumerRecord(Protocol):
-    """A consumer in XINFO CONSUMERS; times in milliseconds."""
-
-    @property
-    def name(self) -> bytes: ...
-    @property
-    def pending(self) -> int: ...
-    @property
-    def idle(self) -> int: ...
-    @property
-    def inactive(self) -> int | None: ...
-
-
-class Tables(Protocol):
-    """The metadata of a place; empty for a key or group that was deleted meanwhile."""
-
-    def keys(self, spec: ReadSpec) -> list[bytes]: ...
-
-    def info(self, key: bytes) -> StreamInfo | None: ...
-
-    def groups(self, key: bytes) -> Sequence[GroupInfo]: ...
-
-    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]: ...
-
-    def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]: ...
-
-    def close(self) -> None: ...
 
 
 def _paged(page: Callable[[StreamID], Sequence[PendingEntry]]) -> Iterator[PendingEntry]:
@@ -82,7 +53,7 @@ class StoreTables:
     def groups(self, key: bytes) -> Sequence[GroupInfo]:
         return self._store.stream(key).groups()
 
-    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]:
+    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerInfo]:
         return self._store.stream(key).group(group).consumers()
 
     def pending(self, key: bytes, group: bytes) -> Iterator[PendingEntry]:
@@ -94,7 +65,7 @@ class StoreTables:
 
 
 class ServerTables(ServerReader):
-    """The metadata of a server."""
+    """The metadata of a server; empty for a key or group that was deleted meanwhile."""
 
     def keys(self, spec: ReadSpec) -> list[bytes]:
         return self.streams(spec)
@@ -112,7 +83,7 @@ class ServerTables(ServerReader):
             return []
         return sorted(map(group_info_of, reply), key=lambda info: info.name)
 
-    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerRecord]:
+    def consumers(self, key: bytes, group: bytes) -> Sequence[ConsumerInfo]:
         try:
             reply = self.connection.ask("XINFO", "CONSUMERS", key, group)
         except (NoSuchKey, NoGroup):
@@ -130,6 +101,7 @@ class ServerTables(ServerReader):
         return _paged(page)
 
 
+Tables = StoreTables | ServerTables
 Row = dict[str, Any]
 
 _STREAM = ("stream",)
@@ -236,46 +208,47 @@ def _stream_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
         }
 
 
+def _groups(tables: Tables, keys: Sequence[bytes]) -> Iterator[tuple[bytes, GroupInfo]]:
+    return ((key, group) for key in keys for group in tables.groups(key))
+
+
 def _group_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
-    for key in keys:
-        for info in tables.groups(key):
-            yield {
-                "stream": key,
-                "group": info.name,
-                "consumers": info.consumers,
-                "pending": info.pending,
-                "last_delivered_id": bytes(info.last_delivered_id),
-                "entries_read": info.entries_read,
-                "lag": info.lag,
-            }
+    for key, info in _groups(tables, keys):
+        yield {
+            "stream": key,
+            "group": info.name,
+            "consumers": info.consumers,
+            "pending": info.pending,
+            "last_delivered_id": bytes(info.last_delivered_id),
+            "entries_read": info.entries_read,
+            "lag": info.lag,
+        }
 
 
 def _consumer_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
-    for key in keys:
-        for group in tables.groups(key):
-            for info in tables.consumers(key, group.name):
-                yield {
-                    "stream": key,
-                    "group": group.name,
-                    "consumer": info.name,
-                    "pending": info.pending,
-                    "idle_ms": info.idle,
-                    "inactive_ms": None if info.inactive == -1 else info.inactive,
-                }
+    for key, group in _groups(tables, keys):
+        for info in tables.consumers(key, group.name):
+            yield {
+                "stream": key,
+                "group": group.name,
+                "consumer": info.name,
+                "pending": info.pending,
+                "idle_ms": info.idle,
+                "inactive_ms": None if info.inactive == -1 else info.inactive,
+            }
 
 
 def _pending_rows(tables: Tables, keys: Sequence[bytes]) -> Iterator[Row]:
-    for key in keys:
-        for group in tables.groups(key):
-            for entry in tables.pending(key, group.name):
-                yield {
-                    "stream": key,
-                    "group": group.name,
-                    "id": bytes(entry.id),
-                    "consumer": entry.consumer or None,
-                    "idle_ms": entry.idle_ms,
-                    "deliveries": entry.deliveries,
-                }
+    for key, group in _groups(tables, keys):
+        for entry in tables.pending(key, group.name):
+            yield {
+                "stream": key,
+                "group": group.name,
+                "id": bytes(entry.id),
+                "consumer": entry.consumer or None,
+                "idle_ms": entry.idle_ms,
+                "deliveries": entry.deliveries,
+            }
 
 
 _ROWS: dict[str, Callable[[Tables, Sequence[bytes]], Iterator[Row]]] = {

@@ -8,7 +8,6 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from kvstream.errors import BusyGroup, Corruption, DataError, InvalidArgument, StoreError, quoted
 from kvstream.layout.columns import Columns
@@ -40,33 +39,6 @@ class Position:
     id: StreamID
     added: int | None
     """``entries-added`` of the stream at that entry; None if unknown."""
-
-
-class Watch(Protocol):
-    """One followed place."""
-
-    @property
-    def shown(self) -> str: ...
-
-    def refresh(self) -> None:
-        """Read what was written since the last call."""
-        ...
-
-    def keys(self, spec: ReadSpec) -> list[bytes]: ...
-
-    def ends(self, keys: Sequence[bytes]) -> list[Ends | None]: ...
-
-    def live_after(self, key: bytes, ends: Ends, eid: StreamID) -> int | None:
-        """Return the number of entries above an ID; None if counting them costs too much."""
-        ...
-
-    def nth_after(self, key: bytes, after: StreamID, count: int) -> StreamID: ...
-
-    def source(self, fail_on_loss: bool) -> Source: ...
-
-    def pieces(self, key: bytes, above: StreamID, end: StreamID, parts: int) -> list[Piece]: ...
-
-    def show_progress(self, group: bytes, positions: dict[bytes, Position]) -> None: ...
 
 
 def follower(path: str, db: int) -> Store:
@@ -101,6 +73,7 @@ class StoreWatch:
         return self._store
 
     def refresh(self) -> None:
+        """Read what was written since the last call."""
         try:
             catch_up(self.store)
         except (StoreError, DataError):
@@ -229,6 +202,7 @@ class ServerWatch:
         return self._reader.ends(keys)
 
     def live_after(self, key: bytes, ends: Ends, eid: StreamID) -> int | None:
+        """Return the number of entries above an ID; None if counting them costs too much."""
         if eid >= ends.last:
             return 0
         return ends.length if ends.first > eid else None
@@ -258,6 +232,10 @@ class ServerWatch:
                 self._reader.connection.do("XGROUP", "CREATE", *words, *read)
                 continue
             self._reader.connection.do("XGROUP", "SETID", *words, *read)
+
+
+Watch = StoreWatch | ServerWatch
+"""One followed place."""
 
 
 def watch(place: Place) -> Watch:
