@@ -12,8 +12,8 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from threading import Event, Thread
@@ -23,6 +23,7 @@ import redis
 from redis.utils import HIREDIS_AVAILABLE
 
 START_S_MAX = 10
+_LOG = "redis.log"
 CLIENTS = 50
 
 PEER = "redis-7.0"
@@ -91,19 +92,8 @@ class FileServer:
 @contextmanager
 def file_server(folder: Path) -> Iterator[FileServer]:
     """Run a redis-server that has loaded the RDB file in ``folder``, if there is one."""
-    port = free_port()
-    log = folder / "redis.log"
-    options = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": "", "logfile": log}
-    pairs = ((f"--{name}", str(value)) for name, value in options.items())
-    server = subprocess.Popen(["redis-server", *(part for pair in pairs for part in pair)])
-    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
-    try:
-        wait_until_up(client, server)
-        yield FileServer(client, log)
-    finally:
-        client.close()
-        server.kill()
-        server.wait()
+    with _running_redis("redis-server", folder, {}) as client:
+        yield FileServer(client, folder / _LOG)
 
 
 _OWN = """
@@ -129,23 +119,38 @@ def owner_process(directory: Path) -> Iterator[None]:
             owner.wait()
 
 
-def _arguments(program: str, folder: Path, port: int, appendfsync: str) -> list[str]:
-    options = {
-        "port": port,
-        "bind": "127.0.0.1",
-        "dir": folder,
-        "appendonly": "yes",
-        "appendfsync": appendfsync,
-        # No snapshots and no rewrites: they would slow Redis at random moments.
-        "save": "",
-        "auto-aof-rewrite-percentage": 0,
-        "logfile": folder / "redis.log",
-    }
-    pairs = ((f"--{name}", str(value)) for name, value in options.items())
-    return [program, *(part for pair in pairs for part in pair)]
+@contextmanager
+def _running_redis(
+    program: str, folder: Path, options: Mapping[str, object]
+) -> Iterator[redis.Redis]:
+    """Run a redis-server in ``folder``, without snapshots; yield a client."""
+    port = free_port()
+    given = {"port": port, "bind": "127.0.0.1", "dir": folder, "save": ""}
+    given |= {"logfile": folder / _LOG, **options}
+    words = [str(word) for name, value in given.items() for word in (f"--{name}", value)]
+    with _running([program, *words], port, closes=False) as client:
+        yield client
 
 
-def wait_until_up(client: redis.Redis, server: subprocess.Popen[bytes]) -> None:
+@contextmanager
+def _running(command: Sequence[str], port: int, *, closes: bool) -> Iterator[redis.Redis]:
+    """Run a server, and yield a client; in the end it is killed, or ``closes`` what it has."""
+    server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
+    try:
+        _wait_until_up(client, server)
+        yield client
+    finally:
+        client.close()
+        if closes:
+            server.terminate()
+            with suppress(subprocess.TimeoutExpired):
+                server.wait(START_S_MAX)
+        server.kill()
+        server.wait()
+
+
+def _wait_until_up(client: redis.Redis, server: subprocess.Popen[bytes]) -> None:
     """Wait until a server answers. Raises PeerMissing if it does not start."""
     deadline = time.monotonic() + START_S_MAX
     while server.poll() is None and time.monotonic() < deadline:
@@ -163,16 +168,10 @@ def redis_server(
 ) -> Iterator[redis.Redis]:
     """Run a redis-server with its append-only file in ``folder``; yield a client."""
     folder.mkdir(parents=True)
-    port = free_port()
-    server = subprocess.Popen(_arguments(program, folder, port, appendfsync))
-    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
-    try:
-        wait_until_up(client, server)
+    # Rewrites of the file would slow Redis at random moments.
+    options = {"appendonly": "yes", "appendfsync": appendfsync, "auto-aof-rewrite-percentage": 0}
+    with _running_redis(program, folder, options) as client:
         yield client
-    finally:
-        client.close()
-        server.kill()
-        server.wait()
 
 
 @contextmanager
@@ -193,19 +192,8 @@ def kvstream_server(folder: Path, durability: str) -> Iterator[redis.Redis]:
     program = [sys.executable, "-m", "kvstream", "serve", "--dir", str(folder)]
     options = ["--port", str(port), "--durability", durability]
     options += ["--checkpoint-dir", str(folder.with_name(folder.name + "-checkpoints"))]
-    server = subprocess.Popen([*program, *options], stdout=subprocess.DEVNULL)
-    client = redis.Redis(host="127.0.0.1", port=port, protocol=2)
-    try:
-        wait_until_up(client, server)
+    with _running([*program, *options], port, closes=True) as client:
         yield client
-    finally:
-        client.close()
-        server.terminate()
-        try:
-            server.wait(START_S_MAX)
-        except subprocess.TimeoutExpired:
-            server.kill()
-            server.wait()
 
 
 @contextmanager

@@ -25,14 +25,7 @@ PLOT = DOCS / "benchmarks.svg"
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
 PROCESSOR = "CPU us, Redis"
 """The column with the processor time of a request: kvstream's, and Redis's."""
-_SERVER_HEAD = ("server", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
-_RIVALS_HEAD = ("embedded queue", "kvstream/s", "SQLite/s", "ratio", "rounds", "target", "result")
-_JOBS_HEAD = ("jobs", "kvstream/s", "huey/s", "ratio", "rounds", "target", "result")
-_MIGRATION_HEAD = ("migration", "kvstream/s", "other/s", "ratio", "rounds", "target", "result")
-_SPARK_HEAD = ("Spark", "kvstream/s", "redis-py/s", "ratio", "rounds", "target", "result")
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
-_LIBRARY_HEAD = ("work", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
-_COMMAND_HEAD = ("command", "kvstream/s", "Redis/s", "ratio", "rounds", "target", "result")
 _WORST_HEAD = ("worst rows", "measured", "target", "of its target", PROCESSOR)
 WORST = 10
 """Rows of the table with the worst rows."""
@@ -66,6 +59,30 @@ class Report:
     """The same jobs on one core and on two."""
 
 
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A table of comparisons."""
+
+    key: str
+    """Its name in the JSON."""
+    title: str
+    peer: str
+    rows: Sequence[Comparison]
+
+
+def compared(report: Report) -> tuple[Compared, ...]:
+    """Return the tables of comparisons."""
+    return (
+        Compared("contests", "work", "Redis", report.library),
+        Compared("served", "server", "Redis", report.server),
+        Compared("commands", "command", "Redis", report.commands),
+        Compared("rivals", "embedded queue", "SQLite", report.rivals),
+        Compared("jobs", "jobs", "huey", report.jobs),
+        Compared("moved", "migration", "other", report.migration),
+        Compared("sparked", "Spark", "redis-py", report.spark),
+    )
+
+
 def setting(report: Report) -> dict[str, str]:
     """Return the conditions of the run: the machine, its load, and versions."""
     return {
@@ -84,12 +101,13 @@ def _mark(met: bool) -> str:
     return "met" if met else "missed"
 
 
-def _comparisons(head: tuple[str, ...], rows: Sequence[Comparison]) -> Figures:
+def _figures(table: Compared) -> Figures:
     """Return a table of comparisons, with columns of processor time and of newer servers."""
-    names = list(dict.fromkeys(name for row in rows for name in row.further_rates))
+    names = list(dict.fromkeys(name for row in table.rows for name in row.further_rates))
+    head = (table.title, "kvstream/s", f"{table.peer}/s", "ratio", "rounds", "target", "result")
     further = tuple(f"{name}/s" for name in names)
-    processor = (PROCESSOR,) if any(row.processor_us for row in rows) else ()
-    return (*head, *processor, *further), [_comparison_row(row, names) for row in rows]
+    processor = (PROCESSOR,) if any(row.processor_us for row in table.rows) else ()
+    return (*head, *processor, *further), [_comparison_row(row, names) for row in table.rows]
 
 
 def _processor(row: Comparison) -> str:
@@ -138,18 +156,7 @@ def _limit_row(row: Limit) -> tuple[str, ...]:
 def worst_rows(report: Report) -> list[Comparison | Limit]:
     """Return the rows that have a target, those that are furthest from it first."""
     rows: list[Comparison | Limit] = [
-        row
-        for table in (
-            report.library,
-            report.server,
-            report.commands,
-            report.rivals,
-            report.jobs,
-            report.migration,
-            report.spark,
-        )
-        for row in table
-        if row.target
+        row for table in compared(report) for row in table.rows if row.target
     ]
     rows += [limit for limit in report.limits if limit.limit]
     return sorted(rows, key=lambda row: row.share)
@@ -165,15 +172,9 @@ def _worst_row(row: Comparison | Limit) -> tuple[str, ...]:
 
 def _tables(report: Report) -> list[Figures]:
     """Return the worst rows, and the tables of comparisons that have rows."""
-    comparisons = (
+    comparisons: tuple[Figures, ...] = (
         (_WORST_HEAD, [_worst_row(row) for row in worst_rows(report)[:WORST]]),
-        _comparisons(_LIBRARY_HEAD, report.library),
-        _comparisons(_SERVER_HEAD, report.server),
-        _comparisons(_COMMAND_HEAD, report.commands),
-        _comparisons(_RIVALS_HEAD, report.rivals),
-        _comparisons(_JOBS_HEAD, report.jobs),
-        _comparisons(_MIGRATION_HEAD, report.migration),
-        _comparisons(_SPARK_HEAD, report.spark),
+        *map(_figures, compared(report)),
         (_SCALING_HEAD, [_scaling_row(row) for row in report.scaling]),
     )
     return [(head, rows) for head, rows in comparisons if rows]
@@ -213,13 +214,7 @@ def as_json(report: Report) -> str:
     """Return all figures as JSON."""
     figures = {
         "setting": setting(report),
-        "contests": [row.as_json() for row in report.library],
-        "served": [row.as_json() for row in report.server],
-        "commands": [row.as_json() for row in report.commands],
-        "rivals": [row.as_json() for row in report.rivals],
-        "jobs": [row.as_json() for row in report.jobs],
-        "moved": [row.as_json() for row in report.migration],
-        "sparked": [row.as_json() for row in report.spark],
+        **{table.key: [row.as_json() for row in table.rows] for table in compared(report)},
         "scaled": [row.as_json() for row in report.scaling],
         "claims": [row.as_json() for row in report.limits],
     }

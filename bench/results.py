@@ -28,16 +28,19 @@ class Comparison:
     peer_processor: list[float] = field(default_factory=list)
 
     @property
+    def _ratios(self) -> list[float]:
+        pairs = zip(self.seconds, self.peer_seconds, strict=True)
+        return [peer / own for own, peer in pairs]
+
+    @property
     def ratio(self) -> float:
         """The speed relative to Redis: the median of the rounds' ratios."""
-        pairs = zip(self.seconds, self.peer_seconds, strict=True)
-        return median(peer / own for own, peer in pairs)
+        return median(self._ratios)
 
     @property
     def ratio_range(self) -> tuple[float, float]:
         """The lowest and highest ratio of a round."""
-        ratios = [p / o for o, p in zip(self.seconds, self.peer_seconds, strict=True)]
-        return min(ratios), max(ratios)
+        return min(self._ratios), max(self._ratios)
 
     @property
     def rate(self) -> float:
