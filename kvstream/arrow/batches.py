@@ -283,29 +283,20 @@ def _timestamps(page: Page, kind: pa.DataType) -> pa.Array:
     return column.cast(pa.timestamp("ms", kind.tz)).cast(kind, safe=False)
 
 
-def _constant(value: bytes | str, what: str, page: Page, kind: pa.DataType) -> pa.Array:
-    """Return a column that repeats one value."""
-    scalar = value if isinstance(value, str) or pa.types.is_binary(kind) else _text(value, what)
-    return pa.repeat(pa.scalar(scalar, kind), len(page))
-
-
-def _text(value: bytes, what: str) -> str:
+def _streams(page: Page, kind: pa.DataType) -> pa.Array:
     try:
-        return value.decode()
+        key = page.stream if pa.types.is_binary(kind) else page.stream.decode()
     except UnicodeDecodeError:
-        raise _not_text(f"{what} {quoted(value)}") from None
+        raise _not_text(f"the key {quoted(page.stream)}") from None
+    return pa.repeat(pa.scalar(key, kind), len(page))
+
+
+def _stores(page: Page, kind: pa.DataType) -> pa.Array:
+    return pa.repeat(pa.scalar(page.store, kind), len(page))
 
 
 def _not_text(what: str) -> InvalidArgument:
     return InvalidArgument(f"{what} is not UTF-8: read the column as binary")
-
-
-def _streams(page: Page, kind: pa.DataType) -> pa.Array:
-    return _constant(page.stream, "the key", page, kind)
-
-
-def _stores(page: Page, kind: pa.DataType) -> pa.Array:
-    return _constant(page.store, "the store", page, kind)
 
 
 def _fields(page: Page, kind: pa.DataType) -> pa.Array:

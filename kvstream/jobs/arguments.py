@@ -347,12 +347,10 @@ def _class(hint: Any, kind: type) -> Codec:
     if hasattr(kind, "model_validate") and hasattr(kind, "model_dump"):  # pydantic 2
         return _model(kind)
     if typing.is_typeddict(kind):
-        return _members(kind, dict, lambda value: value, kind)
+        return _members(kind, dict, _same)
     if is_dataclass(kind):
         names = [each.name for each in fields(kind) if each.init]
-        return _members(
-            kind, kind, lambda value: {name: getattr(value, name) for name in names}, kind
-        )
+        return _members(kind, kind, lambda value: {name: getattr(value, name) for name in names})
     if issubclass(kind, tuple) and hasattr(kind, "_fields"):
         hints = typing.get_type_hints(kind)
         items = [codec_of(hints.get(name, Any)) for name in kind._fields]
@@ -380,12 +378,7 @@ def _model(kind: Any) -> Codec:
     return Codec(kind.__name__, dump, lambda plain: kind.model_validate(plain, **how))
 
 
-def _members(
-    kind: Any,
-    needed: type,
-    members_of: Callable[[Any], Mapping[str, Any]],
-    make: Any,
-) -> Codec:
+def _members(kind: Any, needed: type, members_of: Callable[[Any], Mapping[str, Any]]) -> Codec:
     """Return the codec of a class with named members, each with a hint of its own."""
     codecs: dict[str, Codec] = {}
 
@@ -410,7 +403,7 @@ def _members(
         by_name = ready()
         if unknown := plain.keys() - by_name.keys():
             raise TypeError(f"{kind.__name__} has no member {min(unknown)!r}")
-        return make(**{name: by_name[name].load(each) for name, each in plain.items()})
+        return kind(**{name: by_name[name].load(each) for name, each in plain.items()})
 
     return Codec(kind.__name__, dump, load)
 

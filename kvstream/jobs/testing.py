@@ -50,7 +50,6 @@ class Testing:
         self.ran: list[Job] = []
         """The runs so far, in order; a job that is retried is there once for each run."""
         self._folder = ""
-        self._before: Any = None
         self._running = False
 
     def __enter__(self) -> Self:

@@ -329,8 +329,7 @@ def foreign(argv: Argv) -> tuple[str, list[bytes]] | None:
         return ("module", list(argv[_FIRST])) if word.startswith(_MODULES) else None
     kind, place = found
     if place is _COUNTED:
-        count = int(argv[1]) if len(argv) > 1 and argv[1].isdigit() else 0
-        place = slice(2, 2 + count)
+        place = slice(2, 2 + _number(argv, 1))
     return kind, list(argv[place])
 
 

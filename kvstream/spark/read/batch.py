@@ -36,7 +36,6 @@ class BatchReader(DataSourceReader):
     """Reads streams as they were when the query was planned."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
-        self._options = dict(options)
         self._places = places(options)
         self._partitions = number(options, "partitions", None, least=1)
         self._missing_is_empty = flag(options, "ignoremissing", False)
