@@ -127,19 +127,13 @@ def _rq(folder: Path) -> Iterator[Side]:
 
 
 Open = Callable[[Path], AbstractContextManager[Side]]
-_RIVALS: tuple[tuple[str, str, Open], ...] = (
-    ("huey", "huey", _huey),
-    ("dramatiq", "dramatiq", _dramatiq),
-    ("rq", "rq", _rq),
-)
+_RIVALS: dict[str, Open] = {"huey": _huey, "dramatiq": _dramatiq, "rq": _rq}
 
 
 def sides() -> dict[str, Open]:
     """Return kvstream and the installed rivals, by name."""
-    return {
-        "kvstream": _kvstream,
-        **{name: opened for module, name, opened in _RIVALS if find_spec(module) is not None},
-    }
+    installed = {name: opened for name, opened in _RIVALS.items() if find_spec(name) is not None}
+    return {"kvstream": _kvstream, **installed}
 
 
 @contextmanager

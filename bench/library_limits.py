@@ -17,7 +17,7 @@ import kvstream.aio
 from bench.latency import Probe, blocking_commands
 from bench.load import CONSUMER, GROUP, Line, words
 from bench.processes import framed, kvstream_server, port_of, redis_server
-from bench.results import Limit
+from bench.results import Limit, Limits
 from bench.server import KEY
 from bench.workload import BATCH, Fields, Sizes, entries
 from kvstream import Group, Store, Stream
@@ -308,7 +308,7 @@ def tasks_beside_redis(folder: Path, sizes: Sizes) -> list[Limit]:
     return limits
 
 
-LIBRARY_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
+LIBRARY_LIMITS: Limits = {
     "head": ("first entry of a trimmed stream", head_of_a_trimmed_stream),
     "stuck": ("stuck entries of a busy group", stuck_entries),
     "large": ("a large store: open and memory", large_store),

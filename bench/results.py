@@ -3,10 +3,15 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import inf
+from pathlib import Path
 from statistics import median
+
+from bench.workload import Sizes
 
 Log = Callable[[str], None]
 """Receives the title of what is measured next."""
+Limits = dict[str, tuple[str, Callable[[Path, Sizes], "list[Limit]"]]]
+"""Titles, and the functions that measure: some give several limits."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Protocol
 
-from bench.results import Comparison, Limit, Log
+from bench.results import Comparison, Limit, Limits, Log
 from bench.workload import Sizes
 from kvstream import Consumer, Durability, Message, Store
 from kvstream import Queue as LeasedQueue
@@ -397,7 +397,7 @@ def threads_beside_one(folder: Path, sizes: Sizes) -> list[Limit]:
     return [Limit("embedded-threads", title, several / one, 0, "x", note)]
 
 
-EMBEDDED_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
+EMBEDDED_LIMITS: Limits = {
     "embedded-streams": ("add to many streams", many_streams),
     "embedded-threads": ("threads of one process", threads_beside_one),
 }

@@ -17,7 +17,7 @@ from bench.processes import (
     port_of,
     processor_seconds,
 )
-from bench.results import Limit
+from bench.results import Limit, Limits
 from bench.server import KEY
 from bench.workload import Sizes
 
@@ -123,7 +123,7 @@ def info(folder: Path, sizes: Sizes) -> list[Limit]:
     return [Limit("serve-info", title, own, INFO_MS_MAX, "ms", note)]
 
 
-SERVER_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
+SERVER_LIMITS: Limits = {
     "serve-memory": ("memory of the server", memory),
     "serve-latency": ("latency during background work", latency),
     "serve-info": ("INFO with expiring keys", info),

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from random import Random
@@ -16,7 +16,7 @@ from statistics import median
 from threading import Event, Thread
 from typing import TYPE_CHECKING
 
-from bench.results import Limit
+from bench.results import Limit, Limits
 from bench.spark import bench_session
 from bench.workload import Sizes, entries
 from kvstream import Store
@@ -226,7 +226,7 @@ def main(path: str, executor_mb: str) -> None:
     print(json.dumps(figures))
 
 
-SPARK_LIMITS: dict[str, tuple[str, Callable[[Path, Sizes], list[Limit]]]] = {
+SPARK_LIMITS: Limits = {
     "spark-batch": ("Spark follows a store in micro-batches", micro_batches),
     "spark-memory": ("Spark reads more than its memory", more_than_memory),
 }

@@ -196,6 +196,12 @@ def ack(
     fail_unless(acknowledged)
 
 
+retrycount_option = click.option(
+    "--retrycount", type=click.IntRange(0), metavar="N", help="Set the delivery count."
+)
+force_option = click.option("--force", is_flag=True, help="Include entries that are not pending.")
+
+
 @click.command(epilog=example("kvstream nack orders billing 1700000000000-0 --mode silent"))
 @stream_argument
 @group_argument
@@ -207,8 +213,8 @@ def ack(
     default=NackMode.FAIL.value,
     help="SILENT: not tried; FAIL: tried and failed; FATAL: do not try again.",
 )
-@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set the delivery count.")
-@click.option("--force", is_flag=True, help="Include entries that are not pending.")
+@retrycount_option
+@force_option
 @output_options
 @click.pass_obj
 def nack(
@@ -326,8 +332,8 @@ def _summary(out: Output, group: "Group") -> None:
 @min_idle_option
 @click.option("--idle", type=Duration(), metavar="DURATION", help="Set the idle time.")
 @click.option("--time", type=Moment(), help="Set the time of delivery.")
-@click.option("--retrycount", type=click.IntRange(0), metavar="N", help="Set the delivery count.")
-@click.option("--force", is_flag=True, help="Include entries that are not pending.")
+@retrycount_option
+@force_option
 @click.option("--last-id", type=ID(), help="Advance the last delivered ID of the group.")
 @justid_option
 @output_options

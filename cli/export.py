@@ -158,9 +158,6 @@ def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
 """A row group of a table ends at one of these, which bounds memory."""
 
-PAGE = 1000
-"""Entries that are written at once."""
-
 
 @click.command(
     epilog=example(
@@ -223,7 +220,7 @@ def _write(
     written = 0
     if not point.size:
         target.write(writer.header)
-    for page in pages(entries, PAGE):
+    for page in pages(entries):
         target.write(writer.page(page))
         written += len(page)
         advance(written, written)

@@ -11,7 +11,7 @@ from kvstream.cli.json_values import fields_json
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, Moment, Type, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
-from kvstream.cli.tables import Column, duration, plural, printable, quoted, time_of
+from kvstream.cli.tables import TIME_WIDTH, Column, duration, plural, printable, quoted, time_of
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.types.clock import now_ms
 from kvstream.types.ids import MIN_ID, Ticket
@@ -60,7 +60,7 @@ def fields_text(pairs: Iterable[tuple[bytes, bytes]]) -> str:
 _LS = (
     Column("ticket", "ticket", width=18),
     Column("due in", "ticket", _in, right=True),
-    Column("due", "ticket", lambda ticket: time_of(ticket.at_ms), width=24, spare=True),
+    Column("due", "ticket", lambda ticket: time_of(ticket.at_ms), width=TIME_WIDTH, spare=True),
     Column("fields", "fields", lambda fields: fields_text(pairs_of(fields)), wraps=True),
 )
 

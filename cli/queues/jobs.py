@@ -12,7 +12,7 @@ from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import Duration, example
 from kvstream.cli.session import Session
-from kvstream.cli.tables import Column, name_column, plain, printable, time_of
+from kvstream.cli.tables import TIME_WIDTH, Column, name_column, plain, printable, time_of
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 
 STATUSES = ("scheduled", "queued", "running", "retrying", "done", "failed", "cancelled")
@@ -28,7 +28,7 @@ _LS = (
     name_column("task"),
     Column("status", "status", width=9),
     Column("error", "error", _first_line, wraps=True, spare=True),
-    Column("enqueued", "enqueued_ms", time_of, width=24, spare=True),
+    Column("enqueued", "enqueued_ms", time_of, width=TIME_WIDTH, spare=True),
     Column("queue", "queue", shrinks=True, spare=True),
 )
 

@@ -17,7 +17,7 @@ from kvstream.cli.session import (
     existing_stream,
     stream_or_free,
 )
-from kvstream.cli.tables import Column, name_column, printable, quoted, time_of
+from kvstream.cli.tables import TIME_WIDTH, Column, name_column, printable, quoted, time_of
 from kvstream.errors import RequestError
 from kvstream.types.cron import parse
 from kvstream.types.options import MISFIRES, Misfire
@@ -49,8 +49,8 @@ _LS = (
     name_column("stream"),
     name_column("name"),
     Column("cron", "cron"),
-    Column("next", "next", lambda at: time_of(at) or "stopped", width=24),
-    Column("last", "last", lambda at: time_of(at) or "-", width=24, spare=True),
+    Column("next", "next", lambda at: time_of(at) or "stopped", width=TIME_WIDTH),
+    Column("last", "last", lambda at: time_of(at) or "-", width=TIME_WIDTH, spare=True),
     Column("misfire", "misfire", spare=True),
     Column("zone", "zone", spare=True),
     Column("fields", "fields", lambda fields: fields_text(pairs_of(fields)), wraps=True),

@@ -373,7 +373,7 @@ class Jobs:
                 raise InvalidArgument(f"no task uses the queue {shown(name)}{near}")
         return [self._queue(name) for name in names or known]
 
-    def queues_to_work(self, names: Sequence[str] = ()) -> list[Queue]:
+    def queues_to_work(self, names: Sequence[str]) -> list[Queue]:
         """Return the queues of a worker; InvalidArgument if there are none."""
         if not self.tasks:
             raise InvalidArgument(
