@@ -309,6 +309,7 @@ class ServerSampler:
     def details(self, stream: bytes, group: bytes, count: int) -> GroupDetails | None:
         """Return up to ``count`` pending entries of a group; None if it is gone."""
         from kvstream.remote.connection import checked
+        from kvstream.remote.replies import consumer_info_of, pending_entries_of
 
         words = ("XINFO", "CONSUMERS", stream, group), ("XPENDING", stream, group, "-", "+", count)
         replies = self._connection.ask_all(words)
@@ -316,16 +317,9 @@ class ServerSampler:
             if isinstance(reply, NoSuchKey | NoGroup | WrongType):
                 return None
         consumers, pending = checked(replies)
-        rows = [_pairs(each) for each in consumers]
         return GroupDetails(
-            [
-                ConsumerInfo(each[b"name"], each[b"pending"], each[b"idle"], each.get(b"inactive"))
-                for each in rows
-            ],
-            [
-                PendingEntry(StreamID.parse(eid), owner, idle if idle >= 0 else None, times)
-                for eid, owner, idle, times in pending
-            ],
+            list(map(consumer_info_of, consumers)),
+            pending_entries_of(pending),
             policy_on_server(self._connection, stream, group) if self._has_queues else None,
         )
 
@@ -344,6 +338,8 @@ class ServerSampler:
                 return
 
     def _streams(self, names: list[bytes]) -> Iterator[StreamSample]:
+        from kvstream.remote.replies import members
+
         replies = iter(
             self._connection.ask_all(
                 words
@@ -365,15 +361,15 @@ class ServerSampler:
         )
         infos = self._infos([name for name, *_ in seen])
         for name, raw, groups, memory in seen:
-            fields, queue_of = _pairs(raw), groups_of(infos[name])
+            fields, queue_of = members(raw), groups_of(infos[name])
             yield StreamSample(
                 name,
-                fields[b"length"],
-                fields.get(b"entries-added"),
-                StreamID.parse(fields[b"last-generated-id"]),
+                fields["length"],
+                fields.get("entries-added"),
+                StreamID.parse(fields["last-generated-id"]),
                 memory if isinstance(memory, int) else None,
                 [
-                    _group(each, oldest.get((name, each[b"name"])), queue_of.get(each[b"name"]))
+                    _group(each, oldest.get((name, each["name"])), queue_of.get(each["name"]))
                     for each in _groups(groups)
                 ],
                 max(0, len(groups) - GROUPS_MAX),
@@ -396,10 +392,10 @@ class ServerSampler:
         return True
 
     def _oldest(
-        self, groups: list[tuple[bytes, dict[bytes, Any]]]
+        self, groups: list[tuple[bytes, Mapping[str, Any]]]
     ) -> dict[tuple[bytes, bytes], int]:
         """Return the age of the oldest pending entry of each group that has any."""
-        asked = [(name, group[b"name"]) for name, group in groups if group[b"pending"]]
+        asked = [(name, group["name"]) for name, group in groups if group["pending"]]
         replies: list[Any] = []
         for some in pages(asked, STREAMS_PER_TRIP):
             replies += self._connection.ask_all(
@@ -412,17 +408,15 @@ class ServerSampler:
         }
 
 
-def _pairs(reply: list[Any]) -> dict[bytes, Any]:
-    return dict(zip(reply[::2], reply[1::2], strict=True))
+def _groups(reply: list[Any]) -> list[Mapping[str, Any]]:
+    from kvstream.remote.replies import members
+
+    return [members(group) for group in reply[:GROUPS_MAX]]
 
 
-def _groups(reply: list[Any]) -> list[dict[bytes, Any]]:
-    return [_pairs(group) for group in reply[:GROUPS_MAX]]
-
-
-def _group(raw: dict[bytes, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
-    counts = raw[b"consumers"], raw.get(b"lag"), raw[b"pending"], oldest_ms
-    return GroupSample(raw[b"name"], *counts, sample_of(queue, raw.get(b"entries-read")))
+def _group(raw: Mapping[str, Any], oldest_ms: int | None, queue: GroupQueue | None) -> GroupSample:
+    counts = raw["consumers"], raw.get("lag"), raw["pending"], oldest_ms
+    return GroupSample(raw["name"], *counts, sample_of(queue, raw.get("entries-read")))
 
 
 def _fields(info: bytes) -> dict[str, str]:

@@ -254,7 +254,7 @@ class Phase(StrEnum):
     LOADING = "loading a snapshot"
     FOLLOWING = "following"
     AWAITING = "waiting for the target"
-    LEADING = "leading over"
+    SWITCHING = "leading over"
     """The source is paused: the rest is copied, and both are compared."""
     DONE = "led over"
 

@@ -333,8 +333,8 @@ class Pair:
         self._follow_until(is_near)
         paused = Paused(self._server.connection(0))
         try:
-            with paused, self._leading():
-                done = self._lead(is_paused=True)
+            with paused, self._switching():
+                done = self._copy_and_compare(is_paused=True)
                 if done.is_done:
                     paused.leave(leave_paused_s)
                 else:
@@ -342,23 +342,23 @@ class Pair:
         except PauseRefused as error:
             self._said(f"{error}; stop all clients that write to it: waiting until it is silent")
             self._await_silence()
-            with self._leading():
-                done = self._lead(is_paused=False)
+            with self._switching():
+                done = self._copy_and_compare(is_paused=False)
         if done.is_done:
             self._follower.target.finish()
             self._follower.enter(Phase.DONE)
         return done
 
     @contextmanager
-    def _leading(self) -> Iterator[None]:
+    def _switching(self) -> Iterator[None]:
         """Report the phase of the cut-over, and of following after it."""
-        self._follower.enter(Phase.LEADING)
+        self._follower.enter(Phase.SWITCHING)
         try:
             yield
         finally:
             self._follower.enter(Phase.FOLLOWING)
 
-    def _lead(self, is_paused: bool) -> CutOver:
+    def _copy_and_compare(self, is_paused: bool) -> CutOver:
         began = time.monotonic()
         self._follow_to(self._offset())
         written = self._follower.writes

@@ -209,7 +209,7 @@ class Follower:
                 self._rest(until)
             except self.target.unavailable as error:
                 self.close()
-                if self._connected_phase is Phase.LEADING or is_tls_refusal(error):
+                if self._connected_phase is Phase.SWITCHING or is_tls_refusal(error):
                     raise
                 self._await_target(error, until)
 
