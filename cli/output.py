@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -94,7 +94,7 @@ _OF_PENDING = (
 """- is that of a new entry, or of one that was given back."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Output:
     """Writes the results of one command to stdout."""
 
@@ -103,8 +103,8 @@ class Output:
     max_width: int | None
     """Characters of a value in a table; None: all."""
     csv: bool = False
-    _columns: "list[CsvWriter]" = field(default_factory=list)
-    """The columns of entries in CSV, chosen by the first page."""
+    _writer: "CsvWriter | None" = None
+    """Writes entries as CSV; the first page chooses its columns."""
 
     def table(
         self,
@@ -176,9 +176,7 @@ class Output:
         """Write entries as ``export --format csv`` does, so that ``import`` reads them."""
         from kvstream.cli.file_formats import CsvWriter, column_names  # tables do not need it
 
-        if not self._columns:
-            self._columns.append(CsvWriter(column_names(iter(page))))
-        (writer,) = self._columns
+        writer = self._writer = self._writer or CsvWriter(column_names(iter(page)))
         sys.stdout.write(((writer.header if title else b"") + writer.page(page)).decode())
         sys.stdout.flush()
 

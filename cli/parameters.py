@@ -27,13 +27,11 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 COMPLETION_VARIABLE = "_KVSTREAM_COMPLETE"
 """The environment variable by which a shell asks for completions."""
-_MARK = "\b\nExample:\n"
-_PROMPT = "  $ "
 
 
 def example(*lines: str) -> str:
     """Return the epilog of a command, with these command lines as its example."""
-    return _MARK + "\n".join(_PROMPT + line for line in lines)
+    return "\n".join(["\b\nExample:", *(f"  $ {line}" for line in lines)])
 
 
 def option_group(*decorators: Callable[[F], F]) -> Callable[[F], F]:
@@ -45,16 +43,6 @@ def option_group(*decorators: Callable[[F], F]) -> Callable[[F], F]:
         return command
 
     return add
-
-
-def examples_of(command: click.Command) -> list[str]:
-    """Return the command lines of a command's example."""
-    epilog = command.epilog or ""
-    return [
-        line.removeprefix(_PROMPT)
-        for line in epilog.removeprefix(_MARK).splitlines()
-        if line.startswith(_PROMPT)
-    ]
 
 
 if TYPE_CHECKING:

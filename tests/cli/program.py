@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import click
 from click.testing import CliRunner, Result
 
 from kvstream.cli import main
@@ -101,6 +102,12 @@ class RemoteProgram(Program):
     @property
     def place(self) -> list[str]:
         return ["--url", self.url]
+
+
+def examples_of(command: click.Command) -> list[str]:
+    """Return the command lines of a command's example."""
+    lines = (command.epilog or "").splitlines()
+    return [line.removeprefix("  $ ") for line in lines if line.startswith("  $ ")]
 
 
 def completed(*place: str) -> list[str]:

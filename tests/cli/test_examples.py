@@ -12,8 +12,7 @@ from click.testing import CliRunner
 from pyarrow import parquet
 
 from kvstream.cli import main
-from kvstream.cli.parameters import examples_of
-from tests.cli.program import Program
+from tests.cli.program import Program, examples_of
 
 PROGRAM = "kvstream"
 

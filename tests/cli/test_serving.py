@@ -17,12 +17,11 @@ import pytest
 import redis
 
 from kvstream import Store
-from kvstream.cli.parameters import examples_of
 from kvstream.cli.serve import serve
 from kvstream.server.serving import Places, ServerOptions, run
 from kvstream.types.options import StoreOptions
 from tests import forking
-from tests.cli.program import ENVIRONMENT, Program
+from tests.cli.program import ENVIRONMENT, Program, examples_of
 from tests.cli.test_examples import words_of
 from tests.patience import PATIENCE_S
 from tests.ports import free_port

@@ -19,7 +19,6 @@ from rich.console import Console
 
 from kvstream import Store, StreamID
 from kvstream.cli import main
-from kvstream.cli.parameters import examples_of
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
 from kvstream.cli.top import samples as taken
@@ -41,7 +40,7 @@ from kvstream.cli.top.screen import Screen
 from kvstream.errors import RequestError
 from kvstream.remote.connection import Connection, connect
 from tests import forking
-from tests.cli.program import ENVIRONMENT, Program
+from tests.cli.program import ENVIRONMENT, Program, examples_of
 from tests.cli.terminal import Terminal
 from tests.cli.test_examples import words_of
 from tests.server.conftest import Served

@@ -11,7 +11,7 @@ from click.testing import CliRunner, Result
 
 from kvstream.cli import main
 from kvstream.cli.migrate import migrate
-from kvstream.cli.parameters import examples_of
+from tests.cli.program import examples_of
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
 

@@ -193,8 +193,7 @@ def _checked(pipe: Any, staged: StagedRows, skip_existing: bool) -> list[int]:
 def _last_id(pipe: Any, key: bytes) -> StreamID:
     if not pipe.exists(key):
         return MIN_ID
-    info = pipe.xinfo_stream(key)
-    return StreamID.parse(info[info.index(b"last-generated-id") + 1])
+    return StreamID.parse(members(pipe.xinfo_stream(key))["last-generated-id"])
 
 
 def _words(staged: StagedRows, at: int) -> Iterable[bytes | str]:
