@@ -6,6 +6,7 @@ as SVG inside it.
 """
 
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -202,10 +203,9 @@ def _groups(spark: "SparkSession", options: Mapping[str, str]) -> tuple[Table, T
 
 
 def _consumers(consumers: Sequence[Mapping[str, Any]]) -> Table:
-    totals: dict[tuple[str, str], int] = {}
+    totals: Counter[tuple[str, str]] = Counter()
     for row in consumers:
-        at = row["stream"], row["group"]
-        totals[at] = totals.get(at, 0) + row["pending"]
+        totals[row["stream"], row["group"]] += row["pending"]
     rows = tuple(
         (
             row["stream"],
@@ -291,10 +291,10 @@ def throughput(minutes: Sequence[Minute]) -> str:
         return ""
     low, high = min(each.ms for each in minutes), max(each.ms for each in minutes)
     step = MINUTE_MS * max(1, -(-(high - low + MINUTE_MS) // (MINUTE_MS * POINTS_MAX)))
-    totals: dict[str, int] = {}
+    totals: Counter[str] = Counter()
     for each in minutes:
-        totals[each.stream] = totals.get(each.stream, 0) + each.entries
-    largest = sorted(totals, key=lambda stream: -totals[stream])[:LINES_MAX]
+        totals[each.stream] += each.entries
+    largest = [stream for stream, _ in totals.most_common(LINES_MAX)]
     title = "Entries a minute by stream" + _largest(len(largest), len(totals))
     series = [(stream, _line(minutes, stream, low, high, step)) for stream in largest]
     return lines(title, series, x=_span(low, high), y="entries a minute", legend="stream")
@@ -304,14 +304,13 @@ def _line(
     minutes: Sequence[Minute], stream: str, low: int, high: int, step: int
 ) -> list[tuple[datetime | float, float]]:
     """Return the points of a stream; with a single one, also those around it."""
-    counts: dict[int, int] = {}
+    counts: Counter[int] = Counter()
     for each in minutes:
         if each.stream == stream:
-            at = (each.ms - low) // step
-            counts[at] = counts.get(at, 0) + each.entries
+            counts[(each.ms - low) // step] += each.entries
     last = (high - low) // step
     places = range(-1, 2) if last == 0 else range(last + 1)
-    return [(_time(low + at * step, high), counts.get(at, 0) * MINUTE_MS / step) for at in places]
+    return [(_time(low + at * step, high), counts[at] * MINUTE_MS / step) for at in places]
 
 
 def _time(ms: int, high: int) -> datetime | float:

@@ -16,6 +16,7 @@ from kvstream.spark.write.stage import (
     StagedFile,
     StagedRows,
     Transaction,
+    is_plain,
     order_of,
     pack_page,
     pages_of,
@@ -173,11 +174,16 @@ class Commit(NamedTuple):
         """The key and number of the mark, which makes the commit happen once."""
         return (self.transaction.key, self.transaction.number) if self.marked else None
 
-    def loose(self) -> list[tuple[int, list[StagedRows]]]:
-        """Return the rows that are not in parts, by partition."""
+    def loose(self) -> list[tuple[int, list[StagedRows]]] | None:
+        """Return the rows that are not in parts, by partition.
+
+        None if rows have IDs such as ``ms-*``, which only a plain commit can allot.
+        """
         pages = [
             (share.partition, self._replace(shares=[share]).streams()) for share in self.shares
         ]
+        if not all(is_plain(staged) for _, streams in pages for staged in streams):
+            return None
         return [(partition, streams) for partition, streams in pages if streams]
 
     def streams(self) -> list[StagedRows]:

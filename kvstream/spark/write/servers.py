@@ -22,7 +22,7 @@ from kvstream.operations.append import next_id
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import members
 from kvstream.spark.write.commit import Commit, Committed, Upload
-from kvstream.spark.write.stage import StagedRows, add_id, extend, is_plain, shown_id
+from kvstream.spark.write.stage import StagedRows, add_id, extend, shown_id
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import MEGABYTE
 from kvstream.types.records import flat_of
@@ -122,7 +122,7 @@ def commit_through(client: Any, work: Commit) -> Committed:
 def _load(client: Any, work: Commit) -> Committed | None:
     """Commit as a bulk load; None if the rows or the server do not allow it."""
     loose = work.loose()
-    if not all(is_plain(staged) for _, streams in loose for staged in streams):
+    if loose is None:
         return None
     keys = {staged.key for _, streams in loose for staged in streams}
     upload = work.upload or begin_load(client, keys)

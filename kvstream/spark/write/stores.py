@@ -15,7 +15,7 @@ from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, strings
 from kvstream.spark.write.commit import Commit, Committed
-from kvstream.spark.write.stage import StagedRows, Transaction, add_id, extend, is_plain
+from kvstream.spark.write.stage import StagedRows, Transaction, add_id, extend
 from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
 from kvstream.types.ids import AddID, StreamID
@@ -47,10 +47,10 @@ def commit_into(path: str, db: int, wait_s: float, work: Commit) -> Committed:
 def _load(store: Store, work: Commit) -> Committed | None:
     """Commit as a bulk load of the tasks' parts, and of parts made here from the other rows.
 
-    Return None if rows have IDs such as ``ms-*``, which only a plain commit can allot.
+    Return None if the rows do not allow it.
     """
     loose = work.loose()
-    if not all(is_plain(staged) for _, streams in loose for staged in streams):
+    if loose is None:
         return None
     keys = {staged.key for _, streams in loose for staged in streams}
     ticket = work.ticket if work.parts else store.bulk_ticket(keys)
