@@ -224,14 +224,8 @@ def fail(jobs: AnyJobs, job: Job, error: BaseException) -> None:
             jobs.record(job.id, RETRY, task.result_ttl, _failure(job, error))
             message.nack(delay, error=error)
 
-    try:
-        _repeated(give_back, monotonic() + jobs.lease_s)
+    if _is_written(jobs, job, give_back, "given back"):
         _log.info("job %s of %s failed, and is tried again in %g s", job.id, task.name, delay)
-    except LeaseLost:
-        _note_lost(job)
-    except KVStreamError as problem:
-        _log.error("job %s of %s was not given back", job.id, task.name, exc_info=problem)
-    job.settled = True
 
 
 def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
@@ -251,14 +245,22 @@ def give_up(jobs: AnyJobs, job: Job, error: BaseException) -> None:
             else:
                 message.nack(fatal=True, error=error)
 
-    try:
-        _repeated(bury, monotonic() + jobs.lease_s)
+    if _is_written(jobs, job, bury, "given up"):
         _log.warning("job %s of %s is given up", job.id, job.task_name, exc_info=error)
+
+
+def _is_written(jobs: AnyJobs, job: Job, write: Callable[[], None], outcome: str) -> bool:
+    """Write that a run has failed, and return whether that was done; else log why not."""
+    done = False
+    try:
+        _repeated(write, monotonic() + jobs.lease_s)
+        done = True
     except LeaseLost:
         _note_lost(job)
     except KVStreamError as problem:
-        _log.error("job %s of %s was not given up", job.id, job.task_name, exc_info=problem)
+        _log.error("job %s of %s was not %s", job.id, job.task_name, outcome, exc_info=problem)
     job.settled = True
+    return done
 
 
 def _failure(job: Job, error: BaseException) -> dict[str, str | bytes | int]:
