@@ -12,13 +12,16 @@ the step that then finds nothing due sets it again. Scans begin at that time, so
 no rows of timers that have fired.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import IntEnum
 from struct import Struct
+from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.meta import nodes
+from kvstream.meta.policy import REAP_ROWS, TIMER_ROW
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
@@ -164,6 +167,39 @@ def scan(
             yield timer
 
 
+# --- timers of which a stream, or a group, has one ----------------------------------------------
+
+_TIME_ROWS: Mapping[Kind, bytes] = {Kind.RETENTION: TIMER_ROW, Kind.REAP: REAP_ROWS}
+"""The row, before ``rest``, that has the time of the only timer of a kind and rest."""
+
+
+def arm(txn: Txn, stream: StreamMeta, kind: Kind, at_ms: int, rest: bytes = b"") -> None:
+    """Set the only timer of a kind and rest, in place of the one before."""
+    disarm(txn, stream, kind, rest)
+    at_ms = min(at_ms, TIME_MAX)
+    put(txn, stream, at_ms, kind, rest)
+    put_row(txn, stream, _TIME_ROWS[kind] + rest, U64.pack(at_ms))
+
+
+def disarm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes = b"") -> None:
+    """Take away the only timer of a kind and rest, if it is set."""
+    suffix = _TIME_ROWS[kind] + rest
+    packed = get_row(txn, stream, suffix)
+    if packed is not None:
+        try:
+            take(txn, stream, U64.unpack(packed)[0], kind, rest)
+        except StructError as error:
+            raise nodes.damaged(stream, f"has a damaged row {suffix!r}") from error
+        delete_row(txn, stream, suffix)
+
+
+# --- the due ones -------------------------------------------------------------------------------
+
+_FEW = 32
+STEP_BYTES = 1 << 20
+"""Bytes of the timers of one step, with which it ends: delayed messages may be large."""
+
+
 def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
     """Take up to ``limit`` timers that are due, in order, and set the time of the next one.
 
@@ -208,11 +244,6 @@ def _delete_first(txn: Txn, keys: list[bytes]) -> None:
         return
     for key in keys:
         txn.batch.delete(_TREES, key)
-
-
-_FEW = 32
-STEP_BYTES = 1 << 20
-"""Bytes of the timers of one step, with which it ends: delayed messages may be large."""
 
 
 def set_due(txn: Txn, stream: StreamMeta, at_ms: int) -> None:

@@ -12,15 +12,14 @@ needs no timer.
 from itertools import islice
 
 from kvstream.errors import RequestError, quoted
+from kvstream.meta import timers
 from kvstream.meta.key_events import XGROUP_DELCONSUMER
 from kvstream.meta.pel import release_runs, runs_of
-from kvstream.meta.policy import REAP_ROWS
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.groups import delete_consumer, existing_group
-from kvstream.operations.queues.retention import arm, disarm
 
 RUNS_TOGETHER = 250
 """Runs that one step of ``PassingOn`` gives back: ten milliseconds of work."""
@@ -88,13 +87,9 @@ def watch(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
     """Set the timer of a group by its policy, or take it away; call it when the rule changes."""
     idle_ms = 0 if group.policy is None else group.policy.reap_idle_ms
     if idle_ms:
-        _arm(txn, stream, group, _next_check(txn, group, idle_ms))
+        timers.arm(txn, stream, Kind.REAP, _next_check(txn, group, idle_ms), group.name)
     else:
-        disarm(txn, stream, Kind.REAP, group.name, REAP_ROWS + group.name)
-
-
-def _arm(txn: Txn, stream: StreamMeta, group: GroupMeta, at_ms: int) -> None:
-    arm(txn, stream, Kind.REAP, group.name, REAP_ROWS + group.name, at_ms)
+        timers.disarm(txn, stream, Kind.REAP, group.name)
 
 
 def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
@@ -102,11 +97,12 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
     for timer in due:
         group = txn.catalog.group(txn, stream, timer.rest)
         if group is None or group.policy is None or not group.policy.reap_idle_ms:
-            disarm(txn, stream, Kind.REAP, timer.rest, REAP_ROWS + timer.rest)
+            timers.disarm(txn, stream, Kind.REAP, timer.rest)
             continue
         idle_ms = group.policy.reap_idle_ms
         done = reap(txn, name, stream, group, idle_ms)
-        _arm(txn, stream, group, _next_check(txn, group, idle_ms) if done else txn.now_ms)
+        next_ms = _next_check(txn, group, idle_ms) if done else txn.now_ms
+        timers.arm(txn, stream, Kind.REAP, next_ms, group.name)
 
 
 def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:

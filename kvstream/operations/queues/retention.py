@@ -21,11 +21,10 @@ in other ways, by age for example, a few at a time.
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import islice
-from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
-from kvstream.layout.keys import U64, successor, tree_prefix
+from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
@@ -106,7 +105,7 @@ def set_rules(txn: Txn, name: bytes, rules: Retention) -> None:
     timers.put_row(txn, stream, RULES_ROW, rules.encode())
     stream.retained = Progress(rules)
     txn.catalog.retained[name] = None
-    arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, txn.now_ms)
+    timers.arm(txn, stream, Kind.RETENTION, txn.now_ms)
 
 
 def begin_with(txn: Txn, name: bytes, rules: Retention) -> bool:
@@ -145,7 +144,7 @@ def drop_rules(txn: Txn, name: bytes) -> bool:
     if stream is None or progress_of(txn, stream) is None:
         return False
     _forget_latest(txn, stream)
-    disarm(txn, stream, Kind.RETENTION, b"", TIMER_ROW)
+    timers.disarm(txn, stream, Kind.RETENTION)
     timers.delete_row(txn, stream, RULES_ROW)
     stream.retained = None
     return True
@@ -167,28 +166,6 @@ def progress_of(txn: Txn, stream: StreamMeta) -> Progress | None:
             except ValueError as error:
                 raise nodes.damaged(stream, f"has damaged rules of retention: {error}") from error
     return stream.retained
-
-
-# --- timers of which a stream, or a group, has one ----------------------------------------------
-
-
-def arm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes, row: bytes, at_ms: int) -> None:
-    """Set the timer whose time stands in a row, in place of the one before."""
-    disarm(txn, stream, kind, rest, row)
-    at_ms = min(at_ms, timers.TIME_MAX)
-    timers.put(txn, stream, at_ms, kind, rest)
-    timers.put_row(txn, stream, row, U64.pack(at_ms))
-
-
-def disarm(txn: Txn, stream: StreamMeta, kind: Kind, rest: bytes, row: bytes) -> None:
-    """Take away the timer whose time stands in a row."""
-    packed = timers.get_row(txn, stream, row)
-    if packed is not None:
-        try:
-            timers.take(txn, stream, U64.unpack(packed)[0], kind, rest)
-        except StructError as error:
-            raise nodes.damaged(stream, f"has a damaged row {row!r}") from error
-        timers.delete_row(txn, stream, row)
 
 
 # --- checks -------------------------------------------------------------------------------------
@@ -280,9 +257,9 @@ def check(txn: Txn, stream: StreamMeta) -> tuple[int, bool]:
         progress.pause_ms = 0 if removed or progress.seen != before else progress.pause_ms
         next_ms = _next_check(txn, stream, progress, needs)
     if next_ms:
-        arm(txn, stream, Kind.RETENTION, b"", TIMER_ROW, next_ms)
+        timers.arm(txn, stream, Kind.RETENTION, next_ms)
     else:
-        disarm(txn, stream, Kind.RETENTION, b"", TIMER_ROW)
+        timers.disarm(txn, stream, Kind.RETENTION)
     return removed, more
 
 
