@@ -255,14 +255,14 @@ def head_of(txn: Txn, stream: StreamMeta) -> Node:
     cached = stream.cached_nodes
     if cached and cached[0].first == stream.head:
         return cached[0]
-    if stream.nodes == bool(stream.open_live):
+    if not stream.closed_nodes:
         return open_node(stream)
     return _cache_node(stream, _next_node(stream, closed(txn, stream, stream.head)))
 
 
 def from_head(txn: Txn, stream: StreamMeta) -> Iterator[Node]:
     """Yield the nodes of the stream in order, the open one last."""
-    closed_nodes = stream.nodes - bool(stream.open_live)
+    closed_nodes = stream.closed_nodes
     if closed_nodes:
         head = head_of(txn, stream)
         yield head
@@ -280,7 +280,7 @@ def whole_from_head(
     They also end below an ID, as it is stored. Also return their live entries and the node after
     them. A trim may pass thousands of nodes without reading their entries.
     """
-    closed_nodes = stream.nodes - bool(stream.open_live)
+    closed_nodes = stream.closed_nodes
     whole = removed = 0
     if closed_nodes:
         head = head_of(txn, stream)
@@ -439,7 +439,7 @@ def remove(txn: Txn, stream: StreamMeta, node: Node) -> None:
 
 
 def _first_of(txn: Txn, stream: StreamMeta) -> StreamID:
-    if stream.nodes == bool(stream.open_live):
+    if not stream.closed_nodes:
         return stream.open_first
     return _next_node(stream, closed(txn, stream, stream.head)).first
 

@@ -298,9 +298,14 @@ class StreamMeta:
         self._start()
 
     @property
+    def closed_nodes(self) -> int:
+        """The number of nodes that have rows of their own: all but the open one."""
+        return self.nodes - bool(self.open_live)
+
+    @property
     def has_closed_nodes(self) -> bool:
         """Return whether it may have rows of closed nodes."""
-        return bool(self.unswept) or self.nodes > bool(self.open_live)
+        return bool(self.unswept) or self.closed_nodes > 0
 
     @property
     def has_trees(self) -> bool:

@@ -247,11 +247,11 @@ def _stream_size(txn: Txn, stream: StreamMeta, samples: int | None) -> int:
         _group_size(txn, group, samples)
         for group in islice(txn.catalog.groups(txn, stream), samples)
     ]
-    nodes, closed = tree_prefix(stream.nodes_tree), stream.nodes - bool(stream.open_live)
+    nodes = tree_prefix(stream.nodes_tree)
     producers = tree_prefix(stream.idmp_tree)
     counted = (
         (Family.MESSAGES, stream.prefix, stream.first.packed, stream.length),
-        (Family.TREES, nodes, stream.head.packed, closed),
+        (Family.TREES, nodes, stream.head.packed, stream.closed_nodes),
         (Family.TREES, producers + b"P", b"", stream.pids),
         (Family.TREES, producers + b"I", b"", stream.iids),
         (Family.TREES, producers + b"O", b"", stream.iids),

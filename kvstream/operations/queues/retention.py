@@ -402,7 +402,7 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
 
     They are counted in segments, so that those that were trimmed can be left out again.
     """
-    segments, closed = progress.segments, stream.nodes - bool(stream.open_live)
+    segments = progress.segments
     while len(segments) > 1 and segments[1].first <= stream.head:
         del segments[0]
     if segments and segments[0].last < stream.head:
@@ -412,7 +412,7 @@ def _count_bytes(txn: Txn, stream: StreamMeta, progress: Progress) -> bool:
         segments[:1] = [_segment(left)] if left else []
     total = sum([segment.nodes for segment in segments])
     if progress.counted and segments and segments[-1].last >= _last_closed(txn, stream):
-        if total == closed:
+        if total == stream.closed_nodes:
             return True
         segments.clear()  # nodes went in the middle
     start = segments[-1].last.next() if segments else stream.head
@@ -437,7 +437,7 @@ def _segment(adjacent: Sequence[Node]) -> Segment:
 
 def _closed(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> Iterator[Node]:
     """Yield the closed nodes that begin between two IDs."""
-    if stream.nodes <= bool(stream.open_live):
+    if stream.closed_nodes <= 0:
         return
     for node in nodes.closed(txn, stream, start):
         if node.first > last:
@@ -446,7 +446,7 @@ def _closed(txn: Txn, stream: StreamMeta, start: StreamID, last: StreamID) -> It
 
 
 def _last_closed(txn: Txn, stream: StreamMeta) -> StreamID:
-    if stream.nodes <= bool(stream.open_live):
+    if stream.closed_nodes <= 0:
         return MIN_ID
     last = next(nodes.closed(txn, stream, stream.head, reverse=True), None)
     return MIN_ID if last is None else last.first

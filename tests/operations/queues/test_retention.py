@@ -157,7 +157,7 @@ def test_bytes_are_counted_again_after_other_trims_and_deletions(quiet: Store) -
     stream = stream_of(quiet)
     assert stream.retained is not None
     nodes = sum(segment.nodes for segment in stream.retained.segments)
-    assert nodes == stream.nodes - bool(stream.open_live)
+    assert nodes == stream.closed_nodes
 
 
 # --- what groups need ---------------------------------------------------------------------------
