@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable
 from struct import error as StructError
 from typing import TYPE_CHECKING
 
-from kvstream.errors import Corruption
+from kvstream.errors import Corruption, NoSuchKey
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
@@ -115,6 +115,13 @@ class Txn:
         stream = self._known.get(name)
         if stream is None or stream.expire_at:
             return self.catalog.stream(self, name)
+        return stream
+
+    def existing_stream(self, name: bytes) -> StreamMeta:
+        """Return the stream of a name; raise NoSuchKey if there is none."""
+        stream = self.stream(name)
+        if stream is None:
+            raise NoSuchKey
         return stream
 
     def string(self, name: bytes) -> StringMeta | None:

@@ -15,7 +15,7 @@ from kvstream.commands.args import (
 from kvstream.commands.command import FAST_GROW, FAST_WRITE, FIRST, OURS, Family, Session, flags
 from kvstream.commands.replies import OK, Reply
 from kvstream.commands.trim import POLICY_SYNTAX, TRIM_OPTIONS, TRIM_SYNTAX, TrimOptions
-from kvstream.errors import InvalidArgument, NoSuchKey, RequestError
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.values import encode_flat
 from kvstream.meta.idempotency import Request
 from kvstream.meta.txn import Txn
@@ -235,8 +235,7 @@ def xcfgset(txn: Txn, session: Session, argv: Argv) -> Reply:
     that producers are forgotten.
     """
     name = session.prefix + argv[1]
-    if txn.stream(name) is None:  # checked before the options
-        raise NoSuchKey
+    txn.existing_stream(name)  # checked before the options
     values: dict[bytes, int] = {}
     asked: tuple[int | None, int | None] = None, None
     args = Args(argv, 2)

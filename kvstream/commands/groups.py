@@ -5,7 +5,7 @@ from kvstream.commands.command import GROW, SECOND, WRITE, Family, Session, flag
 from kvstream.commands.replies import OK, Reply
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups
-from kvstream.operations.groups import existing_group, existing_stream
+from kvstream.operations.groups import existing_group, required_stream
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("xgroup", since="5.0.0")
@@ -34,7 +34,7 @@ def xgroup_create(txn: Txn, session: Session, argv: Argv) -> Reply:
     if mkstream:
         txn.stream(name)  # refuses a key of another type before the ID is parsed
     else:
-        existing_stream(txn, name)
+        required_stream(txn, name)
     if len(argv) > _CREATE_WORDS_MAX:
         raise bad_subcommand(argv)
     after = None if argv[4] == b"$" else stream_id(argv[4])

@@ -8,7 +8,6 @@ from kvstream.commands.command import LATER, READ, SECOND, Answer, Family, Sessi
 from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
 from kvstream.commands.reply_pages import is_long, is_put_off
-from kvstream.errors import NoSuchKey
 from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import groups, info, thresholds
@@ -41,9 +40,7 @@ def xinfo_stream(txn: Txn, session: Session, argv: Argv) -> Answer:
     than `radix-tree-keys`.
     """
     name = session.prefix + argv[2]
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     if len(argv) == 3:
         row = info.stream_row(txn, stream)
         groups_count, first, last = row[13:]

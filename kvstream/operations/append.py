@@ -15,7 +15,7 @@ from typing import TypeAlias
 
 import xxhash
 
-from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, NoSuchKey, quoted
+from kvstream.errors import IDsExhausted, IDTooSmall, InvalidArgument, InvalidID, quoted
 from kvstream.layout.keys import U64, is_shared, key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.layout.rows import ids_from
@@ -30,11 +30,9 @@ from kvstream.meta.unfinished_loads import Ingested
 from kvstream.operations import strings
 from kvstream.operations.entries import exists, last_entry
 from kvstream.operations.trim import Trim, may_trim_once, sweep_emptied, trim_stream
-from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, AddID, StreamID, new_id
 from kvstream.types.images import PackedID
 
-_MESSAGES = Family.MESSAGES
 _NATIVE_LENGTH = Struct("<Q")
 IDMP_DURATION_MAX_S = idempotency.DURATION_MAX_S
 IDMP_MAXSIZE_MAX = idempotency.MAXSIZE_MAX
@@ -325,9 +323,7 @@ def set_id(
 ) -> None:
     """Set a stream's last ID, and its counters if given, as XSETID does."""
     refuse_counters(last, entries_added, max_deleted)
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     if last < stream.max_deleted:
         raise InvalidArgument(
             "The ID specified in XSETID is smaller than current max_deleted_entry_id"
@@ -379,9 +375,7 @@ def configure(
     if duration_s is None and maxsize is None:
         raise InvalidArgument("At least one parameter must be specified")
     refuse_idmp_bounds(duration_s, maxsize)
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     before = idempotency.duration_ms(txn, stream), idempotency.maxsize(txn, stream)
     stream.idmp_duration = duration_s or stream.idmp_duration
     stream.idmp_maxsize = maxsize or stream.idmp_maxsize
@@ -401,9 +395,7 @@ def refuse_idmp_bounds(duration_s: int | None, maxsize: int | None) -> None:
 def record_idempotency(txn: Txn, name: bytes, pid: bytes, iid: bytes, eid: StreamID) -> None:
     """Record the idempotent ID under which a producer made an entry, as XIDMPRECORD does."""
     refuse_empty_ids(pid, iid)
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     producer = Producer(txn, stream, pid)
     known = producer.lookup(iid)
     if known is not None:

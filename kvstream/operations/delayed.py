@@ -36,7 +36,6 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
 from kvstream.operations.delivery import dead
-from kvstream.operations.groups import existing_stream
 from kvstream.operations.trim import drop_references
 from kvstream.operations.unique import (
     Conflict,
@@ -142,7 +141,7 @@ def add(
         stream = txn.stream(name) or txn.catalog.create_stream(txn, name)
         added = put(txn, stream, at_ms, message)
     if unique is not None:
-        assign(txn, existing_stream(txn, name), unique, added)
+        assign(txn, txn.existing_stream(name), unique, added)
     return added
 
 
@@ -179,7 +178,7 @@ def _append(txn: Txn, name: bytes, value: bytes, names: Names, ttl_ms: int) -> S
     added = append.add(txn, name, value, names)
     assert added is not None
     if ttl_ms:
-        set_ttl(txn, existing_stream(txn, name), added, txn.now_ms + ttl_ms)
+        set_ttl(txn, txn.existing_stream(name), added, txn.now_ms + ttl_ms)
     return added
 
 

@@ -10,7 +10,7 @@ shows the stream as it is in the first step; RESTORE makes the key in the last o
 from collections.abc import Iterator
 from itertools import islice
 
-from kvstream.errors import BadPayload, InvalidArgument, NoSuchKey, StoreClosed
+from kvstream.errors import BadPayload, InvalidArgument, StoreClosed
 from kvstream.meta.key_events import RESTORE
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
@@ -98,8 +98,7 @@ def restate(txn: Txn, name: bytes, payload: bytes) -> None:
     if isinstance(value, bytes):
         raise BadPayload("the payload is of a plain string")
     state = value.state()
-    if txn.stream(name) is None:
-        raise NoSuchKey
+    txn.existing_stream(name)
     load.restate(txn, name, state)
 
 

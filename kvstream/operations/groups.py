@@ -118,7 +118,8 @@ def no_such_group(name: bytes, group_name: bytes) -> NoGroup:
     return NoGroup(f"No such consumer group '{text(group_name)}' for key name '{text(name[2:])}'")
 
 
-def existing_stream(txn: Txn, name: bytes) -> StreamMeta:
+def required_stream(txn: Txn, name: bytes) -> StreamMeta:
+    """Return the stream of an XGROUP subcommand, whose error says how to create one."""
     stream = txn.stream(name)
     if stream is None:
         raise RequestError(_KEY_REQUIRED)
@@ -127,7 +128,7 @@ def existing_stream(txn: Txn, name: bytes) -> StreamMeta:
 
 def existing_group(txn: Txn, name: bytes, group_name: bytes) -> tuple[StreamMeta, GroupMeta]:
     """Return the stream and group of an XGROUP or XINFO subcommand."""
-    stream = existing_stream(txn, name)
+    stream = required_stream(txn, name)
     group = txn.catalog.group(txn, stream, group_name)
     if group is None:
         raise no_such_group(name, group_name)
@@ -234,7 +235,7 @@ def _set_delivered(stream: StreamMeta, group: GroupMeta, after: Delivered, read:
 
 def destroy_group(txn: Txn, name: bytes, group_name: bytes) -> bool:
     """Delete a group with its consumers and pending entries; return whether it existed."""
-    stream = existing_stream(txn, name)
+    stream = required_stream(txn, name)
     group = txn.catalog.group(txn, stream, group_name)
     if group is None:
         return False

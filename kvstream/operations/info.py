@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
-from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import (
     database_of,
     expiry_row,
@@ -356,13 +355,6 @@ NOTHING = 0
 """A limit that shows no pending entries."""
 
 
-def _existing(txn: Txn, name: bytes) -> StreamMeta:
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
-    return stream
-
-
 _Producers = tuple[int, int, int, int, int, int]
 _Ends = tuple[int, Entry | None, Entry | None]
 StreamRow = tuple[int, int, int, StreamID, StreamID, int, StreamID, *_Producers, *_Ends]
@@ -371,7 +363,7 @@ StreamRow = tuple[int, int, int, StreamID, StreamID, int, StreamID, *_Producers,
 
 def stream_info(txn: Txn, name: bytes) -> StreamInfo:
     """Return XINFO STREAM."""
-    return StreamInfo(*stream_row(txn, _existing(txn, name)))
+    return StreamInfo(*stream_row(txn, txn.existing_stream(name)))
 
 
 def stream_row(txn: Txn, stream: StreamMeta) -> StreamRow:
@@ -413,13 +405,13 @@ def group_infos(txn: Txn, name: bytes) -> list[GroupInfo]:
 
 def group_rows(txn: Txn, name: bytes) -> list[GroupRow]:
     """Return the rows of XINFO GROUPS, sorted by name."""
-    stream = _existing(txn, name)
+    stream = txn.existing_stream(name)
     return [_group_row(txn, stream, group) for group in txn.catalog.groups(txn, stream)]
 
 
 def group_info(txn: Txn, name: bytes, group_name: bytes) -> GroupInfo:
     """Return one group's part of XINFO GROUPS."""
-    _existing(txn, name)
+    txn.existing_stream(name)
     return GroupInfo(*_group_row(txn, *existing_group(txn, name, group_name)))
 
 
@@ -468,7 +460,7 @@ def consumer_infos(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerInf
 
 def consumer_rows(txn: Txn, name: bytes, group_name: bytes) -> list[ConsumerRow]:
     """Return the rows of XINFO CONSUMERS, sorted by name."""
-    _existing(txn, name)
+    txn.existing_stream(name)
     _, group = existing_group(txn, name, group_name)
     now_ms = txn.now_ms
     return [
@@ -515,7 +507,7 @@ def stream_pages(txn: Txn, name: bytes, count: int) -> StreamPages:
     Many groups are decoded one after the other from committed rows; if the transaction has changed
     something, all are read now.
     """
-    stream = _existing(txn, name)
+    stream = txn.existing_stream(name)
     limit = count if count > 0 else None
     steps = entry_steps(txn, stream, MIN_ID, MAX_ID, limit)
     groups: Iterable[GroupPages]
@@ -558,7 +550,7 @@ def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None
 
 def stream_detail(txn: Txn, name: bytes, count: int = FULL_COUNT) -> StreamDetail:
     """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0: all."""
-    stream = _existing(txn, name)
+    stream = txn.existing_stream(name)
     limit = count if count > 0 else None
     return StreamDetail(
         info=StreamInfo(*stream_row(txn, stream)),

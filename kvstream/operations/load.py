@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Self
 
-from kvstream.errors import Corruption, InvalidArgument, KeyExists, NoSuchKey
+from kvstream.errors import Corruption, InvalidArgument, KeyExists
 from kvstream.layout.keys import tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
@@ -397,9 +397,7 @@ def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
 
     The transaction must have changed nothing; NoSuchKey if there is no stream.
     """
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     if stream.slack:
         measure(txn.batch, stream)
     found = _Nodes(txn, stream, None, txn.batch.committed.pages)

@@ -37,7 +37,7 @@ from kvstream.meta.timers import TIME_MAX, Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, unique
 from kvstream.operations.delivery.ordering import HELD_RANK, keyed_of
-from kvstream.operations.groups import existing_stream
+from kvstream.operations.groups import required_stream
 from kvstream.operations.queues import policy, redrive, retention, schedules
 from kvstream.types.ids import StreamID
 from kvstream.types.images import PackedID, QueueRow
@@ -85,7 +85,7 @@ def restore(txn: Txn, name: bytes, queue_rows: Iterable[QueueRow]) -> int:
 
     InvalidArgument if a row is damaged; nothing has changed then.
     """
-    stream = existing_stream(txn, name)
+    stream = required_stream(txn, name)
     places: dict[Place, tuple[int, Key]] = {}
     checked: list[Apply] = []
     for key, value in queue_rows:

@@ -7,7 +7,6 @@ not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are 
 
 from typing import NamedTuple
 
-from kvstream.errors import NoSuchKey
 from kvstream.layout.keys import U64, database_of, key_of, qualified
 from kvstream.meta import nodes, pel, timers
 from kvstream.meta.pel_index import nacked_in, pending_in
@@ -60,9 +59,7 @@ class QueueInfo(NamedTuple):
 
 def queue_info(txn: Txn, name: bytes) -> QueueInfo:
     """Return what a stream is like as a queue; NoSuchKey if there is none."""
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     progress = progress_of(txn, stream)
     return QueueInfo(
         length=stream.length,

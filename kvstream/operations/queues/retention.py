@@ -23,7 +23,7 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import NamedTuple
 
-from kvstream.errors import Corruption, InvalidArgument, NoSuchKey
+from kvstream.errors import Corruption, InvalidArgument
 from kvstream.layout.keys import successor, tree_prefix
 from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
@@ -179,9 +179,7 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 def run(txn: Txn, name: bytes) -> tuple[int, bool]:
     """Check a stream now; return how many entries were removed, and whether there is more to do."""
-    stream = txn.stream(name)
-    if stream is None:
-        raise NoSuchKey
+    stream = txn.existing_stream(name)
     removed, more = check(txn, stream)
     progress = stream.retained
     if progress is not None:
