@@ -31,12 +31,15 @@ from kvstream.layout.keys import (
     database_of,
     decode_number,
     expiry_row,
+    generation_of_row,
     key_count_row,
     key_of,
+    name_of_row,
     qualified,
     scan_bounds,
     scan_row,
     successor,
+    time_of_row,
     timer_row,
 )
 from kvstream.meta.lazyfree import Unlinked
@@ -229,8 +232,6 @@ class Databases:
         self._stored = None
 
 
-_EXPIRY_NAME = 1 + U64.size
-"""Where the name begins in the key of a row of expiry or of timers."""
 DUE_MAX = 100
 """Expired keys that are still there up to which a page of keys reads their rows: 40 us."""
 NEVER = 1 << 64
@@ -375,7 +376,7 @@ class KeyIndex:
         end = successor(TIMER_TAG)
         rows = txn.batch.page(_METADATA, self._timers_from, end, limit)
         self._timers_from = rows[0][0] if rows else end
-        listed = [(int(U64.unpack_from(key, 1)[0]), key[_EXPIRY_NAME:]) for key, _ in rows]
+        listed = [(time_of_row(key), name_of_row(key)) for key, _ in rows]
         due = [(at_ms, name) for at_ms, name in listed if at_ms <= txn.now_ms]
         if not due:
             self.next_timer = listed[0][0] if listed else NEVER
@@ -437,7 +438,7 @@ class KeyIndex:
     def _count_expiry(self, row: bytes, at_ms: int, change: int) -> None:
         """Count a key that got an expiry, or lost it; a key beyond what was counted is not yet."""
         if row < self._counted_to:
-            of_database = self._expiries.setdefault(database_of(row[_EXPIRY_NAME:]), Expiries())
+            of_database = self._expiries.setdefault(database_of(name_of_row(row)), Expiries())
             of_database.keys += change
             of_database.times += change * at_ms
 
@@ -451,7 +452,7 @@ class KeyIndex:
             return []
         end = successor(EXPIRY_TAG)
         rows = txn.batch.page(_METADATA, self._expiries_from, end, skip + limit + 1)[skip:]
-        times = [int(U64.unpack_from(key, 1)[0]) for key, _ in rows]
+        times = [time_of_row(key) for key, _ in rows]
         due = sum(at_ms <= txn.expiry_ms for at_ms in times[:limit])
         if not skip:  # the skipped ones stay due
             self._next_expiry = times[due] if due < len(times) else NEVER
@@ -459,7 +460,7 @@ class KeyIndex:
         for (key, _), at_ms in zip(rows[:due], times, strict=False):
             txn.batch.delete(_METADATA, key)  # even without a key: it would be due for ever
             self._count_expiry(key, at_ms, -1)
-        return [self._live_name(txn, key[_EXPIRY_NAME:]) for key, _ in rows[:due]]
+        return [self._live_name(txn, name_of_row(key)) for key, _ in rows[:due]]
 
     def expiries(self, txn: Txn, limit: int) -> Callable[[int], Expiries]:
         """Return a function that returns the expiries of a database, including due ones.
@@ -471,7 +472,7 @@ class KeyIndex:
             rows = txn.batch.page(_METADATA, self._counted_to, end, limit)
             self._counted_to = rows[-1][0] + b"\0" if len(rows) == limit else end
             for row, _ in rows:
-                self._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
+                self._count_expiry(row, time_of_row(row), 1)
         stored, none = self._databases.stored, Expiries()
         return lambda db: self._expiries.get(stored(txn, db), none)
 
@@ -480,7 +481,7 @@ class KeyIndex:
         recounted = KeyIndex(self._unlinked, self._databases)
         recounted._counted_to = self._counted_to
         for row, _ in txn.batch.scan(_METADATA, EXPIRY_TAG, self._counted_to):
-            recounted._count_expiry(row, U64.unpack_from(row, 1)[0], 1)
+            recounted._count_expiry(row, time_of_row(row), 1)
         counts = {db: counted for db, counted in self._expiries.items() if counted != Expiries()}
         return counts == recounted._expiries
 
@@ -488,7 +489,7 @@ class KeyIndex:
         """Yield (generation, name) of a database's keys from generation ``cursor`` on."""
         unlinked = self._unlinked.known(txn)
         for key, value in txn.batch.scan(_METADATA, *self._rows(txn, db, cursor)):
-            generation = U64.unpack_from(key, 3)[0]
+            generation = generation_of_row(key)
             if generation not in unlinked:
                 yield generation, qualified(db, value)
 
@@ -500,11 +501,11 @@ class KeyIndex:
         if not self.count(txn, db):  # there may be the rows of many deleted keys
             return [], 0
         rows = txn.batch.page(_METADATA, *self._rows(txn, db, cursor), limit + 1)
-        following = U64.unpack_from(rows[limit][0], 3)[0] if len(rows) > limit else 0
+        following = generation_of_row(rows[limit][0]) if len(rows) > limit else 0
         keys = _keys_of(rows[:limit], self._unlinked.known(txn))
         stored = self._databases.stored(txn, db)
         if rows and not cursor:
-            self._firsts[stored] = U64.unpack_from(rows[0][0], 3)[0]
+            self._firsts[stored] = generation_of_row(rows[0][0])
         gone = self._gone(txn, stored, DUE_MAX)
         if gone is None:
             peek = txn.catalog.peek
@@ -530,7 +531,7 @@ class KeyIndex:
             rows = txn.batch.scan(_METADATA, self._expiries_from, upper)
         else:
             rows = iter(txn.batch.page(_METADATA, self._expiries_from, upper, most + 1))
-        due = [key[_EXPIRY_NAME:] for key, _ in rows]
+        due = [name_of_row(key) for key, _ in rows]
         if most is not None and len(due) > most:
             return None
         return {key_of(name) for name in due if database_of(name) == stored_db}
@@ -543,7 +544,7 @@ class KeyIndex:
         ends = [txn.batch.page(_METADATA, *rows, limit=1, reverse=back) for back in (False, True)]
         if not all(ends):
             return None
-        first, last = (U64.unpack_from(page[0][0], 3)[0] for page in ends)
+        first, last = (generation_of_row(page[0][0]) for page in ends)
         return first, last
 
     def _rows(self, txn: Txn, db: int, cursor: int = 0) -> tuple[bytes, bytes]:
@@ -619,4 +620,4 @@ def _keys_of(rows: list[Row], unlinked: AbstractSet[int]) -> list[bytes]:
     """Return the keys named by SCAN rows, without deleted ones."""
     if not unlinked:
         return [key for _, key in rows]
-    return [key for row, key in rows if U64.unpack_from(row, 3)[0] not in unlinked]
+    return [key for row, key in rows if generation_of_row(row) not in unlinked]

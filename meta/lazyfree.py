@@ -29,7 +29,9 @@ from kvstream.layout.keys import (
     U64,
     UNLINKED_TAG,
     database_of,
+    database_of_row,
     flushed_row,
+    generation_of_row,
     key_of,
     qualified,
     record_bounds,
@@ -62,7 +64,7 @@ class Flushed:
         if self._next is None:
             rows = txn.batch.scan(_METADATA, FLUSHED_TAG, successor(FLUSHED_TAG))
             databases = (row for row, _ in rows if len(row) == 1 + U16.size)
-            self._next = {U16.unpack_from(row, 1)[0]: b"" for row in databases}
+            self._next = {database_of_row(row): b"" for row in databases}
         return self._next
 
     def add(self, txn: Txn, db: int) -> None:
@@ -88,10 +90,7 @@ def decode_unlinked(row: bytes, value: bytes) -> list[int]:
     """Return the generations of a row; raise Corruption if it has none or is damaged."""
     if len(row) == len(unlinked_row(0, 0)) and value and not len(value) % U64.size:
         numbers = [number for (number,) in iter_unpack(U64.format, value)]
-        if (
-            numbers[0] == U64.unpack_from(row, 3)[0]
-            and 0 < min(numbers) <= max(numbers) < COUNTED_MAX
-        ):
+        if numbers[0] == generation_of_row(row) and 0 < min(numbers) <= max(numbers) < COUNTED_MAX:
             return numbers
     raise Corruption(f"the row {row.hex()} of deleted keys is damaged")
 
@@ -140,7 +139,7 @@ class Unlinked:
         generations = self._rows[row]
         if not generations:
             generations = decode_unlinked(row, txn.batch.get(_METADATA, row) or b"")
-        return U16.unpack_from(row, 1)[0], generations
+        return database_of_row(row), generations
 
     def swept(self, txn: Txn, row_db: int, found: list[int]) -> None:
         """Delete the row that ``first`` returned, after the rows of its keys."""

@@ -178,6 +178,26 @@ def timer_row(at_ms: int, name: bytes) -> bytes:
     return TIMER_TAG + U64.pack(at_ms) + name
 
 
+def database_of_row(row: bytes) -> int:
+    """Return the number of the database in a metadata row whose tag it follows."""
+    return int(U16.unpack_from(row, 1)[0])
+
+
+def generation_of_row(row: bytes) -> int:
+    """Return the generation in a row of ``scan_row`` or ``unlinked_row``."""
+    return int(U64.unpack_from(row, 3)[0])
+
+
+def time_of_row(row: bytes) -> int:
+    """Return the time in a row of ``expiry_row`` or ``timer_row``."""
+    return int(U64.unpack_from(row, 1)[0])
+
+
+def name_of_row(row: bytes) -> bytes:
+    """Return the stored name in a row of ``expiry_row`` or ``timer_row``."""
+    return row[1 + U64.size :]
+
+
 def request_row(client: bytes) -> bytes:
     return REQUEST_TAG + client
 

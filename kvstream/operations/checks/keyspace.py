@@ -30,14 +30,18 @@ from kvstream.layout.keys import (
     U64,
     UNLINKED_TAG,
     database_of,
+    database_of_row,
     expiry_row,
     flushed_row,
+    generation_of_row,
     is_shared,
     key_count_row,
     key_of,
+    name_of_row,
     qualified,
     scan_row,
     successor,
+    time_of_row,
     timer_row,
 )
 from kvstream.meta.filling import catch_up
@@ -77,7 +81,6 @@ def check_value(survey: Survey, string: StringMeta, place: str) -> None:
 
 _METADATA = Family.METADATA
 _SCAN_ROW_BYTES = 1 + U16.size + U64.size
-_EXPIRY_NAME = 1 + U64.size
 EVERYTHING = (b"", b"\xff" * 64)
 """The bounds of all keys: none begins with 64 bytes of 0xff."""
 
@@ -158,7 +161,7 @@ class KeyspaceCheck:
             self._unknown(key, value)
             return
         known = len(value) == U64.size
-        self._recorded[U16.unpack_from(key, 1)[0]] = U64.unpack(value)[0] if known else -1
+        self._recorded[database_of_row(key)] = U64.unpack(value)[0] if known else -1
 
     def _compare_count(self, db: int) -> None:
         recorded, counted = self._recorded.get(db, 0), self._keys[db]
@@ -263,7 +266,7 @@ class KeyspaceCheck:
         if len(key) != 1 + U16.size or value:
             self._unknown(key, value)
             return
-        number = U16.unpack_from(key, 1)[0]
+        number = database_of_row(key)
         if number in self._numbers.values():
             kind = "a row says that a flush has left its keys"
             self._findings.fault(self._survey.database_place(number), kind)
@@ -358,12 +361,12 @@ class KeyspaceCheck:
 
     def _timed(self, key: bytes, value: bytes) -> None:
         """A row of a stream that a flush deleted is no fault: it is deleted when it is due."""
-        name = key[_EXPIRY_NAME:]
+        name = name_of_row(key)
         if len(name) < U16.size:
             self._unknown(key, value)
             return
         meta = self._survey.key(name)
-        true = isinstance(meta, StreamMeta) and meta.due_at == U64.unpack_from(key, 1)[0]
+        true = isinstance(meta, StreamMeta) and meta.due_at == time_of_row(key)
         if not true and database_of(name) not in self._flushed:
             self._stray(key, name, meta, "a row for timers of no such stream")
 
@@ -371,19 +374,19 @@ class KeyspaceCheck:
         if len(key) != _SCAN_ROW_BYTES:
             self._unknown(key, value)
             return
-        db, generation = U16.unpack_from(key, 1)[0], U64.unpack_from(key, 3)[0]
+        db, generation = database_of_row(key), generation_of_row(key)
         name = qualified(db, value)
         meta = self._survey.key(name)
         if meta is None or meta.generation != generation:
             self._stray(key, name, meta, "a row for SCAN of no such key")
 
     def _expiring(self, key: bytes, value: bytes) -> None:
-        name = key[_EXPIRY_NAME:]
+        name = name_of_row(key)
         if len(name) < U16.size:
             self._unknown(key, value)
             return
         meta = self._survey.key(name)
-        if meta is None or meta.expire_at != U64.unpack_from(key, 1)[0]:
+        if meta is None or meta.expire_at != time_of_row(key):
             self._stray(key, name, meta, "a row for expiry of no such key")
 
     def _stray(self, key: bytes, name: bytes, meta: Key | None, kind: str) -> None:
