@@ -425,8 +425,7 @@ class Catalog:
 
     def swap(self, txn: Txn, one: int, other: int) -> None:
         """Exchange all keys of two databases, in time that does not depend on their number."""
-        for consumer in self.seen.values():
-            txn.member_changed(consumer)
+        txn.write_seen()
         self._evict_database(txn, one)
         self._evict_database(txn, other)
         self.databases.swap(txn, one, other)

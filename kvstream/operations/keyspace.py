@@ -27,6 +27,11 @@ from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
 
 
+def is_over(txn: Txn, key: Key) -> bool:
+    """Return whether a key with a record has expired, or was deleted with many others."""
+    return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
+
+
 def exists(txn: Txn, name: bytes) -> bool:
     return txn.key(name) is not None
 
@@ -388,7 +393,7 @@ class LongCount(LongKeys[int]):
         if record is None:
             return
         key = decode_key(name, record)
-        if txn.catalog.is_gone(txn, key) or 0 < key.expire_at <= txn.expiry_ms:
+        if is_over(txn, key):
             return
         page[name] = key.generation
         if key.expire_at:

@@ -360,11 +360,6 @@ def get_several(
     return values
 
 
-def _is_over(txn: Txn, key: Key) -> bool:
-    """Return whether a key with a record has expired, or was deleted with many others."""
-    return 0 < key.expire_at <= txn.expiry_ms or txn.catalog.is_gone(txn, key)
-
-
 def put_several(txn: Txn, values: Mapping[bytes, bytes]) -> None:
     """Set keys of a database, of any kind, to strings."""
     refuse_longer(max(map(len, values.values()), default=0))
@@ -400,7 +395,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
         known = txn.catalog.streams  # a stream that was just made has no record yet
         for name in map(txn.catalog.databases.shown_name, repeat(txn), self._absent):
             stream = known.get(name)
-            if stream is None or _is_over(txn, stream):
+            if stream is None or keyspace.is_over(txn, stream):
                 txn.missing.add(name)
         in_order = [values[prefix + key] for key in self._keys]
         _bound(txn, sum([len(value) for value in in_order if value is not None]))
@@ -432,7 +427,7 @@ class LongGet(keyspace.LongKeys[list[bytes | None]]):
     def _other_value(self, txn: Txn, name: bytes, record: bytes) -> bytes | None:
         """Return the value of a record other than a plain string; None if it is no string."""
         key = decode_key(name, record)
-        if _is_over(txn, key):
+        if keyspace.is_over(txn, key):
             self._absent.add(name)
             return None
         if key.expire_at:
