@@ -7,13 +7,12 @@ the event happens; a commit that fails afterwards is counted nevertheless. INFO,
 
 import logging
 from collections.abc import Mapping
+from enum import StrEnum
 
 from kvstream.layout.keys import key_of
 from kvstream.logs import NOTICE, Throttle
 from kvstream.types.ids import StreamID
 
-DEAD_REASONS = ("max-deliveries", "fatal", "expired")
-"""Why an entry moves to the dead-letter stream."""
 LIMITS = ("in-flight", "rate", "paused")
 """What may keep a group from delivering an entry."""
 LIMIT_LINE_S = 60.0
@@ -37,6 +36,17 @@ MEANINGS: Mapping[str, str] = {
 _log = logging.getLogger(__name__)
 
 
+class Reason(StrEnum):
+    """Why an entry was given up, and moved to the dead letters."""
+
+    MAX_DELIVERIES = "max-deliveries"
+    """It was delivered as often as the policy of the group allows."""
+    FATAL = "fatal"
+    """Its consumer said that it must not be repeated."""
+    EXPIRED = "expired"
+    """Its time to live was over."""
+
+
 class QueueEvents:
     """The counters of a store's queues since it was opened."""
 
@@ -55,15 +65,15 @@ class QueueEvents:
     def __init__(self) -> None:
         for name in MEANINGS:
             setattr(self, name, 0)
-        self.dead = dict.fromkeys(DEAD_REASONS, 0)
+        self.dead = dict.fromkeys(Reason, 0)
         """Dead letters by reason. ``bury`` counts them."""
         self.limited = dict.fromkeys(LIMITS, 0)
         """Reads that a limit kept from entries, by limit. ``limit`` counts them."""
         self._throttles: dict[tuple[bytes, bytes, str], Throttle] = {}
 
-    def bury(self, name: bytes, group: bytes, eid: StreamID, reason: str) -> None:
+    def bury(self, name: bytes, group: bytes, eid: StreamID, reason: Reason) -> None:
         """Count and log a dead letter; ``name`` is the stored name of the stream."""
-        self.dead[reason] = self.dead.get(reason, 0) + 1
+        self.dead[reason] += 1
         self._throttle(name, group, "dead").log(
             _log,
             NOTICE,
@@ -88,7 +98,7 @@ class QueueEvents:
 
     def limit(self, name: bytes, group: bytes, kind: str) -> None:
         """Count and log a read that one of LIMITS kept from entries."""
-        self.limited[kind] = self.limited.get(kind, 0) + 1
+        self.limited[kind] += 1
         self._throttle(name, group, kind).log(
             _log,
             NOTICE,

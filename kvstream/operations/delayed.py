@@ -30,6 +30,7 @@ from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
 from kvstream.logs import Throttle
 from kvstream.meta import pel, timers
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import DELAY_MAX_MS, Kind, Timer
 from kvstream.meta.txn import Txn
@@ -380,4 +381,4 @@ def _bury(txn: Txn, name: bytes, stream: StreamMeta, ids: list[StreamID]) -> Non
         if policy is not None and (policy.dead_letter or policy.max_deliveries):
             parts = list(pel.runs_at(txn, group, packed))
             if parts:
-                dead.bury(txn, name, stream, group, parts, dead.Cause(dead.Reason.EXPIRED))
+                dead.bury(txn, name, stream, group, parts, dead.Cause(Reason.EXPIRED))

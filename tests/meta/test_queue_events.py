@@ -5,7 +5,7 @@ import logging
 import pytest
 
 from kvstream import Store
-from kvstream.meta.queue_events import DEAD_REASONS, LIMITS, MEANINGS, THROTTLES_MAX, QueueEvents
+from kvstream.meta.queue_events import LIMITS, MEANINGS, THROTTLES_MAX, QueueEvents, Reason
 from kvstream.types.ids import StreamID
 
 JOBS = b"\x00\x00jobs"
@@ -15,7 +15,7 @@ LOGGER = "kvstream.meta.queue_events"
 def test_all_counters_begin_at_zero_and_have_names_of_their_own() -> None:
     counts = QueueEvents().counts()
     assert set(counts.values()) == {0}
-    assert len(counts) == len(MEANINGS) + len(DEAD_REASONS) + len(LIMITS)
+    assert len(counts) == len(MEANINGS) + len(Reason) + len(LIMITS)
 
 
 def test_a_dead_letter_is_counted_by_reason_and_logged_without_values(
@@ -23,7 +23,7 @@ def test_a_dead_letter_is_counted_by_reason_and_logged_without_values(
 ) -> None:
     caplog.set_level(logging.INFO, LOGGER)
     events = QueueEvents()
-    events.bury(JOBS, b"workers", StreamID(5, 1), "fatal")
+    events.bury(JOBS, b"workers", StreamID(5, 1), Reason.FATAL)
     assert events.counts()["dead_fatal"] == 1
     assert caplog.messages == ["entry 5-1 of stream jobs is a dead letter of group workers: fatal"]
 

@@ -5,6 +5,7 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel, timers
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.txn import Txn
 from kvstream.operations import unique
 from kvstream.operations.delivery import dead
@@ -126,7 +127,7 @@ def test_a_dead_letter_frees_its_id(quiet: Store) -> None:
         assert stream is not None
         group = stream.groups[b"g"]
         parts = list(pel.runs_at(txn, group, [StreamID.parse(first).packed]))
-        dead.bury(txn, NAME, stream, group, parts, dead.Cause(dead.Reason.FATAL))
+        dead.bury(txn, NAME, stream, group, parts, dead.Cause(Reason.FATAL))
 
     quiet.engine.run(bury)
     assert add(quiet, 2) != first

@@ -12,7 +12,6 @@ for a minute, so that other entries are read meanwhile.
 
 import logging
 from collections.abc import Iterable, Sequence
-from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
@@ -22,6 +21,7 @@ from kvstream.layout.values import Names, encode_flat
 from kvstream.logs import Throttle
 from kvstream.meta import pel, timers
 from kvstream.meta.policy import DEAD_SUFFIX
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.timers import Kind
@@ -54,17 +54,6 @@ WAIT_MS = 60_000
 
 Parts = Sequence[tuple[Run, Sequence[PackedID]]]
 """Runs of a group, each with some IDs within its bounds, as ``pel.runs_at`` yields them."""
-
-
-class Reason(StrEnum):
-    """Why an entry was given up."""
-
-    MAX_DELIVERIES = "max-deliveries"
-    """It was delivered as often as the policy of the group allows."""
-    FATAL = "fatal"
-    """Its consumer said that it must not be repeated."""
-    EXPIRED = "expired"
-    """Its time to live was over."""
 
 
 class Cause(NamedTuple):

@@ -27,12 +27,12 @@ from kvstream.meta.pel import (
 from kvstream.meta.pel import deliver as make_pending
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.runs import PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
-from kvstream.operations.delivery.dead import Reason
 from kvstream.operations.groups import Reader, advance_over
 from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed

@@ -15,12 +15,13 @@ from itertools import islice
 
 from kvstream.meta import timers
 from kvstream.meta.pel import Targets, release_runs, runs_waiting_for
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import dead
-from kvstream.operations.delivery.dead import Cause, Reason
+from kvstream.operations.delivery.dead import Cause
 
 RUNS_TOGETHER = 250
 """Runs that one firing makes ready at most: ten milliseconds of work."""

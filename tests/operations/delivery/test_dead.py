@@ -7,10 +7,11 @@ import pytest
 from kvstream import ManualClock, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta import pel
+from kvstream.meta.queue_events import Reason
 from kvstream.meta.txn import Txn
 from kvstream.operations import strings
 from kvstream.operations.delivery import dead
-from kvstream.operations.delivery.dead import DeadLettersRefused, Reason
+from kvstream.operations.delivery.dead import DeadLettersRefused
 from kvstream.operations.queues import policy
 from kvstream.types.ids import StreamID
 
