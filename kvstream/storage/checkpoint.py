@@ -8,7 +8,7 @@ write before it began, and perhaps some later ones, up to one write: opening it 
 
 The copy begins at a moment when no SST file is being written or removed: then the manifest names
 the files that RocksDB has in memory. No file may be ingested until the log is copied, since rows in
-the log may refer to its rows. This module knows RocksDB's files, not RocksDB.
+the log may refer to its rows.
 """
 
 import errno
@@ -17,11 +17,12 @@ from contextlib import AbstractContextManager, ExitStack
 from os import link
 from pathlib import Path
 from time import monotonic, sleep
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from kvstream.storage import files
 from kvstream.storage.files import DIRECTORY_MODE, FILE_MODE
 from kvstream.storage.options import LARGE_VALUES_SUFFIX
+from kvstream.storage.write_guard import classified
 
 PATIENCE_S = 5.0
 """How long to wait for such a moment: a compaction may take longer."""
@@ -29,22 +30,31 @@ PAUSE_S = 0.002
 _CURRENT, _LOG, _OPTIONS = "CURRENT", ".log", "OPTIONS-"
 _CHUNK = 1 << 20
 _MAKES = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
 _NO_LINKS = frozenset({errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP})
 
 
-class Tables(Protocol):
-    """The open RocksDB."""
+class LiveTables:
+    """The SST files of an open RocksDB, and whether it is writing or removing some."""
 
-    ingest_lock: AbstractContextManager[object]
-    """While it is held, no SST file is ingested."""
+    def __init__(self, rows: Any, ingest_lock: AbstractContextManager[object]) -> None:
+        """``ingest_lock`` is a lock that is held while files are ingested."""
+        self._rows = rows
+        self.ingest_lock = ingest_lock
 
     def at_work(self) -> bool:
         """Return whether SST files are being written or removed."""
-        ...
+        try:
+            return any(self._rows.property_int_value(name) for name in _AT_WORK)
+        except Exception as error:
+            raise classified(error) from None
 
     def names(self) -> list[str]:
-        """Return the names of the SST files that hold its rows."""
-        ...
+        """Return the file names of the tables that hold rows."""
+        try:
+            return sorted(table["name"].removeprefix("/") for table in self._rows.live_files())
+        except Exception as error:
+            raise classified(error) from None
 
 
 class _Moment(NamedTuple):
@@ -59,7 +69,7 @@ class _Moment(NamedTuple):
     """Descriptors of the logs, which may be deleted meanwhile."""
 
 
-def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIENCE_S) -> bool:
+def copied(source: Path, target: Path, tables: LiveTables, patience_s: float = PATIENCE_S) -> bool:
     """Make ``target`` a copy of the RocksDB in ``source``; return whether that was possible.
 
     It is not if files cannot be linked, or no moment comes in time; ``target`` is removed then.
@@ -81,7 +91,7 @@ def copied(source: Path, target: Path, tables: Tables, patience_s: float = PATIE
     return True
 
 
-def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
+def _copied_once(source: Path, target: Path, tables: LiveTables) -> bool:
     with tables.ingest_lock, ExitStack() as opened:
         try:
             moment = _moment(source, target, tables, opened)
@@ -100,7 +110,7 @@ def _copied_once(source: Path, target: Path, tables: Tables) -> bool:
     return _manifest(target) == moment.manifest
 
 
-def _moment(source: Path, target: Path, tables: Tables, opened: ExitStack) -> _Moment | None:
+def _moment(source: Path, target: Path, tables: LiveTables, opened: ExitStack) -> _Moment | None:
     """Link the SST files and open the logs; return None if RocksDB changed files meanwhile.
 
     All files of large values are linked; RocksDB removes those that the manifest does not name.

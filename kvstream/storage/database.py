@@ -307,7 +307,7 @@ class Database:
         """
         with directory.staged(target) as built:
             sequence = self.sequence
-            tables = maintenance.LiveTables(self._root, self._ingesting)
+            tables = checkpoint.LiveTables(self._root, self._ingesting)
             if not checkpoint.copied(self.directory, built, tables):
                 with alone:
                     self.flush()

@@ -5,7 +5,7 @@ The families are open ``rocksdict`` handles, given by ``database``.
 
 from bisect import bisect_left
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -31,33 +31,6 @@ _FIGURES = {
     "pending_compaction_bytes": "rocksdb.estimate-pending-compaction-bytes",
 }
 _LEVELS = 7
-
-
-_AT_WORK = ("rocksdb.num-running-flushes", "rocksdb.num-running-compactions")
-
-
-class LiveTables:
-    """The SST files of an open RocksDB, and whether it is writing or removing some."""
-
-    def __init__(self, rows: Any, ingest_lock: AbstractContextManager[object]) -> None:
-        """``ingest_lock`` is a lock that is held while files are ingested."""
-        self._rows = rows
-        self.ingest_lock = ingest_lock
-
-    def at_work(self) -> bool:
-        """Return whether SST files are being written or removed."""
-        try:
-            return any(self._rows.property_int_value(name) for name in _AT_WORK)
-        except Exception as error:
-            raise classified(error) from None
-
-    def names(self) -> list[str]:
-        """Return the file names of the tables that hold rows."""
-        try:
-            return sorted(table["name"].removeprefix("/") for table in self._rows.live_files())
-        except Exception as error:
-            raise classified(error) from None
-
 
 RECLAIM_BYTES = 16 * MEGABYTE
 """Deleted ranges with fewer bytes in tables of their own are left to RocksDB's compactions."""

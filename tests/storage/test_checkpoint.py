@@ -187,7 +187,7 @@ def test_another_error_of_the_disk_is_raised(
     assert [path.name for path in tmp_path.iterdir()] == ["store"]
 
 
-class Scripted:
+class Scripted(checkpoint.LiveTables):
     """Tables with scripted answers: each is given once, and then the true ones."""
 
     def __init__(self, at_work: list[bool], names: list[list[str]], true: list[str]) -> None:
