@@ -272,7 +272,8 @@ def place(
     """Make ``ids``, ascending and not pending, pending."""
     if not ids:
         return
-    if _is_clear(txn, group, ids):
+    last = group.runs.floor(txn.batch, ids[-1])
+    if last is None or last.ids[-1] < ids[0]:  # no run overlaps them
         _append(txn, group, ids, owner, time_ms, count, rank)
         return
     shared = (owner, time_ms, count, rank)
@@ -290,12 +291,6 @@ def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], own
     if ids:
         lift(txn, group, ids)
         place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
-
-
-def _is_clear(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> bool:
-    """Return whether no run overlaps the range of ``ids``."""
-    last = group.runs.floor(txn.batch, ids[-1])
-    return last is None or last.ids[-1] < ids[0]
 
 
 def _append(
@@ -418,7 +413,9 @@ def _taken(
             taken.append((run, lifted))
             if len(lifted) == len(run.ids):
                 whole.append(run)
-    remove_runs(txn, group, whole)
+    pel_index.remove_all(txn, group, whole)
+    if group.indexed:
+        pel_index.unindex_if_small(txn, group)
     return taken
 
 
@@ -426,13 +423,6 @@ def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None
     """Make whole runs ready under a rank, without owner; their delivery counts stay."""
     ready = {run.anchor: run._replace(owner=b"", time_ms=0, rank=rank) for run in runs}
     pel_index.replace(txn, group, runs, ready)
-
-
-def remove_runs(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
-    """Remove all IDs of some runs from the PEL."""
-    pel_index.remove_all(txn, group, runs)
-    if group.indexed:
-        pel_index.unindex_if_small(txn, group)
 
 
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
