@@ -241,7 +241,7 @@ NEVER = 1 << 64
 class KeyWatch:
     """The keys that change while a command reads many of them, or waits to change some."""
 
-    def __init__(self, only: set[bytes] | None = None) -> None:
+    def __init__(self, only: set[bytes] | None) -> None:
         self.only = only
         """The stored names that count; None means all."""
         self.changed: set[bytes] = set()

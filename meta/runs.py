@@ -249,7 +249,7 @@ class RunIndex:
         share = self.shares.get(owner)
         return 0 if share is None else share.pending
 
-    def by_time(self, start: bytes = b"") -> Iterator[bytes]:
+    def by_time(self, start: bytes) -> Iterator[bytes]:
         """Yield the suffixes from ``start`` on, oldest first; those already yielded may change."""
         return self.times.scan(start)
 

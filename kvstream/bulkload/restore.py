@@ -50,8 +50,8 @@ class Loader:
         engine: Engine,
         name: bytes,
         *,
-        replace: bool = False,
-        expire_at_ms: int = 0,
+        replace: bool,
+        expire_at_ms: int,
         label: bytes = b"",
     ) -> None:
         """Raise KeyExists if the name is taken and ``replace`` is false."""

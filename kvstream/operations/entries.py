@@ -187,7 +187,7 @@ def gathered(
     end: StreamID,
     count: int,
     most: int,
-    reverse: bool = False,
+    reverse: bool,
 ) -> list[Row] | None:
     """Return the first ``count`` rows of ``start <= id <= end``; None: over ``most`` bytes."""
     if not reverse:

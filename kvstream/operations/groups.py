@@ -202,7 +202,7 @@ def create_group(
 
 
 def set_group_id(
-    txn: Txn, name: bytes, group_name: bytes, after: Delivered, entries_read: int | None = None
+    txn: Txn, name: bytes, group_name: bytes, after: Delivered, entries_read: int | None
 ) -> None:
     """Move a group's last delivered ID; its pending entries stay."""
     read = checked_entries_read(entries_read)

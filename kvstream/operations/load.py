@@ -380,9 +380,7 @@ def image(
     return StreamImage(state(txn, stream), stream.expire_at, stream.nodes, nodes_image.each())
 
 
-def image_of_now(
-    txn: Txn, name: bytes, walks: Walks, start: PackedID | None = None
-) -> StreamImage | None:
+def image_of_now(txn: Txn, name: bytes, walks: Walks, start: PackedID | None) -> StreamImage | None:
     """Return the whole image, which can be read after the transaction, through ``walks``."""
     if txn.dirty:
         raise InvalidArgument("an image needs a transaction that has changed nothing")

@@ -204,7 +204,7 @@ def _deliver_by_policy(
 
 
 def read_few(
-    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int, noack: bool = False
+    txn: Txn, name: bytes, group_name: bytes, consumer_name: bytes, count: int, noack: bool
 ) -> Sequence[Entry] | None:
     """Deliver up to SMALL_READ new entries of one stream; None if they may be large."""
     stream, group = group_of_key(txn, name, group_name, WHERE)
@@ -242,9 +242,9 @@ def _deliver_new(
     txn: Txn,
     reader: Reader,
     count: int | None,
-    budget: Budget | None = None,
-    with_idle: bool = False,
-    room: int = 0,
+    budget: Budget | None,
+    with_idle: bool,
+    room: int,
     encoded: bool = False,
 ) -> Sequence[Entry]:
     """Deliver new entries; with ``with_idle`` each has idle time 0 and no deliveries."""

@@ -65,7 +65,7 @@ class RangeDeletes:
                 with suppress(Exception):
                     self._families[family].flush(False)
 
-    def take_large(self, any_size: bool = False) -> list[Range]:
+    def take_large(self, any_size: bool) -> list[Range]:
         """Return the deleted ranges of MESSAGES that have large tables of their own, in slices.
 
         With ``any_size``: all deleted ranges. They are returned once. RocksDB would leave the

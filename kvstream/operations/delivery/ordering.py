@@ -45,9 +45,9 @@ _GIVEN, _HELD, _PASSED = range(3)
 def take_new(
     txn: Txn,
     reader: Reader,
-    count: int | None = None,
-    budget: Budget | None = None,
-    room: int = 0,
+    count: int | None,
+    budget: Budget,
+    room: int,
 ) -> Rows:
     """Deliver the next entries whose keys have room, and hold those before them that have none.
 
@@ -57,10 +57,10 @@ def take_new(
     stream, group = reader.stream, reader.group
     delivered: list[Row] = []
     looked, size = 0, 0
-    by_size = budget is not None and budget.limits[1] is not None
+    by_size = budget.limits[1] is not None
     while group.last_delivered < stream.last and stream.length and looked < LOOK_MAX:
         left = LOOK_MAX if count is None else count - len(delivered)
-        if left <= 0 or (room and size > room) or (budget is not None and budget.exhausted):
+        if left <= 0 or (room and size > room) or budget.exhausted:
             break
         page = _next(txn, stream, group, left, looked)
         if by_size:
@@ -70,8 +70,7 @@ def take_new(
         chosen, passed = _Choice(txn, reader).of(page, left)
         _record(txn, reader, page[:passed], chosen)
         fresh = [row for row, fate in zip(page, chosen, strict=False) if fate == _GIVEN]
-        if budget is not None:
-            budget.take(Rows(fresh, len(stream.prefix)))
+        budget.take(Rows(fresh, len(stream.prefix)))
         delivered += fresh
         looked += passed
         size += entries.memory_of(fresh) if room else 0
