@@ -522,7 +522,7 @@ class Catalog:
             return sorted(known)
         prefix = tree_prefix(tree)
         rows = txn.batch.scan(_TREES, prefix, successor(prefix))
-        return sorted({key[8:] for key, _ in rows} | known.keys())
+        return sorted({key[U64.size :] for key, _ in rows} | known.keys())
 
     def create_group(self, txn: Txn, stream: StreamMeta, name: bytes) -> GroupMeta:
         if not stream.groups_tree:

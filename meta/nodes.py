@@ -95,7 +95,7 @@ def _read_back(batch: Batch, stream: StreamMeta) -> list[tuple[StreamID, bytes]]
     upper = stream.prefix + stream.open_last.packed + b"\x00"
     rows = batch.page(_MESSAGES, stream.prefix + lower.packed, upper, _WHOLE_NODE)
     decode_checked([value for _, value in rows])
-    return [(StreamID.unpack(key[-16:]), value) for key, value in rows]
+    return [(StreamID.unpack(key[-ID_BYTES:]), value) for key, value in rows]
 
 
 def _entries_size(stream: StreamMeta, entries: list[tuple[StreamID, bytes]]) -> int:
@@ -475,7 +475,7 @@ def live_counts(
     while True:
         page = txn.batch.page(_TREES, lower, upper, _NODES_PAGE)
         lives = lives_in([value for _, value in page])
-        yield from zip([key[8:] for key, _ in page], lives, strict=True)
+        yield from zip([key[U64.size :] for key, _ in page], lives, strict=True)
         if len(page) < _NODES_PAGE:
             break
         lower = page[-1][0] + b"\x00"

@@ -55,7 +55,7 @@ from typing import Final
 import msgpack
 
 from kvstream.errors import Corruption, WrongType
-from kvstream.layout.keys import COUNTED_MAX, message_prefix, stream_row
+from kvstream.layout.keys import COUNTED_MAX, key_of, message_prefix, stream_row
 from kvstream.layout.values import Names
 from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
@@ -439,7 +439,7 @@ class StreamMeta:
             self._decode_hot(hot)
             self._decode_cold(record[_HOT.size :], has_queue=hot[1] == QUEUE_VERSION)
         except (StructError, ValueError) as error:
-            raise damaged("stream", name[2:], error) from error
+            raise damaged("stream", key_of(name), error) from error
         self._start()
         return self
 

@@ -300,7 +300,7 @@ def _pieces_of(string: StringMeta) -> Pieces:
 
 
 def _damaged(name: bytes, why: str) -> Corruption:
-    return Corruption(f"the record of key {name[2:]!r} is damaged: {why}")
+    return Corruption(f"the record of key {key_of(name)!r} is damaged: {why}")
 
 
 Key: TypeAlias = StreamMeta | StringMeta

@@ -10,6 +10,7 @@ from struct import error as StructError
 from typing import TYPE_CHECKING
 
 from kvstream.errors import Corruption, NoSuchKey
+from kvstream.layout.keys import key_of
 from kvstream.meta.key_events import OVERWRITTEN, TYPE_CHANGED, Event
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
@@ -220,7 +221,9 @@ class Txn:
                 try:
                     puts[row] = stream.encode()
                 except StructError as error:
-                    raise Corruption(f"stream {stream.name[2:]!r} has impossible counts") from error
+                    raise Corruption(
+                        f"stream {key_of(stream.name)!r} has impossible counts"
+                    ) from error
                 stream.behind = 0
             self._streams.clear()
         elif not (self._members or batch):

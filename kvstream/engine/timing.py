@@ -15,6 +15,7 @@ from time import monotonic
 
 from kvstream.engine.waiters import Signal
 from kvstream.errors import Corruption, KVStreamError
+from kvstream.layout.keys import key_of
 from kvstream.logs import Throttle
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
@@ -83,7 +84,7 @@ def run_due(txn: Txn, limit: int) -> int:
 def _fire(txn: Txn, name: bytes, stream: StreamMeta, kind: int, found: list[Timer]) -> None:
     fire = KINDS.get(kind)
     if fire is None:
-        raise Corruption(f"the stream {name[2:]!r} has timers of an unknown kind {kind}")
+        raise Corruption(f"the stream {key_of(name)!r} has timers of an unknown kind {kind}")
     fire(txn, name, stream, found)
 
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from kvstream.errors import BusyGroup, InvalidArgument, NoGroup, RequestError
-from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.keys import U64, key_of, successor, tree_prefix
 from kvstream.meta import nodes, pel
 from kvstream.meta.key_events import (
     XGROUP_CREATE,
@@ -115,7 +115,9 @@ def text(name: bytes) -> str:
 
 def no_such_group(name: bytes, group_name: bytes) -> NoGroup:
     """Return the error of an XGROUP or XINFO subcommand for a group that does not exist."""
-    return NoGroup(f"No such consumer group '{text(group_name)}' for key name '{text(name[2:])}'")
+    return NoGroup(
+        f"No such consumer group '{text(group_name)}' for key name '{text(key_of(name))}'"
+    )
 
 
 def required_stream(txn: Txn, name: bytes) -> StreamMeta:
@@ -145,7 +147,7 @@ def group_of_key(
         group = stream.groups.get(group_name) or txn.catalog.group(txn, stream, group_name)
     if stream is None or group is None:
         raise NoGroup(
-            f"No such key '{text(name[2:])}' or consumer group '{text(group_name)}'{where}"
+            f"No such key '{text(key_of(name))}' or consumer group '{text(group_name)}'{where}"
         )
     return stream, group
 
@@ -285,7 +287,7 @@ class MemberLoader:
         """Load more; return whether all are loaded."""
         page = txn.batch.page(Family.TREES, self._from, self._upper, thresholds.STEP_MEMBERS)
         for row, _ in page:
-            self._load(txn, row[8:])
+            self._load(txn, row[U64.size :])
         if page:
             self._from = page[-1][0] + b"\0"
         return len(page) < thresholds.STEP_MEMBERS

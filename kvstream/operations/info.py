@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kvstream.layout.keys import (
+    U64,
     database_of,
     expiry_row,
     key_of,
@@ -322,13 +323,13 @@ class GroupsSnapshot:
 
     def __iter__(self) -> Iterator[GroupMeta]:
         for row, record in self._rows(self.stream.groups_tree):
-            name = row[8:]
+            name = row[U64.size :]
             group = GroupMeta.decode(name, row, record)
             copy = self._copies.pop(name, None)
             if copy is not None:
                 group.runs.memory, group.index = copy
             for row, record in self._rows(group.consumers_tree):
-                consumer = ConsumerMeta.decode(row[8:], row, record)
+                consumer = ConsumerMeta.decode(row[U64.size :], row, record)
                 catalog.recall_activity(group, consumer)
                 consumer.seen_ms = self._seen.get(row, consumer.seen_ms)
                 group.consumers[consumer.name] = consumer

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Self
 
 from kvstream.errors import Corruption, InvalidArgument, KeyExists
-from kvstream.layout.keys import tree_prefix
+from kvstream.layout.keys import U64, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.meta import idempotency, nodes, pel_index
 from kvstream.meta.bulk_fill import Sink, append_node, append_page
@@ -455,7 +455,7 @@ class _Nodes:
             return
         while rows := self._records.send(_NODE_ROWS):
             for key, value in rows:
-                yield self._image(Node.decode(StreamID.unpack(key[8:]), value))
+                yield self._image(Node.decode(StreamID.unpack(key[U64.size :]), value))
         yield self._image(self._open)
 
     def _image(self, node: Node) -> NodeImage:

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from kvstream.errors import InvalidArgument
-from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.listpack import SMALL_INTEGER_MAX
 from kvstream.meta import nodes
 from kvstream.meta.filling import Limits
@@ -303,7 +303,7 @@ def _look_ahead(
     """Look up the first live IDs of ``first <= id <= last``."""
     lower, upper = stream.prefix + first.packed, stream.prefix + last.packed + b"\x00"
     rows = txn.batch.page(_MESSAGES, lower, upper, count)
-    stream.first_ids = deque([StreamID.unpack(key[-16:]) for key, _ in rows])
+    stream.first_ids = deque([StreamID.unpack(key[-ID_BYTES:]) for key, _ in rows])
     return stream.first_ids
 
 
@@ -383,7 +383,7 @@ def entry_ids(txn: Txn, stream: StreamMeta, node: Node) -> list[StreamID]:
     lower = stream.prefix + max(stream.first, node.first).packed
     upper = stream.prefix + node.last.packed + b"\x00"
     rows = txn.batch.page(_MESSAGES, lower, upper, node.live)
-    return [StreamID.unpack(key[-16:]) for key, _ in rows]
+    return [StreamID.unpack(key[-ID_BYTES:]) for key, _ in rows]
 
 
 def remove_entries(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> None:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 
 from kvstream.errors import KVStreamError
-from kvstream.layout.keys import ID_BYTES, tree_prefix
+from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
 from kvstream.layout.values import decode_fields
 from kvstream.meta import timers
 from kvstream.meta.keyed import (
@@ -359,7 +359,7 @@ class _RunsCheck:
         for key, value in zip(keys, self._survey.rows.get_many(_TREES, keys), strict=True):
             count += value is not None
             if value != b"":
-                self._findings.fault(place, _NOT_INDEXED, key[8:].hex())
+                self._findings.fault(place, _NOT_INDEXED, key[U64.size :].hex())
                 self._findings.put(_TREES, key, b"")
         return count
 

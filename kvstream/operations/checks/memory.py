@@ -80,7 +80,7 @@ def _check_first_ids(survey: Survey, place: str, txn: Txn, stream: StreamMeta) -
     if stream.length == 0 or not known or known[0] != stream.first:
         return  # it will not be used
     rows = entries.rows(txn, stream, stream.first, MAX_ID, len(known))
-    if [key[-16:] for key, _ in rows] != [eid.packed for eid in known]:
+    if [key[-ID_BYTES:] for key, _ in rows] != [eid.packed for eid in known]:
         survey.findings.fault(place, _AHEAD)
 
 

@@ -24,7 +24,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.layout.keys import successor, tree_prefix
+from kvstream.layout.keys import ID_BYTES, successor, tree_prefix
 from kvstream.layout.values import decode_checked
 from kvstream.meta import nodes, timers
 from kvstream.meta.key_events import XTRIM
@@ -479,7 +479,7 @@ def compact(txn: Txn, stream: StreamMeta, rules: Retention, below: StreamID) -> 
         return 0, False
     latest: dict[bytes, StreamID] = {}
     gone: list[StreamID] = []
-    ids = [StreamID.unpack(key[-16:]) for key, _ in rows]
+    ids = [StreamID.unpack(key[-ID_BYTES:]) for key, _ in rows]
     for eid, found in zip(ids, decode_checked([value for _, value in rows]), strict=True):
         value = found.get(rules.latest)  # the last one if the field repeats
         if value is None:
