@@ -546,6 +546,11 @@ class GroupMeta:
         self.looked_rank = -1
         """No entry given back under this rank or before is ready; -1: not known."""
 
+    @property
+    def known_entries_read(self) -> int | None:
+        """How many entries the group has read; None if that cannot be known."""
+        return None if self.entries_read == UNKNOWN else self.entries_read
+
     def encode(self) -> bytes:
         policy = None if self.policy is None else self.policy.encoded
         head = _GROUP.pack(

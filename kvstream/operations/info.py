@@ -26,7 +26,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta import catalog, idempotency, nodes, pel
 from kvstream.meta.pel import oldest_delivery, runs_from, runs_of
 from kvstream.meta.pel_index import nacked_in, pending_in, pending_with, times_of
-from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
+from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import OWNED_FIRST, TIME_BYTES, Run, RunIndex, Share
 from kvstream.meta.strings import Key
 from kvstream.meta.trees import SortedRows
@@ -189,7 +189,7 @@ def group_figures(
     return GroupFigures(
         consumers=group.consumers_count,
         lag=lag(stream, group),
-        entries_read=None if group.entries_read == UNKNOWN else group.entries_read,
+        entries_read=group.known_entries_read,
         pending=counted.pending,
         nacked=counted.nacked,
         oldest_ms=0 if counted.oldest is None else max(0, txn.now_ms - counted.oldest),
@@ -417,13 +417,9 @@ def group_info(txn: Txn, name: bytes, group_name: bytes) -> GroupInfo:
 
 
 def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
-    read = _known(group.entries_read)
     pending, last = pending_in(txn, group), group.last_delivered
+    read = group.known_entries_read
     return group.name, group.consumers_count, pending, last, read, lag(stream, group)
-
-
-def _known(entries_read: int) -> int | None:
-    return None if entries_read == UNKNOWN else entries_read
 
 
 def lag_and_size(txn: Txn, db: int, key: bytes) -> tuple[int | None, int | None]:
@@ -566,7 +562,7 @@ def _group_detail(txn: Txn, stream: StreamMeta, group: GroupMeta, limit: int | N
     return GroupDetail(
         name=group.name,
         last_delivered_id=group.last_delivered,
-        entries_read=_known(group.entries_read),
+        entries_read=group.known_entries_read,
         lag=lag(stream, group),
         pel_count=pending_in(txn, group),
         nacked_count=nacked_in(txn, group),

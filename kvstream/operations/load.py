@@ -505,8 +505,7 @@ def _without_groups(txn: Txn, stream: StreamMeta) -> StreamState:
 
 
 def _group(txn: Txn, group: GroupMeta) -> GroupImage:
-    known = None if group.entries_read == UNKNOWN else group.entries_read
-    image = GroupImage(group.name, group.last_delivered, known)
+    image = GroupImage(group.name, group.last_delivered, group.known_entries_read)
     image.consumers = [
         ConsumerImage(consumer.name, consumer.seen_ms, consumer.active_ms)
         for consumer in txn.catalog.consumers(txn, group)
