@@ -321,7 +321,7 @@ def _drop_listed(txn: Txn, db: int, listed: Sequence[Row]) -> bool:
 def _waits(txn: Txn, stream: StreamMeta) -> bool:
     """Return whether a deleted stream has more groups than this commit may delete.
 
-    Some groups are deleted of a stream that has more than any commit may.
+    If it has more than any commit may, the first of them are deleted now.
     """
     dropped = txn.groups_dropped + stream.groups_count
     if dropped <= GROUPS_TOGETHER:

@@ -594,14 +594,14 @@ def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None
 
 
 def signal_freed(txn: Txn, name: bytes, group: GroupMeta) -> None:
-    """Wake the readers of a group that limits entries in flight, after some are not any more."""
+    """Wake the readers of a group that limits entries in flight: there is room again."""
     policy = group.policy
     if policy is not None and policy.max_in_flight:
         txn.signal(name)
 
 
 def note_renewed(txn: Txn, group: GroupMeta) -> None:
-    """Note that leases begin now, which is earlier than the others if the clock was set back."""
+    """Note that leases begin now; if the clock was set back, that is before all others."""
     group.owned_since = min(group.owned_since, txn.now_ms)
 
 

@@ -133,7 +133,7 @@ def take_node(txn: Txn, stream: StreamMeta, node: NodeImage, into: Sink | None =
 
 
 def publish(txn: Txn, name: bytes, stream: StreamMeta, replace: bool, expire_at: int) -> None:
-    """Make a stream, whose rows are written or in the transaction, the key of a name."""
+    """Make a stream the key of a name; its rows are written, or in the transaction."""
     refuse_existing(txn, name, replace)
     replaced = make_room(txn, name)
     stream.expire_at = expire_at
@@ -161,7 +161,7 @@ def seal(txn: Txn, stream: StreamMeta, state: StreamState, allocate: Allocate) -
 def restate(txn: Txn, name: bytes, state: StreamState) -> Loaded:
     """Replace the groups, counters and producers of a stream by those of a state.
 
-    The caller raises NoSuchKey if there is no stream.
+    Nothing is changed if there is no stream.
     """
     stream = txn.stream(name)
     if stream is None:

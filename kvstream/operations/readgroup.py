@@ -434,9 +434,9 @@ def as_library_read(reply: Reply) -> tuple[Reply, bool]:
 
 
 def share_key(group_name: bytes, claim_ms: int | None, given_back: bool = False) -> Hashable:
-    """Return what blocked reads have in common of which each finds what the others find.
+    """Return the key of blocked reads that find nothing if one of them finds nothing.
 
-    With CLAIM that is the idle time too, which is the lease for all readers of a queue.
+    With CLAIM the idle time is a part of it: for all readers of a queue that is the lease.
     """
     if given_back or (claim_ms is not None and claim_ms >= GIVEN_BACK_MS):
         return group_name, GIVEN_BACK_MS

@@ -27,7 +27,8 @@ PACKED_TOGETHER = 5000
 # --- keys ---------------------------------------------------------------------------------------
 
 FLUSH_KEYS = 100
-"""Keys whose rows a flush deletes itself, in two milliseconds; those of more are deleted later."""
+"""Up to this many keys a flush deletes their rows itself, in two milliseconds; more are deleted
+later."""
 LONG_KEYS = 500
 """Keys above which DEL, UNLINK, EXISTS and TOUCH are done in steps."""
 STEP_KEYS = 200

@@ -152,7 +152,7 @@ def forget_position(txn: Txn, stream: StreamMeta, group: GroupMeta) -> None:
 
 
 def row_of(txn: Txn, stream: StreamMeta, unique_id: bytes) -> Row | None:
-    """Return the row of a unique ID, which may be held no longer; None if there is none."""
+    """Return the row of a unique ID, None if there is none; the ID may be free by now."""
     value = timers.get_row(txn, stream, ROW_TAG + unique_id)
     return None if value is None else decode(unique_id, value)
 

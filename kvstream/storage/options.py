@@ -196,7 +196,7 @@ def open_files_max() -> int:
 
 
 def below(upper: bytes) -> ReadOptions:
-    """Return the bounds of an iterator below ``upper``, whose bytes it must not outlive."""
+    """Return the bounds of an iterator below ``upper``; the caller keeps these bytes as long."""
     bounds = ReadOptions()
     bounds.set_iterate_upper_bound(upper)
     return bounds

@@ -49,7 +49,7 @@ def take_new(
     budget: Budget,
     room: int,
 ) -> Rows:
-    """Deliver the next entries whose keys have room, and hold those before them that have none.
+    """Deliver the next entries whose keys have room, and hold the others before them.
 
     ``room`` is the memory that the entries may take, about; 0: no limit. Deliveries with ``noack``
     make no key busy, and yet give no entry of one that is.

@@ -49,8 +49,8 @@ _BURIED_MAX = 500
 """Entries that one read moves to the dead letters at most; the next read moves the others."""
 _PAGE = 100
 _RATE_PARTS, _RATED_MAX = 16, 64
-"""The parts of a rate's time, whose deliveries are counted together at the time of the last one;
-and the most parts that are kept."""
+"""A rate's time has this many parts: the deliveries of one are counted together, at the time of the
+last. The second number is that of the parts that are kept at most."""
 
 
 def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None, most: int | None) -> bool:

@@ -83,7 +83,7 @@ def ack_delete(
 
 
 def ack(txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]) -> list[int]:
-    """Acknowledge the deliveries of a consumer whose tokens are current."""
+    """Acknowledge the deliveries whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
     txn.frees = True
     if len(tokens) == 1:
@@ -113,7 +113,7 @@ def _ack_one(
 def extend(
     txn: Txn, name: bytes, group: bytes, consumer: bytes, tokens: Sequence[Token]
 ) -> list[int]:
-    """Begin the leases of a consumer anew whose tokens are current."""
+    """Begin anew the leases whose tokens are current."""
     _, of_group = group_of_key(txn, name, group)
     outcomes, parts = _judged(txn, of_group, consumer, tokens, LeaseOutcome.DONE)
     if parts:
@@ -134,7 +134,7 @@ def nack(
     error: bytes = b"",
     traceback: bytes = b"",
 ) -> list[int]:
-    """Give back the deliveries of a consumer whose tokens are current.
+    """Give back the deliveries whose tokens are current.
 
     They are delivered again after ``delay_ms``, or the backoff of the group's policy. ``fatal``
     ones, and those that were delivered as often as the policy allows, move to the dead letters with

@@ -214,7 +214,7 @@ def changed_streams(txn: Txn) -> tuple[int, int]:
 
 
 def _version(txn: Txn, stream: StreamMeta, rules: Retention) -> tuple[object, ...]:
-    """Return what changes when there may be more to remove, as far as that is cheap to know."""
+    """Return numbers that cost little, and that differ once there may be more to remove."""
     groups: tuple[object, ...] = ()
     if not rules.force or rules.acked:
         loaded = stream.groups.values()
@@ -508,7 +508,7 @@ def _compacted_to(txn: Txn, stream: StreamMeta) -> StreamID:
 
 
 def _take_places(txn: Txn, stream: StreamMeta, latest: dict[bytes, StreamID]) -> list[StreamID]:
-    """Write the last entries of some values; return those whose places they take."""
+    """Record the last entries of some values; return the entries recorded before."""
     prefix = timers.tree(txn, stream)
     rows = [prefix + row for row in latest]
     before = [_id_of(old) for old in txn.batch.get_many(_TREES, rows) if old is not None]
