@@ -8,7 +8,6 @@ interruption. The key appears with the last commit.
 from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import suppress
-from types import TracebackType
 from typing import Self
 from uuid import uuid4
 
@@ -136,12 +135,7 @@ class Loader:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._ended:
             return
         if self._label:

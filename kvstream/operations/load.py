@@ -11,7 +11,6 @@ transaction or through iterators that were opened at the same moment.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Self
 
 from kvstream.errors import Corruption, InvalidArgument, KeyExists
@@ -353,12 +352,7 @@ class StreamImage:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
 
