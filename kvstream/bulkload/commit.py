@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple
 from uuid import uuid4
 
-from kvstream.bulkload.parts import BulkTicket, Part, Piece, PieceMaker, pieces_of
+from kvstream.bulkload.parts import BulkTicket, Pages, Part, Piece, PieceMaker, pieces_of
 from kvstream.engine.engine import Engine
 from kvstream.errors import Corruption, quoted
 from kvstream.layout.keys import (
@@ -29,7 +29,7 @@ from kvstream.layout.keys import (
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, unfinished_loads
-from kvstream.operations.append import BulkResult, Joined, Mark, Pages, above, too_small, with_ids
+from kvstream.operations.append import BulkResult, Joined, Mark, next_packed, too_small
 from kvstream.storage.batch import Family
 from kvstream.storage.sst import Merged, TableWriter, link_into
 from kvstream.types.ids import MIN_ID, StreamID
@@ -306,8 +306,8 @@ class _Load:
                 continue
             pages = self._pages(rows, key)
             if not given:
-                pages = with_ids(pages, last, now_ms)
-            piece = maker.make(key, prefix, above(pages, last, self._name(key)), table)
+                pages = _with_ids(pages, last, now_ms)
+            piece = maker.make(key, prefix, _above(pages, last, self._name(key)), table)
             if piece.stream.length > expected:
                 raise Corruption(f"stream {quoted(key)} has more entries than its parts say")
             if piece.stream.length < expected:  # the same ID twice
@@ -346,3 +346,19 @@ class _Load:
             raise
         engine.run(unfinished_loads.ignore_uncounted)
         return result
+
+
+def _with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
+    """Give entries automatic IDs."""
+    for _, values in pages:
+        ids = next_packed(last, len(values), now_ms)
+        last = StreamID.unpack(ids[-1])
+        yield ids, values
+
+
+def _above(pages: Pages, last: StreamID, name: bytes) -> Pages:
+    """Check that entries are above the last one of their stream."""
+    for ids, values in pages:
+        if ids[0] <= last.packed:
+            raise too_small(name)
+        yield ids, values

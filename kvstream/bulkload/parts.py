@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 from itertools import groupby, pairwise
 from operator import itemgetter, lt
 from pathlib import Path
-from typing import BinaryIO, Generic, NamedTuple, TypeVar
+from typing import BinaryIO, Generic, NamedTuple, TypeAlias, TypeVar
 from uuid import uuid4
 
 import msgpack
@@ -36,13 +36,15 @@ from kvstream.meta.bulk_fill import append_page
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations.append import Pages
 from kvstream.storage import batch
 from kvstream.storage.batch import Family, Row, Seeks
 from kvstream.storage.sst import TableWriter
 from kvstream.types.ids import StreamID
 from kvstream.types.images import PackedID
 from kvstream.types.options import ENTRY_BYTES_MAX, KEY_BYTES_MAX, MEGABYTE, StoreOptions
+
+Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
+"""IDs and values of entries, in order."""
 
 Guard = Callable[[list[bytes]], None]
 """Raises if the keys must not be written."""

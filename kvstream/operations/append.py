@@ -5,13 +5,12 @@ of them, to many streams in one commit, and does so once: a mark, a plain string
 number of a batch, is set in the same commit. A batch with a number up to the mark's is skipped.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import groupby
 from operator import lt
 from struct import Struct
-from typing import TypeAlias
 
 import xxhash
 
@@ -479,9 +478,10 @@ def append_many(txn: Txn, streams: Mapping[bytes, Entries], mark: Mark | None = 
 
 def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes]) -> list[PackedID]:
     """Return the IDs for entries; IDTooSmall if given ones do not ascend from the last one."""
-    last = last_of(txn, name)
+    stream = txn.stream(name)
+    last = MIN_ID if stream is None else stream.last
     if ids is None:
-        return _next_packed(last, len(values), txn.now_ms)
+        return next_packed(last, len(values), txn.now_ms)
     if len(ids) != len(values):
         raise InvalidArgument("there must be an ID for each value")
     if ids[0] <= last.packed or not all(map(lt, ids, ids[1:])):
@@ -489,13 +489,8 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
     return ids
 
 
-def last_of(txn: Txn, name: bytes) -> StreamID:
-    """Return the last ID of a stream, MIN_ID if there is none; WrongType for a string."""
-    stream = txn.stream(name)
-    return MIN_ID if stream is None else stream.last
-
-
-def _next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
+def next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
+    """Return what ``next_ids`` does, packed."""
     return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
@@ -557,23 +552,3 @@ def _create_ingested(txn: Txn, addition: Joined) -> StreamMeta:
     stream.prefix, stream.nodes_tree = prefix, txn.allocate()
     catalog.add_stream(txn, addition.name, stream)
     return stream
-
-
-Pages: TypeAlias = Iterator[tuple[list[PackedID], list[bytes]]]
-"""IDs and values of entries, in order."""
-
-
-def with_ids(pages: Pages, last: StreamID, now_ms: int) -> Pages:
-    """Give entries automatic IDs."""
-    for _, values in pages:
-        ids = _next_packed(last, len(values), now_ms)
-        last = StreamID.unpack(ids[-1])
-        yield ids, values
-
-
-def above(pages: Pages, last: StreamID, name: bytes) -> Pages:
-    """Check that entries are above the last one of their stream."""
-    for ids, values in pages:
-        if ids[0] <= last.packed:
-            raise too_small(name)
-        yield ids, values
