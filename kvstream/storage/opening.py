@@ -41,8 +41,8 @@ class Recovered(Protocol):
     def close(self) -> None: ...
 
 
-Engine = TypeVar("Engine", bound=Recovered)
-Opener = Callable[..., Engine]
+Rocks = TypeVar("Rocks", bound=Recovered)
+Open = Callable[..., Rocks]
 """Called with a directory, the access, and with FOLLOW a folder for what RocksDB writes."""
 
 
@@ -87,9 +87,7 @@ class Opened:
         self.directory.release()
 
 
-def open_any(
-    place: Directory, options: StoreOptions, opener: Opener[Engine]
-) -> tuple[Engine, Opened]:
+def open_any(place: Directory, options: StoreOptions, opener: Open[Rocks]) -> tuple[Rocks, Opened]:
     """Open the store in a locked directory as its options say; release the directory on failure."""
     opening = (
         open_follower if options.following else open_reader if options.read_only else open_writer
@@ -104,88 +102,88 @@ def open_any(
 
 
 def open_reader(
-    place: Directory, options: StoreOptions, opener: Opener[Engine]
-) -> tuple[Engine, Opened]:
+    place: Directory, options: StoreOptions, opener: Open[Rocks]
+) -> tuple[Rocks, Opened]:
     """Open a view of a store that no process writes, for reading."""
     mark = _read_mark(place)
     view = place.open_view()
     try:
-        engine = opener(view.path, Access.READ)
+        rocks = opener(view.path, Access.READ)
         if not options.accept_loss:
-            _refuse_loss(engine, mark)
+            _refuse_loss(rocks, mark)
     except BaseException:
         view.remove()
         raise
-    return engine, Opened(place, None, view, None)
+    return rocks, Opened(place, None, view, None)
 
 
 def open_follower(
-    place: Directory, options: StoreOptions, opener: Opener[Engine]
-) -> tuple[Engine, Opened]:
+    place: Directory, options: StoreOptions, opener: Open[Rocks]
+) -> tuple[Rocks, Opened]:
     """Open the store while another process writes it; RocksDB's own files go into a view."""
     view = View.of_reader(())
     try:
-        engine = opener(place.path, Access.FOLLOW, view.path)
+        rocks = opener(place.path, Access.FOLLOW, view.path)
     except BaseException:
         view.remove()
         raise
-    return engine, Opened(place, None, view, None)
+    return rocks, Opened(place, None, view, None)
 
 
 def open_writer(
-    place: Directory, options: StoreOptions, opener: Opener[Engine]
-) -> tuple[Engine, Opened]:
+    place: Directory, options: StoreOptions, opener: Open[Rocks]
+) -> tuple[Rocks, Opened]:
     """Open the store for writing, or refuse it unchanged."""
     if not place.is_complete() and not place.holds_rows():
         place.clear_half_created()
-        engine = _open_in_place(place, Access.CREATE, opener)
-        Watermark.create(place.path, engine.latest_sequence_number())
-        return engine, Opened(place, Watermark.open(place.path), None, None)
+        rocks = _open_in_place(place, Access.CREATE, opener)
+        Watermark.create(place.path, rocks.latest_sequence_number())
+        return rocks, Opened(place, Watermark.open(place.path), None, None)
     mark = _read_mark(place)
     damage = _damage(place, mark, opener)
     if damage is None:
-        engine = _open_in_place(place, Access.WRITE, opener)
-        _refuse_loss(engine, mark)
-        return engine, Opened(place, Watermark.open(place.path), None, None)
+        rocks = _open_in_place(place, Access.WRITE, opener)
+        _refuse_loss(rocks, mark)
+        return rocks, Opened(place, Watermark.open(place.path), None, None)
     if not options.accept_loss:
         raise damage
     return _open_damaged(place, mark, damage, opener)
 
 
-def _open_in_place(place: Directory, access: Access, opener: Opener[Engine]) -> Engine:
+def _open_in_place(place: Directory, access: Access, opener: Open[Rocks]) -> Rocks:
     """Open a store whose files may be changed, since it was not refused."""
     files.keep_private(place.path)
     place.unshare()
-    engine = opener(place.path, access)
+    rocks = opener(place.path, access)
     files.make_private(place.path)
-    return engine
+    return rocks
 
 
 def _open_damaged(
-    place: Directory, mark: Mark | None, damage: DataError, opener: Opener[Engine]
-) -> tuple[Engine, Opened]:
+    place: Directory, mark: Mark | None, damage: DataError, opener: Open[Rocks]
+) -> tuple[Rocks, Opened]:
     kept = place.keep()
     skipped = False
     try:
-        engine = _open_in_place(place, Access.WRITE, opener)
+        rocks = _open_in_place(place, Access.WRITE, opener)
     except Corruption:
-        engine = _open_in_place(place, Access.SALVAGE, opener)
+        rocks = _open_in_place(place, Access.SALVAGE, opener)
         skipped = True
-    recovered = engine.latest_sequence_number()
+    recovered = rocks.latest_sequence_number()
     Watermark.create(place.path, recovered)
     loss = Loss(str(damage), recovered, mark.sequence if mark else None, skipped, kept)
-    return engine, Opened(place, Watermark.open(place.path), None, loss)
+    return rocks, Opened(place, Watermark.open(place.path), None, loss)
 
 
-def _damage(place: Directory, mark: Mark | None, opener: Opener[Engine]) -> DataError | None:
+def _damage(place: Directory, mark: Mark | None, opener: Open[Rocks]) -> DataError | None:
     """Recover the store in a view; return its damage, if any."""
     if mark is None:
         return LostWrites(f"the watermark of {place.path} is lost, so nobody knows what else is")
     view = place.open_view()
     try:
-        engine = opener(view.path, Access.READ)
-        _refuse_loss(engine, mark)
-        engine.close()
+        rocks = opener(view.path, Access.READ)
+        _refuse_loss(rocks, mark)
+        rocks.close()
     except DataError as error:
         return error
     finally:
@@ -202,12 +200,12 @@ def _read_mark(place: Directory) -> Mark | None:
         return None
 
 
-def _refuse_loss(engine: Recovered, mark: Mark | None) -> None:
-    """Close the engine and raise LostWrites if it does not have all that was durable."""
-    recovered = engine.latest_sequence_number()
+def _refuse_loss(rocks: Recovered, mark: Mark | None) -> None:
+    """Close RocksDB and raise LostWrites if it does not have all that was durable."""
+    recovered = rocks.latest_sequence_number()
     if mark is not None and recovered >= mark.sequence:
         return
-    engine.close()  # an exception may be kept, and with it a reference to the engine
+    rocks.close()  # an exception may be kept, and with it a reference to RocksDB
     if mark is None:
         raise LostWrites("the watermark is lost, so nobody knows what else is")
     raise LostWrites(
