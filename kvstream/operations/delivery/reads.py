@@ -109,8 +109,12 @@ def deliver(
             most = min(wanted, limits.total)
             redelivery = _Redelivery(txn, reader, policy, budget, with_idle, most, room)
             delivered = redelivery.deliver(limits, lease_ms)
+            if group.keyed is not None and redelivery.is_left:
+                delivered = redelivery.deliver(limits, None)  # held entries of freed keys
             wanted, room = min(wanted, len(delivered) + redelivery.left), redelivery.room
     rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
+    if group.keyed is not None and redelivery is not None and redelivery.is_left:
+        rest = 0  # the next read goes on: held entries of freed keys come before new ones
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         count = None if rest >= _ALL // 2 else rest
         new = _deliver_new(txn, reader, count, budget, room, with_idle, deliver_new)
@@ -282,8 +286,14 @@ class _Redelivery:
     _buried: int = 0
 
     def deliver(self, limits: "_Limits", lease_ms: int | None) -> Sequence[Entry]:
-        """Deliver what is ready, then what was delivered ``lease_ms`` ago."""
+        """Deliver what is ready, then what was delivered ``lease_ms`` ago.
+
+        Called again it goes on, with what the call before has made ready. Returns what all calls
+        have delivered.
+        """
         txn, group = self.txn, self.reader.group
+        self._moves, self._gone, self._dead, self._fatal = [], [], [], []
+        self.is_left = False
         self._collect(ready_runs(txn, group), limits.owned)
         ready = len(self.taken)
         if lease_ms is not None:

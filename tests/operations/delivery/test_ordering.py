@@ -275,3 +275,30 @@ def test_a_blocked_reader_wakes_when_its_key_is_free(open_store: Stores) -> None
     group_of(store).ack(ids[0])
     thread.join(30)
     assert got == ids[1:]
+
+
+def test_entries_given_up_make_way_for_held_ones_before_new_ones(
+    ordered: Store, clock: ManualClock
+) -> None:
+    rules(ordered, max_per_key=2, max_deliveries=1, lease_ms=1000)
+    a1, a2, a3 = add(ordered, "a", "a", "a")
+    assert read(ordered) == [a1, a2]
+    (a4,) = add(ordered, "a")
+    clock.advance(1000)
+    assert read(ordered) == [a3, a4]
+
+
+def test_a_read_that_frees_a_key_takes_nothing_twice(ordered: Store) -> None:
+    rules(ordered, max_per_key=2, max_deliveries=2)
+    a1, a2, a3 = add(ordered, "a", "a", "a")
+    (b1,) = add(ordered, "b")
+
+    def read_all() -> list[StreamID]:
+        return [entry.id for entry in reader(ordered).read(claim_min_idle=0)]
+
+    assert read_all() == [a1, a2, b1]
+    (b2,) = add(ordered, "b")
+    assert group_of(ordered).ack(b1) == 1
+    assert read_all() == [a1, a2, b2]
+    assert read_all() == [b2, a3]
+    assert group_of(ordered).ack(b2, a3) == 2
