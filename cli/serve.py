@@ -80,11 +80,9 @@ def _read_config(
 
 def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
     """Return the settings of the table ``config``; ValueError if one is invalid."""
-    from kvstream.commands.config import SETTINGS
     from kvstream.server.options import TABLE
     from kvstream.server.settings import SERVER_SETTINGS, parsed
 
-    known = {*SETTINGS, *SERVER_SETTINGS}
     if not isinstance(table, dict):
         raise ValueError(f"{TABLE} must be a table")
     settings: dict[bytes, bytes] = {}
@@ -92,8 +90,8 @@ def _settings(table: Any, options: set[str]) -> dict[bytes, bytes]:
         raw_name, raw = name.encode(), _setting_text(value).encode()
         if name in options:
             raise ValueError(f"{name} is an option: move it above the table {TABLE}")
-        if raw_name not in known:
-            near = nearest(name, [setting.decode() for setting in known])
+        if raw_name not in SERVER_SETTINGS:
+            near = nearest(name, [setting.decode() for setting in SERVER_SETTINGS])
             raise ValueError(f"unknown settings: {TABLE}.{name}{near}")
         parsed(raw_name, raw)
         settings[raw_name] = raw

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import TypeAlias
 
 from kvstream.commands.args import I64_MAX, Argv, integer, syntax_error, text
 from kvstream.commands.command import OPERATE, Family, Session
@@ -29,9 +29,8 @@ _UNITS = {
     b"gb": 1 << 30,
 }
 
-
-def _count(raw: bytes) -> int:
-    return integer(raw, "argument couldn't be parsed into an integer")
+Parse: TypeAlias = Callable[[bytes], object]
+"""Parses the value of a setting, or raises InvalidArgument with the reason."""
 
 
 def memory_size(raw: bytes) -> int:
@@ -49,46 +48,44 @@ def within(value: int, least: int, most: int) -> int:
     return value
 
 
-@dataclass(frozen=True, slots=True)
-class Setting:
-    """A number: its attribute of the catalog's limits, and its bounds."""
+def count(least: int, most: int = I64_MAX) -> Parse:
+    """Return a parser of numbers."""
 
-    attribute: str
-    least: int
-    most: int
-    parse: Callable[[bytes], int] = _count
+    def parse(raw: bytes) -> int:
+        number = integer(raw, "argument couldn't be parsed into an integer")
+        return within(number, least, most)
 
-    def read(self, raw: bytes) -> int:
-        """Parse a value, or raise InvalidArgument with the reason."""
-        return within(self.parse(raw), self.least, self.most)
+    return parse
 
 
-@dataclass(frozen=True, slots=True)
-class TextSetting:
-    """A word: its attribute of the catalog's limits, and the function that checks it."""
+def memory(least: int, most: int = I64_MAX) -> Parse:
+    """Return a parser of bytes, also as ``4kb`` or ``1g``."""
 
-    attribute: str
-    check: Callable[[str], str]
+    def parse(raw: bytes) -> int:
+        return within(memory_size(raw), least, most)
 
-    def read(self, raw: bytes) -> str:
-        """Parse a value, or raise InvalidArgument with the reason."""
-        return self.check(text(raw).lower())
+    return parse
 
 
-def shown(limits: Limits, setting: Setting | TextSetting) -> bytes:
-    """Return a value as CONFIG GET shows it."""
-    return str(getattr(limits, setting.attribute)).encode()
+def _dump_target(raw: bytes) -> str:
+    return checked_target(text(raw).lower())
 
 
-SETTINGS: dict[bytes, Setting | TextSetting] = {
-    b"dump-target": TextSetting("dump_target", checked_target),
-    b"stream-entry-max-bytes": Setting("entry_max_bytes", MEGABYTE, ENTRY_BYTES_MAX, memory_size),
-    b"stream-node-max-bytes": Setting("node_max_bytes", 0, I64_MAX, memory_size),
-    b"stream-node-max-entries": Setting("node_max_entries", 0, I64_MAX),
-    b"stream-idmp-duration": Setting("idmp_duration_s", 1, IDMP_DURATION_MAX_S),
-    b"stream-idmp-maxsize": Setting("idmp_maxsize", 1, IDMP_MAXSIZE_MAX),
+SETTINGS: dict[bytes, tuple[str, Parse]] = {
+    b"dump-target": ("dump_target", _dump_target),
+    b"stream-entry-max-bytes": ("entry_max_bytes", memory(MEGABYTE, ENTRY_BYTES_MAX)),
+    b"stream-node-max-bytes": ("node_max_bytes", memory(0)),
+    b"stream-node-max-entries": ("node_max_entries", count(0)),
+    b"stream-idmp-duration": ("idmp_duration_s", count(1, IDMP_DURATION_MAX_S)),
+    b"stream-idmp-maxsize": ("idmp_maxsize", count(1, IDMP_MAXSIZE_MAX)),
 }
-"""By name; 0 bytes or entries of a node: no limit."""
+"""By name: the attribute of the catalog's limits, and the parser. 0 bytes or entries of a node: no
+limit."""
+
+
+def shown(limits: Limits, attribute: str) -> bytes:
+    """Return a value as CONFIG GET shows it."""
+    return str(getattr(limits, attribute)).encode()
 
 
 @COMMANDS.command("config|get", "pattern [pattern ...]", OPERATE, since="2.0.0")
@@ -98,8 +95,8 @@ def config_get(txn: Txn, session: Session, argv: Argv) -> Reply:
     tests = [matcher(pattern, ignore_case=True) for pattern in argv[2:]]
     return Map(
         [
-            (name, shown(limits, setting))
-            for name, setting in SETTINGS.items()
+            (name, shown(limits, attribute))
+            for name, (attribute, _) in SETTINGS.items()
             if any(test(name) for test in tests)
         ]
     )
@@ -122,16 +119,19 @@ def config_set(txn: Txn, session: Session, argv: Argv) -> Reply:
         if name in asked:
             raise failure(raw_name, "duplicate parameter")
         asked[name] = raw
-    values = {SETTINGS[name].attribute: parsed(name, raw) for name, raw in asked.items()}
+    values: dict[str, object] = {}
+    for name, raw in asked.items():
+        attribute, parse = SETTINGS[name]
+        values[attribute] = parsed(name, raw, parse)
     for attribute, value in values.items():
         setattr(txn.catalog.limits, attribute, value)
     return OK
 
 
-def parsed(name: bytes, raw: bytes) -> int | str:
-    """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
+def parsed(name: bytes, raw: bytes, parse: Parse) -> object:
+    """Return the value that a setting would have; InvalidArgument with its name if it cannot."""
     try:
-        return SETTINGS[name].read(raw)
+        return parse(raw)
     except InvalidArgument as error:
         raise failure(name, str(error)) from None
 

@@ -7,34 +7,13 @@ The functions return parsers of values.
 """
 
 import re
-from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from collections.abc import Mapping
 
-from kvstream.commands.args import I64_MAX, at_least, integer
-from kvstream.commands.config import memory_size, within
+from kvstream.commands.args import I32_MAX, I32_MIN, I64_MAX, at_least
+from kvstream.commands.config import Parse, count, memory, memory_size
 from kvstream.errors import InvalidArgument
 
 _ALL = 100
-Parse: TypeAlias = Callable[[bytes], object]
-
-
-def count(least: int, most: int = I64_MAX) -> Parse:
-    """Return a parser of numbers."""
-
-    def parse(raw: bytes) -> int:
-        number = integer(raw, "argument couldn't be parsed into an integer")
-        return within(number, least, most)
-
-    return parse
-
-
-def memory(least: int) -> Parse:
-    """Return a parser of bytes, also as ``4kb`` or ``1g``."""
-
-    def parse(raw: bytes) -> int:
-        return within(memory_size(raw), least, I64_MAX)
-
-    return parse
 
 
 def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
@@ -95,7 +74,6 @@ def truth(raw: bytes) -> bool:
     return raw.lower() == b"yes"
 
 
-_INT_MAX = (1 << 31) - 1
 _OOM_SCORE_MAX = 2000
 _MB = 1 << 20
 _BACKLOG_MIN = 16 << 10
@@ -163,10 +141,10 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         "key-memory-histograms repl-disable-tcp-nodelay replica-ignore-disk-write-errors "
         "replica-lazy-flush",
     ),
-    **_each(0, count(-_INT_MAX, _INT_MAX), "key-load-delay rdb-key-save-delay"),
+    **_each(0, count(-I32_MAX, I32_MAX), "key-load-delay rdb-key-save-delay"),
     **_each(
         0,
-        count(0, _INT_MAX),
+        count(0, I32_MAX),
         "list-compress-depth repl-diskless-sync-max-replicas",
     ),
     **_each(128, _natural, "set-max-listpack-entries zset-max-listpack-entries"),
@@ -175,7 +153,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     **_each(512, _natural, "hash-max-listpack-entries set-max-intset-entries"),
     **_each(
         10,
-        count(0, _INT_MAX),
+        count(0, I32_MAX),
         "cluster-replica-validity-factor lfu-log-factor min-replicas-max-lag",
     ),
     **_each(
@@ -215,7 +193,7 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     b"cluster-slot-migration-write-pause-timeout": (10_000, count(0)),
     b"oom-score-adj-values": (b"0 200 800", _three),
     b"cluster-link-sendbuf-limit": (0, memory(0)),
-    b"cluster-migration-barrier": (1, count(0, _INT_MAX)),
+    b"cluster-migration-barrier": (1, count(0, I32_MAX)),
     b"cluster-node-timeout": (15000, count(0)),
     b"cluster-preferred-endpoint-type": (
         b"ip",
@@ -223,12 +201,12 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
     ),
     b"active-expire-effort": (1, count(1, 10)),
     b"auto-aof-rewrite-min-size": (64 * _MB, memory(0)),
-    b"auto-aof-rewrite-percentage": (100, count(0, _INT_MAX)),
-    b"hz": (10, clamped(count(0, _INT_MAX), 1, 500)),
+    b"auto-aof-rewrite-percentage": (100, count(0, I32_MAX)),
+    b"hz": (10, clamped(count(0, I32_MAX), 1, 500)),
     b"hll-sparse-max-bytes": (3000, memory(0)),
-    b"lfu-decay-time": (1, count(0, _INT_MAX)),
-    b"list-max-listpack-size": (-2, count(-_INT_MAX - 1, _INT_MAX)),
-    b"lookahead": (16, count(1, _INT_MAX)),
+    b"lfu-decay-time": (1, count(0, I32_MAX)),
+    b"list-max-listpack-size": (-2, count(I32_MIN, I32_MAX)),
+    b"lookahead": (16, count(1, I32_MAX)),
     b"max-new-connections-per-cycle": (10, count(1, 1000)),
     b"max-new-tls-connections-per-cycle": (1, count(1, 1000)),
     b"maxmemory-eviction-tenacity": (10, count(0, 100)),
@@ -253,11 +231,11 @@ KEPT: Mapping[bytes, tuple[object, Parse]] = {
         b"disabled",
         word(b"disabled", b"on-empty-db", b"swapdb", b"flushdb"),
     ),
-    b"repl-diskless-sync-delay": (5, count(0, _INT_MAX)),
-    b"repl-ping-replica-period": (10, count(1, _INT_MAX)),
+    b"repl-diskless-sync-delay": (5, count(0, I32_MAX)),
+    b"repl-ping-replica-period": (10, count(1, I32_MAX)),
     b"replica-full-sync-buffer-limit": (0, memory(0)),
-    b"repl-timeout": (60, count(1, _INT_MAX)),
-    b"replica-priority": (100, count(0, _INT_MAX)),
+    b"repl-timeout": (60, count(1, I32_MAX)),
+    b"replica-priority": (100, count(0, I32_MAX)),
     b"sanitize-dump-payload": (b"no", word(b"no", b"yes", b"clients")),
 }
 """By name: the default, and the parser."""

@@ -1,7 +1,6 @@
 """The server's settings of CONFIG: how a value is parsed, its bounds, and the effect of a change.
 
-Settings of streams are in ``kvstream.commands.config``. A setting of Redis that does not apply here
-shows the true value and refuses any other.
+A setting of Redis that does not apply here shows the true value and refuses any other.
 """
 
 import re
@@ -11,17 +10,14 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from kvstream.commands import config
-from kvstream.commands.args import I64_MAX, integer, text
-from kvstream.commands.config import SETTINGS, failure, memory_size, shown, within
+from kvstream.commands.args import I32_MAX, I64_MAX, integer, text
+from kvstream.commands.config import Parse, count, failure, memory, memory_size, within
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
 from kvstream.meta.key_events import flags_of, letters_of
 from kvstream.server.inert_settings import (
     ALIASES,
     KEPT,
-    Parse,
-    count,
-    memory,
     memory_or_share,
     split,
     truth,
@@ -34,7 +30,7 @@ from kvstream.types.options import MEGABYTE, Durability
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor
 
-I32_MAX, U32_MAX = (1 << 31) - 1, (1 << 32) - 1
+U32_MAX = (1 << 32) - 1
 _DECIMAL = re.compile(rb"[+-]?[0-9]{1,18}")
 Read = Callable[["Executor"], bytes]
 Apply = Callable[["Executor", object], None]
@@ -277,6 +273,18 @@ def _inert(name: bytes) -> ServerSetting:
     )
 
 
+def _of_streams(attribute: str, parse: Parse) -> ServerSetting:
+    """Return a setting of streams, an attribute of the catalog's limits."""
+
+    def read(executor: "Executor") -> bytes:
+        return config.shown(executor.engine.catalog.limits, attribute)
+
+    def apply(executor: "Executor", value: object) -> None:
+        setattr(executor.engine.catalog.limits, attribute, value)
+
+    return ServerSetting(read, parse, apply)
+
+
 _SHUTDOWN = words(b"default", b"save", b"nosave", b"now", b"force")
 _NONE = dict.fromkeys(
     (
@@ -310,6 +318,7 @@ _READ_ONLY = {
 """Read-only settings of Redis, with the true values of this server."""
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
+    **{name: _of_streams(*setting) for name, setting in config.SETTINGS.items()},
     **{name: _inert(name) for name in KEPT},
     **{name: _always(value) for name, value in _READ_ONLY.items()},
     b"aclfile": _option("aclfile"),
@@ -390,31 +399,14 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
 SERVER_SETTINGS |= {alias: SERVER_SETTINGS[name] for alias, name in ALIASES.items()}
 
 
-def read(executor: "Executor", name: bytes) -> bytes:
-    """Return a setting as CONFIG GET shows it."""
-    setting = SETTINGS.get(name)
-    if setting is not None:
-        return shown(executor.engine.catalog.limits, setting)
-    return SERVER_SETTINGS[name].read(executor)
-
-
 def parsed(name: bytes, raw: bytes) -> object:
     """Return the value that a setting would have; InvalidArgument with the reason if it cannot."""
-    if name in SETTINGS:
-        return config.parsed(name, raw)
     setting = SERVER_SETTINGS[name]
     if setting.parse is None:
         raise failure(name, setting.refusal)
-    try:
-        return setting.parse(raw)
-    except InvalidArgument as error:
-        raise failure(name, str(error)) from None
+    return config.parsed(name, raw, setting.parse)
 
 
 def change_of(executor: "Executor", name: bytes, raw: bytes) -> Callable[[], None]:
     """Return the function that gives a setting a parsed value."""
-    value = parsed(name, raw)
-    setting = SETTINGS.get(name)
-    if setting is not None:
-        return partial(setattr, executor.engine.catalog.limits, setting.attribute, value)
-    return partial(SERVER_SETTINGS[name].apply, executor, value)
+    return partial(SERVER_SETTINGS[name].apply, executor, parsed(name, raw))

@@ -5,7 +5,7 @@ import logging
 from kvstream.commands import config
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import OPERATE, Family
-from kvstream.commands.config import SETTINGS, failure, unknown_setting
+from kvstream.commands.config import failure, unknown_setting
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import RequestError
 from kvstream.logs import NOTICE
@@ -14,7 +14,7 @@ from kvstream.server.commands.admin import server_of
 from kvstream.server.inert_settings import ALIASES, HIDDEN
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.dispatch import Shown, redacted
-from kvstream.server.settings import SERVER_SETTINGS, change_of, read
+from kvstream.server.settings import SERVER_SETTINGS, change_of
 from kvstream.types.glob import matcher
 
 _log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ _SIGNS = frozenset(b"*?[")
 @COMMANDS.override(config.COMMANDS.commands["config|get"])
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the settings whose names match any of the patterns."""
-    names = {*SETTINGS, *SERVER_SETTINGS}
+    names, server = set(SERVER_SETTINGS), server_of(client)
     settings: dict[bytes, bytes] = {}
     for pattern in argv[2:]:
         if _SIGNS.isdisjoint(pattern):
@@ -35,7 +35,9 @@ def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
         else:
             test = matcher(pattern, ignore_case=True)
             settings |= {name: name for name in names - HIDDEN if test(name)}
-    return Map([(shown, read(server_of(client), settings[shown])) for shown in sorted(settings)])
+    return Map(
+        [(shown, SERVER_SETTINGS[name].read(server)) for shown, name in sorted(settings.items())]
+    )
 
 
 @COMMANDS.override(config.COMMANDS.commands["config|set"])
@@ -58,11 +60,11 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     asked: dict[bytes, bytes] = {}
     for raw_name, raw in zip(argv[2::2], argv[3::2], strict=True):
         name = raw_name.lower()
-        if name not in SETTINGS and name not in SERVER_SETTINGS:
+        setting = SERVER_SETTINGS.get(name)
+        if setting is None:
             raise unknown_setting(raw_name)
-        own = SERVER_SETTINGS.get(name)
-        if own is not None and own.parse is None:
-            raise failure(raw_name, own.refusal)
+        if setting.parse is None:
+            raise failure(raw_name, setting.refusal)
         if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in asked}:
             raise failure(raw_name, "duplicate parameter")
         asked[name] = raw
@@ -103,7 +105,7 @@ def config_rewrite(txn: Txn, client: Client, argv: Argv) -> Reply:
     if file is None:
         raise RequestError("The server is running without a config file")
     changed = sorted(server.options.changed)
-    file.rewrite({text(name): text(read(server, name)) for name in changed})
+    file.rewrite({text(name): text(SERVER_SETTINGS[name].read(server)) for name in changed})
     _log_change(client, argv)
     return OK
 

@@ -1,7 +1,7 @@
 """INFO: the state of the server, in the sections and fields that tools of Redis read.
 
-Fields of features that kvstream does not have (scripts, replicas, eviction, forks) are 0: tools
-read them without checking that they exist.
+Fields of features that kvstream does not have (replicas, eviction, forks) are 0: tools read them
+without checking that they exist.
 """
 
 import functools
@@ -25,7 +25,7 @@ from kvstream.server.runtime.client import ChannelKind, Client
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import figures
-from kvstream.server.settings import read
+from kvstream.server.settings import SERVER_SETTINGS
 from kvstream.server.stats import SlowCalls
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
@@ -224,7 +224,7 @@ def _memory(server: "Executor", txn: Txn) -> Fields:
         ("used_memory_scripts_human", _human(scripts_memory + functions.text_memory)),
         ("maxmemory", server.options.maxmemory),
         ("maxmemory_human", _human(server.options.maxmemory)),
-        ("maxmemory_policy", read(server, b"maxmemory-policy").decode()),
+        ("maxmemory_policy", SERVER_SETTINGS[b"maxmemory-policy"].read(server).decode()),
         ("mem_fragmentation_ratio", "1.00"),
         ("mem_fragmentation_bytes", 0),
         ("mem_clients_normal", now.clients),

@@ -124,18 +124,15 @@ def memory_purge(txn: Txn, client: Client, argv: Argv) -> Reply:
     return OK
 
 
-POLICY = b"maxmemory-policy"
-
-
-def policy_of(client: Client) -> bytes:
-    """Return the eviction policy."""
-    return SERVER_SETTINGS[POLICY].read(server_of(client))
+def _is_lfu(client: Client) -> bool:
+    """Return whether the eviction policy is an LFU one."""
+    return SERVER_SETTINGS[b"maxmemory-policy"].read(server_of(client)).endswith(b"lfu")
 
 
 @COMMANDS.override(dump.COMMANDS.commands["object|freq"])
 def freq(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Return 0 under an LFU policy, an error under others; null if the key does not exist."""
-    if not policy_of(client).endswith(b"lfu"):
+    if not _is_lfu(client):
         return dump.freq(txn, client, argv)
     return 0 if keyspace.exists(txn, client.prefix + argv[2]) else None
 
@@ -148,7 +145,7 @@ def idletime(txn: Txn, client: Client, argv: Argv) -> Answer:
     last; for other keys the result is a lower bound.
     """
     seconds = dump.idletime(txn, client, argv)
-    if seconds is not None and policy_of(client).endswith(b"lfu"):
+    if seconds is not None and _is_lfu(client):
         raise InvalidArgument(
             "An LFU maxmemory policy is selected, idle time not tracked. Please note that when "
             "switching between policies at runtime LRU and LFU data will take some time to adjust."
