@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from pathlib import Path
 
 from kvstream.commands.args import Argv, bad_subcommand, integer, text
 from kvstream.commands.command import OPERATE, Family, every, flags
@@ -126,10 +127,15 @@ def acl_deluser(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Delete users and close their connections; return how many existed."""
     server = server_of(client)
     gone = server.acl.delete_users(argv[2:])
-    for other in list(server.clients.values()):
-        if any(other.user is user for user in gone):
-            disconnect(client, other)
+    _disconnect_users(client, gone)
     return len(gone)
+
+
+def _disconnect_users(client: Client, users: list[User]) -> None:
+    """Close the connections of users."""
+    for other in list(server_of(client).clients.values()):
+        if any(other.user is user for user in users):
+            disconnect(client, other)
 
 
 @COMMANDS.command("acl|genpass", "[bits]", _ANY_USER, since="6.0.0")
@@ -183,11 +189,15 @@ def _dry_run(client: Client, user: User, argv: Argv) -> Reply:
 )
 def acl_save(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Write all users to the ACL file."""
+    server_of(client).acl.save(_acl_file(client))
+    return OK
+
+
+def _acl_file(client: Client) -> Path:
     path = server_of(client).options.aclfile
     if path is None:
         raise RequestError(_NO_FILE)
-    server_of(client).acl.save(path)
-    return OK
+    return path
 
 
 @COMMANDS.command("acl|load", "", OPERATE, since="6.0.0")
@@ -197,16 +207,11 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     The connections of users that are not in the file are closed, and those of subscribers whose
     user may not use their channels any more.
     """
-    path = server_of(client).options.aclfile
-    if path is None:
-        raise RequestError(_NO_FILE)
-    acl = server_of(client).acl
+    path, acl = _acl_file(client), server_of(client).acl
     before = {user: user.channels for user in acl.users.values()}
     gone = acl.load(path)
     _disconnect_subscribers(client, before)
-    for other in list(server_of(client).clients.values()):
-        if any(other.user is user for user in gone):
-            disconnect(client, other)
+    _disconnect_users(client, gone)
     return OK
 
 

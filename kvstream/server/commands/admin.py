@@ -9,6 +9,7 @@ from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
+from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import Shown
 from kvstream.server.runtime.executor import Executor
@@ -72,6 +73,19 @@ def lolwut(txn: Txn, client: Client, argv: Argv) -> Reply:
 # --- saving -------------------------------------------------------------------------------------
 
 _SAVING = "Background save already in progress"
+_COMPACTING = "Background append only file rewriting already in progress"
+
+
+def _own(job: Job | None, request: Argv, busy: str) -> Job | None:
+    """Return a running job that this request has started: its turn is run again.
+
+    RequestError with the text ``busy`` for a running job of another request.
+    """
+    if job is None or job.done:
+        return None
+    if job.owner is not request:
+        raise RequestError(busy)
+    return job
 
 
 @COMMANDS.command(
@@ -93,13 +107,14 @@ def save(txn: Txn, client: Client, argv: Argv) -> Answer:
     ones. Without such a directory SAVE and BGSAVE make the store itself durable. `save` is empty by
     default, since every write is in the log; with save points BGSAVE starts by itself.
     """
-    checkpoints = server_of(client).checkpoints
-    job = checkpoints.save
-    if checkpoints.is_saving and job is not None and job.owner is argv:
-        return job.wait()  # this request started it, and its turn is run again
-    if checkpoints.is_saving:
-        raise RequestError(_SAVING)
-    return checkpoints.start_save(argv, server_of(client).statistics.changes).wait()
+    return _save(client, argv).wait()
+
+
+def _save(client: Client, request: Argv) -> Job:
+    """Start a save."""
+    server = server_of(client)
+    job = _own(server.checkpoints.save, request, _SAVING)
+    return job or server.checkpoints.start_save(request, server.statistics.changes)
 
 
 def _started(client: Client) -> str:
@@ -115,12 +130,7 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     if len(argv) > 2 or (len(argv) == 2 and argv[1].upper() != b"SCHEDULE"):
         raise syntax_error()
-    checkpoints = server_of(client).checkpoints
-    owner = checkpoints.save.owner if checkpoints.save is not None else None
-    if checkpoints.is_saving and owner is not argv:
-        raise RequestError(_SAVING)
-    if not checkpoints.is_saving:
-        checkpoints.start_save(argv, server_of(client).statistics.changes)
+    _save(client, argv)
     return Simple(f"Background saving {_started(client)}")
 
 
@@ -128,10 +138,7 @@ def bgsave(txn: Txn, client: Client, argv: Argv) -> Reply:
 def bgrewriteaof(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Start a compaction of the store, which frees the disk space of deleted data."""
     checkpoints = server_of(client).checkpoints
-    owner = checkpoints.compaction.owner if checkpoints.compaction is not None else None
-    if checkpoints.is_compacting and owner is not argv:
-        raise RequestError("Background append only file rewriting already in progress")
-    if not checkpoints.is_compacting:
+    if _own(checkpoints.compaction, argv, _COMPACTING) is None:
         checkpoints.start_compaction(argv)
     return Simple(f"Background append only file rewriting {_started(client)}")
 

@@ -4,9 +4,9 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kvstream.commands.args import (
-    NOT_AN_INTEGER,
     Args,
     Argv,
+    at_least,
     bad_subcommand,
     integer,
     syntax_error,
@@ -89,7 +89,7 @@ def _wanted(client: Client, args: Args) -> _Wanted:
         elif word == b"REDIRECT" and args:
             if wanted.redirect:
                 raise InvalidArgument("A client can only redirect to a single other client")
-            wanted.redirect = integer(args.next(), NOT_AN_INTEGER)
+            wanted.redirect = args.integer()
             if wanted.redirect not in server_of(client).clients:
                 raise InvalidArgument("The client ID you want redirect to does not exist")
         else:
@@ -342,7 +342,7 @@ def client_unblock(txn: Txn, client: Client, argv: Argv) -> Reply:
     reason = argv[3].upper() if len(argv) == 4 else b"TIMEOUT"
     if reason not in (b"TIMEOUT", b"ERROR"):
         raise InvalidArgument("CLIENT UNBLOCK reason should be TIMEOUT or ERROR")
-    other = server_of(client).clients.get(integer(argv[2], NOT_AN_INTEGER))
+    other = server_of(client).clients.get(integer(argv[2]))
     return int(other is not None and server_of(client).blocking.unblock(other, reason == b"ERROR"))
 
 
@@ -392,16 +392,13 @@ def _filters(client: Client, args: Args) -> tuple[list[Test], bool]:
 
 
 def _by_id(client: Client, raw: bytes) -> Test:
-    number = integer(raw, _ID)
-    if number < 1:
-        raise InvalidArgument(_ID)
+    number = at_least(1, raw, _ID, _ID)
     return lambda each: each.id == number
 
 
 def _by_age(client: Client, raw: bytes) -> Test:
-    seconds = integer(raw, "maxage is not an integer or out of range")
-    if seconds < 1:
-        raise InvalidArgument("maxage should be greater than 0")
+    unreadable = "maxage is not an integer or out of range"
+    seconds = at_least(1, raw, "maxage should be greater than 0", unreadable)
     now = server_of(client).clock()
     return lambda each: now - each.created >= seconds
 

@@ -10,6 +10,7 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.command_docs import (
     Argument,
+    KeyUse,
     arguments_of,
     categories_of,
     flags_of,
@@ -256,7 +257,13 @@ def _row_named(client: Client, argv: Argv) -> Row | None:
     return row.subcommands.get(argv[1].lower())
 
 
-_NO_KEYS = "Invalid arguments specified for command"
+def _uses(client: Client, argv: Argv) -> list[KeyUse]:
+    """Return the keys of the request in the arguments, and what it does to them."""
+    request = _request(client, argv)
+    uses = key_uses(request, argv)
+    if not uses and Flag.NO_MANDATORY_KEYS not in request.flags:
+        raise RequestError("Invalid arguments specified for command")
+    return uses
 
 
 @COMMANDS.command(
@@ -266,11 +273,7 @@ _NO_KEYS = "Invalid arguments specified for command"
 )
 def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request."""
-    request = _request(client, argv[2:])
-    keys = request.keys_of(argv[2:])
-    if not keys and Flag.NO_MANDATORY_KEYS not in request.flags:
-        raise RequestError(_NO_KEYS)
-    return keys
+    return [use.key for use in _uses(client, argv[2:])]
 
 
 @COMMANDS.command(
@@ -280,8 +283,4 @@ def command_getkeys(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def command_getkeysandflags(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the keys of a request, and what it does to them."""
-    request = _request(client, argv[2:])
-    uses = key_uses(request, argv[2:])
-    if not uses and Flag.NO_MANDATORY_KEYS not in request.flags:
-        raise RequestError(_NO_KEYS)
-    return [[use.key, _set(list(use.flags))] for use in uses]
+    return [[use.key, _set(list(use.flags))] for use in _uses(client, argv[2:])]

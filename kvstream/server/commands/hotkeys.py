@@ -1,8 +1,6 @@
 """HOTKEYS: start, stop and show the tracking of hot keys."""
 
-from math import inf
-
-from kvstream.commands.args import Argv, integer, syntax_error
+from kvstream.commands.args import I32_MAX, Argv, integer, syntax_error
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument, RequestError
@@ -20,9 +18,9 @@ _METRICS = (b"CPU", b"NET")
 _LIMITS = {
     b"COUNT": ("count", 64, "COUNT must be between 1 and 64"),
     b"DURATION": ("seconds", 1_000_000, "DURATION must be between 1 and 1000000"),
-    b"SAMPLE": ("ratio", (1 << 31) - 1, "SAMPLE ratio must be positive"),
+    b"SAMPLE": ("ratio", I32_MAX, "SAMPLE ratio must be positive"),
 }
-"""Options: what they set, their greatest value, and the error beyond it."""
+"""Options: their names in HotKeys, their greatest values, and the errors beyond these."""
 
 
 @COMMANDS.command(
@@ -54,13 +52,7 @@ def hotkeys_start(txn: Txn, client: Client, argv: Argv) -> Reply:
     count = _within(argv[3], 2, "METRICS count must be > 0 and <= 2")
     named = _metrics(argv[4 : 4 + count], count)
     limits = _options(argv[4 + count :])
-    dispatcher.hot_keys = HotKeys(
-        cpu=b"CPU" in named,
-        net=b"NET" in named,
-        count=limits.get("count", 10),
-        seconds=limits.get("seconds", inf),
-        ratio=limits.get("ratio", 1),
-    )
+    dispatcher.hot_keys = HotKeys(cpu=b"CPU" in named, net=b"NET" in named, **limits)
     return OK
 
 

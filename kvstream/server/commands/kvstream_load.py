@@ -1,10 +1,9 @@
 """KVSTREAM.LOAD: bulk loads from files of rows that clients send."""
 
 from kvstream.bulkload import commit
-from kvstream.commands.args import Argv, integer, syntax_error
+from kvstream.commands.args import Argv, at_least, integer, syntax_error
 from kvstream.commands.command import OURS, SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
-from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import dump
@@ -42,9 +41,7 @@ def load_ticket(txn: Txn, client: Client, argv: Argv) -> Reply:
 )
 def load_put(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Append bytes to a file, at an offset equal to its length; return the new length."""
-    offset = integer(argv[4])
-    if offset < 0:
-        raise InvalidArgument("offset is out of range, must be positive")
+    offset = at_least(0, argv[4], "offset is out of range, must be positive")
     return server_of(client).uploads.put(argv[2], argv[3], offset, argv[5])
 
 

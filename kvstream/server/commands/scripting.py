@@ -20,10 +20,11 @@ _RUNS = "noscript stale skip_monitor no_mandatory_keys movablekeys script_runner
 _RUN, _RUN_RO = flags(f"{_RUNS} may_replicate"), flags(f"{_RUNS} readonly")
 _KEYS = CountedKeys(0, 0)
 _RW, _RO = "RW access update", "RO access"
+_ARGUMENTS = "numkeys [key [key ...]] [arg [arg ...]]"
 
 
 @COMMANDS.command(
-    *("eval", "script numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
+    *("eval", f"script {_ARGUMENTS}", _RUN, _KEYS),
     since="2.6.0",
     uses=_RW,
 )
@@ -36,7 +37,7 @@ def eval_(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("eval_ro", "script numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
+    *("eval_ro", f"script {_ARGUMENTS}", _RUN_RO, _KEYS),
     since="7.0.0",
     uses=_RO,
 )
@@ -46,7 +47,7 @@ def eval_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("evalsha", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
+    *("evalsha", f"sha1 {_ARGUMENTS}", _RUN, _KEYS),
     since="2.6.0",
     uses=_RW,
 )
@@ -56,7 +57,7 @@ def evalsha(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("evalsha_ro", "sha1 numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
+    *("evalsha_ro", f"sha1 {_ARGUMENTS}", _RUN_RO, _KEYS),
     since="7.0.0",
     uses=_RO,
 )
@@ -149,9 +150,9 @@ _EVERYWHERE = "request_policy:all_shards response_policy:all_succeeded"
 
 
 @COMMANDS.command(
-    *("fcall", "function numkeys [key [key ...]] [arg [arg ...]]", _RUN, _KEYS),
+    *("fcall", f"function {_ARGUMENTS}", _RUN, _KEYS),
     since="7.0.0",
-    uses="RW access update",
+    uses=_RW,
 )
 def fcall(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Call a function.
@@ -162,9 +163,9 @@ def fcall(txn: Txn, client: Client, argv: Argv) -> Answer:
 
 
 @COMMANDS.command(
-    *("fcall_ro", "function numkeys [key [key ...]] [arg [arg ...]]", _RUN_RO, _KEYS),
+    *("fcall_ro", f"function {_ARGUMENTS}", _RUN_RO, _KEYS),
     since="7.0.0",
-    uses="RO access",
+    uses=_RO,
 )
 def fcall_ro(txn: Txn, client: Client, argv: Argv) -> Answer:
     """Call a function that has the flag no-writes."""
