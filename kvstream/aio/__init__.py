@@ -322,10 +322,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
 
         Blocked reads raise StoreClosed.
         """
-        await self._close(discard=False)
-
-    async def _close(self, discard: bool) -> None:
-        await self._engine.task_close(discard)
+        await self._engine.task_close(discard=False)
 
     async def __aenter__(self) -> Self:
         return self
@@ -337,7 +334,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
         traceback: TracebackType | None,
     ) -> None:
         """Close the store; after an error, remove a new directory without any write."""
-        await self._close(discard=error is not None)
+        await self._engine.task_close(discard=error is not None)
 
     bulk_append = _long(Store[S].bulk_append)
     bulk_load = _long(Store[S].bulk_load)

@@ -7,6 +7,7 @@ of a server sends it as a command.
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
+from time import monotonic
 from typing import cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
@@ -131,6 +132,30 @@ class GroupRead:
         idle = self.claim_ms or 0
         times = [readgroup.claimable_at(txn, name, self.group, idle) for name, _ in self.wanted]
         return min(times, default=None)
+
+
+def read_new(
+    engine: AnyEngine,
+    name: bytes,
+    group: bytes,
+    consumer: bytes,
+    count: int | None = None,
+    noack: bool = False,
+    claim_ms: int | None = None,
+    budget: Budget | None = None,
+) -> list[HistoryEntry]:
+    """Run ``readgroup.read_new`` as an XREADGROUP, for an engine that sends it to a server."""
+    wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
+    attempt = GroupRead(group, consumer, wanted, count, noack, claim_ms, lambda: budget)
+    return [entry for _, entries in engine.run(attempt) or () for entry in entries]
+
+
+def rest_of(timeout_s: float | None) -> Callable[[], float | None]:
+    """Return the function of the seconds that are left, never below 0; None: no timeout."""
+    if timeout_s is None:
+        return lambda: None
+    deadline = monotonic() + timeout_s
+    return lambda: max(0.0, deadline - monotonic())
 
 
 def plain_read(

@@ -188,12 +188,7 @@ def _scan(
 ) -> Call:
     first, last = (end, start) if reverse else (start, end)
     words = ("XREVRANGE" if reverse else "XRANGE", key_of(name), str(first), str(last))
-    return ask(
-        name,
-        *words,
-        *option("COUNT", count),
-        result=_Page,
-    )
+    return ask(name, *words, *option("COUNT", count), result=_Page)
 
 
 def _stream_info(name: bytes) -> Call:
@@ -461,7 +456,7 @@ def _rename(source: bytes, target: bytes, replace: bool = True) -> Call:
 
 def _copy(source: bytes, target: bytes, replace: bool = False) -> Call:
     keys = (key_of(source), key_of(target))
-    words: Words = ("COPY", *keys, *(["REPLACE"] if replace else []))
+    words: Words = ("COPY", *keys, *flag("REPLACE", replace))
     return Call(database_of(source), keys, (words,), lambda reply: reply[0] != 0, writes=True)
 
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.listening import every_in_thread
 from kvstream.errors import (
@@ -40,7 +40,6 @@ from kvstream.operations import ack, claim, info, read, readgroup
 from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.read import Reply
-from kvstream.operations.reply_limits import Budget
 from kvstream.remote import commands
 from kvstream.remote.call import REQUIRED, Call, Words
 from kvstream.remote.commands import CALLS, OURS, SINCE
@@ -63,7 +62,7 @@ from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
-from kvstream.types.records import Entry, HistoryEntry, KeyInfo
+from kvstream.types.records import Entry, KeyInfo
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -214,10 +213,9 @@ class RemoteEngine:
             return None
         if isinstance(attempt, GroupRead) and attempt.given_back:
             return self._read_next(attempt, timeout_s)
-        call_of = self._call_of(attempt)
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
+        call_of, rest_s = self._call_of(attempt), rest_of(timeout_s)
         while True:
-            rest = None if deadline is None else deadline - time.monotonic()
+            rest = rest_s()
             waits = self._local.transaction is None and (rest is None or rest > 0)
             block = self.connection().block_words(rest) if waits else ()
             reply: Reply = self.call(call_of(block))
@@ -227,10 +225,9 @@ class RemoteEngine:
     def _read_next(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
         """Send a read that returns entries which were given back, too; see ``GivenBack``."""
         connection = self.connection(database_of(attempt.wanted[0][0]))
-        deadline = None if timeout_s is None else time.monotonic() + timeout_s
-        looked = False
+        rest_s, looked = rest_of(timeout_s), False
         while True:
-            rest = None if deadline is None else deadline - time.monotonic()
+            rest = rest_s()
             waits = rest is None or rest > 0
             due_s = self.given_back.due_in(attempt)
             if looked and not waits:
@@ -580,22 +577,6 @@ def _backlog(engine: RemoteEngine, name: bytes, group: bytes) -> int:
     return _count_after(engine, name, group_info.last_delivered_id)
 
 
-def _read_new(
-    engine: RemoteEngine,
-    name: bytes,
-    group: bytes,
-    consumer: bytes,
-    count: int | None = None,
-    noack: bool = False,
-    claim_min_idle_ms: int | None = None,
-    budget: Budget | None = None,
-) -> list[HistoryEntry]:
-    """Deliver new entries of one stream, after those that were given back."""
-    wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
-    attempt = GroupRead(group, consumer, wanted, count, noack, claim_min_idle_ms, lambda: budget)
-    return [entry for _, entries in engine.run(attempt) or () for entry in entries]
-
-
 def _nack(
     engine: RemoteEngine, name: bytes, group: bytes, ids: Sequence[StreamID], nack: Nack
 ) -> int:
@@ -625,7 +606,7 @@ _PROCEDURES: Mapping[Callable[..., Any], Callable[..., Any]] = {
     info.count_after: _count_after,
     ack.negative_acknowledge: _nack,
     claim.renew: _renew,
-    readgroup.read_new: _read_new,
+    readgroup.read_new: read_new,
 }
 
 

@@ -29,7 +29,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
 
-from kvstream.engine.blocking_reads import GroupRead, PlainRead
+from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import path_of, store_options, wait_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
@@ -62,7 +62,6 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases, policy, retention, schedules
 from kvstream.operations.read import Reply
-from kvstream.operations.reply_limits import Budget
 from kvstream.operations.trim import Trim
 from kvstream.remote.connection import ConnectionLost
 from kvstream.remote.engine import RemoteEngine
@@ -71,7 +70,7 @@ from kvstream.storage import directory as directories
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, AddID, StreamID
 from kvstream.types.options import StoreOptions
-from kvstream.types.records import DeletedEntry, Entry, KeyInfo, LeaseOutcome, PendingEntry
+from kvstream.types.records import Entry, KeyInfo, LeaseOutcome, PendingEntry
 from kvstream.types.urls import AnyPath
 
 P = ParamSpec("P")
@@ -133,7 +132,7 @@ class SharedEngine:
     _new_lock: Callable[[], Any] = staticmethod(threading.RLock)
     _new_local: Callable[[], Any] = _Local
 
-    def __init__(self, directory: Path, options: StoreOptions, wait_s: float = WAIT_S) -> None:
+    def __init__(self, directory: Path, options: StoreOptions, wait_s: float) -> None:
         """Open the store, or connect to its owner; see ``kvstream.open`` for the errors."""
         if options.read_only:
             raise InvalidArgument("read_only is for a store of one's own: a shared one is written")
@@ -166,8 +165,8 @@ class SharedEngine:
         if clock is not None:
             raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
         directory, options = path_of(place), store_options(settings)
-        wait_s = WAIT_S if wait_s is None else wait_of(wait_s, "wait_s")
-        return cls(directory, options, WAIT_S if wait_s is None else wait_s)
+        wait_s = None if wait_s is None else wait_of(wait_s, "wait_s")
+        return cls(directory, options, wait_s or WAIT_S)
 
     def _reset(self) -> None:
         self._place = Place(self._directory)
@@ -359,7 +358,7 @@ class SharedEngine:
         if isinstance(operation, GroupRead):
             return self._read_group(operation, 0)  # type: ignore[return-value]
         if operation is readgroup.read_new:
-            return self._read_new(*args, **kwargs)  # type: ignore[arg-type,return-value]
+            return read_new(self, *args, **kwargs)  # type: ignore[arg-type,return-value]
         if operation is leases.ack:
             return self._ack_leases(*args)  # type: ignore[arg-type,return-value]
         again = operation in _SAME_TWICE
@@ -410,20 +409,6 @@ class SharedEngine:
         done = self._repeat(once, again=True)
         return done if calls == 1 else [outcome or int(LeaseOutcome.DONE) for outcome in done]
 
-    def _read_new(
-        self,
-        name: bytes,
-        group: bytes,
-        consumer: bytes,
-        count: int | None = None,
-        noack: bool = False,
-        claim_ms: int | None = None,
-        budget: Budget | None = None,
-    ) -> Sequence[Entry | DeletedEntry]:
-        wanted: list[tuple[bytes, StreamID | None]] = [(name, readgroup.NEW)]
-        attempt = GroupRead(group, consumer, wanted, count, noack, claim_ms, lambda: budget)
-        return [entry for _, entries in self._read_group(attempt, 0) or () for entry in entries]
-
     # --- blocking -------------------------------------------------------------------------------
 
     def wait_for(
@@ -442,14 +427,14 @@ class SharedEngine:
             return self._read_group(attempt, timeout_s)  # type: ignore[return-value]
         assert isinstance(attempt, PlainRead)
         attempt.wanted = [(name, self.run(read.resolve, name, at)) for name, at in attempt.wanted]
-        rest = _rest(timeout_s)
+        rest = rest_of(timeout_s)
         return self._repeat(
             lambda engine: engine.wait_for(names, attempt, rest(), retry_at)  # type: ignore[return-value]
         )
 
     def _read_group(self, attempt: GroupRead, timeout_s: float | None) -> Reply | None:
         """Read as a consumer; 0 seconds: once."""
-        rest = _rest(timeout_s)
+        rest = rest_of(timeout_s)
         while True:
             wait_s = rest()
             if not isinstance(self._current, Engine):
@@ -465,7 +450,7 @@ class SharedEngine:
         names = [name for name, _ in attempt.wanted]
         retry_at = None if attempt.claim_ms is None else attempt.retry_at
         begun, lost = time.time(), False
-        rest = _rest(timeout_s)
+        rest = rest_of(timeout_s)
 
         def once(engine: Engine | RemoteEngine) -> Reply | None:
             nonlocal lost
@@ -608,14 +593,6 @@ class SharedEngine:
 
     def compact(self) -> None:
         self._repeat(lambda engine: engine.compact(), again=True)
-
-
-def _rest(timeout_s: float | None) -> Callable[[], float | None]:
-    """Return a function of the seconds that are left."""
-    if timeout_s is None:
-        return lambda: None
-    deadline = monotonic() + timeout_s
-    return lambda: max(0.0, deadline - monotonic())
 
 
 def _pending_since(
