@@ -1,6 +1,7 @@
 """XADD, and the commands that set a stream's counters and idempotent IDs."""
 
 from dataclasses import dataclass
+from functools import partial
 
 from kvstream.commands.args import (
     Args,
@@ -159,17 +160,13 @@ def _add_id(raw: bytes) -> AddID:
     return stream_id(raw[:-1] + b"0").ms if raw.endswith(b"-*") else stream_id(raw)
 
 
-def _take_idmpauto(args: Args, options: _Options) -> None:
-    _take_producer(args, options, "IDMPAUTO")
-
-
 def _take_idmp(args: Args, options: _Options) -> None:
-    _take_producer(args, options, "IDMP")
+    _take_producer("IDMP", args, options)
     options.iid = args.next()
     append.refuse_empty_iid(options.iid)
 
 
-def _take_producer(args: Args, options: _Options, word: str) -> None:
+def _take_producer(word: str, args: Args, options: _Options) -> None:
     if options.pid is not None:
         raise append.two_producers()
     options.pid = args.next()
@@ -180,7 +177,7 @@ _ADD_OPTIONS: dict[bytes, Option[_Options]] = {
     **TRIM_OPTIONS,
     b"NOMKSTREAM": switch("nomkstream"),
     b"IDMP": (2, _take_idmp),
-    b"IDMPAUTO": (1, _take_idmpauto),
+    b"IDMPAUTO": (1, partial(_take_producer, "IDMPAUTO")),
 }
 
 

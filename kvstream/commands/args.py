@@ -145,6 +145,17 @@ def packed_ids(raw: Argv) -> list[bytes]:
     return [PACKED(*stream_id(each)) for each in raw]
 
 
+def leading(words: Argv, parse: Callable[[bytes], T]) -> list[T]:
+    """Return the parsed IDs before the first word that is not an ID."""
+    found: list[T] = []
+    for word in words:
+        try:
+            found.append(parse(word))
+        except InvalidID:
+            break
+    return found
+
+
 def _loose_id(raw: bytes, missing_seq: int) -> StreamID:
     """Parse an ID whose numbers are written as C's strtoull takes them."""
     ms, dash, seq = raw.partition(b"-")
@@ -175,9 +186,9 @@ def loose_u64(raw: bytes) -> int | None:
     return None if _INTEGER.fullmatch(raw) else -int(digits) & U64_MAX
 
 
-def stream_id_or_sign(raw: bytes, missing_seq: int = 0) -> StreamID:
+def stream_id_or_sign(raw: bytes) -> StreamID:
     """Parse an ID; ``-`` is the smallest and ``+`` the greatest one."""
-    return _SIGNS.get(raw) or stream_id(raw, missing_seq)
+    return _SIGNS.get(raw) or stream_id(raw)
 
 
 def range_start(raw: bytes) -> StreamID:
@@ -257,6 +268,11 @@ class Args:
         option[1](self, options)
         return True
 
+    def take_leading_options(self, table: "Mapping[bytes, Option[T]]", options: T) -> None:
+        """Take options of the table up to the first argument that is none."""
+        while self and self.take_option(table, options):
+            pass
+
     def take_options(
         self, table: "Mapping[bytes, Option[T]]", options: T, once: bool = False
     ) -> None:
@@ -289,3 +305,8 @@ Option: TypeAlias = tuple[int, Callable[[Args, T], None]]
 def switch(attribute: str) -> Option[Any]:
     """Return an option without arguments that makes an attribute true."""
     return 0, lambda args, options: setattr(options, attribute, True)
+
+
+def value(attribute: str) -> Option[Any]:
+    """Return an option with one argument, which is stored as it is."""
+    return 1, lambda args, options: setattr(options, attribute, args.next())

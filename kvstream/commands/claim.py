@@ -9,6 +9,7 @@ from kvstream.commands.args import (
     Args,
     Argv,
     integer,
+    leading,
     range_end,
     range_start,
     stream_id,
@@ -170,13 +171,7 @@ def _claimed_ids(words: Argv) -> list[StreamID]:
     try:
         return stream_ids(words[: next(letters, len(words))])
     except InvalidID:
-        ids: list[StreamID] = []
-    for raw in words:
-        try:
-            ids.append(stream_id(raw))
-        except InvalidID:
-            break
-    return ids
+        return leading(words, stream_id)
 
 
 def _claim_options(txn: Txn, args: Args) -> _ClaimOptions:
@@ -240,7 +235,7 @@ def xautoclaim(txn: Txn, session: Session, argv: Argv) -> Answer:
             raise syntax_error()
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
     asked = name, group, consumer, min_idle_ms, start, count, justid
-    if session.steps and count > thresholds.LONG_ROWS:
+    if are_many(session, count):
         group_of_key(txn, name, group)
         return in_steps(LongAutoclaim(*asked).step, partial(_autoclaimed_in_steps, justid))
     return _autoclaimed(session, justid, claim.autoclaim(txn, *asked))

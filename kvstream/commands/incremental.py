@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from kvstream.commands.args import Argv, packed_ids
+from kvstream.commands.args import Argv, leading, packed_ids
 from kvstream.commands.command import Answer, Session, Stepwise
 from kvstream.commands.replies import Reply
 from kvstream.errors import InvalidID
@@ -110,13 +110,13 @@ def of_erasure(
     answer: Callable[[T], Answer],
 ) -> Answer:
     """Run an operation that deletes entries of a stream, in steps if the IDs are many."""
-    if session.steps and len(ids) > thresholds.LONG_ROWS:
+    if are_many(session, len(ids)):
         return in_steps(LongErasure(name, ids, operation).step, answer)
     return answer(operation(txn, entries.live))
 
 
 def are_many(session: Session, ids: int) -> bool:
-    """Return whether a command of so many IDs is to run in steps."""
+    """Return whether a command of so many IDs or entries is to run in steps."""
     return session.steps and ids > thresholds.LONG_ROWS
 
 
@@ -144,19 +144,8 @@ class _Packing:
         except InvalidID:
             if not self._until_other:
                 raise
-            self._ids += _leading(some)
+            self._ids += leading(some, lambda word: packed_ids([word])[0])
             self._work = self._begin(txn, self._ids)
         if len(self._ids) == len(self._words):
             self._work = self._begin(txn, self._ids)
         return None
-
-
-def _leading(words: Argv) -> list[bytes]:
-    """Return the IDs before the first word that is not one."""
-    ids: list[bytes] = []
-    for word in words:
-        try:
-            ids += packed_ids([word])
-        except InvalidID:
-            break
-    return ids

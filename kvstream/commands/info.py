@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
-from kvstream.commands.args import Args, Argv, bad_subcommand, integer
+from kvstream.commands.args import I64_MAX, Args, Argv, bad_subcommand, integer
 from kvstream.commands.command import LATER, READ, SECOND, Answer, Family, Session
 from kvstream.commands.incremental import behind_steps
 from kvstream.commands.replies import Alike, Entries, Gradual, Map, Paged, Reply
@@ -20,7 +20,6 @@ T = TypeVar("T")
 
 COMMANDS = Family("stream")
 COMMANDS.add_help("xinfo", since="5.0.0")
-_I64_MAX = (1 << 63) - 1
 
 
 @COMMANDS.command(
@@ -95,7 +94,7 @@ def _entry(entry: Entry | None) -> Reply:
 
 def _signed(number: int | None) -> int | None:
     """Return a counter as Redis shows it: as a signed 64-bit integer."""
-    return number if number is None or number <= _I64_MAX else number - (1 << 64)
+    return number if number is None or number <= I64_MAX else number - (1 << 64)
 
 
 def _head(row: StreamRow) -> Pairs:

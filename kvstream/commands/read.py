@@ -50,11 +50,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries, pages, read, thresholds
 from kvstream.operations import range as ranges
 from kvstream.operations.read import Position
-from kvstream.operations.reply_limits import (
-    Budget,
-    refuse_count_above,
-    refuse_limit,
-)
+from kvstream.operations.reply_limits import Budget, refuse_count_above, refuse_limit
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 
 T = TypeVar("T")
@@ -248,18 +244,10 @@ def _take_block(args: Args, options: ReadOptions) -> None:
     options.blocks = True
 
 
-def _take_maxcount(args: Args, options: ReadOptions) -> None:
-    options.maxcount = _limit(args, "MAXCOUNT")
-
-
-def _take_maxsize(args: Args, options: ReadOptions) -> None:
-    options.maxsize = _limit(args, "MAXSIZE")
-
-
-def _limit(args: Args, option: str) -> int:
+def _take_limit(attribute: str, args: Args, options: ReadOptions) -> None:
     limit = args.integer()
-    refuse_limit(option, limit)
-    return limit
+    refuse_limit(attribute.upper(), limit)
+    setattr(options, attribute, limit)
 
 
 def _refuse(option: str, args: Args, options: ReadOptions) -> None:
@@ -271,8 +259,8 @@ def _refuse(option: str, args: Args, options: ReadOptions) -> None:
 READ_OPTIONS: dict[bytes, Option[Any]] = {
     b"COUNT": (1, _take_count),
     b"BLOCK": (1, _take_block),
-    b"MAXCOUNT": (1, _take_maxcount),
-    b"MAXSIZE": (1, _take_maxsize),
+    b"MAXCOUNT": (1, partial(_take_limit, "maxcount")),
+    b"MAXSIZE": (1, partial(_take_limit, "maxsize")),
 }
 _OPTIONS: dict[bytes, Option[ReadOptions]] = {
     **READ_OPTIONS,

@@ -7,6 +7,7 @@ from kvstream.commands.args import COUNT, Args, Argv, Option, stream_id, switch,
 from kvstream.commands.command import (
     ALL_KEYS,
     Answer,
+    Attempt,
     Blocked,
     Family,
     Session,
@@ -93,40 +94,40 @@ def xreadgroup(txn: Txn, session: Session, argv: Argv) -> Answer:
         raise InvalidArgument("Missing GROUP option for XREADGROUP")
     refuse_count_above(options.maxcount, options.count)
     wanted = list(zip(names, _positions(txn, names, ids, group), strict=True))
-
-    def attempt(txn: Txn) -> Streams | Paged | None:
-        return of_found(
-            session,
-            readgroup.read_group(
-                txn,
-                group,
-                options.consumer,
-                wanted,
-                options.count,
-                options.noack,
-                options.claim_min_idle_ms,
-                options.budget(session),
-                encoded=True,
-            ),
-        )
-
-    idle = options.claim_min_idle_ms
-    share_key = readgroup.share_key(group, idle)
-    retry_at = None
-    if idle is not None and idle < readgroup.GIVEN_BACK_MS:
-        retry_at = partial(_claimable_at, names, group, idle)
-    timeout_ms = options.timeout_ms or None
+    attempt = partial(_attempt, session, group, wanted, options)
 
     def nothing() -> Answer:
-        if not options.blocks:
-            return NULL_ARRAY
-        return Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
+        return _blocked(names, group, options, attempt) if options.blocks else NULL_ARRAY
 
     if session.steps and options.is_plain and wanted == [(names[0], readgroup.NEW)]:
         work = _long_delivery(txn, names[0], group, options)
         if work is not None:
             return in_steps(work.step, lambda found: of_found(session, found) or nothing())
     return attempt(txn) or nothing()
+
+
+def _attempt(
+    session: Session,
+    group: bytes,
+    wanted: list[tuple[bytes, StreamID | None]],
+    options: _Options,
+    txn: Txn,
+) -> Streams | Paged | None:
+    found = readgroup.read_group(
+        *(txn, group, options.consumer, wanted, options.count, options.noack),
+        *(options.claim_min_idle_ms, options.budget(session)),
+        encoded=True,
+    )
+    return of_found(session, found)
+
+
+def _blocked(names: list[bytes], group: bytes, options: _Options, attempt: Attempt) -> Blocked:
+    idle_ms, retry_at = options.claim_min_idle_ms, None
+    if idle_ms is not None and idle_ms < readgroup.GIVEN_BACK_MS:
+        retry_at = partial(_claimable_at, names, group, idle_ms)
+    share_key = readgroup.share_key(group, idle_ms)
+    timeout_ms = options.timeout_ms or None
+    return Blocked(names, attempt, timeout_ms, retry_at, share_key=share_key, group=group)
 
 
 def _read_few(txn: Txn, session: Session, argv: Argv) -> Streams | NullArray | Blocked | None:

@@ -172,16 +172,11 @@ def _take_comparison(word: bytes, args: Args, options: _Options) -> None:
     options.wanted = args.next()
 
 
-def _take_keepttl(args: Args, options: _Options) -> None:
+def _take_untimed(attribute: str, args: Args, options: _Options) -> None:
+    """Take an option that excludes a time."""
     if options.unit:
         raise syntax_error()
-    options.keepttl = True
-
-
-def _take_persist(args: Args, options: _Options) -> None:
-    if options.unit:
-        raise syntax_error()
-    options.persist = True
+    setattr(options, attribute, True)
 
 
 def _take_time(unit: bytes, args: Args, options: _Options) -> None:
@@ -203,14 +198,17 @@ _MSETEX_OPTIONS: dict[bytes, Option[_Options]] = {
     **_TIMES,
     b"NX": (0, partial(_take_condition, b"NX")),
     b"XX": (0, partial(_take_condition, b"XX")),
-    b"KEEPTTL": (0, _take_keepttl),
+    b"KEEPTTL": (0, partial(_take_untimed, "keepttl")),
 }
 _SET_OPTIONS: dict[bytes, Option[_Options]] = {
     **_MSETEX_OPTIONS,
     **{word: (1, partial(_take_comparison, word)) for word in COMPARING},
     b"GET": switch("get"),
 }
-_GETEX_OPTIONS: dict[bytes, Option[_Options]] = {**_TIMES, b"PERSIST": (0, _take_persist)}
+_GETEX_OPTIONS: dict[bytes, Option[_Options]] = {
+    **_TIMES,
+    b"PERSIST": (0, partial(_take_untimed, "persist")),
+}
 
 
 _INCREX_OPTIONS: dict[bytes, Option[_Options]] = {

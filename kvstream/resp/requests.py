@@ -231,8 +231,7 @@ class RequestReader:
         self._args, self._body, self._big = [], None, None
         self._counted = self._kept = 0
 
-    # --- bytes held and awaited
-    # ---------------------------------------------------------------------
+    # --- bytes held and awaited ---------------------------------------------------------------
 
     def _waiting(self) -> int:
         grown = 0 if self._grown is None else self._grown.tell()
@@ -260,8 +259,7 @@ class RequestReader:
             self._wanted = 2
         return data[missing:]
 
-    # --- steps: each returns False if more bytes are needed
-    # -----------------------------------------
+    # --- steps: each returns False if more bytes are needed -------------------------------------
 
     def _advance(self, requests: list[Request]) -> bool:
         if self.trusted and self._bulk < 0:

@@ -103,8 +103,7 @@ def add(txn: Txn, session: Session, argv: Argv) -> Reply:
     `*` ends the options, so that the first field may have the name of one.
     """
     args, options = Args(argv, 2), _AddOptions()
-    while args and args.take_option(_ADD_OPTIONS, options):
-        pass
+    args.take_leading_options(_ADD_OPTIONS, options)
     flat = args.rest()
     if len(flat) % 2 and flat[0] == b"*":
         flat = flat[1:]

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from kvstream.commands.args import Args, Argv, Option, stream_id, switch
+from kvstream.commands.args import Args, Argv, Option, stream_id, switch, value
 from kvstream.commands.command import FAST_WRITE, FIRST, OURS, Answer, Family, Session
 from kvstream.commands.incremental import are_many, in_parts
 from kvstream.commands.replies import Reply
@@ -69,19 +69,11 @@ def _delay(args: Args, nack: _Nack) -> None:
     nack.delay_ms = args.at_least(0, "DELAY must not be negative", "DELAY must be an integer")
 
 
-def _error(args: Args, nack: _Nack) -> None:
-    nack.error = args.next()
-
-
-def _traceback(args: Args, nack: _Nack) -> None:
-    nack.traceback = args.next()
-
-
 _OPTIONS: dict[bytes, Option[_Nack]] = {
     b"DELAY": (1, _delay),
     b"FATAL": switch("fatal"),
-    b"ERROR": (1, _error),
-    b"TRACEBACK": (1, _traceback),
+    b"ERROR": value("error"),
+    b"TRACEBACK": value("traceback"),
 }
 
 
@@ -104,8 +96,7 @@ def nack(txn: Txn, session: Session, argv: Argv) -> Answer:
     waiting entry has no owner in XPENDING. DUMP has it as one that is ready.
     """
     options, args = _Nack(), Args(argv, 4)
-    while args and args.take_option(_OPTIONS, options):
-        pass
+    args.take_leading_options(_OPTIONS, options)
     name, group, consumer = session.prefix + argv[1], argv[2], argv[3]
 
     def settle(txn: Txn, tokens: list[Token]) -> list[int]:

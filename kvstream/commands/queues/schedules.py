@@ -68,8 +68,7 @@ def schedule_set(txn: Txn, session: Session, argv: Argv) -> Reply:
     schedule that is set again with the same expression and zone keeps its next time.
     """
     args, rule = Args(argv, 5), _Rule()
-    while args and args.take_option(_OPTIONS, rule):
-        pass
+    args.take_leading_options(_OPTIONS, rule)
     if args.option() != b"FIELDS":
         raise syntax_error()
     schedule = schedules.set_schedule(
