@@ -66,9 +66,9 @@ def _unescaped(match: re.Match[bytes]) -> bytes:
 
 
 BULK_MAX: Final = 512 << 20
-"""Redis's ``proto-max-bulk-len``."""
+"""The longest argument of a request: Redis's ``proto-max-bulk-len``."""
 QUERY_MAX: Final = 1 << 30
-"""Redis's ``client-query-buffer-limit``."""
+"""Bytes of unfinished requests of a client: Redis's ``client-query-buffer-limit``."""
 QUERY_LIMIT: Final = "Protocol error: query buffer limit reached"
 """The error if a client exceeds that, or the configured limit."""
 LINE_MAX: Final = 64 << 10

@@ -16,6 +16,7 @@ from typing import Any
 
 from kvstream.errors import RequestError
 from kvstream.logs import LEVEL
+from kvstream.resp.requests import BULK_MAX, QUERY_MAX
 from kvstream.storage import files
 from kvstream.types.options import (
     MAXCLIENTS,
@@ -133,10 +134,6 @@ one script can take all memory."""
 BUSY_REPLY_MS = 5000
 """Redis's ``busy-reply-threshold``: milliseconds after which other clients get BUSY while a script
 runs."""
-BULK_MAX = 512 * MEGABYTE
-"""The longest argument of a request: Redis's ``proto-max-bulk-len``."""
-QUERY_MAX = 1024 * MEGABYTE
-"""Bytes of unfinished requests of a client: Redis's ``client-query-buffer-limit``."""
 TCP_KEEPALIVE_S = 300
 SLOWER_THAN_US = 10_000
 SLOWLOG_LENGTH = 128

@@ -313,11 +313,14 @@ class Client(Session):
     @property
     def query(self) -> int:
         """Bytes of memory that its unrun requests take."""
-        reader = self.reader
-        size = self.unread.size + (0 if reader.is_empty else reader.buffered)
-        for argv in self.requests:
-            size += sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES
-        return size if self.queue is None else size + self.queue.size
+        reader, queue = self.reader, self.queue
+        received = self.unread.size + (0 if reader.is_empty else reader.buffered)
+        return received + self.parsed_bytes + (0 if queue is None else queue.size)
+
+    @property
+    def parsed_bytes(self) -> int:
+        """Bytes of memory that its whole requests take which have not run."""
+        return sum([sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in self.requests])
 
     def become(self, user: User, authenticated: bool = True) -> None:
         """Set the user; an unauthenticated client may send small requests only."""

@@ -84,11 +84,6 @@ class Lookups:
         if names:
             self._usage.record_use(names, now_ms)
 
-    def appended(self, names: list[bytes], txn: Txn) -> None:
-        """Note the streams of batched XADDs."""
-        self._usage.record_use(names, txn.now_ms)
-        txn.missing.clear()
-
 
 _US = 1_000_000
 _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\b"}
@@ -401,7 +396,8 @@ class Dispatcher:
 
     def appended(self, names: list[bytes], count: int, seconds: float, txn: Txn) -> None:
         """Record batched XADDs to some streams."""
-        self.lookups.appended(names, txn)
+        self.lookups.use(names, 0, 0, txn.now_ms)
+        txn.missing.clear()
         self.statistics.ran("xadd", seconds, count)
 
     def deny(self, client: Client, kind: str, what: bytes, user: bytes) -> None:

@@ -652,7 +652,9 @@ class Executor:
         """Return a slot for each request; none for a message, which is published again."""
         if isinstance(replies, Pipeline):
             return self._pipelines.slots_of(replies)
-        return self._xadds.slots_of(replies)
+        if isinstance(replies, Burst):
+            return self._xadds.slots_of(replies)
+        return [replies] if isinstance(replies, Slot) else []
 
     def _run_requeued(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""

@@ -204,7 +204,7 @@ class Functions:
         scripts = self._scripts
         if scripts.waits(client, argv[1].lower()):
             return LATER
-        scripts.show(client, argv)
+        scripts.dispatcher.show(client, argv)  # before the calls of the function
         self._update(txn)
         function = self._find(argv[1])
         if function is None:

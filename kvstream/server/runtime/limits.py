@@ -16,7 +16,6 @@ from typing import Protocol
 from kvstream.commands.replies import ErrorReply
 from kvstream.logs import Throttle
 from kvstream.resp.replies import encode
-from kvstream.resp.requests import ARGUMENT_BYTES
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
 from kvstream.server.runtime.dispatch import Dispatcher
@@ -226,7 +225,7 @@ class Limits:
         waiting = client.unread.size
         if client.block is not None and waiting <= BEHIND_WAIT:
             return
-        waiting += sum(sum(map(len, argv)) + len(argv) * ARGUMENT_BYTES for argv in client.requests)
+        waiting += client.parsed_bytes
         bursts = (each for each in self._server.bursts if each.client is client)
         waiting += sum(len(data) for each in bursts for data, _names in each.entries)
         if waiting > most and client not in self.paused:

@@ -211,10 +211,8 @@ class PubSub:
                     heads += self._heads(
                         ChannelKind.PATTERN, pattern, _begin(b"pmessage", pattern, channel)
                     )
-        route, routes = (
-            Route(sum([len(clients) for _, clients in heads]), heads),
-            self._routes[kind],
-        )
+        route = Route(sum([len(clients) for _, clients in heads]), heads)
+        routes = self._routes[kind]
         if len(channel) <= ROUTE_NAME_MAX:
             if len(routes) >= ROUTES_MAX:
                 routes.clear()

@@ -389,9 +389,10 @@ class ReplyQueue:
             if reply:
                 pubsub.append_reply(client, reply)
                 answered[client] = None
-            if len(reply) > LONG or (client.paged and not reply and not client.lost):
+            begins_pages = client.paged and not reply and not client.lost
+            if len(reply) > LONG or begins_pages:
                 pubsub.send(client)
-            if client.paged and not reply and not client.lost:
+            if begins_pages:
                 self._begin_pages(slot)
         pubsub.append(messages)
         for client in answered:

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvstream.commands.args import NOT_AN_INTEGER, integer
+from kvstream.commands.args import I64_MAX, I64_MIN, NOT_AN_INTEGER, integer
 from kvstream.commands.command import (
     LATER,
     Answer,
@@ -48,7 +48,14 @@ from kvstream.server.scripting.sandbox import (
     Interpreter,
     Wire,
 )
-from kvstream.server.scripting.script import Script, ScriptCache, ScriptFlag, parsed, sha1
+from kvstream.server.scripting.script import (
+    SHA_DIGITS,
+    Script,
+    ScriptCache,
+    ScriptFlag,
+    parsed,
+    sha1,
+)
 
 _log = logging.getLogger(__name__)
 REDIS_VERSION: Final = b"8.10.0"
@@ -60,10 +67,8 @@ _ENCODED, _FAILED, _REFUSED, _DEAD = 1, 2, 3, 4
 _NO_LIMIT: Final = 1 << 40
 QUICK_MAX: Final = 10_000
 """Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""
-_SHA_DIGITS: Final = 40
 _FEW = {b"%d" % count: count for count in range(10)}
 """Counts of keys as nearly all scripts have them."""
-_I64_MIN, _I64_END = -(1 << 63), 1 << 63
 _UNKNOWN = b"ERR Unknown Redis command called from script", _REFUSED
 _WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
 _NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
@@ -85,7 +90,7 @@ class Scripts:
     """The scripts of one server and their interpreter; it is the host that scripts call."""
 
     def __init__(self, server: Server, dispatcher: Dispatcher, commands: Table) -> None:
-        self._server, self._dispatcher, self._commands = server, dispatcher, commands
+        self._server, self.dispatcher, self._commands = server, dispatcher, commands
         self.cache = ScriptCache(self._forget)
         self._interpreter: Interpreter | None = None
         self._running: Interpreter | None = None
@@ -170,7 +175,7 @@ class Scripts:
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
-        if len(argv[1]) != _SHA_DIGITS:
+        if len(argv[1]) != SHA_DIGITS:
             raise NoScript
         keys = key_count(argv)
         script = self.cache.get(argv[1])
@@ -191,17 +196,12 @@ class Scripts:
             return False
         return not self._server.is_alone(client)
 
-    def show(self, client: Client, argv: Argv) -> None:
-        """Send the request to MONITOR, before the calls of its script."""
-        if self._dispatcher.monitors:
-            self._dispatcher.show(client, argv)
-
     def _run(
         self, txn: Txn, client: Client, argv: Argv, script: Script, keys: int, reads: bool
     ) -> Answer:
         if self.waits(client, script.sha):
             return LATER
-        self.show(client, argv)
+        self.dispatcher.show(client, argv)  # before the calls of the script
         interpreter = self.interpreter
         interpreter.make_room(2 * sum(map(len, argv[3:])))
         if not interpreter.has(script.sha):
@@ -228,7 +228,7 @@ class Scripts:
         """
         if self.busy.is_stopping:
             return _STOPPING
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         self._is_read_only = self._allows_oom = reads
         if flags is not None:
             self._is_read_only = ScriptFlag.NO_WRITES in flags
@@ -272,7 +272,7 @@ class Scripts:
 
     def _error(self, failure: Failure, name: bytes, command: str) -> ErrorReply:
         """Count a script of ``command`` that has failed, and return its reply."""
-        message, statistics = failure.message, self._dispatcher.statistics
+        message, statistics = failure.message, self.dispatcher.statistics
         statistics.of(command).failed += 1
         if not failure.counted:
             statistics.count_error(_code(message))
@@ -305,7 +305,7 @@ class Scripts:
             return self._refused(argv, refusal)
         if command.writes:
             self.busy.has_written = True
-        return self._result(self._dispatcher.answer(client, command, argv, txn), interpreter)
+        return self._result(self.dispatcher.answer(client, command, argv, txn), interpreter)
 
     def _find(self, argv: list[bytes]) -> Command | tuple[bytes, int]:
         """Return the command of a request, or the refusal."""
@@ -321,7 +321,7 @@ class Scripts:
         self, client: Client, command: Command, argv: list[bytes], txn: Txn
     ) -> tuple[bytes, int] | None:
         """Return the refusal of a command that the script may not run now."""
-        dispatcher = self._dispatcher
+        dispatcher = self.dispatcher
         if not client.user.free or command.channels is not None:
             try:
                 client.user.check(command, argv)
@@ -343,7 +343,7 @@ class Scripts:
     def _refused(self, argv: list[bytes], refusal: tuple[bytes, int]) -> tuple[bytes, int]:
         """Count a refusal; the error of the script does not count again."""
         message = refusal[0]
-        self._dispatcher.statistics.rejected(_code(message), name_of(argv, self._commands))
+        self.dispatcher.statistics.rejected(_code(message), name_of(argv, self._commands))
         return message, _FAILED
 
     def _result(self, reply: Any, interpreter: Interpreter) -> Any:
@@ -445,8 +445,8 @@ def reply_of(result: Any, protocol: int, resp: int) -> Reply:
         return 1 if result else None
     if kind is float:
         if result != result or not -(2.0**63) <= result < 2.0**63:
-            return _I64_MIN
+            return I64_MIN
         return int(result)
     if kind is int:
-        return result if _I64_MIN <= result < _I64_END else _I64_MIN
+        return result if I64_MIN <= result <= I64_MAX else I64_MIN
     return None

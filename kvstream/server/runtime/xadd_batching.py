@@ -31,7 +31,7 @@ from kvstream.resp import twins
 from kvstream.resp.replies import encode
 from kvstream.resp.requests import Request, RequestReader
 from kvstream.server.options import ServerOptions
-from kvstream.server.runtime.client import Argv, Client, PendingReplies, ReplyMode
+from kvstream.server.runtime.client import Argv, Client, ReplyMode
 from kvstream.server.runtime.dispatch import Dispatcher
 from kvstream.server.runtime.reply_queue import Slot
 from kvstream.types.ids import MIN_ID, StreamID
@@ -331,24 +331,13 @@ class BatchedXadds:
                 turn.serve()
         return ids
 
-    def slots_of(self, replies: PendingReplies) -> list[Slot]:
-        """Return a slot for each request of a burst; return a slot as it is.
-
-        A message has none: the request that published it does so again.
-        """
-        if not isinstance(replies, Burst):
-            return [replies] if isinstance(replies, Slot) else []
-        client, db = replies.client, database_of(replies.prefix or replies.client.prefix)
-        return [
-            Slot(
-                client,
-                None,
-                partial(self._dispatcher.answer, client, _XADD, argv),
-                db,
-                is_sent=True,
-            )
-            for argv in requests_of(replies)
-        ]
+    def slots_of(self, burst: Burst) -> list[Slot]:
+        """Return a slot for each request of a burst."""
+        client, db = burst.client, database_of(burst.prefix or burst.client.prefix)
+        units = (
+            partial(self._dispatcher.answer, client, _XADD, argv) for argv in requests_of(burst)
+        )
+        return [Slot(client, None, unit, db, is_sent=True) for unit in units]
 
     def clear(self) -> None:
         """Forget the batch: the turn has failed."""

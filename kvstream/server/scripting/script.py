@@ -18,7 +18,7 @@ EVAL_SCRIPTS_MAX: Final = 500
 """Scripts of EVAL that are kept: Redis 7.4's bound."""
 SCRIPT_BYTES: Final = 200
 """Memory of a script beside its text, for INFO."""
-_SHA_BYTES = 40
+SHA_DIGITS: Final = 40
 
 
 class ScriptFlag(StrEnum):
@@ -103,7 +103,7 @@ class ScriptCache:
     def get(self, sha: bytes) -> Script | None:
         """Return the script of a SHA-1, in letters of any case."""
         script = self._scripts.get(sha)
-        if script is None and len(sha) == _SHA_BYTES:
+        if script is None and len(sha) == SHA_DIGITS:
             script = self._scripts.get(sha.lower())
         if script is not None and not script.stays:
             self._use(script)
