@@ -15,7 +15,7 @@ from kvstream.operations.queues.leases import Token
 from kvstream.operations.queues.schedules import Misfire
 from kvstream.operations.unique import Unique
 from kvstream.remote import replies
-from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option
+from kvstream.remote.call import Call, Words, ask, do, flag, known, nothing, option, same
 from kvstream.remote.connection import Word
 from kvstream.types.ids import StreamID, Ticket
 from kvstream.types.records import flat_of
@@ -27,6 +27,17 @@ def _ask(name: bytes, command: str, *words: Word, **options: Any) -> Call:
 
 def _do(name: bytes, command: str, *words: Word, **options: Any) -> Call:
     return do(name, command, *words, needs=(command,), **options)
+
+
+def _plain(
+    make: Callable[..., Call], *command: str, result: Callable[[Any], Any] = same
+) -> Callable[..., Call]:
+    """Return the function for a command that takes the key and the arguments of its operation."""
+
+    def call(name: bytes, *words: Word) -> Call:
+        return make(name, *command, key_of(name), *words, result=result)
+
+    return call
 
 
 # --- policies -------------------------------------------------------------------------------------
@@ -68,8 +79,7 @@ def _backoff(changes: Mapping[str, Any]) -> Words:
     return ("BACKOFF", ",".join(map(str, delays)), *jitter)
 
 
-def _policy(name: bytes, group: bytes) -> Call:
-    return _ask(name, _POLICY, "GET", key_of(name), group, result=replies.policy_of)
+_policy = _plain(_ask, _POLICY, "GET", result=replies.policy_of)
 
 
 # --- leases ---------------------------------------------------------------------------------------
@@ -251,51 +261,31 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     delayed.add: _add,
     delayed.add_many: _add_many,
     delayed.cancel: _cancel,
-    delayed.length: lambda name: _ask(name, _DELAYED, "LEN", key_of(name)),
+    delayed.length: _plain(_ask, _DELAYED, "LEN"),
     delayed.listed: _listed,
     delayed.move: _move,
     leases.ack: _settle("KVSTREAM.ACK"),
     leases.ack_delete: _settle("KVSTREAM.ACK", "DELETE"),
     leases.extend: _settle("KVSTREAM.EXTEND"),
     leases.nack: _nack,
-    policy.drop_policy: lambda name, group: _do(
-        name, _POLICY, "DEL", key_of(name), group, result=bool
-    ),
+    policy.drop_policy: _plain(_do, _POLICY, "DEL", result=bool),
     policy.policy_of: _policy,
-    policy.resume: lambda name, group: _do(
-        name, _POLICY, "RESUME", key_of(name), group, result=bool
-    ),
+    policy.resume: _plain(_do, _POLICY, "RESUME", result=bool),
     policy.set_policy: _set_policy,
-    queue_info.queue_info: lambda name: _ask(
-        name, "KVSTREAM.INFO", key_of(name), result=replies.queue_info_of
-    ),
-    redrive.cancel: lambda name: _do(name, _REDRIVE, "CANCEL", key_of(name), result=bool),
+    queue_info.queue_info: _plain(_ask, "KVSTREAM.INFO", result=replies.queue_info_of),
+    redrive.cancel: _plain(_do, _REDRIVE, "CANCEL", result=bool),
     redrive.dry_run: partial(_redrive, dry_run=True),
     redrive.start: _redrive,
-    redrive.status: lambda name: _ask(
-        name, _REDRIVE, "STATUS", key_of(name), result=replies.redrive_of
-    ),
-    consumers.pass_on: lambda name, group, consumer: _do(
-        name, _POLICY, "REMOVE", key_of(name), group, consumer
-    ),
-    groups.seek: lambda name, group, at_ms: _do(
-        name, _POLICY, "SEEK", key_of(name), group, at_ms, result=replies.id_of
-    ),
-    retention.drop_rules: lambda name: _do(name, _RETENTION, "DEL", key_of(name), result=bool),
-    retention.rules_of: lambda name: _ask(
-        name, _RETENTION, "GET", key_of(name), result=replies.retention_of
-    ),
+    redrive.status: _plain(_ask, _REDRIVE, "STATUS", result=replies.redrive_of),
+    consumers.pass_on: _plain(_do, _POLICY, "REMOVE"),
+    groups.seek: _plain(_do, _POLICY, "SEEK", result=replies.id_of),
+    retention.drop_rules: _plain(_do, _RETENTION, "DEL", result=bool),
+    retention.rules_of: _plain(_ask, _RETENTION, "GET", result=replies.retention_of),
     retention.set_rules: _set_retention,
     retention.begin_with: _begin_with,
-    schedules.delete_schedule: lambda name, schedule: _do(
-        name, _SCHEDULE, "DEL", key_of(name), schedule, result=bool
-    ),
-    schedules.run_schedule: lambda name, schedule: _do(
-        name, _SCHEDULE, "RUN", key_of(name), schedule, result=replies.id_of
-    ),
-    schedules.schedules: lambda name: _ask(
-        name, _SCHEDULE, "LIST", key_of(name), result=replies.schedules_of
-    ),
+    schedules.delete_schedule: _plain(_do, _SCHEDULE, "DEL", result=bool),
+    schedules.run_schedule: _plain(_do, _SCHEDULE, "RUN", result=replies.id_of),
+    schedules.schedules: _plain(_ask, _SCHEDULE, "LIST", result=replies.schedules_of),
     schedules.set_schedule: _set_schedule,
     watch.guard: _guard,
 }

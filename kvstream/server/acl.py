@@ -619,28 +619,15 @@ def _reset(user: User) -> None:
     _assign(user, User(user.name))
 
 
-def _switch(on: bool) -> Callable[[User], None]:
-    def switch(user: User) -> None:
-        user.on = on
-
-    return switch
+def _flag(attribute: str, is_set: bool) -> Callable[[User], None]:
+    return lambda user: setattr(user, attribute, is_set)
 
 
-def _sanitize(on: bool) -> Callable[[User], None]:
-    def set_flag(user: User) -> None:
-        user.skips_sanitizing = not on
+def _without_passwords(nopass: bool) -> Callable[[User], None]:
+    def apply(user: User) -> None:
+        user.nopass, user.passwords = nopass, {}
 
-    return set_flag
-
-
-def _no_password_needed(user: User) -> None:
-    user.nopass = True
-    user.passwords = {}
-
-
-def _no_passwords(user: User) -> None:
-    user.nopass = False
-    user.passwords = {}
+    return apply
 
 
 def _check_hash(digest: bytes) -> None:
@@ -665,14 +652,14 @@ def _remove_hash(user: User, digest: bytes) -> None:
 
 
 _PLAIN: dict[bytes, Callable[[User], None]] = {
-    b"on": _switch(True),
-    b"off": _switch(False),
-    b"nopass": _no_password_needed,
-    b"resetpass": _no_passwords,
+    b"on": _flag("on", True),
+    b"off": _flag("on", False),
+    b"nopass": _without_passwords(True),
+    b"resetpass": _without_passwords(False),
     b"reset": _reset,
     b"clearselectors": lambda user: user.selectors.clear(),
-    b"sanitize-payload": _sanitize(True),
-    b"skip-sanitize-payload": _sanitize(False),
+    b"sanitize-payload": _flag("skips_sanitizing", False),
+    b"skip-sanitize-payload": _flag("skips_sanitizing", True),
 }
 _MARKED: dict[bytes, Callable[[User, bytes], None]] = {
     b">": lambda user, password: _add_hash(user, sha256(password)),

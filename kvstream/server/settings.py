@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kvstream.commands import config
 from kvstream.commands.args import I32_MAX, I64_MAX, integer, text
@@ -48,19 +48,32 @@ class ServerSetting:
     """Why it cannot change."""
 
 
+def _shown(value: object) -> bytes:
+    if isinstance(value, bool):
+        return b"yes" if value else b"no"
+    if isinstance(value, bytes):
+        return value
+    if isinstance(value, list):
+        return b" ".join(b"%g" % each for each in value)
+    return str("" if value is None else value).encode("utf-8", "surrogateescape")
+
+
 def _option(
-    attribute: str, parse: Parse | None = None, then: Callable[["Executor"], None] | None = None
+    attribute: str,
+    parse: Parse | None = None,
+    then: Callable[["Executor"], None] = lambda executor: None,
+    shown: Callable[[Any], bytes] = _shown,
 ) -> ServerSetting:
-    """Return a setting that is a field of ServerOptions; without ``parse`` it is read-only."""
+    """Return a setting that is a field of ServerOptions; without ``parse`` it is read-only.
+
+    ``then`` is called after a change; ``shown`` returns a value as CONFIG GET shows it.
+    """
 
     def apply(executor: "Executor", value: object) -> None:
         setattr(executor.options, attribute, value)
-        if then is not None:
-            then(executor)
+        then(executor)
 
-    return ServerSetting(
-        lambda executor: _shown(getattr(executor.options, attribute)), parse, apply
-    )
+    return ServerSetting(lambda executor: shown(getattr(executor.options, attribute)), parse, apply)
 
 
 def _any(raw: bytes) -> object:
@@ -90,16 +103,6 @@ def _protected(read: Read) -> ServerSetting:
 
 def _always(value: bytes) -> ServerSetting:
     return ServerSetting(lambda executor: value)
-
-
-def _shown(value: object) -> bytes:
-    if isinstance(value, bool):
-        return b"yes" if value else b"no"
-    if isinstance(value, bytes):
-        return value
-    if isinstance(value, list):
-        return b" ".join(b"%g" % each for each in value)
-    return str("" if value is None else value).encode("utf-8", "surrogateescape")
 
 
 # --- kinds of values ----------------------------------------------------------------------------
@@ -176,25 +179,10 @@ def _set_durability(executor: "Executor", value: object) -> None:
     executor.engine.set_durability(value)
 
 
-def _set_event_flags(executor: "Executor", value: object) -> None:
-    assert isinstance(value, int)
-    executor.options.notify_keyspace_events = value
-    executor.configure_notifications()
-
-
 def _set_output_limits(executor: "Executor", value: object) -> None:
     assert isinstance(value, dict)
     executor.options.output_limits |= value
     executor.limits.bound_replies()
-
-
-def _read_save_points(executor: "Executor") -> bytes:
-    return b" ".join(b"%d %d" % point for point in executor.options.save_points)
-
-
-def _set_save_points(executor: "Executor", value: object) -> None:
-    assert isinstance(value, list)
-    executor.options.save_points = value
 
 
 def _read_output_limits(executor: "Executor") -> bytes:
@@ -357,19 +345,22 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
         "maxmemory_clients", memory_or_share, lambda executor: executor.limits.look_soon()
     ),
     b"metrics-host": _option("metrics_host"),
-    b"metrics-port": ServerSetting(lambda executor: b"%d" % (executor.options.metrics_port or 0)),
+    b"metrics-port": _option("metrics_port", shown=lambda port: b"%d" % (port or 0)),
     b"metrics-streams": _option("metrics_streams"),
     b"min-replicas-to-write": _fixed(b"0", _NO_REPLICAS, count(0, I32_MAX)),
-    b"notify-keyspace-events": ServerSetting(
-        lambda executor: letters_of(executor.options.notify_keyspace_events).encode(),
-        _event_flags,
-        _set_event_flags,
+    b"notify-keyspace-events": _option(
+        *("notify_keyspace_events", _event_flags),
+        lambda executor: executor.configure_notifications(),
+        lambda flags: letters_of(flags).encode(),
     ),
     b"port": _option("port"),
     b"proto-max-bulk-len": _option("bulk_max", memory(1 << 20), _set_reader_limits),
     b"protected-mode": _option("protected_mode", truth),
     b"requirepass": _option("requirepass", _password, _require_password),
-    b"save": ServerSetting(_read_save_points, _save_points, _set_save_points),
+    b"save": _option(
+        *("save_points", _save_points),
+        shown=lambda points: b" ".join(b"%d %d" % point for point in points),
+    ),
     b"shutdown-timeout": _option("shutdown_timeout", count(0, I32_MAX)),
     b"script-memory": _option("script_memory", memory(MEGABYTE)),
     b"slowlog-entry-max-argc": _option("slowlog_words_max", count(2, I32_MAX), _bound_slowlog),
@@ -393,7 +384,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"tls-port": _option("tls_port"),
     b"tracking-table-max-keys": _option("tracked_keys_max", count(0)),
     b"unixsocket": _option("unixsocket"),
-    b"unixsocketperm": ServerSetting(lambda executor: b"%o" % executor.options.unixsocketperm),
+    b"unixsocketperm": _option("unixsocketperm", shown=lambda mode: b"%o" % mode),
 }
 """By name."""
 SERVER_SETTINGS |= {alias: SERVER_SETTINGS[name] for alias, name in ALIASES.items()}

@@ -73,33 +73,21 @@ def _named(client: Client, word: bytes) -> Row | None:
 
 
 def _described(row: Row) -> Reply:
-    if isinstance(row, Container):
-        parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
-        if row.alone is None:
-            return _row(row.name, -2, [], (0, 0, 0), ["slow"], "", SetReply([]), parts)
+    if not isinstance(row, Container):
+        return _row_of(row, [])
+    parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
+    if row.alone is not None:
         return _row_of(row.alone, parts)
-    return _row_of(row, [])
+    nothing = SetReply([])
+    return [row.name.encode(), -2, nothing, 0, 0, 0, _set(["@slow"]), nothing, nothing, parts]
 
 
-def _row_of(row: Command, parts: list[Reply]) -> Reply:
+def _row_of(row: Command, subcommands: list[Reply]) -> Reply:
+    flags, categories = _set(flags_of(row)), _set([f"@{each}" for each in categories_of(row)])
+    tips = SetReply([tip.encode() for tip in row.tips.split()])
     specs = SetReply([_spec(spec) for spec in key_specs(row)])
-    flags, categories = flags_of(row), categories_of(row)
-    return _row(row.name, row.arity, flags, _positions(row), categories, row.tips, specs, parts)
-
-
-def _row(
-    name: str,
-    arity: int,
-    flags: list[str],
-    positions: tuple[int, int, int],
-    categories: list[str],
-    tips: str,
-    specs: SetReply,
-    subcommands: list[Reply],
-) -> Reply:
-    shown = _set([f"@{category}" for category in categories])
-    listed = SetReply([tip.encode() for tip in tips.split()])
-    return [name.encode(), arity, _set(flags), *positions, shown, listed, specs, subcommands]
+    name = row.name.encode()
+    return [name, row.arity, flags, *_positions(row), categories, tips, specs, subcommands]
 
 
 def _set(words: list[str]) -> SetReply:

@@ -60,7 +60,7 @@ TURN_S: Final = 0.005
 """A turn takes no new request after this time, so that the event loop is never held for long."""
 TURN_REQUESTS: Final = 2000
 """Nor after so many requests: their replies wait for the commit."""
-LOOKS: Final = 32
+CLIENT_REQUESTS: Final = 32
 """Requests of one client that run while others wait."""
 
 
@@ -349,7 +349,7 @@ class Executor:
         return True
 
     def _run_ready(self, turn: Turn, most: int) -> int:
-        """Run the requests of all clients, LOOKS of each at a time; return how many ran."""
+        """Run the requests of all clients, some of each at a time; return how many ran."""
         ready, pipelines, slots = self.ready, self._pipelines, self._slots
         dispatcher = self.dispatcher
         left = most
@@ -361,7 +361,7 @@ class Executor:
                     if self._xadds.waiting and pipelines.has_next(client):
                         self._xadds.flush(turn)
                     ran, unanswered = pipelines.run(
-                        turn, client, min(left, LOOKS), self._until, slots
+                        turn, client, min(left, CLIENT_REQUESTS), self._until, slots
                     )
                 except TurnFailed:
                     ready[client] = None  # for the requests that have not run
@@ -372,7 +372,7 @@ class Executor:
                     self._suspend_and_serve(turn, unanswered)
                 elif not client.requests:
                     continue
-                elif ran >= LOOKS:
+                elif ran >= CLIENT_REQUESTS:
                     ready[client] = None
                     continue
             left -= self._run_requests(turn, client, left)
@@ -445,7 +445,7 @@ class Executor:
     def _run_some(self, turn: Turn, client: Client, most: int) -> tuple[int, bool]:
         """Run requests until the turn is over; return how many ran, and whether there may be more.
 
-        While others wait, a client runs LOOKS requests or one piece of bytes; an unauthenticated
+        While others wait, a client runs CLIENT_REQUESTS or one piece of bytes; an unauthenticated
         one a single request.
         """
         requests, pipelines = client.requests, self._pipelines
@@ -457,10 +457,12 @@ class Executor:
                 if not self._is_odd and client.is_plain and pipelines.has_next(client):
                     if self._xadds.waiting:
                         self._xadds.flush(turn)
-                    room = min(most - count, LOOKS - count % LOOKS)
+                    room = min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
                     ran, unanswered = pipelines.run(turn, client, room, self._until, self._slots)
                 elif client.queue is not None and not self._is_odd:
-                    ran = self._queue(client, min(most - count, LOOKS - count % LOOKS))
+                    ran = self._queue(
+                        client, min(most - count, CLIENT_REQUESTS - count % CLIENT_REQUESTS)
+                    )
                 if unanswered is not None:
                     self._slots.append(unanswered)
                     self._suspend_and_serve(turn, unanswered)
@@ -469,7 +471,7 @@ class Executor:
                     self._attempt(turn, client, requests.popleft())
                     self._is_odd = self.dispatcher.is_odd
                 count += ran or 1
-                may_go_on = count % LOOKS > 0 and client.authenticated
+                may_go_on = count % CLIENT_REQUESTS > 0 and client.authenticated
             elif not client.take_in():
                 return count, False
             if perf_counter() >= self._until or (self.ready and not may_go_on):

@@ -10,7 +10,7 @@ import pytest
 
 from kvstream.resp.requests import TAKEN_MAX, Request, RequestReader
 from kvstream.server.runtime.client import PIECE, STRANGER_AHEAD, Unread
-from kvstream.server.runtime.executor import LOOKS
+from kvstream.server.runtime.executor import CLIENT_REQUESTS
 from tests.patience import PATIENCE_S
 from tests.server.conftest import Serve
 from tests.server.talking import Server, Talker, parsed, request
@@ -112,7 +112,7 @@ def test_a_client_gets_no_more_than_its_share_while_others_wait(
     bob.send_bytes(request("INCR", "n") * 500)
     carl.send("GET", "n")
     server.turn()
-    assert int(parsed(carl.heard())) <= 2 * LOOKS
+    assert int(parsed(carl.heard())) <= 2 * CLIENT_REQUESTS
     assert ann.heard().count(b"\r\n") == bob.heard().count(b"\r\n") == 500
 
 
