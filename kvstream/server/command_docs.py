@@ -241,29 +241,33 @@ def key_specs(command: Command) -> list[dict[str, object]]:
         uses = [("not_key",)]
     specs: list[dict[str, object]] = []
     for at, use in enumerate(uses):
-        begin: dict[str, object]
-        kind = "range"
-        if isinstance(keys, CountedPairs):
-            kind, begin = "keynum", {"index": 1}
-            find = {"keynumidx": 0, "firstkey": 1, "keystep": 2}
-        elif isinstance(keys, CountedKeys):
-            kind, begin = "keynum", {"index": 2}
-            find = {"keynumidx": 0, "firstkey": 1, "keystep": 1}
-        elif isinstance(keys, StreamsKeys):
-            begin = {"keyword": "STREAMS", "startfrom": keys.search_from}
-            find = {"lastkey": -1, "keystep": 1, "limit": 2}
-        else:
-            begin = {"index": keys.first + at}
-            last = keys.last if keys.last < 0 or len(uses) > 1 else keys.last - keys.first
-            find = {"lastkey": 0 if len(uses) > 1 else last, "keystep": keys.step, "limit": 0}
+        begin, find = _search(keys, None if len(uses) == 1 else at)
         specs.append(
             {
                 "flags": [*use],
                 "begin_search": {"type": next(iter(begin)), "spec": begin},
-                "find_keys": {"type": kind, "spec": find},
+                "find_keys": {"type": "keynum" if "keynumidx" in find else "range", "spec": find},
             }
         )
     return specs
+
+
+def _search(keys: Keys, at: int | None) -> tuple[dict[str, object], dict[str, int]]:
+    """Return where the search for keys begins, and how it finds them.
+
+    ``at``: the place of one key, if each of them has a specification of its own.
+    """
+    if isinstance(keys, CountedPairs):
+        return {"index": 1}, {"keynumidx": 0, "firstkey": 1, "keystep": 2}
+    if isinstance(keys, CountedKeys):
+        return {"index": 2}, {"keynumidx": 0, "firstkey": 1, "keystep": 1}
+    if isinstance(keys, StreamsKeys):
+        begin: dict[str, object] = {"keyword": "STREAMS", "startfrom": keys.search_from}
+        return begin, {"lastkey": -1, "keystep": 1, "limit": 2}
+    if at is not None:
+        return {"index": keys.first + at}, {"lastkey": 0, "keystep": keys.step, "limit": 0}
+    last = keys.last if keys.last < 0 else keys.last - keys.first
+    return {"index": keys.first}, {"lastkey": last, "keystep": keys.step, "limit": 0}
 
 
 def named(commands: Iterable[Command], category: str) -> list[Command]:

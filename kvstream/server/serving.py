@@ -183,11 +183,7 @@ async def serve(
     listener = Listener(executor, tls)
     stop = asyncio.Event()
     executor.stop = stop.set
-    if options.config_file is not None:
-        for name, raw in options.config_file.settings.items():
-            change_of(executor, name, raw)()
-        if executor.acl.all_channels and options.aclfile is not None and options.aclfile.exists():
-            executor.acl.load(options.aclfile)
+    _apply_settings(executor, options)
     asyncio.get_running_loop().set_exception_handler(_log_error)
     _heed_signals(listener, stop)
     with metered(listener) as metrics_url:
@@ -209,9 +205,7 @@ async def serve(
         for server in servers:
             server.close()
         if options.unixsocket is not None and socket_status is not None:
-            with suppress(OSError):  # it may be gone, and another server's may be there
-                if os.path.samestat(socket_status, options.unixsocket.stat()):
-                    options.unixsocket.unlink()
+            _remove_socket(options.unixsocket, socket_status)
         return await drain(executor, executor.options.shutdown_timeout)
 
 
@@ -249,6 +243,23 @@ def run(
         finally:
             engine.close()
         _log.log(NOTICE, "the store is closed, everything is durable")
+
+
+def _apply_settings(executor: Executor, options: ServerOptions) -> None:
+    """Apply the settings of the configuration file that are no options."""
+    if options.config_file is None:
+        return
+    for name, raw in options.config_file.settings.items():
+        change_of(executor, name, raw)()
+    if executor.acl.all_channels and options.aclfile is not None and options.aclfile.exists():
+        executor.acl.load(options.aclfile)
+
+
+def _remove_socket(path: Path, own: os.stat_result) -> None:
+    """Remove the server's own Unix socket; it may be gone, and another server's may be there."""
+    with suppress(OSError):
+        if os.path.samestat(own, path.stat()):
+            path.unlink()
 
 
 def _write_address(executor: Executor, host: str) -> None:

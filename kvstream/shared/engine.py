@@ -24,7 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 from time import monotonic
 from typing import Any, Concatenate, ParamSpec, Self, TypeVar
@@ -499,15 +499,13 @@ class SharedEngine:
             for name, after in attempt.wanted:
                 if after is not readgroup.NEW:
                     continue
-                entries: list[Entry] = []
-                for row in _pending_since(engine, name, attempt, begun):
-                    if (name, row.id) in seen:
-                        continue
-                    page = engine.run(ranges.scan, name, row.id, row.id)
-                    entries += page.entries() if page else []
-                    if page and attempt.claim_ms is not None:
-                        before = row.deliveries - 1
-                        entries[-1] = entries[-1]._replace(idle_ms=0, deliveries=before)
+                rows = _pending_since(engine, name, attempt, begun)
+                fetched = (
+                    _fetched(engine, name, row, attempt.claim_ms is not None)
+                    for row in rows
+                    if (name, row.id) not in seen
+                )
+                entries = list(chain.from_iterable(fetched))
                 if entries:
                     reply.append((name, entries))
             self._note((attempt.group, attempt.consumer), reply)
@@ -593,6 +591,20 @@ class SharedEngine:
 
     def compact(self) -> None:
         self._repeat(lambda engine: engine.compact(), again=True)
+
+
+def _fetched(
+    engine: Engine | RemoteEngine, name: bytes, row: PendingEntry, claims: bool
+) -> list[Entry]:
+    """Return a pending entry, or none if it is deleted.
+
+    ``claims``: with its deliveries before, as a read with CLAIM returns it.
+    """
+    page = engine.run(ranges.scan, name, row.id, row.id)
+    entries = page.entries() if page else []
+    if not claims:
+        return entries
+    return [each._replace(idle_ms=0, deliveries=row.deliveries - 1) for each in entries]
 
 
 def _pending_since(

@@ -4,7 +4,7 @@ The executor runs EXEC itself.
 """
 
 from kvstream.commands import keyspace
-from kvstream.commands.args import Argv, integer, syntax_error, text, wrong_arity
+from kvstream.commands.args import Args, Argv, integer, syntax_error, text, wrong_arity
 from kvstream.commands.command import EVERY, FIRST, OURS, Family, flags
 from kvstream.commands.keyspace import PONG
 from kvstream.commands.replies import OK, RESP2, RESP3, Map, Reply, Simple
@@ -52,6 +52,19 @@ class NoProtocol(RequestError):
     code = "NOPROTO"
 
 
+class NoAuthForHello(RequestError):
+    """HELLO without AUTH although a password is needed."""
+
+    code = "NOAUTH"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "HELLO must be called with the client already authenticated, otherwise the HELLO "
+            "<proto> AUTH <user> <pass> option can be used to authenticate the client and select "
+            "the RESP protocol version at the same time"
+        )
+
+
 @COMMANDS.command(
     *("hello", "[protover [AUTH username password] [SETNAME name]]", _NO_AUTH),
     since="6.0.0",
@@ -62,25 +75,16 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     AUTH: Log in first.
     SETNAME: Set the name of the connection.
     """
-    protocol, name = client.protocol, None
-    user: tuple[bytes, bytes] | None = None
-    rest = list(argv[1:])
-    if rest:
-        protocol = integer(rest.pop(0), "Protocol version is not an integer or out of range")
+    protocol = client.protocol
+    if len(argv) > 1:
+        protocol = integer(argv[1], "Protocol version is not an integer or out of range")
         if protocol not in (RESP2, RESP3):
             raise NoProtocol("unsupported protocol version")
-    while rest:
-        word = rest.pop(0)
-        if word.upper() == b"AUTH" and len(rest) >= 2:
-            user = rest.pop(0), rest.pop(0)
-        elif word.upper() == b"SETNAME" and rest:
-            name = valid_name(rest.pop(0))
-        else:
-            raise InvalidArgument(f"Syntax error in HELLO option '{text(word)}'")
+    user, name = _hello_options(Args(argv, 2))
     if user is not None:
         _log_in(client, *user)
     if not client.authenticated:
-        raise NoAuthForHello(_HELLO_NEEDS_AUTH)
+        raise NoAuthForHello
     if name is not None:
         client.name = name
     client.protocol = protocol
@@ -99,6 +103,21 @@ def hello(txn: Txn, client: Client, argv: Argv) -> Reply:
     )
 
 
+def _hello_options(args: Args) -> tuple[Argv | None, bytes | None]:
+    """Return the user and password of AUTH, and the name of SETNAME."""
+    user: Argv | None = None
+    name: bytes | None = None
+    while args:
+        word = args.next()
+        if word.upper() == b"AUTH" and len(args) >= 2:
+            user = args.take(2)
+        elif word.upper() == b"SETNAME" and args:
+            name = valid_name(args.next())
+        else:
+            raise InvalidArgument(f"Syntax error in HELLO option '{text(word)}'")
+    return user, name
+
+
 @COMMANDS.override(keyspace.CONNECTION.commands["ping"])
 def ping(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return PONG, or the message; a subscribed RESP2 client gets it like a message."""
@@ -107,19 +126,6 @@ def ping(txn: Txn, client: Client, argv: Argv) -> Reply:
     if client.subscriptions is not None and client.protocol == RESP2:
         return [b"pong", argv[1] if len(argv) == 2 else b""]
     return argv[1] if len(argv) == 2 else PONG
-
-
-class NoAuthForHello(RequestError):
-    """HELLO without AUTH although a password is needed."""
-
-    code = "NOAUTH"
-
-
-_HELLO_NEEDS_AUTH = (
-    "HELLO must be called with the client already authenticated, otherwise the HELLO <proto> "
-    "AUTH <user> <pass> option can be used to authenticate the client and select the RESP "
-    "protocol version at the same time"
-)
 
 
 def valid_name(name: bytes) -> bytes:

@@ -143,11 +143,9 @@ def run_queue(
     client.in_exec = True
     try:
         for run in _runs(queue.commands):
-            if (
-                _is_xadd(run[0])
-                and len(run) > 1
-                and (ids := _add_together(dispatcher, client, run, txn))
-            ):
+            are_xadds = len(run) > 1 and _is_xadd(run[0])
+            ids = _add_together(dispatcher, client, run, txn) if are_xadds else []
+            if ids:
                 replies += [room.take(run[0][0], eid) for eid in ids]
                 continue
             for command, argv in run:
