@@ -51,6 +51,22 @@ def test_every_named_module_exists(page: Path) -> None:
     assert named - there == set()
 
 
+def test_every_module_that_the_code_names_exists() -> None:
+    code = [
+        path
+        for folder in ("kvstream", "meta", "cli")
+        for path in (ROOT / folder).rglob("*")
+        if path.suffix in (".py", ".pyx", ".pxd", ".lua")
+    ]
+    there = {path.name for path in (*code, *ROOT.glob("*.py"), *(ROOT / "tests").glob("*.py"))}
+    named = {
+        (name, str(path.relative_to(ROOT)))
+        for path in code
+        for name in re.findall(r"\b\w+\.(?:py|pyx|lua)\b", path.read_text())
+    }
+    assert {each for each in named if each[0] not in there} == set()
+
+
 def test_the_design_is_short_and_each_decision_has_its_date() -> None:
     sections, decisions = DESIGN.read_text().split("\n## 11. Decisions\n")
     assert len(sections.splitlines()) <= SECTIONS_LINES_MAX

@@ -1,5 +1,5 @@
 # cython: language_level=3, boundscheck=False, wraparound=False, initializedcheck=False
-"""Compiled twins of packing.py: row values from columns of strings, as Arrow lays them out.
+"""Compiled twins of columns.py: row values from columns of strings, as Arrow lays them out.
 
 The caller guarantees that ends fit their data. Input that is not plain gives None: then the Python
 function does the work.

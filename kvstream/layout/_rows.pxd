@@ -1,4 +1,4 @@
-"""Packed rows: many rows in one string; packing.py has the grammar."""
+"""Packed rows: many rows in one string; columns.py has the grammar."""
 
 from cpython.bytes cimport PyBytes_FromStringAndSize
 from kvstream.layout._msgpack cimport ID_BYTES, Bytes

@@ -233,7 +233,7 @@ cdef object trim_of(object read_trim, Part *words, Py_ssize_t count):
 
 
 cdef class Burst:
-    """Does what ``PythonBurst`` of xadd_requests.py does."""
+    """Does what ``PythonBurst`` of xadd_batching.py does."""
 
     cdef readonly object client
     cdef readonly bytes key
@@ -342,7 +342,7 @@ def take_burst(object client, bytes data not None, Py_ssize_t limit, object read
 
 
 def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
-    """Do what ``gather_in_python`` of xadd_requests.py does."""
+    """Do what ``gather_in_python`` of xadd_batching.py does."""
     cdef Py_ssize_t at = 0, entries = 0
     cdef Burst burst, before = None
     cdef object client, name, prefix, prefix_before = None
@@ -369,7 +369,7 @@ def gather(list bursts not None, dict waiting not None, Py_ssize_t most):
 
 
 def entries_of(list bursts not None):
-    """Do what ``entries_in_python`` of xadd_requests.py does."""
+    """Do what ``entries_in_python`` of xadd_batching.py does."""
     cdef Burst burst
     cdef list entries = [], trims = None
     for burst in bursts:
@@ -382,7 +382,7 @@ def entries_of(list bursts not None):
 
 
 def answer(list bursts not None, list ids not None, object now):
-    """Do what ``answer_in_python`` of xadd_requests.py does."""
+    """Do what ``answer_in_python`` of xadd_batching.py does."""
     cdef Py_ssize_t at = 0, stop
     cdef Burst burst
     cdef object client
@@ -943,7 +943,7 @@ def encode_rows(list page not None, Py_ssize_t prefix, Py_ssize_t start, Py_ssiz
 
 
 def write_rows(list page not None, Py_ssize_t prefix, Py_ssize_t most):
-    """Return the parts of the text of rows, as ``text_of`` of written.py takes them; else None."""
+    """Return the parts of the text of rows, as ``text_of`` of rows.py takes them; else None."""
     cdef Py_ssize_t at, count = PyList_GET_SIZE(page), total = 0
     cdef PyObject *key = NULL
     cdef PyObject *value = NULL
