@@ -73,7 +73,7 @@ class Session:
 
     __slots__ = ("databases", "db", "in_exec", "pages", "prefix", "protocol")
 
-    def __init__(self, databases: int, db: int = 0) -> None:
+    def __init__(self, databases: int) -> None:
         self.databases = databases
         self.pages = False
         """Accepts Paged replies and, outside EXEC, LATER and Stepwise."""
@@ -81,7 +81,7 @@ class Session:
         """Runs the queue of a MULTI: no command is split into steps."""
         self.protocol = RESP2
         """Of its replies."""
-        self.select(db)
+        self.select(0)
 
     @property
     def steps(self) -> bool:

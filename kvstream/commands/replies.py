@@ -6,15 +6,14 @@ they are encoded: no list is built for each of them.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 from kvstream.errors import KVStreamError
 from kvstream.layout.rows import EncodedEntries as EncodedEntries
 from kvstream.layout.rows import Rows as Rows
 from kvstream.logs import Throttle
-from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 
 _log, _internal = logging.getLogger(__name__), Throttle()
@@ -226,75 +225,3 @@ OK: Final = Simple("OK")
 NULL_ARRAY: Final = NullArray()
 
 RESP2, RESP3 = 2, 3
-
-
-def flatten(reply: Reply, protocol: int = RESP2) -> Any:
-    """Return a reply as plain Python values, as a client without decoding shows it.
-
-    Both nulls are None, simple strings are bytes, errors stay ErrorReply; maps are flat lists in
-    RESP2 and dicts in RESP3. Sets are lists: their items may be maps.
-    """
-    if isinstance(reply, bytes | int | ErrorReply) or reply is None:
-        return reply
-    if isinstance(reply, Sequence) and not isinstance(reply, Rows | EncodedEntries):
-        return [flatten(item, protocol) for item in reply]
-    return _FLAT[type(reply)](reply, protocol)
-
-
-def _flat_map(reply: Map, protocol: int) -> Any:
-    pairs = [(flatten(name, protocol), flatten(value, protocol)) for name, value in reply.pairs]
-    return dict(pairs) if protocol == RESP3 else [part for pair in pairs for part in pair]
-
-
-def _flat_streams(reply: Streams, protocol: int) -> Any:
-    streams = reply.streams
-    if isinstance(streams, Gradual):
-        streams = [pair for step in streams.steps if isinstance(step, list) for pair in step]
-    read = [(key, _flat_entries(entries, protocol)) for key, entries in streams]
-    return dict(read) if protocol == RESP3 else [list(pair) for pair in read]
-
-
-def _flat_entries(entries: Sequence[AnyEntry] | Gradual, protocol: int) -> list[Any]:
-    if isinstance(entries, Gradual):
-        return _flat_gradual(entries, protocol)
-    return [_flat_entry(entry) for entry in entries]
-
-
-def _flat_gradual(reply: Gradual, protocol: int) -> list[Any]:
-    pieces: list[Any] = [step for step in reply.steps if not isinstance(step, int | None)]
-    return [item for piece in pieces for item in flatten(piece, protocol)]
-
-
-def _flat_alike(reply: Alike, protocol: int) -> list[Any]:
-    rest = [flatten(each, protocol) for each in reply.rest]
-    return [[bytes(StreamID.unpack(eid)), *rest] for eid in reply.ids]
-
-
-def _flat_entry(entry: AnyEntry) -> list[Any]:
-    fields = None if entry.fields is None else list(entry.flat)
-    claimed = [] if entry.idle_ms is None else [entry.idle_ms, entry.deliveries]
-    return [bytes(entry.id), fields, *claimed]
-
-
-_FLAT: dict[type, Callable[[Any, int], Any]] = {
-    Simple: lambda reply, _: reply.text.encode("utf-8", "surrogateescape"),
-    NullArray: lambda _reply, _: None,
-    Map: _flat_map,
-    Entries: lambda reply, protocol: _flat_entries(reply.entries, protocol),
-    Rows: _flat_entries,
-    EncodedEntries: _flat_entries,
-    Alike: _flat_alike,
-    Gradual: _flat_gradual,
-    Bulk: lambda reply, _: b"".join(reply.pieces),
-    Paged: lambda reply, protocol: flatten(reply.reply, protocol),
-    Shared: lambda reply, protocol: flatten(reply.reply, protocol),
-    Streams: _flat_streams,
-    Double: lambda reply, protocol: reply.number if protocol == RESP3 else reply.text,
-    BigNumber: lambda reply, _: reply.digits.encode(),
-    Attributed: lambda reply, protocol: flatten(reply.reply, protocol),
-    Boolean: lambda reply, protocol: reply.truth if protocol == RESP3 else int(reply.truth),
-    Verbatim: lambda reply, _: reply.data,
-    SetReply: lambda reply, protocol: flatten(reply.items, protocol),
-    Push: lambda reply, protocol: flatten(reply.items, protocol),
-    Pushes: lambda reply, protocol: flatten(reply.pushes, protocol),
-}

@@ -1,9 +1,4 @@
-"""The commands of a store by name, and the dispatcher that runs them.
-
-A server runs the same handlers, with commands of its own; it queues Blocked replies.
-"""
-
-from typing import Any
+"""The commands of a store by name; a server has more."""
 
 from kvstream.commands import (
     ack,
@@ -24,20 +19,13 @@ from kvstream.commands import (
 )
 from kvstream.commands.args import QUOTED_MAX, Argv, text, wrong_arity
 from kvstream.commands.command import (
-    Answer,
-    Blocked,
     Command,
     Container,
-    Later,
-    Session,
-    Stepwise,
     Table,
     table_of,
 )
 from kvstream.commands.queues import delayed, leases, policy, queue, redrive, retention, schedules
-from kvstream.commands.replies import ErrorReply, Reply
-from kvstream.engine.engine import Engine
-from kvstream.errors import KVStreamError, RequestError
+from kvstream.errors import RequestError
 
 _STREAMS = (ack, append, claim, delete, groups, info, range, read, readgroup, trim)
 SECTIONS = {
@@ -58,7 +46,6 @@ SECTIONS = {
 }
 """The families by the sections of docs/commands.md."""
 COMMANDS = table_of(SECTIONS.values())
-_MS = 1000
 
 
 def find(argv: Argv, commands: Table = COMMANDS) -> Command:
@@ -102,30 +89,3 @@ def _unknown(argv: Argv) -> RequestError:
         quoted += b"'%b' " % word[: QUOTED_MAX - len(quoted)]
     beginning = f", with args beginning with: {text(quoted)}" if len(argv) > 1 else ""
     return RequestError(f"unknown command '{text(argv[0][:QUOTED_MAX])}'{beginning}")
-
-
-class Dispatcher:
-    """Runs the requests of one client on an open store, in its own process."""
-
-    def __init__(self, engine: Engine, db: int = 0) -> None:
-        self.engine = engine
-        self.session = Session(engine.options.databases, db)
-
-    def execute(self, argv: Argv) -> Reply:
-        """Run one command and wait if it blocks; an error becomes an ErrorReply.
-
-        Inside ``engine.transaction()`` the command is part of that commit, and nothing waits.
-        """
-        try:
-            command = find(argv)
-            reply: Answer = self.engine.run(command.run, self.session, argv)
-            assert not isinstance(reply, Later | Stepwise)  # the session takes no pages
-            return self._wait(reply) if isinstance(reply, Blocked) else reply
-        except KVStreamError as error:
-            return ErrorReply.of(error)
-
-    def _wait(self, wait: Blocked) -> Reply:
-        timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS
-        found: Any = self.engine.wait_for(wait.names, wait.attempt, timeout_s, wait.retry_at)
-        reply: Reply = wait.expired if found is None else found
-        return reply

@@ -32,7 +32,7 @@ from kvstream.server.net.tls import SecuredServer, listen_secured
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
 from kvstream.server.settings import change_of
-from kvstream.types.options import OUTPUT_MAX, StoreOptions
+from kvstream.types.options import StoreOptions
 from kvstream.version import VERSION
 
 READY = "READY=1"
@@ -125,8 +125,6 @@ async def _until(holds: Callable[[], bool], until: float) -> bool:
         await asyncio.sleep(PAUSE_S)
     return True
 
-
-__all__ = ["OUTPUT_MAX", "ServerOptions", "run", "serve"]
 
 GARBAGE = (20_000, 2, 100)
 """Thresholds of the garbage collector: after so many new objects the youngest are searched for

@@ -4,8 +4,8 @@ import pytest
 
 from kvstream import Store
 from kvstream.cli.session import IMPORT_PREFIX
-from kvstream.commands import Dispatcher
 from tests.cli.program import Program
+from tests.commands.dispatcher import Dispatcher
 
 pytestmark = pytest.mark.places("store", "server", "redis")
 

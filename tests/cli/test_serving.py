@@ -18,7 +18,8 @@ import redis
 
 from kvstream import Store
 from kvstream.cli.serve import serve
-from kvstream.server.serving import Places, ServerOptions, run
+from kvstream.server.options import ServerOptions
+from kvstream.server.serving import Places, run
 from kvstream.types.options import StoreOptions
 from tests import forking
 from tests.cli.program import ENVIRONMENT, Program, examples_of

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands import Dispatcher, ErrorReply, flatten
+from kvstream.commands.replies import ErrorReply
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.opening import Stores
 from tests.operations.fixtures import redis_server
 

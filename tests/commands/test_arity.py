@@ -2,8 +2,8 @@
 
 import pytest
 
-from kvstream.commands import COMMANDS, Command, Flag, find
-from kvstream.commands.command import every
+from kvstream.commands.command import Command, Flag, every
+from kvstream.commands.table import COMMANDS, find
 from kvstream.errors import RequestError
 from tests.commands.conftest import Say, words
 from tests.operations.implementations import RedisServer

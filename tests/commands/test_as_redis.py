@@ -5,8 +5,9 @@ Requests that only newer versions know, or answer with another text, are left ou
 
 import hiredis
 
-from kvstream.commands import RESP2, Dispatcher
+from kvstream.commands.replies import RESP2
 from tests.commands.conftest import words
+from tests.commands.dispatcher import Dispatcher
 from tests.commands.test_errors import APPENDING, CLAIMING, DELETING, GROUPS, READING, SETTING
 from tests.commands.wire import wire
 from tests.operations.implementations import RedisServer

@@ -12,9 +12,11 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock
-from kvstream.commands import Blocked, Dispatcher, find
+from kvstream.commands.command import Blocked
+from kvstream.commands.table import find
 from kvstream.engine.engine import Engine
 from tests.commands.conftest import Say, speaker, words
+from tests.commands.dispatcher import Dispatcher
 from tests.patience import PATIENCE_S, until
 
 NO_GROUP = "NOGROUP No such key 's' or consumer group 'g' in XREADGROUP with GROUP option"

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from kvstream import ManualClock
-from kvstream.commands import RESP2, RESP3, Dispatcher
+from kvstream.commands.replies import RESP2, RESP3
+from tests.commands.dispatcher import Dispatcher
 from tests.commands.wire import wire
 
 CONVERSATION = Path(__file__).with_name("conversation.txt")

@@ -3,8 +3,8 @@
 import pytest
 
 from kvstream import ManualClock
-from kvstream.commands import Dispatcher
 from tests.commands.conftest import Say, speaker
+from tests.commands.dispatcher import Dispatcher
 
 YEAR_MS = 365 * 24 * 3600 * 1000
 

@@ -3,10 +3,10 @@
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands import Dispatcher
 from kvstream.operations import strings
 from kvstream.storage.batch import Family
 from tests.commands.conftest import Say
+from tests.commands.dispatcher import Dispatcher
 
 
 def bytes_of_rows(store: Store) -> int:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from kvstream.commands import (
+from kvstream.commands.replies import (
     NULL_ARRAY,
     OK,
     RESP2,
@@ -13,11 +13,11 @@ from kvstream.commands import (
     Reply,
     Simple,
     Streams,
-    flatten,
 )
 from kvstream.errors import InvalidID, NoGroup, StoreFull
 from kvstream.types.ids import StreamID
 from kvstream.types.records import DeletedEntry, Entry, RepeatedFields
+from tests.commands.dispatcher import flatten
 from tests.commands.wire import wire
 
 PLAIN = Entry(StreamID(1, 2), {b"f": b"v", b"g": b"w"})

@@ -2,17 +2,20 @@
 
 from collections.abc import Sequence
 
-from kvstream.commands import (
+from kvstream.commands.replies import (
     RESP3,
+    Alike,
+    EncodedEntries,
     Entries,
     ErrorReply,
+    Gradual,
     Map,
     NullArray,
     Reply,
+    Rows,
     Simple,
     Streams,
 )
-from kvstream.commands.replies import Alike, EncodedEntries, Gradual, Rows
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 

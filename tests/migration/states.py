@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
-from kvstream.commands.replies import ErrorReply, flatten
-from kvstream.commands.table import Dispatcher
+from kvstream.commands.replies import ErrorReply
 from kvstream.engine.engine import Engine
 from kvstream.migration.items import JOURNAL_PREFIX
+from tests.commands.dispatcher import Dispatcher, flatten
 
 Ask = Callable[..., Any]
 ENTRY_COUNTERS = (

@@ -12,14 +12,13 @@ from typing import Protocol
 import hiredis
 
 from kvstream.commands.replies import ErrorReply as CommandError
-from kvstream.commands.replies import flatten
-from kvstream.commands.table import Dispatcher
 from kvstream.engine.engine import Engine
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.operations import checks
 from kvstream.resp.replies import write_rows
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Fault
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.folders import as_killed
 from tests.model.commands import run
 from tests.model.database import Redis

@@ -4,8 +4,8 @@ from typing import Any
 
 from kvstream import Store
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.commands.table import Dispatcher
 from kvstream.engine import timing
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
 

@@ -8,13 +8,13 @@ import pytest
 
 from kvstream import Corruption, ManualClock, Store
 from kvstream.commands.replies import ErrorReply
-from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import REQUEST_TAG, request_row, successor
 from kvstream.meta import idempotency
 from kvstream.meta.idempotency import CLIENT_BYTES_MAX, REQUEST_KEPT_MS
 from kvstream.meta.txn import Txn
 from kvstream.operations import checks
 from kvstream.storage.batch import Family
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, values
 

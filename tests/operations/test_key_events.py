@@ -5,11 +5,11 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands.table import Dispatcher
 from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.key_events import CHANNELS, flags_of
 from kvstream.operations import append, keyspace, strings
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.operations.queue_commands import error, ok, opened, step
 

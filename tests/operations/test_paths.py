@@ -22,8 +22,7 @@ import pytest
 import redis
 
 from kvstream import KVStreamError, ManualClock, Store, StreamID, connect
-from kvstream.commands.replies import ErrorReply, flatten
-from kvstream.commands.table import Dispatcher
+from kvstream.commands.replies import ErrorReply
 from kvstream.layout.compiled import PURE_VARIABLE
 from kvstream.operations import (
     thresholds,
@@ -31,6 +30,7 @@ from kvstream.operations import (
 from kvstream.operations.checks import check
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.records import BareEntry, PendingSummary
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.operations.cases import SMALLER, WRONGTYPE, e, err, expected
 from tests.operations.replies import Error
 from tests.server.talking import Server, Talker, Worker, request

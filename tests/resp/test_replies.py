@@ -16,9 +16,10 @@ from redis._parsers.encoders import Encoder
 from redis.exceptions import ResponseError
 
 from kvstream import ManualClock
-from kvstream.commands import RESP2, RESP3, Dispatcher
 from kvstream.commands.replies import (
     NULL_ARRAY,
+    RESP2,
+    RESP3,
     Alike,
     Boolean,
     Double,
@@ -33,13 +34,13 @@ from kvstream.commands.replies import (
     Simple,
     Streams,
     Verbatim,
-    flatten,
 )
 from kvstream.errors import Corruption
 from kvstream.layout.values import encode_flat
 from kvstream.resp.replies import CHUNK, encode, encode_pages
 from kvstream.types.ids import StreamID
 from kvstream.types.records import DeletedEntry, Entry, RepeatedFields
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.commands.test_conversation import steps
 from tests.commands.test_replies import SHAPES
 from tests.commands.wire import wire

@@ -6,10 +6,10 @@ from typing import Any
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands import Dispatcher
 from kvstream.engine import timing
 from kvstream.operations.delivery import ordering
 from tests.commands.conftest import Say, speaker
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.patience import PATIENCE_S, until
 

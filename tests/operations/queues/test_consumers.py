@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, NoGroup, RequestError, Store
-from kvstream.commands import Dispatcher
 from kvstream.commands.command import Stepwise
 from kvstream.commands.table import find
 from kvstream.engine import timing
@@ -15,6 +14,7 @@ from kvstream.operations import groups
 from kvstream.operations.queues import consumers, policy
 from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker, words
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")

@@ -6,12 +6,12 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands.replies import ErrorReply
-from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import U64, qualified
 from kvstream.operations.delivery import dead
 from kvstream.operations.queues import image
 from kvstream.types.ids import Ticket
 from kvstream.types.images import QUEUE_PARTS, QueueRow
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.operations.queue_commands import ok, opened, step
 

@@ -6,13 +6,13 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import ordering
 from kvstream.operations.groups import Reader, consumer_of, existing_group
 from kvstream.operations.queues import info as queue_info
 from kvstream.operations.reply_limits import Budget
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")

@@ -5,12 +5,12 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import ManualClock, Store
-from kvstream.commands import Dispatcher
 from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.operations.queues import leases
 from kvstream.types.ids import StreamID
 from tests.commands.conftest import Say, speaker
+from tests.commands.dispatcher import Dispatcher
 
 NAME = qualified(0, b"s")
 

@@ -4,10 +4,10 @@ import pytest
 
 from kvstream import InvalidArgument, ManualClock, NoGroup, Store
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import qualified
 from kvstream.meta.policy import GroupPolicy
 from kvstream.operations.queues import policy
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
 NAME = qualified(0, b"s")

@@ -6,7 +6,6 @@ import pytest
 
 from kvstream import InvalidArgument, ManualClock, RequestError, Store, StreamID, WrongType
 from kvstream.commands.replies import ErrorReply, Map
-from kvstream.commands.table import Dispatcher
 from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
@@ -14,6 +13,7 @@ from kvstream.operations import strings
 from kvstream.operations.delivery import dead
 from kvstream.operations.queues import redrive
 from kvstream.operations.queues.redrive import Job, State
+from tests.commands.dispatcher import Dispatcher
 
 DEAD = qualified(0, b"dead")
 Reopen = Callable[..., Store]

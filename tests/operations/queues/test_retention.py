@@ -6,13 +6,13 @@ import pytest
 
 from kvstream import ManualClock, Retention, Store
 from kvstream.commands.replies import OK, ErrorReply, Map
-from kvstream.commands.table import Dispatcher
 from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.policy import LATEST_ROWS
 from kvstream.meta.records import StreamMeta
 from kvstream.operations.queues import retention
+from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 from tests.patience import until
 

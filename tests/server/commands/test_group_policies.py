@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from kvstream import Store
-from kvstream.commands import Dispatcher
+from tests.commands.dispatcher import Dispatcher
 from tests.patience import PATIENCE_S, until
 from tests.server.conftest import Served
 

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from kvstream.commands.table import Dispatcher
 from kvstream.layout.keys import U64, successor, tree_prefix
 from kvstream.meta import lazyfree, trees
 from kvstream.operations import keyspace, thresholds
@@ -16,6 +15,7 @@ from kvstream.operations.strings import LongPut
 from kvstream.server.runtime import incremental_commands as stepping
 from kvstream.storage.batch import Family
 from kvstream.types.clock import ManualClock
+from tests.commands.dispatcher import Dispatcher
 from tests.server.runtime.test_incremental_commands import reply_to
 from tests.server.talking import Other, Server, Worker
 

@@ -10,14 +10,13 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.commands.replies import flatten
-from kvstream.commands.table import Dispatcher
 from kvstream.errors import StoreFull
 from kvstream.operations import thresholds
 from kvstream.operations.checks import check
 from kvstream.operations.delivery import ordering
 from kvstream.server.runtime import incremental_commands
 from kvstream.types.clock import ManualClock
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.server.runtime.test_incremental_commands import fill, reply_to
 from tests.server.talking import Other, Server, Worker, parsed, sound
 

@@ -4,8 +4,7 @@ import random
 from collections.abc import Sequence
 from typing import Any
 
-from kvstream.commands.replies import flatten
-from kvstream.commands.table import Dispatcher
+from tests.commands.dispatcher import Dispatcher, flatten
 from tests.server.talking import Server
 
 ENTRIES = 40
