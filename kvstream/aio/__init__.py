@@ -287,9 +287,7 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
 
     __slots__ = ()
 
-    @property
-    def db(self) -> int:
-        return self._sync.db
+    db = _Same[int]()
 
     @property
     def blocking(self) -> Store[S]:

@@ -29,7 +29,7 @@ Buffer = bytearray | memoryview
 class Pipe:
     """The host's endpoint of a connection, with the methods of a socket."""
 
-    def __init__(self, host: Host, timeout: float | None = None) -> None:
+    def __init__(self, host: Host, timeout: float | None) -> None:
         """Connect to the host; ConnectionResetError if it has ended."""
         self._host = host
         self._timeout = timeout

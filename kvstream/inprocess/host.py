@@ -69,7 +69,7 @@ class Host:
     def __init__(self, engine: Engine, on_idle: Callable[[], None]) -> None:
         """``on_idle`` is called by the host's thread after each round, without its lock."""
         self.engine = engine
-        self.executor = Executor(engine, COMMANDS, post=self.post, options=OPTIONS)
+        self.executor = Executor(engine, COMMANDS, OPTIONS, post=self.post)
         self.ended = ""
         """The reason why the host has ended; empty while it runs."""
         self._ends: dict[Client, Endpoint] = {}

@@ -249,7 +249,7 @@ def plain_read(
     wanted: Sequence[tuple[bytes, StreamID]],
     count: int | None,
     budget: Budget | None,
-    block: Words = (),
+    block: Words,
 ) -> Call:
     """Return the call of an XREAD from resolved positions."""
     db, keys = database_of(wanted[0][0]), tuple(key_of(name) for name, _ in wanted)

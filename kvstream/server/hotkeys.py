@@ -105,8 +105,8 @@ class HotKeys:
     def ran(
         self, command: Command, argv: Argv, reply: Answer, seconds: float, protocol: int
     ) -> None:
-        """Add a call to its keys."""
-        keys = command.keys_of(argv)
+        """Add a call to its keys, unless the tracking has ended."""
+        keys = command.keys_of(argv) if self.is_active else ()
         if not keys:
             return
         size = request_bytes(argv) + _reply_bytes(reply, protocol)
@@ -126,7 +126,7 @@ class HotKeys:
         def counted(txn: Txn) -> Reply:
             begun = time.perf_counter()
             reply = attempt(txn)
-            if reply is not None and self.is_active:
+            if reply is not None:
                 self.ran(command, argv, reply, time.perf_counter() - begun, protocol)
             return reply
 

@@ -176,7 +176,7 @@ async def serve(
     A second signal ends the process at once. SIGHUP reloads the certificates. ``set_level`` sets
     the log level of the process.
     """
-    executor = Executor(engine, TABLE, options=options)
+    executor = Executor(engine, TABLE, options)
     executor.set_level = set_level
     listener = Listener(executor, tls)
     stop = asyncio.Event()

@@ -142,7 +142,7 @@ class CommandStatistics:
 class Statistics:
     """Counters since the start, or since CONFIG RESETSTAT."""
 
-    def __init__(self, writes: frozenset[str] = frozenset()) -> None:
+    def __init__(self, writes: frozenset[str]) -> None:
         """``writes`` are the names of the write commands."""
         self._writes = writes
         self.commands: dict[str, CommandStatistics] = {}

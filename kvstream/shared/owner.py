@@ -258,7 +258,7 @@ class SocketServer:
             self._loop.close()
 
     async def _serve(self) -> None:
-        executor = self._executor = Executor(self._engine, COMMANDS, options=OPTIONS)
+        executor = self._executor = Executor(self._engine, COMMANDS, OPTIONS)
         listener = Listener(executor)
         server = await self._loop.create_unix_server(
             partial(Connection, listener), sock=self._socket, backlog=BACKLOG

@@ -42,7 +42,7 @@ class Served:
         self._tls = tls
         self.tls_port = 0
         self.engine = Engine(directory, StoreOptions())
-        self.executor = Executor(self.engine, TABLE, options=ServerOptions(port=0, **options))
+        self.executor = Executor(self.engine, TABLE, ServerOptions(port=0, **options))
         self.stopped = threading.Event()
         self._started = threading.Event()
         self._clients: list[redis.Redis] = []

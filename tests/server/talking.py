@@ -14,6 +14,7 @@ from kvstream.operations import keyspace
 from kvstream.operations.checks import check
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
+from kvstream.server.options import ServerOptions
 from kvstream.server.runtime import executor
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import Executor
@@ -84,7 +85,7 @@ class Server:
     ) -> None:
         self.now = 1000.0
         self.engine = Engine(directory, StoreOptions(durability=durability), clock)
-        self.executor = Executor(self.engine, TABLE, clock=lambda: self.now)
+        self.executor = Executor(self.engine, TABLE, ServerOptions(), clock=lambda: self.now)
         self._clients = 0
 
     def client(self) -> Talker:

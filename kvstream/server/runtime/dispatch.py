@@ -98,7 +98,7 @@ _SECRETS = {
 _REDACTED = b"(redacted)"
 
 
-def monitor_line(client: Client, argv: Argv, in_script: bool = False) -> bytes:
+def monitor_line(client: Client, argv: Argv, in_script: bool) -> bytes:
     """Return the line of MONITOR for a client's request, or for a call of its script."""
     seconds, microseconds = divmod(time.time_ns() // 1000, _US)
     shown = " ".join(quoted(word) for word in redacted(argv))
@@ -359,7 +359,7 @@ class Dispatcher:
             if txn.wanted_events:
                 self.notifications.ran(txn, self.lookups.missed(client, command, argv, txn))
             self.lookups.record_use(client, command, argv, txn)
-            if self.hot_keys is not None and self.hot_keys.is_active and not self.in_script:
+            if self.hot_keys is not None and not self.in_script:
                 self.hot_keys.ran(command, argv, reply, spent, client.protocol)
         if command.writes or self.trackers.clients:
             changed = txn.dirty and not txn.only_redelivered

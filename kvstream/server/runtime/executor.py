@@ -71,16 +71,16 @@ class Executor:
         self,
         engine: Engine,
         commands: Table,
+        options: ServerOptions,
         clock: Callable[[], float] = monotonic,
-        post: Callable[[Callable[[], None]], None] | None = None,
-        options: ServerOptions | None = None,
+        post: Callable[[Callable[[], None]], None] = lambda function: function(),
     ) -> None:
         """``post`` calls a function in the executor's thread; other threads use it."""
         self.engine: Engine = engine
         self.commands = commands
-        self.options: ServerOptions = replace(options or ServerOptions())
+        self.options: ServerOptions = replace(options)
         self.clock = clock
-        self.post = post or (lambda function: function())
+        self.post = post
         self.stop: Callable[[], None] = lambda: None
         """Stop the server soon."""
         self.set_level: Callable[[str], None] = lambda name: None
