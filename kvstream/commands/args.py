@@ -100,7 +100,7 @@ def c_int(raw: bytes, message: str) -> int:
 
 
 def database(raw: bytes, databases: int) -> int:
-    """Parse the number of a database, of which there are ``databases``."""
+    """Parse the number of a database; ``databases`` is how many there are."""
     number = integer(raw)
     if not I32_MIN <= number <= I32_MAX:
         raise InvalidArgument(f"value is out of range, value must between {I32_MIN} and {I32_MAX}")

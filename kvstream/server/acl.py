@@ -146,7 +146,7 @@ class Rights:
     allowed: frozenset[str] = frozenset()
     """Names of the allowed commands."""
     free: bool = False
-    """Every command and every key is allowed; channels are checked for themselves."""
+    """Every command and every key is allowed; channels are checked apart from that."""
     _first: dict[str, set[bytes]] = field(default_factory=dict)
     """First arguments that are allowed of commands that are not, as in ``+select|0``."""
     _every_key: bool = False
@@ -383,7 +383,7 @@ class User:
     selectors: list[Rights] = field(default_factory=list)
     """More sets of rules: one set must allow the whole request."""
     free: bool = False
-    """Every command and every key is allowed; channels are checked for themselves."""
+    """Every command and every key is allowed; channels are checked apart from that."""
     all_channels: bool = False
     """Every channel is allowed, too."""
     skips_sanitizing: bool = False

@@ -380,7 +380,7 @@ class Executor:
         return most - left
 
     def _run_first(self, turn: Turn) -> int:
-        """Run the requests that were put off to the begin of a turn."""
+        """Run the requests that were put off to the start of this turn."""
         count = 0
         for _ in range(len(self.first)):
             client = self.first.pop(0)

@@ -39,7 +39,7 @@ UNSENT_MAX: Final = 64 << 20
 """Bytes to be sent above which a slice takes longer, so that publishers wait."""
 
 Heads = list[tuple[bytes, tuple[Client, ...]]]
-"""Bytes and the clients that get them."""
+"""The first bytes of a message, or all of it, and the clients that get them."""
 
 
 class Route(NamedTuple):
@@ -47,7 +47,7 @@ class Route(NamedTuple):
 
     receivers: int
     heads: Heads
-    """The begin of the message, up to its text."""
+    """The head of the message: its bytes up to its text."""
 
 
 class _Nobody:
@@ -220,7 +220,7 @@ class PubSub:
         return route
 
     def _heads(self, kind: ChannelKind, name: bytes, begin: bytes) -> Heads:
-        """Return the begin of a message for the subscribers of each protocol."""
+        """Return the heads of a message: one for the subscribers of each protocol."""
         subscribers = self.names[kind].get(name)
         if subscribers is None:
             return []
@@ -336,9 +336,9 @@ def has_forbidden(client: Client) -> bool:
 
 
 def subscribed(client: Client, kind: ChannelKind) -> int:
-    """Return the count that the replies of a kind's commands show.
+    """Return the number of subscriptions that the reply to a SUBSCRIBE of a kind shows.
 
-    Channels and patterns count together, shard channels for themselves.
+    Channels and patterns count together, shard channels on their own.
     """
     subscriptions = client.subscriptions
     if subscriptions is None:
@@ -348,7 +348,7 @@ def subscribed(client: Client, kind: ChannelKind) -> int:
 
 
 def _begin(*words: bytes) -> bytes:
-    """Return the begin of a message after its first byte, up to the text."""
+    """Return the head of a message, up to its text, without the first byte."""
     strings = [b"$%d\r\n%b\r\n" % (len(word), word) for word in words]
     return b"%d\r\n%b" % (len(words) + 1, b"".join(strings))
 

@@ -192,7 +192,7 @@ class StreamedReply:
     pages: Iterator[bytes]
     command: str
     memory: int
-    """Bytes that it took at the begin."""
+    """Bytes that it took when streaming began."""
     moved: float
     """When the last page was sent."""
 

@@ -283,7 +283,7 @@ class BatchedXadds:
         return any(is_long(catalog.limits, stream, trim, entries) for trim in trims.values())
 
     def flush(self, turn: Turn) -> None:
-        """Append the batched entries, of which there is one at least."""
+        """Append the batched entries; there is at least one."""
         waiting, self.waiting = self.waiting, {}
         turn.grows = True
         begun, now = perf_counter(), self._clock()
