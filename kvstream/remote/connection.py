@@ -11,6 +11,7 @@ import ssl
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
@@ -169,6 +170,17 @@ _FILES = ("ssl_ca_certs", "ssl_certfile", "ssl_keyfile")
 FORM = "redis://[[USER]:PASSWORD@]HOST[:PORT][/DB], rediss://... or unix:///PATH[?db=DB]"
 
 
+CLIENT_MISSING = (
+    "redis-py, which talks to servers, is not installed: pip install 'kvstream[server]'"
+)
+
+
+def require_client() -> None:
+    """Raise ClientMissing if redis-py is not installed, without importing it."""
+    if find_spec("redis") is None:
+        raise ClientMissing(CLIENT_MISSING)
+
+
 def connect(
     url: str,
     connect_s: float = CONNECT_S,
@@ -188,9 +200,7 @@ def connect(
         from redis.backoff import NoBackoff
         from redis.retry import Retry
     except ModuleNotFoundError:
-        raise ClientMissing(
-            "redis-py, which talks to servers, is not installed: pip install 'kvstream[server]'"
-        ) from None
+        raise ClientMissing(CLIENT_MISSING) from None
     try:
         url = server_url(url) or url
         _check(url)

@@ -63,7 +63,7 @@ from kvstream.operations.append import Idempotency
 from kvstream.operations.queues import leases, policy, retention, schedules
 from kvstream.operations.read import Reply
 from kvstream.operations.trim import Trim
-from kvstream.remote.connection import ConnectionLost
+from kvstream.remote.connection import ConnectionLost, require_client
 from kvstream.remote.engine import RemoteEngine
 from kvstream.shared.owner import GRACE_S, SOCKET, Owner, OwnerBusy, OwnerProcess, Place
 from kvstream.storage import directory as directories
@@ -166,6 +166,7 @@ class SharedEngine:
             raise InvalidArgument("clock is for a store of one's own: a shared one has its owner's")
         directory, options = path_of(place), store_options(settings)
         wait_s = None if wait_s is None else wait_of(wait_s, "wait_s")
+        require_client()  # the owner needs none, but the processes beside it do
         return cls(directory, options, wait_s or WAIT_S)
 
     def _reset(self) -> None:

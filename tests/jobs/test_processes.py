@@ -250,10 +250,7 @@ def test_jobs_share_a_directory_by_default(tmp_path: Path) -> None:
 def test_without_redis_py_jobs_do_not_share_their_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def missing(*args: object) -> None:
-        raise ClientMissing("redis-py is not installed")
-
-    monkeypatch.setattr("kvstream.shared.engine.SharedEngine.open", missing)
+    monkeypatch.setitem(sys.modules, "redis", None)
     with Jobs(tmp_path / "data") as alone, Jobs(tmp_path / "data") as other:
         alone.store.stream("seen").add({"n": 1})
         with pytest.raises(StoreLocked):
@@ -349,3 +346,12 @@ def test_the_command_reports_errors_in_one_line(tmp_path: Path) -> None:
     run[-1] = "bare:jobs"
     done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
     assert re.fullmatch(r"Error: jobs has no task: import the modules .*\n", done.stderr)
+
+
+def test_without_redis_py_the_command_says_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "app.py").write_text(APP)
+    program = "import sys; sys.modules['redis'] = None; from kvstream.cli import main; main()"
+    run = [sys.executable, "-c", program, "work", "app:jobs"]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, timeout=PATIENCE_S)
+    assert done.returncode != 0
+    assert re.fullmatch(r"Error: redis-py.*: pip install 'kvstream\[server\]'\n", done.stderr)
