@@ -428,8 +428,8 @@ def _code(line: bytes) -> str:
 
 
 def _error_reply(line: bytes) -> ErrorReply:
-    code, _, rest = line.decode("utf-8", "surrogateescape").partition(" ")
-    return ErrorReply(code, rest)
+    code, space, rest = line.decode("utf-8", "surrogateescape").partition(" ")
+    return ErrorReply(code if rest else code + space, rest)  # Redis keeps a space at the end
 
 
 def reply_of(result: Any, protocol: int, resp: int) -> Reply:

@@ -129,6 +129,15 @@ local c=coroutine.wrap(function() coroutine.yield(1) return 2 end) return {c(),c
 local c=coroutine.wrap(function() redis.call('nosuch') end) c()
 return redis.error_reply('x y')
 return redis.error_reply('CODE')
+return redis.error_reply('')
+return redis.error_reply('-')
+return redis.error_reply('-CODE ')
+return redis.error_reply('-CODE  ')
+return {redis.error_reply(''), {err='CODE '}, {err=''}}
+return {err='CODE '}
+return {err=''}
+error({err='CODE '})
+error(redis.error_reply(''))
 return redis.error_reply('-CODE text')
 return redis.error_reply()
 return redis.error_reply(1)
