@@ -26,7 +26,8 @@ def program_of(peer: str) -> str:
     program = peer_programs().get(peer)
     if program is not None:
         return program
-    missing = f"{peer} is not installed: apt-get install redis-server, or pip install --group dev"
+    command = "pip install --group dev" if peer in NEWER_PEERS else "apt-get install redis-server"
+    missing = f"{peer} is not installed: {command}"
     if os.environ.get("KVSTREAM_REQUIRE_ALL") == "1":
         pytest.fail(missing)
     pytest.skip(missing)
