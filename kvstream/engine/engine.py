@@ -192,9 +192,7 @@ class Engine:
                 self._wait_durable(sequence, signals)
             if self.database.pause_s:
                 self.database.rest()
-        except KVStreamError:
-            raise
-        except BaseException:  # an interrupt, perhaps after the commit
+        except BaseException:  # perhaps after the commit, or with keys of a former one
             self._unserved |= signals
             raise
         return result
@@ -279,11 +277,11 @@ class Engine:
                 self._wait_durable(sequence, signals)
             if self.database.pause_s:
                 self.database.rest()
-        except BaseException as error:
+        except BaseException:
             if self.is_open_here() and self._open is txn:  # else it was not opened, or has ended
                 self._nested = False  # the block above has let go of the lock
                 self.abandon_turn()
-            elif not isinstance(error, KVStreamError):
+            else:
                 self._unserved |= signals
             raise
 

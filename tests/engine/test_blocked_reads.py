@@ -202,3 +202,17 @@ def test_a_finished_wait_leaves_no_waiter(store: Store) -> None:
     assert store.stream("s").read(block=0.01) == []
     add(store, b"s", "1-0")
     assert waiting(store) == 0
+
+
+def test_keys_that_are_to_be_served_are_not_lost_with_a_call_that_fails(store: Store) -> None:
+    store.engine.expiry.paused = True
+    add(store, b"s", "1-0")
+    with store.engine.held():  # the expiry thread makes a commit every tenth of a second
+        watch = watch_stream(store, b"s", after=1)
+        watch.waiter.attempt = lambda txn: "found"
+        store.engine.serve_later(watch.waiter.names)
+        with pytest.raises(InvalidArgument):
+            store.stream("s").trim(maxlen=-1)
+        assert watch.outcomes == []
+        store.engine.run(lambda txn: None)
+    assert [outcome.reply for outcome in watch.outcomes] == ["found"]
