@@ -16,7 +16,7 @@ When keys were last used (OBJECT IDLETIME) is kept in memory alone, for the last
 from collections.abc import Callable, Collection, Container, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
-from itertools import chain
+from itertools import chain, islice
 from struct import Struct
 from struct import error as StructError
 from weakref import ref
@@ -411,11 +411,11 @@ class KeyIndex:
                 self.next_wake = at_ms
                 self.on_sooner()
 
-    def take_wakes(self, now_ms: int) -> list[bytes]:
-        """Return the names whose clients are to be woken now, and forget these times."""
+    def take_wakes(self, now_ms: int, limit: int) -> list[bytes]:
+        """Return up to ``limit`` names whose clients are to be woken now; forget these times."""
         if now_ms < self.next_wake:
             return []
-        due = [name for name, at_ms in self._wakes.items() if at_ms <= now_ms]
+        due = list(islice((name for name, at_ms in self._wakes.items() if at_ms <= now_ms), limit))
         for name in due:
             del self._wakes[name]
         self.next_wake = min(self._wakes.values(), default=NEVER)

@@ -3,18 +3,18 @@
 ``run_due`` is one step: one commit that takes timers and does what they are for, so neither a crash
 nor a second caller fires a timer twice. The thread sleeps until the first timer of the store is
 due, so a store without timers pays nothing. It pauses between steps, so that other threads get the
-lock.
+lock. A stream whose timers are damaged is left out for a minute, so that the others go on.
 """
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from itertools import groupby
 from operator import attrgetter
 from time import monotonic
 
 from kvstream.engine.waiters import Signal
-from kvstream.errors import Corruption, KVStreamError
+from kvstream.errors import Corruption, KVStreamError, quoted
 from kvstream.layout.keys import key_of
 from kvstream.logs import Throttle
 from kvstream.meta import timers
@@ -35,6 +35,8 @@ CLOCK_PAUSE_S = 0.1
 """Longest sleep before the clock is read again: it may be set forward."""
 FAILED_PAUSE_S = 1.0
 """Pause after a failure, such as a full disk or damage."""
+DAMAGED_PAUSE_S = 60.0
+"""Pause before damaged timers are tried again: each try makes the catalog forget all."""
 _NEVER = 1 << 63
 """Later than the time of every timer."""
 
@@ -55,30 +57,52 @@ KINDS: Mapping[int, Fire] = {
 
 _STREAMS = 16
 """Streams of one commit."""
+_WAKES = 100
+"""Streams whose readers are woken after one commit: some 30 ms."""
 
 
-def run_due(txn: Txn, limit: int) -> int:
+class DamagedTimers(Corruption):
+    """The timers of a stream cannot be fired, and nothing was changed."""
+
+    name = b""
+    """The stream."""
+
+
+def run_due(txn: Txn, limit: int, damaged: Collection[bytes] = ()) -> int:
     """Fire up to about ``limit`` timers that are due; return how many, 0 if no more are due.
 
-    Blocked readers whose time has come are woken, too: a lease has ended, or a rate allows more.
+    Streams of the names ``damaged`` are left out. Blocked readers whose time has come are woken,
+    too: a lease has ended, or a rate allows more.
     """
-    txn.signal_some(txn.catalog.index.take_wakes(txn.now_ms))
+    txn.signal_some(txn.catalog.index.take_wakes(txn.now_ms, _WAKES))
     fired = 0
-    listed = txn.catalog.index.timers_due(txn, _STREAMS)
+    listed = txn.catalog.index.timers_due(txn, _STREAMS + len(damaged))
     share = max(1, limit // max(1, len(listed)))  # one stream's backlog does not hold up another
     for at_ms, name in listed:
-        stream = txn.stream(name)
-        if stream is None or stream.due_at != at_ms:  # a flush or an expiry left the row
-            txn.catalog.index.drop_timer(txn, at_ms, name)
-            fired += 1
+        if name in damaged:
             continue
-        due = timers.take_due(txn, stream, min(share, limit - fired))
-        fired += max(1, len(due))
-        for kind, same in groupby(due, attrgetter("kind")):
-            _fire(txn, name, stream, kind, list(same))
+        try:
+            fired += _fire_some(txn, at_ms, name, min(share, limit - fired))
+        except Corruption as error:
+            key = quoted(key_of(name))
+            found = DamagedTimers(f"the timers of stream {key} cannot be fired: {error}")
+            found.name = name
+            raise found from error
         if fired >= limit:
             break
     return fired
+
+
+def _fire_some(txn: Txn, at_ms: int, name: bytes, limit: int) -> int:
+    """Fire timers of one stream that is listed for a time; return how many, at least 1."""
+    stream = txn.stream(name)
+    if stream is None or stream.due_at != at_ms:  # a flush or an expiry left the row
+        txn.catalog.index.drop_timer(txn, at_ms, name)
+        return 1
+    due = timers.take_due(txn, stream, limit)
+    for kind, same in groupby(due, attrgetter("kind")):
+        _fire(txn, name, stream, kind, list(same))
+    return max(1, len(due))
 
 
 def _fire(txn: Txn, name: bytes, stream: StreamMeta, kind: int, found: list[Timer]) -> None:
@@ -93,7 +117,7 @@ class TimerThread(threading.Thread):
 
     def __init__(
         self,
-        commit: Callable[[Callable[[Txn, int], int], int], int],
+        commit: Callable[[Callable[[Txn, int, Collection[bytes]], int], int, set[bytes]], int],
         now_ms: Callable[[], int],
         next_ms: Callable[[], int],
     ) -> None:
@@ -107,6 +131,10 @@ class TimerThread(threading.Thread):
         self._wakes = Signal()
         self._closing = False
         self._rests_until = 0.0
+        self._damaged: set[bytes] = set()
+        """Streams whose timers are damaged."""
+        self._retry_at = 0.0
+        """When they are tried again."""
 
     def wake(self) -> None:
         """Look again when the first timer is due: it has become earlier."""
@@ -119,15 +147,22 @@ class TimerThread(threading.Thread):
             if pause is None or pause > 0:
                 self._wakes.wait(pause)
                 continue
+            if monotonic() >= self._retry_at:
+                self._damaged.clear()
             try:
-                self._commit(run_due, STEP_TIMERS)
+                fired = self._commit(run_due, STEP_TIMERS, self._damaged)
+            except DamagedTimers as error:
+                _failures.log(_log, logging.ERROR, "%s", error)
+                self._damaged.add(error.name)
+                self._retry_at = monotonic() + DAMAGED_PAUSE_S
             except KVStreamError:  # closed, full or damaged
                 self._rests_until = monotonic() + FAILED_PAUSE_S
             except Exception as error:  # the thread goes on: nothing else would fire timers
                 _failures.log(_log, logging.ERROR, "timers have failed inside", error=error)
                 self._rests_until = monotonic() + FAILED_PAUSE_S
-            else:
-                self._wakes.wait(STEP_PAUSE_S)
+            else:  # damaged timers stay due
+                pause = CLOCK_PAUSE_S if self._damaged and not fired else STEP_PAUSE_S
+                self._wakes.wait(pause)
 
     def _pause_s(self) -> float | None:
         """Return for how long to sleep; None: until something wakes it."""

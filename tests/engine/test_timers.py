@@ -229,3 +229,24 @@ def test_the_thread_survives_an_exception(
     store = open_store("own")
     put(store, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")
+
+
+def test_damaged_timers_of_one_stream_hold_up_no_other(
+    open_store: Stores, clock: ManualClock, fired: Fired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "DAMAGED_PAUSE_S", 0.2)
+    store = open_store("own")
+    now = clock.now_ms()
+    put(store, now + 5, b"x", "damaged")
+    put(store, now + 6, b"y", "sound")
+
+    def damage(txn: Txn) -> None:
+        stream = txn.stream(qualified(0, b"damaged"))
+        assert stream is not None
+        timers.put(txn, stream, now + 4, 99, b"unknown")
+
+    store.engine.run(damage)
+    clock.advance(10)
+    until(lambda: fired == [(b"sound", b"y")], "the timer of the other stream")
+    monkeypatch.setitem(timing.KINDS, 99, lambda *_: None)
+    until(lambda: (b"damaged", b"x") in fired, "another try")

@@ -7,6 +7,8 @@ import pytest
 
 from kvstream import ManualClock, Store
 from kvstream.engine import timing
+from kvstream.engine.blocking_reads import GroupRead
+from kvstream.layout.keys import qualified
 from kvstream.operations.delivery import ordering
 from tests.commands.conftest import Say, speaker
 from tests.commands.dispatcher import Dispatcher
@@ -448,6 +450,29 @@ def test_a_blocked_reader_wakes_when_a_lease_ends(say: Say, ask: Any, clock: Man
     assert not future.done()
     clock.advance(1)
     assert delivered_to(future) == ["1-0"]
+
+
+def test_the_readers_of_very_many_streams_wake_in_steps(
+    store: Store, say: Say, clock: ManualClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(timing, "_WAKES", 2)
+    store.engine.timers.paused = True
+    woken: list[Any] = []
+    for number in range(3):
+        name = qualified(0, b"s%d" % number)
+        say(f"XADD s{number} 1-0 f v")
+        say(f"XGROUP CREATE s{number} g 0")
+        say(f"KVSTREAM.POLICY SET s{number} g LEASE 1000")
+        say(f"XREADGROUP GROUP g a STREAMS s{number} >")
+        attempt = GroupRead(b"g", b"b", [(name, None)], None, False, None, lambda: None)
+        store.engine.submit([name], attempt, woken.append)
+    clock.advance(1000)
+    steps = []
+    for _ in range(3):
+        store.engine.run(timing.run_due, 100)
+        steps.append(len(woken))
+    assert steps == [2, 3, 3]
+    store.engine.timers.paused = False
 
 
 def test_a_blocked_reader_wakes_when_a_retry_is_due(say: Say, ask: Any, clock: ManualClock) -> None:
