@@ -9,6 +9,7 @@ be removed. That is never later than the rule's time from now, so a consumer tha
 needs no timer.
 """
 
+from collections.abc import Iterable
 from itertools import islice
 
 from kvstream.errors import RequestError, quoted
@@ -107,14 +108,21 @@ def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
 
 def _next_check(txn: Txn, group: GroupMeta, idle_ms: int) -> int:
     """Return when the first consumer of a group, or a new one, could be idle for ``idle_ms``."""
-    seen = [member.seen_ms for member in txn.catalog.consumers(txn, group)]
+    seen = [member.seen_ms for member in _members(txn, group)]
     return max(min([*seen, txn.now_ms]) + idle_ms, txn.now_ms + 1)
+
+
+def _members(txn: Txn, group: GroupMeta) -> Iterable[ConsumerMeta]:
+    """Return all consumers of a group, which are loaded. Each step asks: it need not sort them."""
+    if len(group.consumers) < group.consumers_count:
+        return list(txn.catalog.consumers(txn, group))
+    return group.consumers.values()
 
 
 def reap(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta, idle_ms: int) -> bool:
     """Remove consumers that were idle for ``idle_ms``; return False if there is more to do."""
-    members = list(txn.catalog.consumers(txn, group))
-    idle = [member for member in members if txn.now_ms - member.seen_ms >= idle_ms]
+    bound, members = txn.now_ms - idle_ms, _members(txn, group)
+    idle = list(islice((each for each in members if each.seen_ms <= bound), REAP_CONSUMERS + 1))
     left = REAP_RUNS
     for member in idle[:REAP_CONSUMERS]:
         left -= give_back(txn, name, group, member, left)[0]
