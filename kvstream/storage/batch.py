@@ -5,7 +5,7 @@ puts and deletes of single rows: a row put after a range delete that covers it l
 range drops the single changes inside it.
 """
 
-from bisect import bisect_left, insort
+from bisect import bisect_left, bisect_right, insort
 from collections.abc import Callable, Generator, Iterator
 from enum import IntEnum
 from itertools import chain, islice
@@ -77,7 +77,7 @@ _FEW = 8
 class Batch:
     """Changes that will be written together, on top of the committed ``rows``."""
 
-    __slots__ = ("_order", "_rows", "deferred", "puts", "ranges")
+    __slots__ = ("_deleted", "_order", "_rows", "deferred", "puts", "ranges")
 
     def __init__(self, rows: Rows) -> None:
         self._rows = rows
@@ -86,6 +86,8 @@ class Batch:
         self._order: dict[int, list[bytes]] = {}
         """The keys at the last call of ``_between``, sorted, by family."""
         self.ranges: list[tuple[int, bytes, bytes]] = []
+        self._deleted: dict[int, tuple[list[bytes], list[bytes]]] = {}
+        """The same by family, sorted: the bounds of ranges that neither overlap nor touch."""
         self.deferred: list[Callable[[Batch], None]] = []
         """Called before rows of TREES are read or written: each puts rows that may change often."""
 
@@ -104,7 +106,7 @@ class Batch:
         if self._order:
             self._order = {}
         if self.ranges:
-            self.ranges = []
+            self.ranges, self._deleted = [], {}
         if self.deferred:
             self.deferred = []
 
@@ -127,6 +129,11 @@ class Batch:
                 del puts[key]
             del order[first:end]
         self.ranges.append((family, lower, upper))
+        lows, highs = self._deleted.setdefault(family, ([], []))
+        start, stop = bisect_left(highs, lower), bisect_right(lows, upper)
+        if start < stop:
+            lower, upper = min(lower, lows[start]), max(upper, highs[stop - 1])
+        lows[start:stop], highs[start:stop] = [lower], [upper]
 
     def get(self, family: int, key: bytes) -> bytes | None:
         if self.deferred and family == Family.TREES:
@@ -134,7 +141,7 @@ class Batch:
         puts = self.puts[family]
         if key in puts:
             return puts[key]
-        if self.ranges and self._in_deleted_range(family, key):
+        if self.ranges and self._deleted_ranges(family, key, key + b"\0"):
             return None
         return self._rows.get(family, key)
 
@@ -187,7 +194,7 @@ class Batch:
             return pages
         changes = iter(list(self._changes(family, lower, upper, reverse)))
         rows = chain.from_iterable(pages)
-        return _paged(merged(rows, changes, self._deleted_ranges(family), reverse))
+        return _paged(merged(rows, changes, self._deleted_ranges(family, lower, upper), reverse))
 
     def copied(self, rows_of: Callable[[Rows], Rows]) -> "Batch":
         """Return a copy of the changes, on top of ``rows_of`` the committed rows."""
@@ -195,6 +202,9 @@ class Batch:
         copy = Batch(rows_of(self._rows))
         copy.puts = tuple([puts.copy() for puts in self.puts])
         copy.ranges = self.ranges.copy()
+        copy._deleted = {
+            family: (lows.copy(), highs.copy()) for family, (lows, highs) in self._deleted.items()
+        }
         return copy
 
     @property
@@ -245,11 +255,9 @@ class Batch:
         """Return ``lower``, or the end of the range deletes that it lies in."""
         if self.ranges and self.deferred and family == Family.TREES:
             self.put_deferred()
-        for fam, low, high in self.ranges:
-            if fam == family and low <= lower < high:
-                _, first, end = self._between(family, lower, high)
-                if first == end:
-                    lower = high
+        for _, high in self._deleted_ranges(family, lower, lower + b"\0"):
+            order, first, end = self._between(family, lower, high)
+            return order[first] if first < end else high
         return lower
 
     def _touches(self, family: int, lower: bytes, upper: bytes) -> bool:
@@ -261,15 +269,15 @@ class Batch:
             _, first, end = self._between(family, lower, upper)
             if first < end:
                 return True
-        return bool(self.ranges) and any(
-            fam == family and low < upper and lower < high for fam, low, high in self.ranges
-        )
+        return bool(self.ranges and self._deleted_ranges(family, lower, upper))
 
-    def _in_deleted_range(self, family: int, key: bytes) -> bool:
-        return any(fam == family and low <= key < high for fam, low, high in self.ranges)
-
-    def _deleted_ranges(self, family: int) -> list[tuple[bytes, bytes]]:
-        return [(low, high) for fam, low, high in self.ranges if fam == family]
+    def _deleted_ranges(self, family: int, lower: bytes, upper: bytes) -> list[tuple[bytes, bytes]]:
+        """Return the ranges that have keys of ``lower <= key < upper`` in them, in order."""
+        if family not in self._deleted:
+            return []
+        lows, highs = self._deleted[family]
+        start, stop = bisect_right(highs, lower), bisect_left(lows, upper)
+        return list(zip(lows[start:stop], highs[start:stop], strict=True))
 
     def _changes(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Change]:
         """Yield the changes of ``lower <= key < upper`` in order."""
@@ -281,7 +289,7 @@ class Batch:
     def _merged(self, family: int, lower: bytes, upper: bytes, reverse: bool) -> Iterator[Row]:
         changes = self._changes(family, lower, upper, reverse)  # few, for one row
         rows = self._rows.scan(family, lower, upper, reverse)
-        return merged(rows, changes, self._deleted_ranges(family), reverse)
+        return merged(rows, changes, self._deleted_ranges(family, lower, upper), reverse)
 
 
 def merged(
