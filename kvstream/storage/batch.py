@@ -243,8 +243,13 @@ class Batch:
         puts, order = self.puts[family], self._order.setdefault(family, [])
         new = len(puts) - len(order)
         if new > _FEW:
-            order += islice(reversed(puts), new)
-            order.sort()
+            fresh = sorted(islice(reversed(puts), new))
+            at = bisect_left(order, fresh[0])
+            if at == bisect_left(order, fresh[-1], at):  # side by side, as those of one stream
+                order[at:at] = fresh
+            else:
+                order += fresh
+                order.sort()
         elif new:
             for key in islice(reversed(puts), new):
                 insort(order, key)

@@ -216,3 +216,14 @@ def test_very_many_deleted_ranges_are_searched_quickly(shared: Database) -> None
         assert batch.page(Family.MESSAGES, lower, upper, 1) == []
         assert batch.get(Family.MESSAGES, lower) is None
     assert process_time() - began < 10  # half a second; a search of all took a minute
+
+
+def test_reads_between_very_many_changes_take_no_longer(shared: Database) -> None:
+    batch = Batch(shared)
+    began = process_time()
+    for number in range(15_000, 0, -1):
+        keys = [b"%05d-%03d" % (number, at) for at in range(10)]
+        for key in keys:
+            batch.put(Family.MESSAGES, key, b"")
+        assert batch.page(Family.MESSAGES, keys[0], keys[-1], 1) == [(keys[0], b"")]
+    assert process_time() - began < 10  # one second; to sort all changes each time took 20
