@@ -4,7 +4,6 @@ from kvstream.commands import (
     ack,
     append,
     claim,
-    config,
     copy,
     delete,
     dump,
@@ -42,7 +41,6 @@ SECTIONS = {
     "Keys": (copy.COMMANDS, dump.COMMANDS, keyspace.COMMANDS),
     "Plain strings": (strings.COMMANDS,),
     "Connections": (keyspace.CONNECTION,),
-    "Operation": (config.COMMANDS,),
 }
 """The families by the sections of docs/commands.md."""
 COMMANDS = table_of(SECTIONS.values())

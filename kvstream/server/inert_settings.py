@@ -2,77 +2,22 @@
 
 Tools and tests set them and read them back. Each has Redis's default and accepts what Redis
 accepts. A setting that would promise something is not among them.
-
-The functions return parsers of values.
 """
 
 import re
 from collections.abc import Mapping
 
-from kvstream.commands.args import I32_MAX, I32_MIN, I64_MAX, at_least
-from kvstream.commands.config import Parse, count, memory, memory_size
+from kvstream.commands.args import I32_MAX, I32_MIN
 from kvstream.errors import InvalidArgument
-
-_ALL = 100
-
-
-def clamped(parse: Parse, least: int, most: int = I64_MAX) -> Parse:
-    """Return a parser of numbers that takes the nearest allowed one."""
-
-    def nearest(raw: bytes) -> int:
-        number = parse(raw)
-        assert isinstance(number, int)
-        return min(max(number, least), most)
-
-    return nearest
-
-
-def memory_or_share(raw: bytes) -> object:
-    """Parse bytes, or a percentage."""
-    is_share = raw.endswith(b"%")
-    try:
-        number = at_least(0, raw[:-1], "", "") if is_share else memory_size(raw)
-    except InvalidArgument:
-        raise InvalidArgument("argument must be a memory or percent value") from None
-    if number > (_ALL if is_share else I64_MAX):
-        raise InvalidArgument("percentage argument must be less or equal to 100")
-    return b"%d%%" % number if is_share and number else number
-
-
-def word(*allowed: bytes) -> Parse:
-    """Return a parser of one of some words."""
-
-    def parse(raw: bytes) -> object:
-        if raw.lower() not in allowed:
-            listed = ", ".join(each.decode() for each in allowed)
-            raise InvalidArgument(f"argument(s) must be one of the following: {listed}")
-        return raw.lower()
-
-    return parse
-
-
-def words(*allowed: bytes) -> Parse:
-    """Return a parser of one or more of some words."""
-    parse_one = word(*allowed)
-
-    def parse(raw: bytes) -> object:
-        for each in raw.split() or [raw]:
-            parse_one(each)
-        return raw.lower()
-
-    return parse
-
-
-def split(raw: bytes) -> list[bytes]:
-    """Return the words of a value; one space separates two words."""
-    return raw.split(b" ") if raw else []
-
-
-def truth(raw: bytes) -> bool:
-    if raw.lower() not in (b"yes", b"no"):
-        raise InvalidArgument("argument must be 'yes' or 'no'")
-    return raw.lower() == b"yes"
-
+from kvstream.server.setting_values import (
+    Parse,
+    clamped,
+    count,
+    memory,
+    split,
+    truth,
+    word,
+)
 
 _OOM_SCORE_MAX = 2000
 _MB = 1 << 20

@@ -1,4 +1,4 @@
-"""The server's settings of CONFIG: how a value is parsed, its bounds, and the effect of a change.
+"""The settings of CONFIG: how a value is parsed, its bounds, and the effect of a change.
 
 A setting of Redis that does not apply here shows the true value and refuses any other.
 """
@@ -9,23 +9,27 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from kvstream.commands import config
 from kvstream.commands.args import I32_MAX, I64_MAX, integer, text
-from kvstream.commands.config import Parse, count, failure, memory, memory_size, within
 from kvstream.errors import InvalidArgument
 from kvstream.logs import LEVELS
 from kvstream.meta.key_events import flags_of, letters_of
-from kvstream.server.inert_settings import (
-    ALIASES,
-    KEPT,
+from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
+from kvstream.operations.dump import checked_target
+from kvstream.server.inert_settings import ALIASES, KEPT
+from kvstream.server.options import OutputLimit
+from kvstream.server.setting_values import (
+    Parse,
+    count,
+    memory,
     memory_or_share,
+    memory_size,
     split,
     truth,
+    within,
     word,
     words,
 )
-from kvstream.server.options import OutputLimit
-from kvstream.types.options import MEGABYTE, Durability
+from kvstream.types.options import ENTRY_BYTES_MAX, MEGABYTE, Durability
 
 if TYPE_CHECKING:
     from kvstream.server.runtime.executor import Executor
@@ -265,7 +269,7 @@ def _of_streams(attribute: str, parse: Parse) -> ServerSetting:
     """Return a setting of streams, an attribute of the catalog's limits."""
 
     def read(executor: "Executor") -> bytes:
-        return config.shown(executor.engine.catalog.limits, attribute)
+        return _shown(getattr(executor.engine.catalog.limits, attribute))
 
     def apply(executor: "Executor", value: object) -> None:
         setattr(executor.engine.catalog.limits, attribute, value)
@@ -273,6 +277,20 @@ def _of_streams(attribute: str, parse: Parse) -> ServerSetting:
     return ServerSetting(read, parse, apply)
 
 
+def _dump_target(raw: bytes) -> str:
+    return checked_target(text(raw).lower())
+
+
+STREAM_SETTINGS: dict[bytes, tuple[str, Parse]] = {
+    b"dump-target": ("dump_target", _dump_target),
+    b"stream-entry-max-bytes": ("entry_max_bytes", memory(MEGABYTE, ENTRY_BYTES_MAX)),
+    b"stream-node-max-bytes": ("node_max_bytes", memory(0)),
+    b"stream-node-max-entries": ("node_max_entries", count(0)),
+    b"stream-idmp-duration": ("idmp_duration_s", count(1, IDMP_DURATION_MAX_S)),
+    b"stream-idmp-maxsize": ("idmp_maxsize", count(1, IDMP_MAXSIZE_MAX)),
+}
+"""By name: the attribute of the catalog's limits, and the parser. 0 bytes or entries of a node: no
+limit."""
 _SHUTDOWN = words(b"default", b"save", b"nosave", b"now", b"force")
 _NONE = dict.fromkeys(
     (
@@ -306,7 +324,7 @@ _READ_ONLY = {
 """Read-only settings of Redis, with the true values of this server."""
 
 SERVER_SETTINGS: dict[bytes, ServerSetting] = {
-    **{name: _of_streams(*setting) for name, setting in config.SETTINGS.items()},
+    **{name: _of_streams(*setting) for name, setting in STREAM_SETTINGS.items()},
     **{name: _inert(name) for name in KEPT},
     **{name: _always(value) for name, value in _READ_ONLY.items()},
     b"aclfile": _option("aclfile"),
@@ -395,7 +413,17 @@ def parsed(name: bytes, raw: bytes) -> object:
     setting = SERVER_SETTINGS[name]
     if setting.parse is None:
         raise failure(name, setting.refusal)
-    return config.parsed(name, raw, setting.parse)
+    try:
+        return setting.parse(raw)
+    except InvalidArgument as error:
+        raise failure(name, str(error)) from None
+
+
+def failure(name: bytes, reason: str) -> InvalidArgument:
+    """Return the error of a setting that cannot be set."""
+    return InvalidArgument(
+        f"CONFIG SET failed (possibly related to argument '{text(name)}') - {reason}"
+    )
 
 
 def change_of(executor: "Executor", name: bytes, raw: bytes) -> Callable[[], None]:

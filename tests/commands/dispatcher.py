@@ -6,6 +6,7 @@ from typing import Any
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Answer, Blocked, Later, Session, Stepwise
 from kvstream.commands.replies import (
+    OK,
     RESP2,
     RESP3,
     Alike,
@@ -34,6 +35,7 @@ from kvstream.commands.replies import (
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError
+from kvstream.server.settings import STREAM_SETTINGS
 from kvstream.types.ids import StreamID
 from kvstream.types.records import AnyEntry
 
@@ -54,12 +56,25 @@ class Dispatcher:
         Inside ``engine.transaction()`` the command is part of that commit, and nothing waits.
         """
         try:
+            if argv[0].upper() == b"CONFIG":
+                return self._config(argv)
             command = find(argv)
             reply: Answer = self.engine.run(command.run, self.session, argv)
             assert not isinstance(reply, Later | Stepwise)  # the session takes no pages
             return self._wait(reply) if isinstance(reply, Blocked) else reply
         except KVStreamError as error:
             return ErrorReply.of(error)
+
+    def _config(self, argv: Argv) -> Reply:
+        """Answer CONFIG GET with names, and CONFIG SET, of the settings of streams, as a server."""
+        limits = self.engine.catalog.limits
+        if argv[1].upper() == b"GET":
+            shown = {name: getattr(limits, STREAM_SETTINGS[name][0]) for name in argv[2:]}
+            return Map([(name, str(value).encode()) for name, value in shown.items()])
+        for name, raw in zip(argv[2::2], argv[3::2], strict=True):
+            attribute, parse = STREAM_SETTINGS[name]
+            setattr(limits, attribute, parse(raw))
+        return OK
 
     def _wait(self, wait: Blocked) -> Reply:
         timeout_s = None if wait.timeout_ms is None else wait.timeout_ms / _MS

@@ -46,7 +46,7 @@ def test_the_least_number_of_words_gets_past_the_table(command: Command) -> None
     assert find(words(request(command, abs(command.arity)))) is command
 
 
-@pytest.mark.parametrize("container", ["XGROUP", "XINFO", "CONFIG"])
+@pytest.mark.parametrize("container", ["XGROUP", "XINFO"])
 def test_a_container_alone_is_refused_by_its_own_name(container: str, shared_say: Say) -> None:
     assert (
         shared_say(container) == f"ERR wrong number of arguments for '{container.lower()}' command"
@@ -125,3 +125,15 @@ def test_number_of_words_keys_and_flags_are_those_of_redis(
     assert movable or expected == (first, last, step)
     theirs = {flag if isinstance(flag, str) else flag.decode() for flag in flags}
     assert {flag.value for flag in COMPARED_FLAGS & command.flags} == theirs & COMPARED_FLAGS
+
+
+@pytest.mark.parametrize("container", ["XGROUP", "XINFO"])
+def test_help_names_every_subcommand(container: str, shared_say: Say) -> None:
+    lines = [line.decode() for line in shared_say(f"{container} HELP")]
+    assert lines[0].startswith(f"{container} <subcommand> ")
+    found = {line.split()[0] for line in lines[1:] if not line.startswith(" ")}
+    expected = {
+        "XGROUP": {"CREATE", "CREATECONSUMER", "DELCONSUMER", "DESTROY", "SETID", "HELP"},
+        "XINFO": {"CONSUMERS", "GROUPS", "STREAM", "HELP"},
+    }
+    assert found == expected[container]

@@ -1,20 +1,18 @@
-"""CONFIG of a server: the settings of streams and of the server in one table."""
+"""CONFIG: the settings of streams and of the server in one table."""
 
 import logging
 
-from kvstream.commands import config
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import OPERATE, Family
-from kvstream.commands.config import failure, unknown_setting
 from kvstream.commands.replies import OK, Map, Reply
-from kvstream.errors import RequestError
+from kvstream.errors import InvalidArgument, RequestError
 from kvstream.logs import NOTICE
 from kvstream.meta.txn import Txn
 from kvstream.server.commands.admin import server_of
 from kvstream.server.inert_settings import ALIASES, HIDDEN
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.dispatch import Shown, redacted
-from kvstream.server.settings import SERVER_SETTINGS, change_of
+from kvstream.server.settings import SERVER_SETTINGS, change_of, failure
 from kvstream.types.glob import matcher
 
 _log = logging.getLogger(__name__)
@@ -24,7 +22,7 @@ _SIGNS = frozenset(b"*?[")
 """Characters of a pattern; a plain name is returned as it was asked."""
 
 
-@COMMANDS.override(config.COMMANDS.commands["config|get"])
+@COMMANDS.command("config|get", "pattern [pattern ...]", OPERATE, since="2.0.0")
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the settings whose names match any of the patterns."""
     names, server = set(SERVER_SETTINGS), server_of(client)
@@ -40,7 +38,11 @@ def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     )
 
 
-@COMMANDS.override(config.COMMANDS.commands["config|set"])
+@COMMANDS.command(
+    *("config|set", "setting value [setting value ...]", OPERATE),
+    since="2.0.0",
+    tips="request_policy:all_nodes response_policy:all_succeeded",
+)
 def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Change settings until the server is stopped, all of them or none.
 
@@ -62,7 +64,9 @@ def config_set(txn: Txn, client: Client, argv: Argv) -> Reply:
         name = raw_name.lower()
         setting = SERVER_SETTINGS.get(name)
         if setting is None:
-            raise unknown_setting(raw_name)
+            raise InvalidArgument(
+                f"Unknown option or number of arguments for CONFIG SET - '{text(raw_name)}'"
+            )
         if setting.parse is None:
             raise failure(raw_name, setting.refusal)
         if ALIASES.get(name, name) in {ALIASES.get(other, other) for other in asked}:

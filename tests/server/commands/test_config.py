@@ -73,6 +73,79 @@ def test_the_memory_of_clients_may_be_a_share(served: Served) -> None:
         assert asker.ask("CONFIG GET maxmemory-clients")[1] == b"1048576"
 
 
+FAILED = "ERR CONFIG SET failed (possibly related to argument '{}') - {}"
+BYTES, ENTRIES = "stream-node-max-bytes", "stream-node-max-entries"
+
+
+def test_settings_are_found_by_patterns_each_once(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask(f"CONFIG GET stream-node-* {BYTES}") == [
+            *(BYTES.encode(), b"4096"),
+            *(ENTRIES.encode(), b"100"),
+        ]
+        assert asker.ask("CONFIG GET stream-idmp-*") == [
+            *(b"stream-idmp-duration", b"100"),
+            *(b"stream-idmp-maxsize", b"100"),
+        ]
+
+
+def test_a_setting_of_streams_applies_to_later_commands(served: Served) -> None:
+    with served.asker() as asker:
+        assert asker.ask(f"CONFIG SET {ENTRIES} 2") == b"OK"
+        for number in range(1, 6):
+            asker.ask(f"XADD s {number} f v")
+        assert asker.ask("XTRIM s MAXLEN ~ 2") == 2
+        assert asker.ask("CONFIG SET stream-idmp-duration 5 Stream-Idmp-Maxsize 7") == b"OK"
+        asker.ask("XADD t IDMP p i * f v")
+        info = asker.ask("XINFO STREAM t")
+        assert info[14:18] == [b"idmp-duration", 5, b"idmp-maxsize", 7]
+
+
+SIZES = {
+    **{"0": 0, "5": 5, "5b": 5, "2k": 2000, "2kb": 2048, "3m": 3 * 10**6, "1MB": 1 << 20},
+    **{"1g": 10**9, "1gb": 1 << 30},
+}
+
+
+def test_bytes_may_be_written_with_a_unit(served: Served) -> None:
+    with served.asker() as asker:
+        for text, number in SIZES.items():
+            assert asker.ask(f"CONFIG SET {BYTES} {text}") == b"OK"
+            assert asker.ask(f"CONFIG GET {BYTES}") == [BYTES.encode(), b"%d" % number]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        ("foo 1", "ERR Unknown option or number of arguments for CONFIG SET - 'foo'"),
+        (f"{ENTRIES} 1 foo 2", "ERR Unknown option or number of arguments for CONFIG SET - 'foo'"),
+        (f"{ENTRIES} 1 {BYTES}", "ERR syntax error"),
+        (f"{ENTRIES} x", FAILED.format(ENTRIES, "argument couldn't be parsed into an integer")),
+        (
+            f"{ENTRIES} -1",
+            FAILED.format(ENTRIES, "argument must be between 0 and 9223372036854775807 inclusive"),
+        ),
+        (f"{BYTES} x", FAILED.format(BYTES, "argument must be a memory value")),
+        (f"{BYTES} -1", FAILED.format(BYTES, "argument must be a memory value")),
+        (f"{ENTRIES} 7 {BYTES} x", FAILED.format(BYTES, "argument must be a memory value")),
+        (f"{ENTRIES} 7 {ENTRIES} 8", FAILED.format(ENTRIES, "duplicate parameter")),
+        (
+            "stream-idmp-duration 0",
+            FAILED.format("stream-idmp-duration", "argument must be between 1 and 86400 inclusive"),
+        ),
+        (
+            "stream-idmp-maxsize 10001",
+            FAILED.format("stream-idmp-maxsize", "argument must be between 1 and 10000 inclusive"),
+        ),
+    ],
+)
+def test_a_refused_change_changes_nothing(served: Served, arguments: str, error: str) -> None:
+    with served.asker() as asker:
+        before = asker.ask("CONFIG GET *")
+        assert asker.ask(f"CONFIG SET {arguments}") == Failure(error)
+        assert asker.ask("CONFIG GET *") == before
+
+
 def test_settings_for_tests_are_shown_only_by_their_full_name(served: Served) -> None:
     with served.asker() as asker:
         assert asker.ask("CONFIG GET key-load-dela?") == []
