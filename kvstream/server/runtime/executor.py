@@ -19,7 +19,7 @@ from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Step
 from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal_error
 from kvstream.commands.table import find
 from kvstream.engine.engine import Engine, Turn, TurnFailed
-from kvstream.errors import RequestError, UnknownOutcome
+from kvstream.errors import RequestError
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
@@ -32,7 +32,7 @@ from kvstream.server.runtime.dispatch import Dispatcher, name_of
 from kvstream.server.runtime.functions import Functions
 from kvstream.server.runtime.incremental_commands import IncrementalCommands
 from kvstream.server.runtime.limits import Limits, resident_bytes
-from kvstream.server.runtime.pipelines import Pipeline, Pipelines
+from kvstream.server.runtime.pipelines import Pipelines
 from kvstream.server.runtime.pubsub import Notifications, PubSub
 from kvstream.server.runtime.reply_queue import (
     HOLDING,
@@ -41,8 +41,8 @@ from kvstream.server.runtime.reply_queue import (
     ReplyStreaming,
     Requeued,
     Slot,
-    error_of,
 )
+from kvstream.server.runtime.retries import Retries
 from kvstream.server.runtime.scripts import Scripts
 from kvstream.server.runtime.tracking import Trackers
 from kvstream.server.runtime.uploads import Uploads
@@ -128,6 +128,7 @@ class Executor:
         self._pipelines = Pipelines(dispatcher, commands)
         self._queueable = transactions.queueable(commands)
         self._xadds = BatchedXadds(engine, dispatcher, self.options, lambda: self.clock())
+        self._retries = Retries(self, self._xadds, self._pipelines)
         self._guard = engine.database.write_guard
         engine.catalog.limits.entry_max_bytes = self.options.stream_entry_max_bytes
         engine.catalog.reply_cache = ReplyCache(self.options.hot_memory, write_rows)
@@ -590,16 +591,15 @@ class Executor:
         assert slot.unit is not None
         self._runner = get_ident()
         try:
-            sequence = self._run_again(slot, slot.unit)
+            sequence, slots = self.run_again(slot, slot.unit)
         finally:
             self._turn = None
-        slots, self._slots = self._slots, []
         if not isinstance(slot.reply, Stepwise):
             if not (isinstance(slot.reply, Paged) and slot.is_sent):
                 slot.client.paged = False
             if not slot.client.paged and slot.client.block is None:
                 self.ready[slot.client] = None
-        if slots:  # its answer, and those of clients that it has unblocked
+        if slots:
             self.reply_queue.send(sequence, slots)
 
     def _finish(self, turn: Turn) -> None:
@@ -616,47 +616,11 @@ class Executor:
             self.reply_queue.send(sequence, slots)
 
     def _run_alone(self, failure: Exception) -> None:
-        """Run each unit of a failed turn again, in a turn of its own.
-
-        If it is unknown whether the turn was written, units that write get that error instead.
-        """
-        is_unknown = isinstance(failure.__cause__, UnknownOutcome)
-        self._xadds.clear()
-        self._pipelines.forget()
+        """Run each unit of a failed turn again, in a turn of its own."""
         failed, self._slots = self._slots, []
-        slots = [slot for replies in failed for slot in self._slots_of(replies)]
-        slots += map(self._take_back, list(self.first))  # otherwise they might be put off forever
-        for slot in slots:
-            self._release(slot)
-        behind: dict[Client, list[Argv]] = {}
-        sequence = self.engine.seen_sequence
-        for slot in slots:
-            client = slot.client
-            if client.block is not None or client.paged:  # by its request before
-                behind.setdefault(client, []).append(Requeued(slot))
-            elif slot.unit is None:
-                self._slots.append(slot)
-            elif is_unknown and not slot.reads:
-                slot.reply = error_of(failure)
-                slot.is_wanted()
-                self._slots.append(slot)
-            else:
-                sequence = max(sequence, self._run_again(slot, slot.unit))
-        for client, requests in behind.items():
-            if client in self.first:
-                requests.insert(0, client.requests.popleft())
-            client.requests.extendleft(reversed(requests))
-        rest, self._slots = self._slots, []
-        if rest:
-            self.reply_queue.send(sequence, rest)
-
-    def _slots_of(self, replies: PendingReplies) -> list[Slot]:
-        """Return a slot for each request; none for a message, which is published again."""
-        if isinstance(replies, Pipeline):
-            return self._pipelines.slots_of(replies)
-        if isinstance(replies, Burst):
-            return self._xadds.slots_of(replies)
-        return [replies] if isinstance(replies, Slot) else []
+        sequence, slots = self._retries.run(failure, failed)
+        if slots:
+            self.reply_queue.send(sequence, slots)
 
     def _run_requeued(self, turn: Turn, client: Client, slot: Slot) -> None:
         """Run a unit of a failed turn that had to wait for the one before it."""
@@ -674,14 +638,18 @@ class Executor:
         finally:
             client.select(db)
 
-    def _run_again(self, slot: Slot, unit: Operation) -> int:
-        """Run a unit in a turn of its own; return the sequence number that its reply waits for."""
+    def run_again(self, slot: Slot, unit: Operation) -> tuple[int, list[PendingReplies]]:
+        """Run a unit in a turn of its own.
+
+        Return the sequence number that the replies wait for, and the replies: its own, and those to
+        clients that it has unblocked.
+        """
         client, db = slot.client, slot.client.db
         client.select(slot.db)
         self._turn = turn = Turn(self.engine)
         if slot.reads and self.engine.database.failure is not None:
             turn.txn.read_only = turn.txn.keeps_expired = True  # a write would fail
-        others, self._slots = self._slots, [slot]
+        self._slots = [slot]
         try:
             slot.reply = turn.run(unit)
             self._suspend_and_serve(turn, slot)
@@ -689,51 +657,16 @@ class Executor:
                 self.notifications.publish(turn.txn)
             sequence = turn.commit()
             turn.deliver(sequence)
-            return sequence
         except Exception as failure:
             if turn.is_committed:
                 raise
             turn.abandon()
-            if client.block is not None:
-                self.blocking.end(client)
-            if client in self.first:
-                self._take_back(client)
-            self.incremental.forget(client)
-            self.streaming.release(client)
-            slot.reply = error_of(failure)
-            slot.is_wanted()
-            self._slots = [slot]
-            return self.engine.seen_sequence
+            self._retries.give_up(slot, failure)
+            sequence, self._slots = self.engine.seen_sequence, [slot]
         finally:
             client.select(db)
-            self._slots = others + self._slots
-
-    def _release(self, slot: Slot) -> None:
-        """Release a client that was held by a turn that was rolled back.
-
-        Its unanswered request becomes its next one.
-        """
-        client = slot.client
-        self.incremental.put_back(client)
-        self.pause.release(client)
-        if client.requests:
-            self.ready[client] = None
-        if isinstance(slot.reply, Blocked):
-            if client.block is not None and client.block.wait is slot.reply:
-                self.blocking.end(client)  # its waiter went with the turn
-            else:  # the wait has ended: another slot has its reply
-                slot.unit = None
-        elif type(slot.reply) is Paged:
-            self.streaming.release(client)
-
-    def _take_back(self, client: Client) -> Slot:
-        """Return the request of a client that was to run first in the next turn."""
-        self.first.remove(client)
-        client.paged = False
-        self.ready[client] = None  # for the requests after it
-        again = client.requests.popleft()
-        assert isinstance(again, Requeued)
-        return again.slot
+        slots, self._slots = self._slots, []
+        return sequence, slots
 
     # --- replies --------------------------------------------------------------------------------
 
