@@ -12,8 +12,8 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denial, NoPermission, Rights, User
 from kvstream.server.command_docs import CATEGORIES, named
-from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import disconnect, server_of
 from kvstream.server.runtime.pubsub import has_forbidden
 
 COMMANDS = Family("server")

@@ -12,7 +12,7 @@ from kvstream.meta.txn import Txn
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import Shown
-from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.executor import server_of
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
@@ -22,20 +22,6 @@ COMMANDS.add_help("slowlog", since="6.2.0")
 _SAVE = flags("admin noscript no_async_loading")
 _SLOWLOG = flags("admin loading stale local")
 _US = 1_000_000
-
-
-def server_of(client: Client) -> Executor:
-    """Return the server that a client is connected to."""
-    assert isinstance(client.server, Executor)
-    return client.server
-
-
-def disconnect(client: Client, other: Client) -> None:
-    """Close a connection for the command of a client: its own one after the reply."""
-    if other is client:
-        client.closing = True
-    else:
-        server_of(client).drop(other)
 
 
 @COMMANDS.command(

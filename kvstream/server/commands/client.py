@@ -18,10 +18,10 @@ from kvstream.commands.replies import OK, RESP3, Map, Reply, SetReply, Verbatim
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.requests import request_bytes
-from kvstream.server.commands.admin import disconnect, server_of
 from kvstream.server.commands.connection import valid_name
 from kvstream.server.runtime.client import Client, ReplyMode
 from kvstream.server.runtime.dispatch import listed
+from kvstream.server.runtime.executor import disconnect, server_of
 from kvstream.server.runtime.tracking import Tracking
 
 COMMANDS = Family("connection")

@@ -19,8 +19,8 @@ from kvstream.server.command_docs import (
     named,
     placed_like_keys,
 )
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.types.glob import matcher
 
 COMMANDS = Family("server")

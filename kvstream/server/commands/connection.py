@@ -12,8 +12,8 @@ from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations.watch import Guard, Watched
 from kvstream.server.acl import DEFAULT, WrongPassword
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client, MultiQueue
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.types.ids import StreamID
 

@@ -29,8 +29,8 @@ from kvstream.commands.replies import (
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, keyspace, strings
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.types.glob import matcher
 
 COMMANDS = Family("server")

@@ -5,9 +5,9 @@ from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import server_of
 from kvstream.server.hotkeys import HotKeys
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 
 COMMANDS = Family("server")
 COMMANDS.add_help("hotkeys", since="8.6.1")

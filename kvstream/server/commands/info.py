@@ -12,16 +12,16 @@ import secrets
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TypeAlias
 
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Family, flags
 from kvstream.commands.replies import Reply, Verbatim
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
-from kvstream.server.commands.admin import server_of
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.client import ChannelKind, Client
+from kvstream.server.runtime.executor import Executor, server_of
 from kvstream.server.runtime.limits import PAGE_BYTES, memory_of
 from kvstream.server.runtime.scripts import REDIS_VERSION
 from kvstream.server.runtime.tracking import figures
@@ -29,10 +29,6 @@ from kvstream.server.settings import SERVER_SETTINGS
 from kvstream.server.stats import SlowCalls
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
-
-if TYPE_CHECKING:
-    from kvstream.server.runtime.executor import Executor
-
 
 COMMANDS = Family("server")
 _SHARES = {"current_fork_perc", "instantaneous_input_repl_kbps", "instantaneous_output_repl_kbps"}
@@ -121,7 +117,7 @@ def info(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Verbatim("\r\n".join(parts))
 
 
-def _server(server: "Executor", txn: Txn) -> Fields:
+def _server(server: Executor, txn: Txn) -> Fields:
     uptime = int(time.time()) - server.started_at
     file = server.options.config_file
     return (
@@ -162,7 +158,7 @@ def _listeners(options: ServerOptions) -> Iterator[str]:
         yield f"name=tls,bind={options.host},port={options.tls_port}"
 
 
-def _clients(server: "Executor", txn: Txn) -> Fields:
+def _clients(server: Executor, txn: Txn) -> Fields:
     blocks = [client.block for client in server.blocked if client.block is not None]
     waits = [block.wait for block in blocks]
     # Names of keys have two bytes at least; a wait for a job, or for the end of a pause, has one.
@@ -186,7 +182,7 @@ def _clients(server: "Executor", txn: Txn) -> Fields:
     )
 
 
-def _memory(server: "Executor", txn: Txn) -> Fields:
+def _memory(server: Executor, txn: Txn) -> Fields:
     now, scripts, functions = memory_of(server), server.scripts, server.functions
     libraries, function_count = functions.counts(txn)
     vm, scripts_memory = scripts.memory + functions.memory, scripts.cache.memory
@@ -239,7 +235,7 @@ def _human(size: int) -> str:
     return f"{size}B"
 
 
-def _persistence(server: "Executor", txn: Txn) -> Fields:
+def _persistence(server: Executor, txn: Txn) -> Fields:
     checkpoints, failure = server.checkpoints, server.engine.database.failure
     begun = checkpoints.save.begun if checkpoints.is_saving and checkpoints.save else None
     durability = server.engine.durability
@@ -266,7 +262,7 @@ def _persistence(server: "Executor", txn: Txn) -> Fields:
     )
 
 
-def _stats(server: "Executor", txn: Txn) -> Fields:
+def _stats(server: Executor, txn: Txn) -> Fields:
     counted, cache = server.statistics, server.engine.catalog.reply_cache
     calls, read, written, turns, seconds = counted.rates()
     names = server.pubsub.names
@@ -307,7 +303,7 @@ def _stats(server: "Executor", txn: Txn) -> Fields:
 _DENIED = ("auth", "cmd", "key", "channel")
 
 
-def _replication(server: "Executor", txn: Txn) -> Fields:
+def _replication(server: Executor, txn: Txn) -> Fields:
     return (
         ("role", "master"),
         ("connected_slaves", 0),
@@ -323,7 +319,7 @@ def _replication(server: "Executor", txn: Txn) -> Fields:
     )
 
 
-def _cpu(server: "Executor", txn: Txn) -> Fields:
+def _cpu(server: Executor, txn: Txn) -> Fields:
     own = resource.getrusage(resource.RUSAGE_SELF)
     children = resource.getrusage(resource.RUSAGE_CHILDREN)
     loop = resource.getrusage(resource.RUSAGE_THREAD)
@@ -337,7 +333,7 @@ def _cpu(server: "Executor", txn: Txn) -> Fields:
     )
 
 
-def _commandstats(server: "Executor", txn: Txn) -> Fields:
+def _commandstats(server: Executor, txn: Txn) -> Fields:
     for name, row in sorted(server.statistics.commands.items()):
         spent = round(row.seconds * _US)
         mean = spent / row.calls if row.calls else 0.0
@@ -356,12 +352,12 @@ def _slow(calls: SlowCalls) -> list[tuple[str, str]]:
     return [("count", str(calls.count)), *((name, f"{us / 1000:.2f}") for name, us in times)]
 
 
-def _errorstats(server: "Executor", txn: Txn) -> Fields:
+def _errorstats(server: Executor, txn: Txn) -> Fields:
     for code, count in sorted(server.statistics.errors.items()):
         yield f"errorstat_{code}", f"count={count}"
 
 
-def _latencystats(server: "Executor", txn: Txn) -> Fields:
+def _latencystats(server: Executor, txn: Txn) -> Fields:
     if not server.options.latency_tracking:
         return
     ranks = server.options.latency_percentiles
@@ -372,19 +368,19 @@ def _latencystats(server: "Executor", txn: Txn) -> Fields:
             yield f"latency_percentiles_usec_{name}", shown
 
 
-def _queues(server: "Executor", txn: Txn) -> Fields:
+def _queues(server: Executor, txn: Txn) -> Fields:
     return txn.catalog.queue_events.counts().items()
 
 
-def _nothing(server: "Executor", txn: Txn) -> Fields:
+def _nothing(server: Executor, txn: Txn) -> Fields:
     return ()
 
 
-def _cluster(server: "Executor", txn: Txn) -> Fields:
+def _cluster(server: Executor, txn: Txn) -> Fields:
     return (("cluster_enabled", 0),)
 
 
-def _keyspace(server: "Executor", txn: Txn) -> Fields:
+def _keyspace(server: Executor, txn: Txn) -> Fields:
     expiries_of = keyspace.expiries(txn, EXPIRES_COUNTED)
     for db in range(server.engine.options.databases):
         keys = keyspace.size(txn, db)
@@ -394,7 +390,7 @@ def _keyspace(server: "Executor", txn: Txn) -> Fields:
             yield f"db{db}", f"keys={keys},expires={expiries.keys},avg_ttl={mean},subexpiry=0"
 
 
-_SECTIONS: dict[str, tuple[bool, Callable[["Executor", Txn], Fields]]] = {
+_SECTIONS: dict[str, tuple[bool, Callable[[Executor, Txn], Fields]]] = {
     "Server": (True, _server),
     "Clients": (True, _clients),
     "Memory": (True, _memory),

@@ -7,8 +7,8 @@ from kvstream.commands.replies import OK, Map, Reply
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.operations import dump
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.uploads import PART_WORDS
 
 COMMANDS = Family("server")

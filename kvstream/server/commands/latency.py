@@ -8,8 +8,8 @@ from kvstream.commands.command import OPERATE, Container, Family
 from kvstream.commands.replies import Map, Reply, Verbatim
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.stats import Event
 
 COMMANDS = Family("server")

@@ -13,8 +13,8 @@ from kvstream.commands.replies import OK, Double, Map, Reply, Verbatim
 from kvstream.errors import InvalidArgument
 from kvstream.meta.txn import Txn
 from kvstream.operations import keyspace
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.limits import Memory, give_back, memory_of
 from kvstream.server.settings import SERVER_SETTINGS
 

@@ -5,8 +5,8 @@ from kvstream.commands.command import EVERY, FIRST, Channels, Family, flags
 from kvstream.commands.replies import Push, Pushes, Reply
 from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.client import ChannelKind, Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.pubsub import names_of, subscribed
 from kvstream.types.glob import matcher
 

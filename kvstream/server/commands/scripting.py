@@ -7,9 +7,9 @@ from kvstream.errors import RequestError
 from kvstream.meta.txn import Txn
 from kvstream.operations import functions
 from kvstream.operations.functions import Policy
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime.busy import FUNCTION_KILL, SCRIPT_KILL
 from kvstream.server.runtime.client import Argv, Client
+from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.functions import Function
 from kvstream.server.scripting.script import ScriptFlag
 from kvstream.types.glob import matcher

@@ -729,3 +729,20 @@ class Executor:
         if isinstance(reply, ErrorReply):
             self.statistics.failed(client.last_command, reply.code)
         self._deliver(self._slot(client, reply, depends=True))
+
+
+# --- for commands -------------------------------------------------------------------------------
+
+
+def server_of(client: Client) -> Executor:
+    """Return the server that a client is connected to."""
+    assert isinstance(client.server, Executor)
+    return client.server
+
+
+def disconnect(client: Client, other: Client) -> None:
+    """Close a connection for the command of a client: its own one after the reply."""
+    if other is client:
+        client.closing = True
+    else:
+        server_of(client).drop(other)

@@ -14,8 +14,8 @@ import pytest
 
 from kvstream.errors import StoreFull
 from kvstream.operations import thresholds
-from kvstream.server.commands.admin import server_of
 from kvstream.server.runtime import incremental_commands
+from kvstream.server.runtime.executor import server_of
 from kvstream.types.clock import ManualClock
 from kvstream.types.options import Durability
 from tests.server.talking import Other, Server, Talker, Worker, parsed, sound
