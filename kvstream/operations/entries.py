@@ -3,7 +3,7 @@
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Sequence
-from itertools import chain
+from itertools import chain, islice
 
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.rows import EncodedEntries, Rows
@@ -134,13 +134,19 @@ def between(
 
 
 def between_for_reply(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
+    txn: Txn,
+    stream: StreamMeta,
+    start: StreamID,
+    end: StreamID,
+    count: int | None,
+    reverse: bool = False,
 ) -> Rows:
-    """Return the entries of a range; raise ReplyTooLarge if they are more than a reply may hold."""
+    """Return the first ``count`` entries of a range, in reverse the last ones.
+
+    ReplyTooLarge if they are more than a reply may hold.
+    """
     most = txn.catalog.limits.reply_left
-    if not most or (count is not None and count <= first_page(stream)):
-        return between(txn, stream, start, end, count)
-    page, size = _gathered(txn, stream, start, end, count, most)
+    page, size = gathered(txn, stream, start, end, count, most, reverse)
     if size > most:
         raise txn.catalog.limits.too_large()
     return Rows(page, len(stream.prefix))
@@ -153,21 +159,42 @@ def as_many_as_fit(
 
     At least one entry is returned. For reads that continue: the next read returns the rest.
     """
-    if not most or (count is not None and count <= first_page(stream)):
-        return between(txn, stream, start, end, count)
-    page, size = _gathered(txn, stream, start, end, count, most)
+    page, size = gathered(txn, stream, start, end, count, most)
     while size > most and len(page) > 1:
         size -= memory_of([page.pop()])
     return Rows(page, len(stream.prefix))
 
 
-def _gathered(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None, most: int
+def gathered(
+    txn: Txn,
+    stream: StreamMeta,
+    start: StreamID,
+    end: StreamID,
+    count: int | None,
+    most: int,
+    reverse: bool = False,
 ) -> tuple[list[Row], int]:
-    """Return rows until their memory exceeds ``most``, and that memory."""
-    left = stream.length if count is None else count
+    """Return the first ``count`` rows of ``start <= id <= end``, in reverse the last ones.
+
+    The last row is the one with which their memory exceeds ``most``; 0: no limit. Also return that
+    memory; 0: it is not measured, as the rows are few or have no limit.
+    """
+    unmeasured = 1 if reverse else first_page(stream)  # in reverse, rows are read one by one
+    if not most or (count is not None and count <= unmeasured):
+        if reverse:
+            return list(islice(_back_from(txn, stream, start, end, count), count)), 0
+        return rows(txn, stream, start, end, count), 0
     page: list[Row] = []
-    size, limit = 0, first_page(stream)
+    size = 0
+    if reverse:
+        for row in islice(_back_from(txn, stream, start, end, count), count):
+            page.append(row)
+            size += len(row[0]) + len(row[1]) + ROW_MEMORY
+            if size > most:
+                break
+        return page, size
+    left = stream.length if count is None else count
+    limit = first_page(stream)
     while left > 0:
         part = rows(txn, stream, start, end, min(left, limit))
         page += part
@@ -178,32 +205,6 @@ def _gathered(
         limit = min(PAGE_MAX, (most - size) * len(page) // size + 1)
         start = StreamID.unpack(part[-1][0][-ID_BYTES:]).next()
     return page, size
-
-
-def gathered(
-    txn: Txn,
-    stream: StreamMeta,
-    start: StreamID,
-    end: StreamID,
-    count: int,
-    most: int,
-    reverse: bool,
-) -> list[Row] | None:
-    """Return the first ``count`` rows of ``start <= id <= end``; None: over ``most`` bytes."""
-    if not reverse:
-        if count <= first_page(stream):
-            return rows(txn, stream, start, end, count)
-        page, size = _gathered(txn, stream, start, end, count, most)
-        return page if size <= most else None
-    gathered_rows: list[Row] = []
-    for row in _back_from(txn, stream, start, end, count):
-        gathered_rows.append(row)
-        most -= len(row[0]) + len(row[1]) + ROW_MEMORY
-        if most < 0:
-            return None
-        if len(gathered_rows) == count:
-            break
-    return gathered_rows
 
 
 def _back_from(
@@ -255,26 +256,6 @@ def memory_of_entries(found: Sequence[AnyEntry]) -> int:
     return sum(map(len, flat)) + (len(flat) + len(found)) * ROW_MEMORY // 2
 
 
-def between_reversed(
-    txn: Txn, stream: StreamMeta, start: StreamID, end: StreamID, count: int | None
-) -> Rows:
-    """Return up to ``count`` entries of ``start <= id <= end``, last first.
-
-    ReplyTooLarge if they are more than a reply may hold.
-    """
-    page: list[Row] = []
-    most = left = txn.catalog.limits.reply_left
-    for row in _back_from(txn, stream, start, end, count):
-        page.append(row)
-        if len(page) == count:
-            break
-        if most:
-            left -= len(row[0]) + len(row[1]) + ROW_MEMORY
-            if left < 0:
-                raise txn.catalog.limits.too_large()
-    return Rows(page, len(stream.prefix))
-
-
 def first_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
     return get(txn, stream, stream.first)
 
@@ -283,7 +264,7 @@ def last_entry(txn: Txn, stream: StreamMeta) -> Entry | None:
     last = get(txn, stream, stream.last)
     if last is not None:
         return last
-    page = between_reversed(txn, stream, MIN_ID, MAX_ID, 1)
+    page = between_for_reply(txn, stream, MIN_ID, MAX_ID, 1, reverse=True)
     return page[0] if page else None
 
 

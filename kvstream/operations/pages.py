@@ -46,10 +46,9 @@ def few(
     """Return the first ``count`` entries of ``start <= id <= end``; None if they are many."""
     most = thresholds.SHORT_ROWS if most is None else most
     rows = most + 1 if count is None or count > most else count
-    rows_found = entries.gathered(txn, stream, start, end, rows, short_bytes(txn), reverse)
-    if rows_found is None or len(rows_found) > most:
-        return None
-    return Rows(rows_found, len(stream.prefix))
+    bytes_max = short_bytes(txn)
+    page, size = entries.gathered(txn, stream, start, end, rows, bytes_max, reverse)
+    return None if size > bytes_max or len(page) > most else Rows(page, len(stream.prefix))
 
 
 def entry_steps(

@@ -78,7 +78,7 @@ def few(
         return None
     if reverse:
         newest = count == 1 and start <= stream.last <= end and entries.newest(txn, stream)
-        return newest or entries.between_reversed(txn, stream, start, end, count)
+        return newest or entries.between_for_reply(txn, stream, start, end, count, reverse=True)
     return entries.few(txn, stream, start, end, count)
 
 
@@ -105,8 +105,7 @@ def scan(
         return Rows([], 0)
     if count is not None and count <= 0:
         return None
-    read = entries.between_reversed if reverse else entries.between_for_reply
-    return read(txn, stream, start, end, count)
+    return entries.between_for_reply(txn, stream, start, end, count, reverse)
 
 
 class Span(NamedTuple):
