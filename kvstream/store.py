@@ -28,7 +28,7 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, copy, dump, keyspace, load, unfinished_loads
+from kvstream.operations import append, checks, copy, dump, keyspace, load, staged_loads
 from kvstream.operations.append import BulkResult
 from kvstream.operations.load import Loaded, StreamImage
 from kvstream.stream import Stream
@@ -397,11 +397,11 @@ class Store(Generic[S]):
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:
         """Return the running and interrupted loads of all databases."""
-        return self.engine.run(unfinished_loads.unfinished)
+        return self.engine.run(staged_loads.unfinished)
 
     def discard_load(self, label: bytes) -> bool:
         """Delete an interrupted load; return whether there was one."""
-        return self.engine.run(unfinished_loads.discard, label)
+        return self.engine.run(staged_loads.discard, label)
 
     # --- bulk loads -----------------------------------------------------------------------------
 

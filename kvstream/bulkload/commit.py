@@ -28,7 +28,7 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, unfinished_loads
+from kvstream.operations import append, staged_loads
 from kvstream.operations.append import BulkResult, Joined, Mark, next_packed, too_small
 from kvstream.storage.batch import Family
 from kvstream.storage.sst import Merged, TableWriter, link_into
@@ -342,9 +342,9 @@ class _Load:
             database.ingest(Family.MESSAGES, tables)
             result = engine.run(append.publish, joined, mark)
         except BaseException:
-            unfinished_loads.undo_uncounted(engine.run)
+            staged_loads.undo_uncounted(engine.run)
             raise
-        engine.run(unfinished_loads.ignore_uncounted)
+        engine.run(staged_loads.ignore_uncounted)
         return result
 
 

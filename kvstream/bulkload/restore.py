@@ -17,7 +17,7 @@ from kvstream.meta import unfinished_loads
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.operations import load as loading
-from kvstream.operations import unfinished_loads as staging
+from kvstream.operations import staged_loads
 from kvstream.operations.load import Loaded
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.sst import TableWriter
@@ -68,7 +68,7 @@ class Loader:
         if label and self._direct:
             raise InvalidArgument("a load inside a transaction cannot have a label")
         engine.run(loading.refuse_existing, name, replace)
-        staged = engine.run(staging.resume, name, label) if label else None
+        staged = engine.run(staged_loads.resume, name, label) if label else None
         if staged is not None:
             self._staged = _Staged(engine, staged)
 
@@ -123,7 +123,7 @@ class Loader:
             self._staged.discard()
 
     def _stage(self) -> None:
-        begun = self._engine.run(staging.begin, self._name, self._replace, self._label)
+        begun = self._engine.run(staged_loads.begin, self._name, self._replace, self._label)
         # Ingested rows are durable at once. If power failed before the note was, another stream
         # could get the number of these rows, and with it the rows.
         self._engine.sync()
@@ -199,21 +199,21 @@ class _Staged:
         self.reached = self.noted.packed
 
     def _take_in(self, txn: Txn, table: TableWriter) -> None:
-        staging.refuse_gone(txn, self._load)
+        staged_loads.refuse_gone(txn, self._load)
         self._engine.database.ingest(_MESSAGES, [table.path])
-        staging.step(txn, self._load, self._scratch.batch)
+        staged_loads.step(txn, self._load, self._scratch.batch)
         self._scratch.batch = Batch(self._engine.database)
 
     def finish(self, name: bytes, state: StreamState, replace: bool, expire_at: int) -> Loaded:
         self._ingest()
         load, engine = self._load, self._engine
         needed = loading.trees_needed(state)
-        numbers = iter(engine.run(staging.reserve, load, needed))
+        numbers = iter(engine.run(staged_loads.reserve, load, needed))
         self._scratch.batch = _Spilling(engine)
         loaded = loading.seal(self._scratch, load.stream, state, numbers.__next__)
 
         def publish(txn: Txn) -> None:
-            staging.publish(txn, name, load, self._scratch.batch, replace, expire_at)
+            staged_loads.publish(txn, name, load, self._scratch.batch, replace, expire_at)
             loading.add_queue(txn, name, state, loaded)
 
         engine.run(publish)

@@ -38,7 +38,7 @@ from kvstream.errors import (
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, trim, unfinished_loads
+from kvstream.operations import info, keyspace, staged_loads, trim
 from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch
@@ -105,7 +105,7 @@ class Engine:
             self.timers = TimerThread(
                 self.run, self._now_ms, lambda: min(index.next_timer, index.next_wake)
             )
-            unfinished_loads.recover(self.run, self.options.read_only)
+            staged_loads.recover(self.run, self.options.read_only)
             if not self.options.read_only:
                 index.on_sooner = self.timers.wake
                 self.expiry.start()

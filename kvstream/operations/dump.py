@@ -16,10 +16,10 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load, thresholds, unfinished_loads
+from kvstream.operations import load, staged_loads, thresholds
 from kvstream.operations.keyspace import delete, make_room
 from kvstream.operations.load import refuse_existing
-from kvstream.operations.unfinished_loads import LongLoad
+from kvstream.operations.staged_loads import LongLoad
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, format_losses, reduce, target
@@ -218,7 +218,7 @@ class LongRestore(LongLoad):
         if source is None or 0 < self._expire_at <= txn.now_ms:
             return False
         self._found = source
-        self._load = unfinished_loads.begin(txn, self._target, replace=True)
+        self._load = staged_loads.begin(txn, self._target, replace=True)
         return True
 
     def _take(self, txn: Txn, under_way: StagedLoad, source: StreamReading) -> bool:
@@ -230,7 +230,7 @@ class LongRestore(LongLoad):
                 load.merge(txn, scratch.batch)
                 return False
         load.seal(scratch, under_way.stream, source.state(), txn.allocate)
-        unfinished_loads.publish(
+        staged_loads.publish(
             txn, self._target, under_way, scratch.batch, self._replace, self._expire_at
         )
         return True
