@@ -308,7 +308,7 @@ def _rows(group: "Group", options: dict[str, Any]) -> Iterator[dict[str, Any]]:
 def _summary(out: Output, group: "Group") -> None:
     summary = group.pending()
     owners = [{"consumer": name, "pending": n} for name, n in summary.consumers.items()]
-    if out.json:
+    if out.for_programs:
         out.object(
             pending=summary.count,
             min_id=summary.min_id,
@@ -390,7 +390,7 @@ def autoclaim(
     with session.writing() as store:
         found = existing_group(store, stream, group)
         claimed = _claim_in_steps(found, consumer, everything, options)
-    if out.json:
+    if out.for_programs:
         out.object(cursor=claimed.cursor, entries=claimed.entries, deleted=claimed.deleted)
         return
     _show(out, claimed.entries, options["justid"])

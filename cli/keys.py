@@ -249,7 +249,7 @@ def info(session: Session, out: Output, /, stream: bytes, full: bool, count: int
 def _show_info(session: Session, out: Output, stream: "Stream") -> None:
     info = stream.info()
     groups = list(group_rows(session, stream))
-    if out.json:
+    if out.for_programs:
         out.object(**{**jsonable(info), "groups": groups})
         return
     _show_counters(out, info)
@@ -278,7 +278,7 @@ _CONSUMERS = (
 
 def _show_full(out: Output, stream: "Stream", count: int) -> None:
     detail = stream.info_full(count)
-    if out.json:
+    if out.for_programs:
         out.object(**jsonable(detail))
         return
     _show_counters(out, stream.info())

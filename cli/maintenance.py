@@ -49,7 +49,7 @@ def check(session: Session, out: Output, /, repair: bool) -> None:
         faults = store.check(repair=repair)
     out.table(_FAULTS, map(asdict, faults))
     unrepaired = sum(not fault.repaired for fault in faults)
-    if not out.json:
+    if not out.for_programs:
         click.echo(
             f"{plural(len(faults), 'fault')}, {len(faults) - unrepaired} repaired"
             if faults
@@ -115,7 +115,7 @@ def recover(session: Session, out: Output, /, accept_loss: bool) -> None:
     report = wait_for_store(
         path, session.wait_s, lambda: recover_store(path, accept_loss=accept_loss)
     )
-    if out.json:
+    if out.for_programs:
         out.object(**_values(report))
         return
     click.echo(_report_text(report))
@@ -192,7 +192,7 @@ def stats(session: Session, out: Output) -> None:
     with session.reading() as store:
         figures = {"streams": store.size(), **store.stats()}
     figures.pop("failure", None)  # a store opened read-only reports itself as failed
-    if out.json:
+    if out.for_programs:
         out.object(**figures)
         return
     families: dict[str, dict[str, Any]] = figures.pop("families", {})
@@ -295,7 +295,7 @@ def bench(session: Session, out: Output, /, entries: int, directory: Path | None
     """
     with session.scratch(directory) as scratch:
         out.table(_MEASUREMENTS, map(_measured, measurements(scratch, entries)))
-    if not out.json:
+    if not out.for_programs:
         click.echo(scratch.description)
 
 

@@ -461,7 +461,9 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
         opened("target", ends.target, open_source) as target,
         _watching(f"verify {ends.source}", source, ends, quiet) as watch,
     ):
-        how = VerifyOptions(ends.selection, round(tolerance * 1000), watch, keep_digests=out.json)
+        how = VerifyOptions(
+            ends.selection, round(tolerance * 1000), watch, keep_digests=out.for_programs
+        )
         differences = verify_places(source, target, how)
     migrate_output.show_verification(out, differences)
     if not differences.equal:

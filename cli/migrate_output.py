@@ -75,8 +75,8 @@ _FOLLOWED = (
 def show_plan(out: Output, planned: Iterable[Planned]) -> None:
     """Show each key, what would be lost, and why."""
     items = list(planned)
-    out.table(_PLAN, [_planned_row(each, out.json) for each in items])
-    if out.json:
+    out.table(_PLAN, [_planned_row(each, out.for_programs) for each in items])
+    if out.for_programs:
         return
     reasons = {(loss.name, loss.text) for each in items for loss in each.losses}
     for name, text in sorted(reasons):
@@ -126,7 +126,7 @@ def show_report(out: Output, report: Report) -> None:
     """Show the result of a run."""
     from kvstream.migration.copy import Outcome
 
-    if not out.json:
+    if not out.for_programs:
         for carried in report.noteworthy:
             _show_key(carried)
         for text in report.functions.reported:
@@ -199,7 +199,7 @@ def show_verification(out: Output, found: Verification) -> None:
     """Show each difference; list those that may change by themselves separately."""
     moved = [each for each in found.differences if each.may_move]
     real = [each for each in found.differences if not each.may_move]
-    if out.json:
+    if out.for_programs:
         out.table(_DIFFERENCES, [each._asdict() for each in found.differences])
         digests = [
             {"db": db, "key": key, "digest": digest} for (db, key), digest in found.digests.items()

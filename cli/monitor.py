@@ -91,7 +91,7 @@ def monitor(
         and (not named or any(matches(request.command[0]) for matches in named))
     )
     for request in islice(shown, count):
-        if out.json:
+        if out.for_programs:
             out.object(**jsonable(request))
         else:
             click.echo(_text(request, out.max_width))

@@ -98,7 +98,7 @@ _OF_PENDING = (
 class Output:
     """Writes the results of one command to stdout."""
 
-    json: bool
+    for_programs: bool
     """Whether the output is for programs: JSON, or the same values as CSV."""
     max_width: int | None
     """Characters of a value in a table; None: all."""
@@ -119,13 +119,13 @@ class Output:
         """
         count = 0
         for page in pages(rows):
-            if self.json:
+            if self.for_programs:
                 self._lines([jsonable(row) for row in page], title)
             else:
                 _write_table(columns, [self._cells(columns, row) for row in page], title)
             title = False
             count += len(page)
-        if nothing and not count and not self.json:
+        if nothing and not count and not self.for_programs:
             click.echo(nothing, err=True)
         sys.stdout.flush()
         return count
@@ -136,7 +136,7 @@ class Output:
         for page in pages(entries):
             if self.csv and not stream and page[0].deliveries is None:
                 self._csv_entries(page, title)
-            elif self.json:
+            elif self.for_programs:
                 self._lines([_entry_object(entry, stream) for entry in page], title)
             else:
                 rows = [self._entry_row(entry, stream) for entry in page]
@@ -149,7 +149,7 @@ class Output:
         self, values: Mapping[str, Any], formats: Mapping[str, Callable[[Any], str]]
     ) -> None:
         """Write one object, with a line for each value."""
-        if self.json:
+        if self.for_programs:
             self.object(**values)
             return
         titles = [key.replace("_", " ") for key in values]
@@ -162,14 +162,14 @@ class Output:
 
     def result(self, text: str, **values: Any) -> None:
         """Write a result: ``text`` for people, ``values`` for programs."""
-        if self.json:
+        if self.for_programs:
             self.object(**values)
         else:
             click.echo(text)
 
     def heading(self, text: str) -> None:
         """Write the heading of a table, if the output is for people."""
-        if not self.json:
+        if not self.for_programs:
             click.secho(f"\n{text}" if text else "", bold=True)
 
     def _csv_entries(self, page: Sequence[AnyEntry], title: bool) -> None:

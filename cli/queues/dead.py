@@ -166,7 +166,7 @@ def list_dead(
     with session.reading() as store:
         letters = map(_row, store.stream(_dead_key(store, stream, group)).scan())
         chosen = islice((row for row in letters if row and _matches(row, where)), count)
-        rows = map(_json, chosen) if out.json else chosen
+        rows = map(_json, chosen) if out.for_programs else chosen
         shown = out.table(_LS, rows, nothing="no dead letters")
     fail_unless(shown)
 
@@ -200,7 +200,7 @@ def show(
 
 
 def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
-    if out.json:
+    if out.for_programs:
         out.object(**_json(row))
         return
     if not first:
@@ -289,7 +289,7 @@ _WORDS = {
 
 
 def _show_redrive(out: Output, queue: Queue, done: RedriveInfo, advice: str = "") -> None:
-    if out.json:
+    if out.for_programs:
         out.object(dead=queue.dead_stream().key, **jsonable(done))
         return
     to = ", ".join(f"{printable(name)} {count:,}" for name, count in done.streams.items())

@@ -83,7 +83,7 @@ def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | N
     """List the delayed messages of a stream, the next one first."""
     with session.reading() as store:
         messages = islice(delayed_of(existing_stream(store, stream)), count)
-        rows = (_json(each) if out.json else each._asdict() for each in messages)
+        rows = (_json(each) if out.for_programs else each._asdict() for each in messages)
         out.table(_LS, rows, nothing="no delayed messages")
 
 

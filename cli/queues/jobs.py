@@ -102,7 +102,7 @@ def show(session: Session, out: Output, /, job_id: str, name: str) -> None:
         traceback = handle.traceback or ""
         if values["status"] == "done":
             values["result"] = handle.result(0)
-    if out.json:
+    if out.for_programs:
         out.object(**values, traceback=traceback or None)
         return
     _show(out, values)

@@ -273,7 +273,7 @@ def _created(store: "Store", stream: bytes, group: bytes | None) -> "Group":
 
 
 def _show(out: Output, stream: bytes, group: bytes, found: "GroupPolicy | None") -> None:
-    if out.json:
+    if out.for_programs:
         out.object(stream=stream, group=group, **policy_values(found))
         return
     rows = dict(policy_rows(found, stream))

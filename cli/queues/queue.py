@@ -136,7 +136,7 @@ def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -
         chosen = chosen_group(store, stream, group)
         rules = chosen.policy()
         counts = jsonable(figures_of(store, stream, chosen))
-    if out.json:
+    if out.for_programs:
         out.object(queue=stream, group=chosen.name, **counts, policy=policy_values(rules))
         return
     numbers = ("ready", "leased", "waiting", "held", "delayed", "dead")
@@ -349,7 +349,7 @@ def retention(
 
 
 def _show_rules(out: Output, stream: bytes, rules: Retention | None) -> None:
-    if out.json:
+    if out.for_programs:
         out.object(stream=stream, **({} if rules is None else asdict(rules)))
     elif rules is None:
         out.result(f"stream {printable(stream)} keeps all entries")

@@ -81,7 +81,7 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
     with session.reading() as store:
         keys = [existing_stream(store, stream).key] if stream is not None else _streams(store)
         rows = ((key, each) for key in keys for each in store.stream(key).schedules())
-        shown = (_json(*row) if out.json else _row(*row) for row in rows)
+        shown = (_json(*row) if out.for_programs else _row(*row) for row in rows)
         out.table(_LS, shown, nothing="no schedules")
 
 

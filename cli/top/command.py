@@ -110,7 +110,7 @@ def top(
             view.write(sampler.sample(), sort, out)
             return
         pause_s = max(interval, INTERVAL_S_MIN)
-        if sys.stdout.isatty() and not out.json:
+        if sys.stdout.isatty() and not out.for_programs:
             _watch(sampler, sort, pause_s)
         else:
             _write_all(sampler, sort, pause_s, out)
@@ -148,7 +148,7 @@ def _samples(sampler: Sampler) -> Iterator[Sample]:
 
 def _write_all(sampler: Sampler, sort: str, pause_s: float, out: Output) -> None:
     for number, sample in enumerate(_samples(sampler)):
-        if number and not out.json:
+        if number and not out.for_programs:
             click.echo()
         view.write(sample, sort, out)
         sys.stdout.flush()

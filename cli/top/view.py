@@ -325,7 +325,7 @@ def _table(columns: Sequence[Column], rows: Iterable[dict[str, Any]], width: int
 
 def write(sample: Sample, sort: str, out: Output) -> None:
     """Write a sample as text, or as one JSON object."""
-    if out.json:
+    if out.for_programs:
         out.object(**_object(sample))
         return
     for text in head(sample):

@@ -53,19 +53,19 @@ def test_values_are_shown_plainly(value: object, shown: str) -> None:
 
 def test_tables_in_pipes_are_aligned_without_frames(capsys: pytest.CaptureFixture[str]) -> None:
     rows = [{"name": b"a", "count": 5}, {"name": b"long name", "count": 1000}]
-    assert Output(json=False, max_width=None).table(COLUMNS, rows) == 2
+    assert Output(for_programs=False, max_width=None).table(COLUMNS, rows) == 2
     assert capsys.readouterr().out == "name       count\na              5\nlong name  1,000\n"
 
 
 def test_an_empty_table_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:
-    assert Output(json=False, max_width=None).table(COLUMNS, []) == 0
+    assert Output(for_programs=False, max_width=None).table(COLUMNS, []) == 0
     assert capsys.readouterr().out == ""
 
 
 def test_tables_on_a_terminal_are_framed_and_show_markup_as_text() -> None:
     with on_terminal() as terminal:
         rows = [{"name": b"[red]x[/]", "count": 1000}]
-        Output(json=False, max_width=None).table(COLUMNS, rows)
+        Output(for_programs=False, max_width=None).table(COLUMNS, rows)
     shown = terminal.getvalue()
     assert "[red]x[/]" in shown
     assert "1,000" in shown
@@ -77,10 +77,10 @@ def test_names_are_cut_before_numbers_on_a_terminal_and_nothing_in_a_pipe(
 ) -> None:
     rows = [{"name": b"orders:" + b"x" * 300, "count": 856_000, "other": 1500}]
     columns = (*COLUMNS, count_column("other"), *id_columns("id", "other"))
-    Output(json=False, max_width=None).table(columns, rows)
+    Output(for_programs=False, max_width=None).table(columns, rows)
     assert "x" * 300 in capsys.readouterr().out
     with on_terminal() as terminal:
-        Output(json=False, max_width=60).table(columns, rows)
+        Output(for_programs=False, max_width=60).table(columns, rows)
     line = terminal.getvalue().splitlines()[-1]
     assert line.split() == [line.split()[0], "856,000", "1,500", "1500"]
     assert line.startswith("orders:xxx")
@@ -91,14 +91,14 @@ def test_names_are_cut_before_numbers_on_a_terminal_and_nothing_in_a_pipe(
 def test_the_second_page_of_a_table_has_no_title() -> None:
     rows = [{"name": b"a", "count": at} for at in range(PAGE + 1)]
     with on_terminal() as terminal:
-        Output(json=False, max_width=None).table(COLUMNS, rows)
+        Output(for_programs=False, max_width=None).table(COLUMNS, rows)
     assert terminal.getvalue().count("count") == 1
     assert terminal.getvalue().count("\n") == PAGE + 3
 
 
 def test_a_record_on_a_terminal_is_a_line_for_each_value() -> None:
     with on_terminal() as terminal:
-        Output(json=False, max_width=None).record({"some_name": 1, "b": None}, {"b": repr})
+        Output(for_programs=False, max_width=None).record({"some_name": 1, "b": None}, {"b": repr})
     assert [line.split() for line in terminal.getvalue().splitlines()] == [
         ["some", "name", "1"],
         ["b", "None"],
@@ -111,7 +111,7 @@ def test_json_is_ascii_on_an_ascii_terminal(monkeypatch: pytest.MonkeyPatch) -> 
         text = TerminalText()
         text.encoding = encoding  # type: ignore[assignment]
         monkeypatch.setattr(sys, "stdout", text)
-        Output(json=True, max_width=None).entries([entry])
+        Output(for_programs=True, max_width=None).entries([entry])
         assert shown in text.getvalue()
 
 
