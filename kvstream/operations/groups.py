@@ -22,6 +22,7 @@ from kvstream.meta.pel_index import pending_in
 from kvstream.meta.records import UNKNOWN, ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds, unique
+from kvstream.operations.reply_limits import UNLIMITED, Budget
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, U64_MAX, StreamID
 from kvstream.types.options import KEY_BYTES_MAX
@@ -167,7 +168,7 @@ def consumer_of(txn: Txn, name: bytes, group: GroupMeta, consumer_name: bytes) -
 
 @dataclass(slots=True)
 class Reader:
-    """A consumer that reads one stream for its group."""
+    """A consumer that reads one stream for its group, and the limits of its read."""
 
     name: bytes
     """The name of the stream."""
@@ -176,6 +177,11 @@ class Reader:
     consumer: ConsumerMeta
     noack: bool = False
     """What it gets does not become pending."""
+    idle_ms: int | None = None
+    """Pending entries idle for so long come first, and every entry has its idle time; None: no."""
+    budget: Budget = UNLIMITED
+    room: int = 0
+    """The memory that entries may take, about; 0: no limit."""
 
 
 def create_group(

@@ -34,7 +34,7 @@ from kvstream.operations.delete import StreamVersion
 from kvstream.operations.delivery import reads as delivery
 from kvstream.operations.groups import Reader, advance_over, consumer_of, group_of_key, lag
 from kvstream.operations.read import Reply
-from kvstream.operations.reply_limits import Budget, Room
+from kvstream.operations.reply_limits import UNLIMITED, Budget, Room
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
 from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, delivered_first
@@ -93,26 +93,27 @@ def read_group(
     """
     groups = [group_of_key(txn, name, group_name, WHERE) for name, _ in wanted]
     refuse_min_idle(claim_min_idle_ms)
+    budget = budget or UNLIMITED
     room = Room(len(wanted), txn.catalog.limits.reply_left)
     encoded = encoded and room.counts_few
     reply: Reply = []
     for (name, after), (stream, group) in zip(wanted, groups, strict=True):
-        if budget is not None:
+        if budget is not UNLIMITED:
             if budget.exhausted:
                 break
             budget.open(name)
         consumer = consumer_of(txn, name, group, consumer_name)
         delivered: Sequence[HistoryEntry]
         if after is None:
-            reader, idle_ms = Reader(name, stream, group, consumer, noack), claim_min_idle_ms
-            delivered = _deliver(
-                txn, reader, count, idle_ms, budget, room.left, encoded, given_back
+            reader = Reader(
+                name, stream, group, consumer, noack, claim_min_idle_ms, budget, room.left
             )
+            delivered = _deliver(txn, reader, count, encoded, given_back)
             txn.only_redelivered = False
         else:
-            delivered = _history(txn, stream, group, consumer, after, count, budget or Budget())
-        in_reply = bool(delivered) or after is not None or (budget is not None and budget.is_cut)
-        if budget is not None:
+            delivered = _history(txn, stream, group, consumer, after, count, budget)
+        in_reply = bool(delivered) or after is not None or budget.is_cut
+        if budget is not UNLIMITED:
             budget.close(len(delivered) if in_reply else None)
         if in_reply:
             reply.append((name, delivered))
@@ -137,70 +138,51 @@ def read_new(
     """
     refuse_min_idle(claim_min_idle_ms)
     stream, group = group_of_key(txn, name, group_name, WHERE)
-    reader = Reader(name, stream, group, consumer_of(txn, name, group, consumer_name), noack)
+    consumer, limits = consumer_of(txn, name, group, consumer_name), budget or UNLIMITED
+    reader = Reader(name, stream, group, consumer, noack, claim_min_idle_ms, limits)
     given_back = claim_min_idle_ms is None and not noack
-    return _deliver(txn, reader, count, claim_min_idle_ms, budget, given_back=given_back)
+    return _deliver(txn, reader, count, given_back=given_back)
 
 
 def _deliver(
     txn: Txn,
     reader: Reader,
     count: int | None,
-    claim_min_idle_ms: int | None,
-    budget: Budget | None = None,
-    room: int = 0,
     encoded: bool = False,
     given_back: bool = False,
 ) -> Sequence[Entry]:
-    """Deliver new entries, after idle ones or those that were given back.
-
-    ``room`` is the memory that new entries may take; 0: no limit.
-    """
-    group = reader.group
+    """Deliver new entries, after idle ones or those that were given back."""
+    group, idle_ms, budget = reader.group, reader.idle_ms, reader.budget
     if group.policy is not None:
-        return _deliver_by_policy(txn, reader, count, claim_min_idle_ms, budget, room)
+        return _deliver_by_policy(txn, reader, count)
     takes_given_back = given_back and group.nack_rank and nacked_in(txn, group)
-    if claim_min_idle_ms is None and budget is None and not takes_given_back:
-        return _deliver_new(txn, reader, count, None, False, room, encoded)
-    budget = budget or Budget()
+    if idle_ms is None and budget is UNLIMITED and not takes_given_back:
+        return _deliver_new(txn, reader, count, encoded)
     most = budget.most(count)
     delivered: list[Entry] = []
-    if claim_min_idle_ms is not None:
-        delivered = _claim_idle(txn, reader, claim_min_idle_ms, most, budget)
+    if idle_ms is not None:
+        delivered = _claim_idle(txn, reader, idle_ms, most)
     elif takes_given_back:
-        delivered = _take_given_back(txn, reader, most, budget)
+        delivered = _take_given_back(txn, reader, most)
     rest = budget.most(None if count is None else count - len(delivered))
     if rest is not None and rest <= 0:
         return delivered
-    with_idle = claim_min_idle_ms is not None
-    encoded = encoded and not with_idle and not budget.limited
-    fresh = _deliver_new(txn, reader, rest, budget, with_idle, room, encoded)
+    encoded = encoded and idle_ms is None and not budget.limited
+    fresh = _deliver_new(txn, reader, rest, encoded)
     return [*delivered, *fresh] if delivered else fresh
 
 
-def _deliver_by_policy(
-    txn: Txn,
-    reader: Reader,
-    count: int | None,
-    idle_ms: int | None,
-    budget: Budget | None,
-    room: int,
-) -> Sequence[Entry]:
+def _deliver_by_policy(txn: Txn, reader: Reader, count: int | None) -> Sequence[Entry]:
     """Deliver entries as the policy of the group says."""
-    with_idle = idle_ms is not None
-    most = count if budget is None else budget.most(count)
-    if room:
+    most = count if reader.budget is UNLIMITED else reader.budget.most(count)
+    if reader.room:
         most = min(most or delivery.ROOM_ENTRIES, delivery.ROOM_ENTRIES)
-
-    def deliver_new(most: int | None, room: int) -> Sequence[Entry]:
-        return _deliver_new(txn, reader, most, budget, with_idle, room)
-
     has_new = reader.group.last_delivered < reader.stream.last
-    if has_new and delivery.is_plain(txn, reader.group, idle_ms, most):
-        new = deliver_new(most, room)
+    if has_new and delivery.is_plain(txn, reader, most):
+        new = _deliver_new(txn, reader, most)
         if new:
             return new
-    return delivery.deliver(txn, reader, count, budget or Budget(), room, deliver_new, idle_ms)
+    return delivery.deliver(txn, reader, count, _deliver_new)
 
 
 def read_few(
@@ -213,7 +195,7 @@ def read_few(
     consumer = consumer_of(txn, name, group, consumer_name)
     if group.policy is not None:
         reader = Reader(name, stream, group, consumer, noack)
-        return _deliver_by_policy(txn, reader, count, None, None, 0)
+        return _deliver_by_policy(txn, reader, count)
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     rows = entries.next_new(txn, stream, group, count)
@@ -239,16 +221,10 @@ def claimable_at(txn: Txn, name: bytes, group_name: bytes, min_idle_ms: int) -> 
 
 
 def _deliver_new(
-    txn: Txn,
-    reader: Reader,
-    count: int | None,
-    budget: Budget | None,
-    with_idle: bool,
-    room: int,
-    encoded: bool = False,
+    txn: Txn, reader: Reader, count: int | None, encoded: bool = False
 ) -> Sequence[Entry]:
-    """Deliver new entries; with ``with_idle`` each has idle time 0 and no deliveries."""
-    stream, group = reader.stream, reader.group
+    """Deliver new entries; if they have idle times, it is 0, with no deliveries."""
+    stream, group, budget = reader.stream, reader.group, reader.budget
     if group.last_delivered >= stream.last or stream.length == 0:
         return []
     new: Sequence[Entry]
@@ -259,10 +235,10 @@ def _deliver_new(
         new = ranges.between(txn, stream, group.last_delivered.next(), MAX_ID, few)
     else:
         after = group.last_delivered.next()
-        new = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, room)
-    if with_idle:
+        new = entries.as_many_as_fit(txn, stream, after, MAX_ID, count, reader.room)
+    if reader.idle_ms is not None:
         new = delivered_first(new)
-    if budget is not None and budget.limited:
+    if budget is not UNLIMITED and budget.limited:
         new = new[: budget.take(new)]
     if not new:
         return []
@@ -349,14 +325,12 @@ def _pending_page(
 # --- CLAIM --------------------------------------------------------------------------------------
 
 
-def _claim_idle(
-    txn: Txn, reader: Reader, min_idle_ms: int, count: int | None, budget: Budget
-) -> list[Entry]:
+def _claim_idle(txn: Txn, reader: Reader, min_idle_ms: int, count: int | None) -> list[Entry]:
     """Claim pending entries idle for ``min_idle_ms``: those given back, then the longest idle.
 
     Entries whose message was deleted are skipped, and stay pending.
     """
-    stream, group, consumer = reader.stream, reader.group, reader.consumer
+    stream, group, consumer, budget = reader.stream, reader.group, reader.consumer, reader.budget
     claimed: list[Entry] = []
     moves: list[tuple[Run, list[bytes]]] = []
     for run in runs_by_time(txn, group, txn.now_ms - min_idle_ms):
@@ -379,13 +353,13 @@ def _claim_idle(
     return claimed
 
 
-def _take_given_back(txn: Txn, reader: Reader, count: int | None, budget: Budget) -> list[Entry]:
+def _take_given_back(txn: Txn, reader: Reader, count: int | None) -> list[Entry]:
     """Take over entries that were given back, in that order, and return their delivery counts too.
 
     Entries of XNACK FATAL are taken over but not returned, and entries whose message was deleted
     are acknowledged: otherwise every later read would meet them again.
     """
-    stream, group, consumer = reader.stream, reader.group, reader.consumer
+    stream, group, consumer, budget = reader.stream, reader.group, reader.consumer, reader.budget
     taken: list[Entry] = []
     moves: list[tuple[Run, list[PackedID]]] = []
     gone: list[PackedID] = []

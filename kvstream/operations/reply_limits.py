@@ -168,3 +168,7 @@ class Budget:
                 return at
             self._size -= entry_reply_size(entry, self._resp3)
         return len(entries)
+
+
+UNLIMITED = Budget()
+"""That of all reads without MAXCOUNT and MAXSIZE: what it counts limits nothing."""

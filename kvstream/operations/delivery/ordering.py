@@ -25,7 +25,6 @@ from kvstream.meta.runs import HELD_MS, TIME_BYTES, PackedID, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import Reader, advance_over
-from kvstream.operations.reply_limits import Budget
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
 
@@ -42,19 +41,12 @@ _GIVEN, _HELD, _PASSED = range(3)
 """What becomes of an entry; it is passed if it is pending already (XGROUP SETID)."""
 
 
-def take_new(
-    txn: Txn,
-    reader: Reader,
-    count: int | None,
-    budget: Budget,
-    room: int,
-) -> Rows:
+def take_new(txn: Txn, reader: Reader, count: int | None) -> Rows:
     """Deliver the next entries whose keys have room, and hold the others before them.
 
-    ``room`` is the memory that the entries may take, about; 0: no limit. Deliveries with ``noack``
-    make no key busy, and yet give no entry of one that is.
+    Deliveries with ``noack`` make no key busy, and yet give no entry of one that is.
     """
-    stream, group = reader.stream, reader.group
+    stream, group, budget, room = reader.stream, reader.group, reader.budget, reader.room
     delivered: list[Row] = []
     looked, size = 0, 0
     by_size = budget.limits[1] is not None

@@ -34,12 +34,11 @@ from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.groups import Reader, advance_over
-from kvstream.operations.reply_limits import Budget
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
 from kvstream.types.records import Entry, delivered_first
 
-DeliverNew = Callable[[int | None, int], Sequence[Entry]]
-"""Delivers new entries, given the most of them and the most memory (0: no limit)."""
+DeliverNew = Callable[[Txn, Reader, int | None], Sequence[Entry]]
+"""Delivers new entries to a reader, given the most of them."""
 
 _ALL = 1 << 62
 _LAST = MAX_ID.packed
@@ -53,14 +52,15 @@ _RATE_PARTS, _RATED_MAX = 16, 64
 last. The second number is that of the parts that are kept at most."""
 
 
-def is_plain(txn: Txn, group: GroupMeta, idle_ms: int | None, most: int | None) -> bool:
-    """Return whether a read of the group delivers new entries alone, as if it had no policy.
+def is_plain(txn: Txn, reader: Reader, most: int | None) -> bool:
+    """Return whether a reader gets new entries alone, as if the group had no policy.
 
-    ``most``: how many it delivers at most.
+    ``most``: how many at most.
     """
+    group = reader.group
     policy = group.policy
     assert policy is not None
-    lease_ms = policy.lease_ms or idle_ms
+    lease_ms = policy.lease_ms or reader.idle_ms
     return not (
         policy.order_by
         or (policy.limits and not _is_within_limits(txn, group, policy, most))
@@ -78,46 +78,38 @@ def _is_within_limits(txn: Txn, group: GroupMeta, policy: GroupPolicy, most: int
 
 
 def deliver(
-    txn: Txn,
-    reader: Reader,
-    count: int | None,
-    budget: Budget,
-    room: int,
-    deliver_new: DeliverNew,
-    idle_ms: int | None,
+    txn: Txn, reader: Reader, count: int | None, deliver_new: DeliverNew
 ) -> Sequence[Entry]:
     """Deliver up to ``count`` entries to a reader, as the policy of the group says.
 
-    ``deliver_new`` delivers new ones. With ``idle_ms`` entries have their idle time. Without a
-    lease, it is the time after which pending entries are delivered again.
+    Without a lease, the reader's idle time is that after which pending entries are delivered again.
     """
-    with_idle = idle_ms is not None
-    stream, group = reader.stream, reader.group
+    stream, group, budget = reader.stream, reader.group, reader.budget
     policy = group.policy
     assert policy is not None
     asked = budget.most(count)
     wanted = _ALL if asked is None else asked
-    if room:
+    if reader.room:
         wanted = min(wanted, ROOM_ENTRIES)
     limits = _Limits.of(txn, group, policy) if policy.limits else _Limits()
     delivered: Sequence[Entry] = ()
     redelivery = None
     if limits.total:
-        lease_ms = policy.lease_ms or idle_ms  # 0: all that is pending
+        lease_ms = policy.lease_ms or reader.idle_ms  # 0: all that is pending
         has_lapsed = lease_ms is not None and _has_lapsed(txn, group, lease_ms)
         if has_lapsed or _has_ready(txn, group):
             most = min(wanted, limits.total)
-            redelivery = _Redelivery(txn, reader, policy, budget, with_idle, most, room)
+            redelivery = _Redelivery(txn, reader, policy, most)
             delivered = redelivery.deliver(limits, lease_ms)
             if group.keyed is not None and redelivery.is_left:
                 delivered = redelivery.deliver(limits, None)  # held entries of freed keys
-            wanted, room = min(wanted, len(delivered) + redelivery.left), redelivery.room
+            wanted = min(wanted, len(delivered) + redelivery.left)
     rest = min(wanted - len(delivered), limits.total - len(delivered), limits.owned)
     if group.keyed is not None and redelivery is not None and redelivery.is_left:
         rest = 0  # the next read goes on: held entries of freed keys come before new ones
     if rest > 0 and not budget.exhausted and stream.length and group.last_delivered < stream.last:
         count = None if rest >= _ALL // 2 else rest
-        new = _deliver_new(txn, reader, count, budget, room, with_idle, deliver_new)
+        new = _deliver_new(txn, reader, count, deliver_new)
         limits.owned -= len(new)
         delivered = [*delivered, *new] if delivered else new
     if policy.limits:
@@ -158,22 +150,16 @@ def _has_lapsed(txn: Txn, group: GroupMeta, lease_ms: int) -> bool:
 
 
 def _deliver_new(
-    txn: Txn,
-    reader: Reader,
-    count: int | None,
-    budget: Budget,
-    room: int,
-    with_idle: bool,
-    deliver_new: DeliverNew,
+    txn: Txn, reader: Reader, count: int | None, deliver_new: DeliverNew
 ) -> Sequence[Entry]:
     """Deliver new entries."""
     assert reader.group.policy is not None
     if reader.group.policy.order_by:
-        new = ordering.take_new(txn, reader, count, budget, room)
-        return delivered_first(new) if with_idle else new
+        new = ordering.take_new(txn, reader, count)
+        return new if reader.idle_ms is None else delivered_first(new)
     if _is_moved_back(txn, reader.group):
-        return _deliver_not_pending(txn, reader, count, budget, room, with_idle)
-    return deliver_new(count, room)
+        return _deliver_not_pending(txn, reader, count)
+    return deliver_new(txn, reader, count)
 
 
 # --- limits -------------------------------------------------------------------------------------
@@ -270,12 +256,8 @@ class _Redelivery:
     txn: Txn
     reader: Reader
     policy: GroupPolicy
-    budget: Budget
-    with_idle: bool
     left: int
     """How many may still be delivered."""
-    room: int
-    """The memory that they may take, about; 0: no limit."""
     taken: list[Entry] = field(default_factory=list)
     is_left: bool = False
     """Whether the next read may find more at once: entries to be given up, or of freed keys."""
@@ -307,7 +289,7 @@ class _Redelivery:
     def _collect(self, runs: Iterable[Run], most: int) -> None:
         """Take up to ``most`` entries of runs."""
         for run in runs:
-            if not (self.left and most) or self.budget.exhausted:
+            if not (self.left and most) or self.reader.budget.exhausted:
                 return
             if self._is_given_up(run):
                 if self._buried >= _BURIED_MAX:
@@ -335,7 +317,7 @@ class _Redelivery:
                 eid for eid, entry in zip(page_ids, page_entries, strict=True) if entry is None
             ]
             live = [self._with_counters(entry, run) for entry in page_entries if entry is not None]
-            taken = live[: self.budget.take(live)]
+            taken = live[: self.reader.budget.take(live)]
             self.taken += taken
             self.left -= len(taken)
             ids += [PACKED(*entry.id) for entry in taken]
@@ -347,13 +329,15 @@ class _Redelivery:
 
     def _use_room(self, taken: list[Entry]) -> None:
         """Count the memory of entries; if there is no more, nothing more is delivered."""
-        if self.room:
-            self.room = max(0, self.room - entries.memory_of_entries(taken))
-            if not self.room:
+        reader = self.reader
+        if reader.room:
+            reader.room = max(0, reader.room - entries.memory_of_entries(taken))
+            if not reader.room:
                 self.left = 0
 
     def _with_counters(self, entry: Entry, run: Run) -> Entry:
-        idle_ms = max(0, self.txn.now_ms - run.time_ms) if self.with_idle else None
+        with_idle = self.reader.idle_ms is not None
+        idle_ms = max(0, self.txn.now_ms - run.time_ms) if with_idle else None
         return entry._replace(idle_ms=idle_ms, deliveries=run.deliveries)
 
     def _apply(self) -> None:
@@ -384,14 +368,12 @@ def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
     return last is not None and last.ids[-1] > group.last_delivered.packed
 
 
-def _deliver_not_pending(
-    txn: Txn, reader: Reader, count: int | None, budget: Budget, room: int, with_idle: bool
-) -> list[Entry]:
+def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[Entry]:
     """Deliver new entries, and leave those that are pending to their consumers.
 
     One read looks at LOOK_MAX entries; if it must stop there, blocked readers are woken to go on.
     """
-    stream, group = reader.stream, reader.group
+    stream, group, budget = reader.stream, reader.group, reader.budget
     delivered: list[Entry] = []
     looked = 0
     while group.last_delivered < stream.last and not budget.exhausted:
@@ -400,14 +382,14 @@ def _deliver_not_pending(
             break
         most = _PAGE if count is None else min(_PAGE, count - len(delivered))
         after = group.last_delivered.next()
-        page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, room)
+        page = entries.as_many_as_fit(txn, stream, after, MAX_ID, most, reader.room)
         if most <= 0 or not page:
             break
         looked += len(page)
         ids = page.packed_ids()
         pending = frozenset(pending_among(txn, group, ids))
         free = [entry for entry, eid in zip(page, ids, strict=True) if eid not in pending]
-        if with_idle:
+        if reader.idle_ms is not None:
             free = delivered_first(free)
         taken = free[: budget.take(free)]
         if len(taken) < len(free):

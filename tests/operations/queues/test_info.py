@@ -11,7 +11,6 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import ordering
 from kvstream.operations.groups import Reader, consumer_of, existing_group
 from kvstream.operations.queues import info as queue_info
-from kvstream.operations.reply_limits import Budget
 from tests.commands.dispatcher import Dispatcher
 from tests.opening import Stores
 
@@ -86,7 +85,7 @@ def test_entries_held_for_their_key_are_counted_apart(quiet: Store) -> None:
     def read(txn: Txn) -> None:
         stream, group = existing_group(txn, NAME, b"g")
         reader = Reader(NAME, stream, group, consumer_of(txn, NAME, group, b"c"))
-        ordering.take_new(txn, reader, 10, Budget(), 0)
+        ordering.take_new(txn, reader, 10)
 
     quiet.engine.run(read)
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
