@@ -28,9 +28,10 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.errors import InvalidArgument, NoSuchKey
 from kvstream.layout.keys import key_of, qualified
-from kvstream.operations import append, checks, copy, dump, keyspace, load, staged_loads
+from kvstream.operations import append, checks, keyspace
 from kvstream.operations.append import BulkResult
-from kvstream.operations.load import Loaded, StreamImage
+from kvstream.operations.images import copy, dump, load, staged_loads
+from kvstream.operations.images.load import Loaded, StreamImage
 from kvstream.stream import Stream
 from kvstream.types.clock import Clock
 from kvstream.types.ids import U64_MAX, IDLike, StreamID

@@ -28,8 +28,9 @@ from kvstream.layout.keys import (
 )
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, staged_loads
+from kvstream.operations import append
 from kvstream.operations.append import BulkResult, Joined, Mark, next_packed, too_small
+from kvstream.operations.images import staged_loads
 from kvstream.storage.batch import Family
 from kvstream.storage.sst import Merged, TableWriter, link_into
 from kvstream.types.ids import MIN_ID, StreamID

@@ -16,9 +16,9 @@ from kvstream.errors import InvalidArgument, StoreError
 from kvstream.meta import unfinished_loads
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load as loading
-from kvstream.operations import staged_loads
-from kvstream.operations.load import Loaded
+from kvstream.operations.images import load as loading
+from kvstream.operations.images import staged_loads
+from kvstream.operations.images.load import Loaded
 from kvstream.storage.batch import Batch, Family
 from kvstream.storage.sst import TableWriter
 from kvstream.types.ids import MIN_ID, StreamID

@@ -14,8 +14,9 @@ from kvstream.commands.command import (
 from kvstream.commands.incremental import in_steps
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import copy, keyspace
-from kvstream.operations.copy import LongCopy, LongMove
+from kvstream.operations import keyspace
+from kvstream.operations.images import copy
+from kvstream.operations.images.copy import LongCopy, LongMove
 
 COMMANDS = Family("generic")
 

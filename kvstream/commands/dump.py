@@ -29,8 +29,9 @@ from kvstream.layout.keys import key_of
 from kvstream.layout.listpack import canonical_integer
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import dump, info, keyspace, thresholds
-from kvstream.operations.load import refuse_existing
+from kvstream.operations import info, keyspace, thresholds
+from kvstream.operations.images import dump
+from kvstream.operations.images.load import refuse_existing
 
 COMMANDS = Family("generic")
 COMMANDS.add_help("object", since="6.2.0")

@@ -38,7 +38,8 @@ from kvstream.errors import (
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
-from kvstream.operations import info, keyspace, staged_loads, trim
+from kvstream.operations import info, keyspace, trim
+from kvstream.operations.images import staged_loads
 from kvstream.operations.queues import retention
 from kvstream.storage import directory as directories
 from kvstream.storage.batch import Batch

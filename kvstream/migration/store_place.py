@@ -18,7 +18,7 @@ from kvstream.migration.items import (
     gone,
 )
 from kvstream.operations import functions, info, keyspace, strings
-from kvstream.operations.load import StreamImage
+from kvstream.operations.images.load import StreamImage
 from kvstream.rdb.versions import Loss
 from kvstream.store import Store
 from kvstream.types.ids import StreamID

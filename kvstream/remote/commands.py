@@ -19,9 +19,7 @@ from kvstream.operations import (
     ack,
     append,
     claim,
-    copy,
     delete,
-    dump,
     groups,
     info,
     keyspace,
@@ -33,6 +31,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.ack import Nack
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import Delivered
+from kvstream.operations.images import copy, dump
 from kvstream.operations.read import Position
 from kvstream.operations.reply_limits import Budget
 from kvstream.operations.trim import Strategy, Trim

@@ -15,8 +15,8 @@ from kvstream.operations.append import BulkResult
 from kvstream.storage.database import Database
 from kvstream.types.ids import StreamID
 from tests.opening import Stores
-from tests.operations.dump.images import kept
-from tests.operations.dump.kills import lives
+from tests.operations.images.kept import kept
+from tests.operations.images.kills import lives
 
 
 def values(*numbers: int) -> list[bytes]:

@@ -6,7 +6,8 @@ import pytest
 
 from kvstream import ManualClock, NoGroup, Store, WrongType
 from kvstream.layout.keys import qualified
-from kvstream.operations import copy, keyspace, strings
+from kvstream.operations import keyspace, strings
+from kvstream.operations.images import copy
 from tests.engine.waiting import add, blocked, ms_of, waiting, watch_group
 from tests.opening import Stores
 

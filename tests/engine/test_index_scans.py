@@ -15,7 +15,7 @@ from kvstream.operations import keyspace, strings, thresholds
 from kvstream.storage.batch import Batch, Row
 from tests.engine.waiting import add
 from tests.opening import Stores
-from tests.operations.dump.images import kept
+from tests.operations.images.kept import kept
 
 Read = list[tuple[bytes, int]]
 """The first key of each page read, and the number of its rows."""

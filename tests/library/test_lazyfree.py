@@ -19,7 +19,8 @@ from kvstream.layout.keys import (
 from kvstream.meta import lazyfree
 from kvstream.meta.records import GroupMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import copy, keyspace, strings, thresholds
+from kvstream.operations import keyspace, strings, thresholds
+from kvstream.operations.images import copy
 from kvstream.storage.batch import Batch, Family
 from tests.library.test_flush import EVERYTHING, rows, sweep
 from tests.opening import Stores

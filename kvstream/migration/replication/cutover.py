@@ -39,7 +39,7 @@ from kvstream.migration.server_target import ServerTarget
 from kvstream.migration.store_place import StoreTarget
 from kvstream.migration.verification import Verification, VerifyOptions, verify
 from kvstream.operations import keyspace
-from kvstream.operations.load import restate
+from kvstream.operations.images.load import restate
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState

@@ -6,7 +6,7 @@ from kvstream.commands.command import OURS, SECOND, Answer, Family, Keys, flags
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import dump
+from kvstream.operations.images import dump
 from kvstream.server.runtime.client import Client
 from kvstream.server.runtime.executor import server_of
 from kvstream.server.runtime.uploads import PART_WORDS

@@ -23,7 +23,7 @@ from kvstream.migration.server import Server, unix_ms
 from kvstream.migration.server_source import PagedStream, ServerSource
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import keyspace
-from kvstream.operations.load import restate
+from kvstream.operations.images.load import restate
 from kvstream.rdb import payload
 from kvstream.rdb.versions import NEWEST
 from kvstream.remote.connection import Connection, connect

@@ -7,7 +7,8 @@ import pytest
 
 from kvstream import Group, ManualClock, Store
 from kvstream.layout.keys import qualified
-from kvstream.operations import copy, keyspace
+from kvstream.operations import keyspace
+from kvstream.operations.images import copy
 from kvstream.types.records import ConsumerInfo
 from tests.operations.checks.seeding import KEY, TREES, Reopen, Rows, damage, fault_texts
 

@@ -11,8 +11,9 @@ from kvstream.errors import InvalidArgument, ReplyTooLarge
 from kvstream.layout.keys import stream_row
 from kvstream.meta import strings as pieces
 from kvstream.meta.strings import StringMeta
-from kvstream.operations import copy, dump, keyspace, strings, watch
+from kvstream.operations import keyspace, strings, watch
 from kvstream.operations import strings as several
+from kvstream.operations.images import copy, dump
 from kvstream.storage.batch import Family
 from tests.opening import Stores
 from tests.operations.checks.seeding import MESSAGES, METADATA, Rows, fault_texts

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from kvstream import Fault, KVStreamError, ManualClock, Store
-from kvstream.operations import copy, info, keyspace, strings, thresholds
+from kvstream.operations import info, keyspace, strings, thresholds
+from kvstream.operations.images import copy
 from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
 from tests.operations.checks.mutating import LARGE, LOCK, mutants, targets

@@ -7,7 +7,7 @@ import pytest
 from kvstream import ManualClock, Store, connect
 from kvstream.layout.values import encode_fields
 from kvstream.meta.txn import Txn
-from kvstream.operations import load
+from kvstream.operations.images import load
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import (
     NEVER,
@@ -19,7 +19,7 @@ from kvstream.types.images import (
     ProducerImage,
     StreamState,
 )
-from tests.operations.dump.images import Kept, kept
+from tests.operations.images.kept import Kept, kept
 
 
 def packed(n: int) -> bytes:

@@ -14,7 +14,7 @@ from kvstream.meta.unfinished_loads import StagedLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.images import NodeImage
-from tests.operations.dump.images import Kept, kept
+from tests.operations.images.kept import Kept, kept
 
 WEEK_S = 7 * 24 * 3600
 

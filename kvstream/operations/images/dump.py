@@ -16,10 +16,11 @@ from kvstream.meta.records import StreamMeta
 from kvstream.meta.strings import StringMeta
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load, staged_loads, thresholds
+from kvstream.operations import thresholds
+from kvstream.operations.images import load, staged_loads
+from kvstream.operations.images.load import refuse_existing
+from kvstream.operations.images.staged_loads import LongLoad
 from kvstream.operations.keyspace import delete, make_room
-from kvstream.operations.load import refuse_existing
-from kvstream.operations.staged_loads import LongLoad
 from kvstream.rdb import payload as payloads
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import TARGETS, Target, format_losses, reduce, target

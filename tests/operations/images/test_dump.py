@@ -12,7 +12,7 @@ from kvstream import InvalidArgument, Store
 from kvstream.errors import BadPayload, KeyExists
 from tests.differential.grammar import STEP_7, Argv
 from tests.differential.machines import BEGINNING, FIRST_IDS, Naming, without
-from tests.operations.dump.images import kept
+from tests.operations.images.kept import kept
 from tests.operations.implementations import Kvstream, RedisServer
 from tests.operations.replies import Error, Reply
 

@@ -16,7 +16,7 @@ from kvstream.layout.keys import database_of, key_of
 from kvstream.meta import unfinished_loads
 from kvstream.meta.txn import Txn
 from kvstream.meta.unfinished_loads import StagedLoad
-from kvstream.operations import load as loading
+from kvstream.operations.images import load as loading
 from kvstream.storage.batch import Batch, Family
 from kvstream.types.records import UnfinishedLoad
 

@@ -6,8 +6,8 @@ import pytest
 
 from kvstream import Store
 from tests.opening import Stores
-from tests.operations.dump.images import Kept, kept
-from tests.operations.dump.kills import lives
+from tests.operations.images.kept import Kept, kept
+from tests.operations.images.kills import lives
 
 
 @pytest.fixture(autouse=True)

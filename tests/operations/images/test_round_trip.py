@@ -12,7 +12,7 @@ from hypothesis.stateful import rule, run_state_machine_as_test
 from kvstream import Store
 from tests.differential.grammar import Argv
 from tests.differential.machines import COMMANDS_8, AgainstKvstream
-from tests.operations.dump.images import copied
+from tests.operations.images.kept import copied
 
 EXAMPLES = int(os.environ.get("KVSTREAM_EXAMPLES", "20"))
 SETTINGS = settings(

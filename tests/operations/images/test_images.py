@@ -10,7 +10,7 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 from kvstream.types.ids import StreamID
-from tests.operations.dump.images import copied, kept
+from tests.operations.images.kept import copied, kept
 
 
 def fill(store: Store, count: int, key: str = "s") -> None:

@@ -12,11 +12,12 @@ from kvstream.meta.key_events import COPY_TO, MOVE_FROM, MOVE_TO
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.strings import Key, StringMeta
 from kvstream.meta.txn import Txn
-from kvstream.operations import load, staged_loads, thresholds
+from kvstream.operations import thresholds
 from kvstream.operations.delete import StreamVersion
+from kvstream.operations.images import load, staged_loads
+from kvstream.operations.images.staged_loads import LongLoad
 from kvstream.operations.keyspace import delete, exists, make_room
 from kvstream.operations.queues import image as queue_image
-from kvstream.operations.staged_loads import LongLoad
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 

@@ -7,7 +7,7 @@ from random import Random
 
 from kvstream import Store
 from kvstream.errors import BadPayload
-from tests.operations.dump.images import kept
+from tests.operations.images.kept import kept
 from tests.rdb.golden import sealed
 from tests.rdb.mutating import ROUNDS, SEED, damaged
 

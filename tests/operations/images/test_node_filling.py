@@ -12,7 +12,7 @@ from kvstream.layout.values import encode_fields
 from kvstream.meta.bulk_fill import fit, fit_in_python, names_of
 from kvstream.types.ids import StreamID
 from kvstream.types.images import NodeImage, StreamState
-from tests.operations.dump.images import Kept, kept
+from tests.operations.images.kept import Kept, kept
 
 NAMES = st.binary(max_size=3)
 VALUES = st.one_of(
