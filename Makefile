@@ -80,8 +80,12 @@ setup: $(VENV)/.dev ## Create .venv with kvstream (editable) and the development
 demo: $(VENV)/.demo ## Run the main job on real data: a crash, a kill -9, proof, a queue, Spark
 	@$(BIN)/python -m demo
 
+# Each JVM compiles once and not twice: it works for some seconds only. The session of the tests has
+# that among its settings (tests/spark/settings.py), the demo and other programs have it from here.
+JAVA_OPTIONS := -XX:TieredStopAtLevel=1 -Xlog:disable -Xlog:all=error:stderr
+
 test: $(VENV)/.dev $(CLASSES) ## Run the tests
-	JAVA_TOOL_OPTIONS="-Xlog:disable -Xlog:all=error:stderr -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)" \
+	JAVA_TOOL_OPTIONS="$(JAVA_OPTIONS) -XX:SharedArchiveFile=$(CURDIR)/$(CLASSES)" \
 		$(BIN)/python -m $(PYTEST) --numprocesses=$(WORKERS) --dist=loadgroup $(PYTEST_ARGS)
 
 fmt: $(VENV)/.dev ## Format the code, and mend what the linter can
