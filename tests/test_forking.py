@@ -20,7 +20,12 @@ from tests.patience import PATIENCE_S
 __all__ = ["fault_library", "faulty_disk"]
 
 PRINTING = """
-import os, signal, sys, threading
+import atexit, os, signal, sys, threading
+class Object:
+    def __del__(self):
+        print("destroyed at the end")
+kept = Object()
+atexit.register(print, "at exit")
 print(sys.argv, sys.orig_argv, sys.path, os.getcwd(), ascii(os.environ["GIVEN"]))
 print(__name__, __spec__ and __spec__.name)
 print(os.getsid(0) == os.getpid(), threading.active_count(), sys.stdin.read())
@@ -29,6 +34,7 @@ for each in (sys.stdin, sys.stdout, sys.stderr):
     print(each.encoding, each.errors, each.line_buffering, each.write_through)
 print(os.listdir("/proc/self/fd"))
 print("\\u1234", file=sys.stderr)
+threading.Timer(0.1, print, ["a last thread"]).start()
 sys.exit(7)
 """
 STARTS = pytest.mark.parametrize("start", [forking.start, subprocess.Popen])
@@ -53,7 +59,11 @@ def test_a_fork_is_as_a_new_process(tmp_path: Path, session: bool, path: dict[st
     for words in (("-c", PRINTING, "a", "b c"), ("-m", "teller", "a"), ("-m", "missing")):
         forked = output_of(forking.start, *words, **options)
         assert forked == output_of(subprocess.Popen, *words, **options)
-        assert forked[2] == (1 if "missing" in words else 7)
+        if "missing" in words:
+            assert forked[2] == 1
+            continue
+        assert forked[0].splitlines()[-3:] == ["a last thread", "at exit", "destroyed at the end"]
+        assert forked[2] == 7
 
 
 @STARTS

@@ -5,8 +5,6 @@ streaming query, and each imports PySpark from a zip file without bytecode: 1.2 
 processor. A worker that has failed or was idle for a minute is replaced, and imports the rest anew.
 """
 
-import gc
-import importlib
 import importlib.util
 import json
 import os
@@ -17,7 +15,7 @@ import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -98,11 +96,7 @@ def serve(address: str) -> None:
     """Fork for each request to an address, until the standard input ends."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C is for the tests
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # a fork that ends leaves nothing behind
-    for name in IMPORTED:
-        with suppress(ModuleNotFoundError):
-            importlib.import_module(name)
-    gc.collect()
-    gc.freeze()
+    forking.preload(IMPORTED)
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     listener.bind(address)
     listener.listen()
