@@ -46,7 +46,7 @@ def is_sound(directory: Path) -> bool:
     return False
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The URL of a server."""
     directory = tmp_path_factory.mktemp("adapters") / "store"

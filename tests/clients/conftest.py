@@ -13,7 +13,7 @@ from tests.serving import ServerProcess
 __all__ = ["redis_port", "redis_process"]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def _served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     server = ServerProcess(tmp_path_factory.mktemp("served") / "store", "--durability", "no")
     yield server

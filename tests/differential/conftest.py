@@ -21,7 +21,7 @@ def pieces() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
     """A serving process for all conversations; its store is checked after them."""
     server = ServerProcess(tmp_path_factory.mktemp("served") / "store", "--durability", "no")
@@ -37,7 +37,7 @@ def ports(served: ServerProcess, redis_process: int) -> tuple[int, int]:
     return served.port, redis_process
 
 
-@pytest.fixture(scope="session", params=NEWER_PEERS)
+@pytest.fixture(scope="module", params=NEWER_PEERS)
 def newer_peer(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ from tests.migration.servers import RedisServer, require_redis
 Start = Callable[..., RedisServer]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def two_servers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[RedisServer]]:
     require_redis()
     folder = tmp_path_factory.mktemp("redis")

@@ -9,7 +9,7 @@ import pytest
 from tests.operations.implementations import Kvstream, RedisServer
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_server() -> Iterator[RedisServer]:
     """Start a real redis-server; without one skip the test, or fail it if skips are forbidden."""
     if shutil.which("redis-server") is None:

@@ -15,7 +15,7 @@ PLACES = ("directory", "socket", *SERVERS)
 
 
 class Places:
-    """The servers of a session, each started when a test first needs it."""
+    """The servers of a file of tests, each started when a test first needs it."""
 
     def __init__(self, factory: pytest.TempPathFactory) -> None:
         self._factory = factory
@@ -53,7 +53,7 @@ class Places:
         self._ends.close()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Places]:
     with closing(Places(tmp_path_factory)) as made:
         yield made

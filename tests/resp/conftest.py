@@ -19,13 +19,13 @@ __all__ = ["dispatcher"]
 Converse = Callable[[bytes], bytes]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_bytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Converse]:
     """Send bytes over a new connection, close that side, and return all replies."""
     yield from _serve(tmp_path_factory.mktemp("redis"))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def locked_redis_bytes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Converse]:
     """The same for a server with the password ``secret``."""
     yield from _serve(tmp_path_factory.mktemp("redis"), "--requirepass", "secret")

@@ -186,7 +186,7 @@ def redis82_port(redis82_process: int) -> Iterator[int]:
         asker.ask("FLUSHALL")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis82_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a redis-server 8.2."""
     process = PeerProcess("redis-8.2", tmp_path_factory.mktemp("redis-8.2"))
@@ -194,7 +194,7 @@ def redis82_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     process.stop()
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """The port of a redis-server for these tests only."""
     if shutil.which("redis-server") is None:

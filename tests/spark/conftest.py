@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 collect_ignore_glob: list[str] = [] if find_spec("pyspark") else ["test_*.py"]
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+HERE = Path(__file__).parent
+ROOT = HERE.resolve().parent.parent
 LONG = pytest.mark.skipif(
     "KVSTREAM_LOAD" not in os.environ, reason="long: with KVSTREAM_LOAD in the environment"
 )
@@ -45,9 +46,8 @@ Read = Callable[..., "DataFrame"]
 @pytest.hookimpl(tryfirst=True)  # before tests are distributed to processes by their groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Group all tests in one session, and do not turn warnings of PySpark and py4j into errors."""
-    here = Path(__file__).parent
     for item in items:
-        if here not in item.path.parents:
+        if HERE not in item.path.parents:
             continue
         item.add_marker(pytest.mark.filterwarnings("ignore"))
         item.add_marker(pytest.mark.timeout(600))
@@ -67,7 +67,16 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
     for report in reports:
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
+    if nextitem is None or HERE not in nextitem.path.parents:
+        _end_session(item)
     return True
+
+
+def _end_session(item: pytest.Item) -> None:
+    """Stop the session of Spark: while other tests run it would take 2 % of a processor."""
+    manager = item.session._fixturemanager
+    for fixture in manager.getfixturedefs("spark", item) or ():
+        fixture.finish(item._request)  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -131,7 +140,7 @@ def fill(store: Store, count: int = 5000) -> None:
             store.stream(f"sku:{number}").add({"name": f"item {number}"}, id=(1000 + number, 0))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def redis_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
     """A real redis-server."""
     program = shutil.which("redis-server")
