@@ -2,11 +2,10 @@
 
 import warnings
 from datetime import UTC, datetime, timedelta
+from typing import Any
 from xml.etree import ElementTree
 
 import pytest
-
-from kvstream.spark.jobs.plots import LABEL_MAX, bars, lines
 
 LONG = [f"tenant-{at:03}:orders:europe-west-1:settled:payments:v2" for at in range(24)]
 ALIKE = ["x" * 200 + f"{at}" + "y" * 200 for at in range(3)]
@@ -20,6 +19,18 @@ NAMES = [
 SVG = "{http://www.w3.org/2000/svg}"
 START = datetime(2023, 11, 14, 22, tzinfo=UTC)
 MINUTES = [START + timedelta(minutes=minute) for minute in range(100)]
+
+
+def bars(*values: Any, **options: Any) -> str:
+    from kvstream.spark.jobs import plots  # not at the top: it imports matplotlib
+
+    return plots.bars(*values, **options)
+
+
+def lines(*values: Any, **options: Any) -> str:
+    from kvstream.spark.jobs import plots
+
+    return plots.lines(*values, **options)
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +63,8 @@ def test_each_line_and_bar_has_its_own_label(names: list[str]) -> None:
 
 
 def test_a_short_name_is_complete_and_a_long_one_has_both_ends() -> None:
+    from kvstream.spark.jobs.plots import LABEL_MAX
+
     given = [("orders/billing/w", 3), ("_$x$_^2", 3), (LONG[7], 2)]
     shown = texts(bars("t", given, x="pending"))
     assert {"t", "pending", "orders/billing/w", "_$x$_^2"} <= set(shown)
