@@ -26,7 +26,7 @@ from tests.crash.rounds import rounds
 from tests.patience import PATIENCE_S, until
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 3
+ROUNDS = 2
 LIFE_S = (0.3, 1.2)
 
 Words = list[list[object]]

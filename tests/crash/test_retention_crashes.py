@@ -101,7 +101,7 @@ def check_kept(store: Store, expected: Expected) -> None:
 @pytest.mark.timeout(3600)
 def test_a_killed_process_loses_no_entry_that_its_rules_keep(tmp_path: Path) -> None:
     expected = Expected()
-    for seed in range(1, rounds(4) + 1):
+    for seed in range(1, rounds(2) + 1):
         expected.add_output(work_until_killed(tmp_path / "store", seed, "retention_writer"))
         old_ms = (time.time() - AGE_S) * 1000
         with Store.open(tmp_path / "store", free_space_reserve=0) as store:

@@ -64,7 +64,7 @@ def places_in(store: Store) -> Places:
 def test_every_message_is_in_one_state_and_none_is_stuck(tmp_path: Path) -> None:
     added: set[int] = set()
     done: set[int] = set()
-    for seed in range(1, rounds(4) + 1):
+    for seed in range(1, rounds(2) + 1):
         doubtful: set[int] = set()
         for word, command, *numbers in work_until_killed(tmp_path / "store", seed, "retry_writer"):
             named = {int(number) for number in numbers}

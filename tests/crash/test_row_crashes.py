@@ -26,7 +26,7 @@ from tests.faultshim.disk import FaultyDisk
 from tests.patience import PATIENCE_S
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 3
+ROUNDS = 2
 LIFE_S = (0.05, 0.6)
 """The time from a writer's first acknowledgement to its kill."""
 
@@ -168,7 +168,7 @@ def test_a_store_whose_creation_was_interrupted_is_completed(
 ) -> None:
     """Every change of the disk during the creation may be lost."""
     store = faulty_disk.root / "store"
-    stride = max(1, 30 // rounds(ROUNDS))
+    stride = max(1, 30 // rounds(3))
     interrupted = 0
     for step in range(random.randint(1, stride), 2000, stride):
         shutil.rmtree(store, ignore_errors=True)

@@ -30,7 +30,7 @@ from tests.remote.conftest import Places
 ROOT = Path(__file__).parents[2]
 PROGRAM = ROOT / "tests" / "jobs" / "program.py"
 TARGET = "tests.jobs.program:jobs"
-ROUNDS = 4
+ROUNDS = 2
 JOBS_A_ROUND = 30
 KINDS = ("at_least_once", "at_least_once_async", "exactly_once")
 

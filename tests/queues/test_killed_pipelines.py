@@ -26,7 +26,7 @@ from tests.remote.conftest import Places
 from tests.serving import ServerProcess
 
 ROOT = Path(__file__).parents[2]
-ROUNDS = 3
+ROUNDS = 2
 MESSAGES = 50
 """Messages that are added in each round."""
 LIFE_S = (0.05, 0.6)

@@ -1,5 +1,6 @@
 """Shared stores: one directory that several processes have open."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -11,6 +12,7 @@ import pytest
 
 import kvstream
 from kvstream import Store
+from kvstream.storage import directory as directories
 from tests import forking
 
 Holder = subprocess.Popen[bytes]
@@ -18,6 +20,18 @@ Holder = subprocess.Popen[bytes]
 
 def shared(directory: Path) -> Store:
     return kvstream.open(directory, shared=True, durability="no")
+
+
+def owner_of(directory: Path) -> int | None:
+    """Return the process that owns a store."""
+    try:
+        descriptor = os.open(directory, os.O_RDONLY)
+    except FileNotFoundError:
+        return None
+    try:
+        return next(iter(directories.holders_of(descriptor)), None)
+    finally:
+        os.close(descriptor)
 
 
 def is_owner(store: Store) -> bool:

@@ -20,9 +20,9 @@ from tests.patience import PATIENCE_S, until
 from tests.peers import PeerProcess
 from tests.ports import free_port
 from tests.shared import apps
-from tests.shared.conftest import shared
+from tests.shared.conftest import owner_of, shared
 
-KILLS = rounds(8)
+KILLS = rounds(4)
 ADDED_BETWEEN = 30
 WORKERS = 4
 
@@ -104,11 +104,14 @@ def under_load(directory: Path, process: "subprocess.Popen[bytes]", port: int) -
     until(lambda: loads[0].asked(0), "the program", 0.05)
     for load in loads:
         load.start()
-    for _ in range(KILLS):
+    for number in range(KILLS):
         before = sum(len(load.acknowledged) for load in loads)
         until(lambda: sum(len(load.acknowledged) for load in loads) >= before + ADDED_BETWEEN)  # noqa: B023
         until(lambda: len(workers_of(process)) >= WORKERS, "the workers", 0.02)
-        os.kill(chance.choice(workers_of(process)), signal.SIGKILL)
+        victims = workers_of(process)
+        owner = owner_of(directory)  # which every second kill hits, where it is a worker
+        hits = number % 2 == 0 and owner in victims
+        os.kill(owner if hits and owner else chance.choice(victims), signal.SIGKILL)
     for load in loads:
         load.stop.set()
     for load in loads:

@@ -1,6 +1,5 @@
 """Owners of a shared store are killed under load: nothing acknowledged is lost or done twice."""
 
-import os
 import subprocess
 import sys
 import time
@@ -12,13 +11,13 @@ import pytest
 import kvstream
 from kvstream import Group, PendingEntry, StreamID
 from kvstream.shared.owner import SOCKET
-from kvstream.storage import directory as directories
 from tests import forking
 from tests.crash.rounds import rounds
 from tests.patience import until
+from tests.shared.conftest import owner_of
 
 WORKERS = 4
-ROUNDS = rounds(6)
+ROUNDS = rounds(4)
 BATCH = 20
 """Rounds on one store."""
 LOAD_S = 0.15
@@ -52,18 +51,6 @@ class Worker:
         self.process.communicate()
         assert self.process.returncode == 0
         assert self.lines()[-1] == ["done"]
-
-
-def owner_of(directory: Path) -> int | None:
-    """Return the process that owns a store."""
-    try:
-        descriptor = os.open(directory, os.O_RDONLY)
-    except FileNotFoundError:
-        return None
-    try:
-        return next(iter(directories.holders_of(descriptor)), None)
-    finally:
-        os.close(descriptor)
 
 
 def is_served(directory: Path, workers: list[Worker]) -> bool:

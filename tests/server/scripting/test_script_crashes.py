@@ -10,10 +10,11 @@ import pytest
 from redis import Redis
 
 from kvstream import connect
+from tests.crash.rounds import rounds
 from tests.server.asking import Asker
 from tests.serving import ServerProcess
 
-ROUNDS = 3
+ROUNDS = rounds(2)
 KEYS = 40
 CLIENTS = 3
 SCRIPT = f"""
