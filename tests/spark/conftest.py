@@ -20,7 +20,7 @@ from _pytest.runner import runtestprotocol
 from kvstream import Store
 from tests.patience import PATIENCE_S
 from tests.ports import free_port
-from tests.spark.settings import JVM, SETTINGS
+from tests.spark.settings import ADAPTIVE, JVM, SETTINGS
 from tests.spark.workers import forked_python
 
 if TYPE_CHECKING:
@@ -102,6 +102,14 @@ def spark() -> Iterator["SparkSession"]:
             spark = session("tests", master="local[2]", config=settings)
         yield spark
         spark.stop()
+
+
+@pytest.fixture
+def adaptive(spark: "SparkSession") -> Iterator[None]:
+    """Plans change while they run, as in the sessions of users."""
+    spark.conf.set(ADAPTIVE, "true")
+    yield
+    spark.conf.set(ADAPTIVE, "false")
 
 
 @pytest.fixture

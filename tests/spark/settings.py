@@ -4,6 +4,7 @@ JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 """Compile once and not twice: short programs need half of the processor time."""
 CHECKPOINTS = "org.apache.spark.sql.execution.streaming.checkpointing"
 FILE_MANAGER = "FileSystemBasedCheckpointFileManager"
+ADAPTIVE = "spark.sql.adaptive.enabled"
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.driver.memory": "1g",
@@ -14,6 +15,9 @@ SETTINGS = {
     "spark.sql.shuffle.partitions": "2",
     "spark.default.parallelism": "2",
     "spark.sql.session.timeZone": "UTC",
+    # A plan that is made anew after each stage takes a seventh of the processor's time of a job.
+    # Tests with the fixture ``adaptive``, and the demo, have Spark's default.
+    ADAPTIVE: "false",
     # Each look of an idle query for new entries takes the processor for milliseconds.
     "spark.sql.streaming.pollingDelay": "100ms",
     # By default Spark runs readlink, eight times for each small file of a checkpoint.

@@ -60,6 +60,7 @@ def sums_are_right(spark: "SparkSession") -> None:
     assert first == {b"a%d" % sku: sum(range(sku, 100, 10)) for sku in range(10)}
 
 
+@pytest.mark.usefixtures("adaptive")
 @pytest.mark.parametrize("name", ["README.md", "docs/spark.md"])
 def test_the_printed_blocks_run(
     spark: "SparkSession", tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

@@ -140,6 +140,7 @@ def test_an_archive_with_files_that_lack_entries_is_refused(
         assert len(store.stream("orders")) == 60
 
 
+@pytest.mark.usefixtures("adaptive")
 def test_files_are_exported_and_imported_once(
     spark: SparkSession, tmp_path: Path, data: Path
 ) -> None:
@@ -158,6 +159,7 @@ def test_files_are_exported_and_imported_once(
         assert same == Verified(1, 1, 5, 5, ())
 
 
+@pytest.mark.usefixtures("adaptive")
 def test_verify_finds_the_range_in_which_something_differs(
     spark: SparkSession, tmp_path: Path, data: Path
 ) -> None:
