@@ -11,6 +11,7 @@ from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     ID,
+    Count,
     Duration,
     Moment,
     Name,
@@ -64,7 +65,7 @@ Reply = Mapping[bytes, Sequence[HistoryEntry]]
     "--after", type=Position(("$", "+")), help="Read the entries after this ID, or since this time."
 )
 @click.option(
-    "--count", "-n", type=click.IntRange(1), metavar="N", help="Read at most N entries per stream."
+    "--count", "-n", type=Count(1), metavar="N", help="Read at most N entries per stream."
 )
 @click.option("--block", type=Duration(), metavar="DURATION", help="Wait for entries.")
 @click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
@@ -269,9 +270,7 @@ justid_option = click.option(
 @click.option("--list", "listed", is_flag=True, help="List the entries one by one.")
 @click.option("--start", type=RangeBound(), help="List from this ID or time.")
 @click.option("--end", type=RangeBound(), help="List up to this ID or time.")
-@click.option(
-    "--count", "-n", type=click.IntRange(1), metavar="N", help="List at most N, by default 100."
-)
+@click.option("--count", "-n", type=Count(1), metavar="N", help="List at most N, by default 100.")
 @click.option("--consumer", type=Name(), help="List the entries of one consumer.")
 @click.option(
     "--min-idle", type=Duration(), metavar="DURATION", help="List entries idle that long."
@@ -365,9 +364,7 @@ def claim(
 @consumer_argument
 @min_idle_option
 @click.option("--start", type=ID(), default="0-0", help="Start at this ID.")
-@click.option(
-    "--count", "-n", type=click.IntRange(1), metavar="N", default=100, help="Scan N per step."
-)
+@click.option("--count", "-n", type=Count(1), metavar="N", default=100, help="Scan N per step.")
 @click.option("--all", "everything", is_flag=True, help="Repeat the step to the end.")
 @justid_option
 @output_options

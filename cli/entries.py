@@ -18,6 +18,7 @@ from kvstream.cli.json_values import Pairs, Unreadable, loads_fields
 from kvstream.cli.output import Output, output_options, pages
 from kvstream.cli.parameters import (
     AddID,
+    Count,
     Duration,
     Field,
     Name,
@@ -78,7 +79,7 @@ trim_options = option_group(
 _PAGE = 1000
 
 count_option = click.option(
-    "--count", "-n", type=click.IntRange(1), metavar="N", help="Show at most N entries."
+    "--count", "-n", type=Count(1), metavar="N", help="Show at most N entries."
 )
 
 
@@ -424,7 +425,7 @@ def poll_store(session: Session, query: Query[T], pause_s: float) -> Iterator[T]
 )
 @stream_argument
 @click.option(
-    "--count", "-n", type=click.IntRange(0), metavar="N", help="Start with the last N, default 10."
+    "--count", "-n", type=Count(0), metavar="N", help="Start with the last N, default 10."
 )
 @click.option(
     "--after", type=Position(), help="Start after this ID, at this time, or at $, the end."

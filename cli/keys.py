@@ -9,7 +9,15 @@ from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.groups import GROUP_COLUMNS, group_rows
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, Moment, Name, StreamName, example, stream_argument
+from kvstream.cli.parameters import (
+    Count,
+    Duration,
+    Moment,
+    Name,
+    StreamName,
+    example,
+    stream_argument,
+)
 from kvstream.cli.session import IMPORT_PREFIX, Session, existing_key, existing_stream
 from kvstream.cli.tables import (
     ID_WIDTH,
@@ -229,7 +237,7 @@ _INFO_FORMATS: Mapping[str, Callable[[Any], str]] = {
 @click.option(
     "--count",
     "-n",
-    type=click.IntRange(0),
+    type=Count(0),
     default=FULL_COUNT,
     metavar="N",
     help="With --full, show N of each; 0: all.",

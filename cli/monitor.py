@@ -12,7 +12,7 @@ import click
 
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, summary_options
-from kvstream.cli.parameters import Name, example
+from kvstream.cli.parameters import Count, Name, example
 from kvstream.cli.session import Session
 from kvstream.cli.tables import printable, shortened, time_of
 from kvstream.types.glob import matcher
@@ -61,7 +61,7 @@ def requests_of(lines: Iterator[bytes]) -> Iterator[Request]:
 @click.option(
     "--client", type=Name(), metavar="PATTERN", help="Only clients whose address matches."
 )
-@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Stop after N requests.")
+@click.option("--count", "-n", type=Count(1), metavar="N", help="Stop after N requests.")
 @summary_options
 @click.pass_obj
 def monitor(

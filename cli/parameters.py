@@ -57,6 +57,17 @@ else:
 TIME_HELP = "a time such as 2026-01-31T12:00 (UTC) or now-15m"
 
 
+_COUNT_MAX = sys.maxsize // 16
+"""The greatest COUNT of XAUTOCLAIM."""
+
+
+class Count(click.IntRange):
+    """How many rows at most; a number above all lists is one that every command takes."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        return min(int(super().convert(value, param, ctx)), _COUNT_MAX)
+
+
 class Name(Type):
     """The name of a stream, group or consumer, as bytes."""
 

@@ -13,6 +13,7 @@ from kvstream.cli.exit_codes import fail_for_missing, fail_unless
 from kvstream.cli.json_values import fields_json, jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
+    Count,
     Field,
     Name,
     example,
@@ -147,7 +148,7 @@ where_option = click.option(
 @stream_argument
 @group_option
 @where_option
-@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Show at most N.")
+@click.option("--count", "-n", type=Count(1), metavar="N", help="Show at most N.")
 @output_options
 @click.pass_obj
 def list_dead(
@@ -230,7 +231,7 @@ def _show_letter(out: Output, row: Mapping[str, Any], first: bool) -> None:
 @click.option("--all", "everything", is_flag=True, help="Move all that are there now.")
 @where_option
 @click.option("--to", type=Name(), metavar="KEY", help="Move them to this stream instead.")
-@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Move at most N.")
+@click.option("--count", "-n", type=Count(1), metavar="N", help="Move at most N.")
 @click.option("--rate", type=Rate(), metavar="N/DURATION", help="Move at most N in this time.")
 @click.option("--no-wait", is_flag=True, help="On a store: return before all are moved.")
 @click.option("--dry-run", is_flag=True, help="Show what would move without moving it.")

@@ -9,7 +9,7 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import fields_json
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, Moment, Type, example, stream_argument
+from kvstream.cli.parameters import Count, Duration, Moment, Type, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import TIME_WIDTH, Column, duration, plural, printable, quoted, time_of
 from kvstream.errors import InvalidArgument, RequestError
@@ -76,7 +76,7 @@ def delayed() -> None:
 
 @delayed.command("ls", epilog=example("kvstream delayed ls emails --count 20"))
 @stream_argument
-@click.option("--count", "-n", type=click.IntRange(1), metavar="N", help="Show at most N.")
+@click.option("--count", "-n", type=Count(1), metavar="N", help="Show at most N.")
 @output_options
 @click.pass_obj
 def list_delayed(session: Session, out: Output, /, stream: bytes, count: int | None) -> None:

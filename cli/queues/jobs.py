@@ -10,7 +10,7 @@ import click
 from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.json_values import dumps, jsonable
 from kvstream.cli.output import Output, output_options
-from kvstream.cli.parameters import Duration, example
+from kvstream.cli.parameters import Count, Duration, example
 from kvstream.cli.session import Session
 from kvstream.cli.tables import TIME_WIDTH, Column, name_column, plain, printable, time_of
 from kvstream.logs import FORMATS, LEVEL, LEVELS
@@ -51,9 +51,7 @@ def jobs() -> None:
 @name_option
 @click.option("--status", type=click.Choice(STATUSES), help="Only those of this status.")
 @click.option("--task", help="Only those of this task.")
-@click.option(
-    "--count", "-n", type=click.IntRange(1), default=COUNT, metavar="N", help="Show at most N."
-)
+@click.option("--count", "-n", type=Count(1), default=COUNT, metavar="N", help="Show at most N.")
 @output_options
 @click.pass_obj
 def list_jobs(

@@ -12,6 +12,7 @@ import click
 from kvstream.cli.json_values import jsonable
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
+    Count,
     Duration,
     Field,
     Moment,
@@ -209,7 +210,7 @@ def put(
 @queue.command(epilog=example("kvstream queue peek emails --count 3"))
 @stream_argument
 @group_option
-@click.option("--count", "-n", type=click.IntRange(1), default=10, metavar="N", help="Show N.")
+@click.option("--count", "-n", type=Count(1), default=10, metavar="N", help="Show N.")
 @output_options
 @click.pass_obj
 def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, count: int) -> None:

@@ -87,6 +87,7 @@ def test_add_needs_a_field(kvstream: Program) -> None:
         (["2023-11-14T22:13:21", "2023-11-14T22:13:22Z"], 2),
         (["now-1h"], 0),
         (["-", "+", "--count", "2"], 2),
+        (["-", "+", "--count", "9" * 30], 5),
     ],
 )
 def test_range_accepts_ids_and_times(orders: Program, bounds: list[str], found: int) -> None:

@@ -12,6 +12,7 @@ from kvstream.cli import main
 from kvstream.cli.parameters import (
     ID,
     AddID,
+    Count,
     Duration,
     Field,
     Moment,
@@ -89,6 +90,8 @@ def test_times_may_be_relative_to_now() -> None:
         (Field(), "\udcff=\udcfe", (b"\xff", b"\xfe")),
         (Name(), "na\udcffme", b"na\xffme"),
         (Name(), b"raw", b"raw"),
+        (Count(1), "7", 7),
+        (Count(1), "9" * 30, 2**59 - 1),
     ],
 )
 def test_arguments_are_converted_for_the_library(
