@@ -23,10 +23,11 @@ needs_redis = pytest.mark.skipif(
 class Source:
     """A redis-server; it runs from its creation until it is stopped."""
 
-    def __init__(self, directory: Path, *options: str) -> None:
+    def __init__(self, directory: Path, *options: str, program: str = "redis-server") -> None:
         directory.mkdir(parents=True, exist_ok=True)
         self.directory = directory
         self.options = options
+        self.program = program
         self.port = free_port()
         self._clients: list[Any] = []
         self.start()
@@ -35,7 +36,7 @@ class Source:
         """Start it, with the files of its previous run."""
         self.process = subprocess.Popen(
             [
-                *("redis-server", "--port", str(self.port), "--dir", str(self.directory)),
+                *(self.program, "--port", str(self.port), "--dir", str(self.directory)),
                 *("--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1"),
                 *self.options,
             ],

@@ -25,6 +25,7 @@ from tests.migration.sources import Source, needs_redis
 from tests.migration.states import asking, state_of, without
 from tests.migration.test_replication_applying import play
 from tests.patience import PATIENCE_S, until
+from tests.peers import program_of
 
 pytestmark = needs_redis
 
@@ -91,6 +92,22 @@ def source(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Source]:
     server = Source(tmp_path / "redis", "--save", "", "--repl-diskless-sync", request.param)
     yield server
     server.stop()
+
+
+def test_a_valkey_with_fields_that_expire_is_followed(tmp_path: Path) -> None:
+    source = Source(tmp_path / "valkey", "--save", "", program=program_of("valkey-9.1"))
+    source.ask("HSET", "hash", "f", "v")
+    source.ask("HEXPIRE", "hash", "100000", "FIELDS", "1", "f")
+    source.ask("XADD", "s", "1-1", "f", "v")
+    followed = Followed(tmp_path / "store", source)
+    try:
+        followed.catch_up()
+        source.ask("XADD", "s", "2-1", "f", "v")
+        followed.catch_up()
+        assert len(followed.store.stream("s")) == 2
+    finally:
+        followed.stop()
+        source.stop()
 
 
 def test_links_that_break_at_any_byte_neither_lose_nor_repeat_commands(

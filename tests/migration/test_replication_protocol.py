@@ -20,7 +20,7 @@ from kvstream.resp.requests import request_bytes
 
 REPLID = b"8f60fdbb052db08282667bd40b052842d239eea8"
 MARK = b"0123456789abcdef0123456789abcdef01234567"
-GREETING = b"+PONG\r\n+OK\r\n+OK\r\n"
+GREETING = b"+PONG\r\n+OK\r\n+OK\r\n-ERR Unrecognized REPLCONF option: version\r\n"
 FULL = b"+FULLRESYNC %b 1000\r\n" % REPLID
 STREAM = request(b"SELECT", b"3") + request(b"XADD", b"s", b"1-1", b"f", b"x" * 2000)
 COMMANDS = [
@@ -79,13 +79,14 @@ def test_a_history_continues_at_its_offset(reply: bytes, replid: bytes, size: in
 def test_the_handshake_proceeds_line_by_line_and_requests_the_next_byte() -> None:
     replica = Replica(Position(REPLID, 1000))
     said = []
-    for reply in (b"+PONG\r\n", b"+OK\r\n", b"+OK\r\n", b""):
+    for reply in (b"+PONG\r\n", b"+OK\r\n", b"+OK\r\n", b"+OK\r\n", b""):
         said.append(replica.outgoing())
         replica.feed(reply)
     assert said == [
         request(b"PING"),
         request(b"REPLCONF", b"listening-port", b"0"),
         request(b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"),
+        request(b"REPLCONF", b"version", b"9.0.0"),
         request(b"PSYNC", REPLID, b"1001"),
     ]
     assert replica.outgoing() == b""

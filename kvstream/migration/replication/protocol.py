@@ -2,7 +2,7 @@
 
 ::
 
-    replica    handshake := PING REPLCONF-listening-port REPLCONF-capa PSYNC
+    replica    handshake := PING REPLCONF-listening-port REPLCONF-capa REPLCONF-version PSYNC
                PSYNC     := "PSYNC" replid offset      the next byte wanted; "?" and -1: any
                ack       := "REPLCONF" "ACK" offset
     source     replies   := a line for each request of the handshake; then
@@ -14,6 +14,10 @@
 
 An offset counts the bytes of the stream; that of a command is after its last byte. Lines and
 requests have a maximum length. The connection is authenticated before the handshake.
+
+The version is that of Valkey. From 9 on Valkey takes a replica that does not tell its version for
+an old one, and makes it no snapshot of what is new, such as fields of hashes that expire. Redis
+does not know the option; its error is ignored.
 """
 
 from collections.abc import Callable
@@ -30,6 +34,8 @@ MARK_BYTES: Final = 40
 TEMPORARY = (b"NOMASTERLINK", b"LOADING", b"MASTERDOWN", b"BUSY", b"TRYAGAIN")
 """Error codes of a source that is not ready yet."""
 _EOF_HEAD: Final = b"EOF:"
+_VERSION: Final = [b"REPLCONF", b"version", b"9.0.0"]
+"""The version of Valkey whose snapshots are read."""
 
 
 class Position(NamedTuple):
@@ -102,6 +108,7 @@ class Replica:
             [b"PING"],
             [b"REPLCONF", b"listening-port", b"0"],  # this replica accepts no connections
             [b"REPLCONF", b"capa", b"eof", b"capa", b"psync2"],
+            _VERSION,
             [b"PSYNC", replid, b"%d" % (offset if replid == NO_HISTORY else offset + 1)],
         ]
 
@@ -149,9 +156,9 @@ class Replica:
         if line is None:
             return False
         said = self._steps.pop(0)
-        if line[:1] == b"-":
+        if line[:1] == b"-" and said is not _VERSION:
             self._refused(said[0], line[1:])
-        if line[:1] != b"+":
+        if line[:1] not in b"+-":
             raise ProtocolError(f"the source replies to {said[0].decode()} with {_shown(line)}")
         if self._steps:
             self._say()
