@@ -73,7 +73,7 @@ def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     prefixes = [] if before is None else before.prefixes
     if b"BCAST" in wanted.modes:
         _check_prefixes(wanted.prefixes, prefixes)
-        prefixes = [*prefixes, *(wanted.prefixes or ([] if prefixes else [b""]))]
+        prefixes = sorted({*prefixes, *(wanted.prefixes or [b""])})
     trackers.begin(client, Tracking(frozenset(wanted.modes), prefixes, wanted.redirect))
     return OK
 

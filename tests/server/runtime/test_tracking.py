@@ -68,6 +68,10 @@ MODES = {
         *("bob: SET d v", "bob: SET a v", "ann: CLIENT TRACKINGINFO", "ann: CLIENT TRACKING OFF"),
         *("bob: SET d w", "ann: CLIENT TRACKINGINFO"),
     ],
+    "all keys after those of a prefix": [
+        *("ann: CLIENT TRACKING ON BCAST PREFIX b PREFIX a", "ann: CLIENT TRACKINGINFO"),
+        *("ann: CLIENT TRACKING ON BCAST", "bob: SET k v", "ann: CLIENT TRACKINGINFO"),
+    ],
     "all but its own changes": [
         *("ann: CLIENT TRACKING ON BCAST NOLOOP", "bob: SET k v", "ann: SET l v", "bob: SET l w"),
         *("ann: XADD s 1-1 f v", "bob: XADD s 1-2 f v", "ann: CLIENT TRACKINGINFO"),
