@@ -148,6 +148,8 @@ class Application(click.Group):
                 place = f"after the command: kvstream COMMAND {error.option_name}"
                 raise click.UsageError(f"{error.option_name} goes {place}", error.ctx) from None
             raise
+        except KeyboardInterrupt:  # while the module of a command is imported
+            ctx.exit(ExitCode.INTERRUPTED)
 
     def _global_first(self, args: list[str]) -> list[str]:
         """Return the arguments with the global options that follow the command moved before it.

@@ -20,6 +20,17 @@ ERRORS = [
 ]
 
 
+def test_ctrl_c_while_a_command_is_imported_exits_with_130(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def interrupted(name: str) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("kvstream.cli.app.import_module", interrupted)
+    result = CliRunner().invoke(main, ["ls", "--store", "data"])
+    assert (result.exit_code, result.output) == (ExitCode.INTERRUPTED, "")
+
+
 @pytest.mark.parametrize("error", ERRORS)
 def test_every_error_of_the_library_has_an_exit_code(error: type[Exception]) -> None:
     assert code_of(error("x")) in MEANINGS
