@@ -306,6 +306,8 @@ def _check_first(rule: bytes, table: Table) -> None:
     name, _, word = rule[1:].rpartition(b"|")
     if rule[:1] == b"+" and b"|" in name and _is_known(name, table):
         raise BadRule("Allowing first-arg of a subcommand is not supported")
+    if rule[:1] == b"+" and not word and _is_known(name, table):
+        raise BadRule("Syntax error")
     if rule[:1] == b"-" or not word or not isinstance(table.get(name), Command):
         raise BadRule("Unknown command or category name in ACL")
 

@@ -410,7 +410,8 @@ class Dispatcher:
             text = "%s, user %s, has no right to %s %s"
             words = client.address, Shown([user]), _REASONS.get(kind, kind), Shown([what])
             self._denied.log(_log, logging.INFO, text, *words)
-        in_multi = client.queue is not None or client.last_command == "exec"
+        in_exec = client.last_command == "exec" and (kind, what) != ("cmd", b"exec")
+        in_multi = client.queue is not None or in_exec
         context = "lua" if self.in_script else "multi" if in_multi else "toplevel"
         now_ms = time.time_ns() // 1_000_000
         shown = listed(client, self.trackers.clients.get(client))

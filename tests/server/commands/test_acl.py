@@ -139,6 +139,22 @@ def test_the_rights_of_a_transaction_are_checked_again_when_it_runs(served: Serv
         assert admin.ask("EXISTS k") == 0
 
 
+def test_a_refused_exec_is_in_a_transaction_only_after_multi(served: Served) -> None:
+    with _log_in(served, "-@all", "+multi") as asker, served.asker() as admin:
+        asker.ask("EXEC")
+        assert admin.ask("ACL LOG")[0][5] == b"toplevel"
+        asker.ask("MULTI")
+        asker.ask("EXEC")
+        assert admin.ask("ACL LOG")[0][5] == b"multi"
+
+
+@pytest.mark.parametrize("rule", ["+get|", "+xinfo|"])
+def test_an_empty_first_argument_is_a_syntax_error(served: Served, rule: str) -> None:
+    with served.asker() as admin:
+        answer = admin.ask(f"ACL SETUSER ann {rule}")
+    assert answer == f"ERR Error in ACL SETUSER modifier '{rule}': Syntax error"
+
+
 def test_passwords_are_added_removed_and_never_kept(served: Served, redis_port: int) -> None:
     for asker in (served.asker(), Asker(redis_port)):
         with asker:
