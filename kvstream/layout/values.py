@@ -12,6 +12,7 @@ as UTF-8, numbers as redis-py writes them.
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from itertools import chain
+from operator import index
 from struct import Struct
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -101,7 +102,10 @@ def to_bytes(part: FieldPart, what: str = "a value", field: object = _NO_FIELD) 
         instead = _INSTEAD.get(kind, "give bytes, str, int or float")
         value = "None" if part is None else f"{shown(part)}, a {kind}"
         raise InvalidArgument(f"{where} cannot be {value}: {instead}")
-    return repr(part).encode()
+    try:  # a subclass, such as an IntEnum or numpy's float64, is its number
+        return repr(index(part) if isinstance(part, int) else float(part)).encode()
+    except ValueError as error:  # an int of thousands of digits
+        raise InvalidArgument(f"{what} is too long a number: {error}") from None
 
 
 def encode_fields(fields: FieldsLike) -> tuple[bytes, Names]:

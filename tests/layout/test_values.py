@@ -3,6 +3,7 @@
 import re
 from collections import OrderedDict
 from collections.abc import Mapping
+from enum import IntEnum
 from types import MappingProxyType
 
 import msgpack
@@ -108,6 +109,22 @@ def test_any_mapping_and_any_pairs_are_accepted(fields: FieldsLike) -> None:
     assert pairs_of(encode_fields(fields)[0]) == [(b"a", b"1"), (b"b", b"2")]
 
 
+class Status(IntEnum):
+    DONE = 3
+
+
+class Price(float):
+    """A float whose repr is no number, as that of numpy's float64."""
+
+    def __repr__(self) -> str:
+        return f"Price({float(self)})"
+
+
+def test_a_number_of_thousands_of_digits_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="too long a number"):
+        encode_fields({"n": 10**5000})
+
+
 @pytest.mark.parametrize(
     ("part", "stored"),
     [
@@ -121,6 +138,8 @@ def test_any_mapping_and_any_pairs_are_accepted(fields: FieldsLike) -> None:
         (float("inf"), b"inf"),
         (bytearray(b"ab"), b"ab"),
         (memoryview(b"abcd")[::2], b"ac"),
+        (Status.DONE, b"3"),
+        (Price(1.5), b"1.5"),
     ],
 )
 def test_a_part_is_stored_as_redis_py_would_send_it(part: FieldPart, stored: bytes) -> None:
