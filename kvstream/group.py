@@ -460,6 +460,8 @@ class Consumer(Generic[S]):
         if block is None:
             if count is not None and (type(count) is not int or not 0 < count <= NUMBER_MAX):
                 count = count_of(count)
+                if count == 0:  # which means no limit to a server
+                    return []
             claim_ms = None
             if claim_min_idle is not None:
                 claim_ms = milliseconds(claim_min_idle, "claim_min_idle")

@@ -164,6 +164,8 @@ def plain_read(
     """Read the entries after each position; return [] if none came within ``block`` seconds."""
     count = count_of(count)
     attempt = PlainRead([(name, read_position(after)) for name, after in wanted], count, budget)
+    if count == 0:  # which means no limit to a server
+        return []
     if block is None:
         return cast(Lists, _decoded(engine.run(attempt)))
     names = [name for name, _ in wanted]
@@ -223,6 +225,8 @@ def group_read(
     positions = [(name, group_position(after)) for name, after in wanted]
     claim_ms = None if claim_min_idle is None else milliseconds(claim_min_idle, "claim_min_idle")
     attempt = GroupRead(group, consumer, positions, count, noack, claim_ms, budget)
+    if count == 0:
+        return []
     names = [name for name, _ in positions]
     try:
         if block is None:

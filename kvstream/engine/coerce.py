@@ -180,13 +180,13 @@ def warn_of_block() -> None:
 
 
 def count_of(count: int | None) -> int | None:
-    """Return the ``count`` of a read; warn if it is below 1."""
+    """Return the ``count`` of a read; warn if it is below 1, and return 0."""
     if count is None or (type(count) is int and 0 < count <= NUMBER_MAX):
         return count
     count = whole(count, "count")
     if count < 1:
         advise(f"count={count} reads nothing: leave count out to read without a limit")
-    return count
+    return max(0, count)
 
 
 def _no_duration(seconds: Seconds, what: str) -> InvalidArgument:

@@ -162,6 +162,8 @@ def test_entries_come_back_as_they_went(place: str) -> None:
         assert [entry.id for entry in stream.revrange(count=2)] == [last, StreamID(1, 2)]
         assert [entry.id for entry in stream.range("(1-1", "1")] == [StreamID(1, 2)]
         assert stream.range(count=0) == []
+        with pytest.warns(UserWarning, match="reads nothing"):
+            assert (stream.read("0", count=0), store.read({"s": "0"}, count=-1)) == ([], {})
         assert stream.get(first) is not None
         assert stream.get("9-9") is None
         assert [entry.id for entry in stream.scan(page=2)] == [first, StreamID(1, 2), last]
@@ -257,6 +259,8 @@ def test_new_features_work_or_the_error_names_the_version(place: str) -> None:
         stream = store.stream("s")
         ids = [stream.add({"n": n}) for n in range(5)]
         group = stream.create_group("g", "0")
+        with pytest.warns(UserWarning, match="reads nothing"):
+            assert group.consumer("c").read(0) == group.consumer("c").read(-1, block=1) == []
         group.consumer("c").read(4)
         tries: dict[str, Any] = {
             "8.2": lambda: stream.delete_entries(ids[0], ref_policy="DELREF"),
