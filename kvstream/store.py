@@ -295,7 +295,7 @@ class Store(Generic[S]):
         Raises NoSuchKey if the source does not exist.
         """
         done = self._engine.run(copy.copy, self._name(source), self._name(target), replace)
-        if not done and not self.exists(source):
+        if done is False and not self.exists(source):  # on a server it may be known later
             raise NoSuchKey
         return done
 

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
-from typing import Any, Concatenate, ParamSpec, Self, TypeVar
+from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
@@ -97,6 +97,9 @@ class RemoteEngine:
         self.local_clock: Clock = SystemClock()
         self.options = StoreOptions(databases=DATABASES_MAX)  # the server knows how many it has
         self.place = first.place
+
+    def __reduce__(self) -> NoReturn:
+        raise TypeError("an open store cannot be pickled: open its URL in the other process, too")
 
     @classmethod
     def open(cls, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> Self:
@@ -411,7 +414,8 @@ def _use(queued: Queued) -> Any:
 
 def _forward(name: str) -> Callable[..., Any]:
     def method(self: Queued, *args: Any) -> Any:
-        return getattr(_use(self), name)(*args)
+        plain = [_use(each) if type(each) is Queued else each for each in args]
+        return getattr(_use(self), name)(*plain)
 
     return method
 

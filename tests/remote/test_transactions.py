@@ -26,15 +26,20 @@ def test_writes_are_one_commit_with_results_at_its_end(place: str) -> None:
             assert len(one) == 1
             made = two.add({"n": 2})
             many = two.add_many([{"n": 3}, {"n": 4}])
+            later = two.add({"n": 5})
             acked = group.ack(entries)
             assert store.expire("one", 100) is not None
+            copied = store.copy("one", "three")
             if other is not store:
                 assert other.stream("two").range() == []
         assert isinstance(made, StreamID)
-        assert [made, *many] == [entry.id for entry in other.stream("two").range()]
+        assert [made, *many, later] == [entry.id for entry in other.stream("two").range()]
         assert (len(many), made < many[0], str(made)) == (2, True, f"{made.ms}-{made.seq}")
-        assert acked == 1
-        assert two.delete(made, many) == 3
+        assert acked == copied == 1
+        assert two.delete(made, many, later) == 4
+        assert (sorted([later, made]), acked == copied) == ([made, later], True)
+        store.stream("sums").add({"acked": acked})
+        assert store.stream("sums").range()[0].fields == {b"acked": b"1"}
         assert hash(made) == hash(StreamID.parse(made))
 
 
