@@ -10,16 +10,18 @@ import asyncio
 import shutil
 import tempfile
 import threading
-from collections.abc import Awaitable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Protocol, Self
 
 from kvstream.engine import timing
+from kvstream.engine.engine import Engine
 from kvstream.engine.queue_arguments import span_ms
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync
 from kvstream.jobs.job import AnyJobs, Job
+from kvstream.meta.txn import Txn
 from kvstream.queue import take
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock
@@ -39,6 +41,25 @@ class TestedJobs(AnyJobs, Protocol):
     def declare(self) -> None: ...
 
 
+class _Engine(Engine):
+    """An engine that calls ``ended`` after each transaction of the program that was committed."""
+
+    ended: Callable[[], object]
+
+    @contextmanager
+    def transaction(self) -> Iterator[Txn]:
+        with super().transaction() as txn:
+            yield txn
+        self.ended()
+
+    def brief_transaction(self) -> AbstractContextManager[Any]:
+        return super().transaction()
+
+
+class _Store(Store[bytes]):
+    _engine_type = _Engine
+
+
 class Testing:
     """Runs the jobs of a ``Jobs`` inline, for a ``with`` block; see ``Jobs.test``."""
 
@@ -54,7 +75,10 @@ class Testing:
 
     def __enter__(self) -> Self:
         self._folder = tempfile.mkdtemp(prefix="kvstream-jobs-")
-        store = Store.open(self._folder, durability="no", clock=self.clock)
+        store = _Store.open(self._folder, durability="no", clock=self.clock)
+        engine = store.engine
+        assert isinstance(engine, _Engine)
+        engine.ended = self.run
         self.jobs.testing = self
         self.jobs.use(store)
         self.jobs.declare()
@@ -75,9 +99,10 @@ class Testing:
     def run(self) -> int:
         """Run the jobs that are due now, and those that they enqueue; return how many runs.
 
-        ``enqueue`` does so by itself, unless a job that runs has called it.
+        ``enqueue`` does so by itself, unless a job that runs has called it; in a transaction the
+        end of its block does.
         """
-        if self._running:
+        if self._running or self.jobs.store.engine.is_open_here():
             return 0
         self._running = True
         done = 0

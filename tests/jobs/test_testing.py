@@ -320,6 +320,26 @@ def test_jobs_are_enqueued_with_a_transaction_or_not_at_all() -> None:
         assert ran == [1]
 
 
+def test_jobs_run_at_the_end_of_the_transaction_that_enqueues_them() -> None:
+    jobs = Jobs("nowhere")
+    ran: list[int] = []
+
+    @jobs.task(retries=1)
+    def run(n: int) -> int:
+        ran.append(n)
+        return n
+
+    with jobs.test():
+        with suppress(OSError), jobs.store.transaction():
+            run.enqueue(1)
+            raise OSError("away")
+        assert ran == []
+        with jobs.store.transaction():
+            first, (second,) = run.enqueue(2), run.enqueue_many([(3,)])
+            assert ran == []
+        assert (ran, first.result(), second.result()) == ([2, 3], 2, 3)
+
+
 def test_a_time_is_a_datetime_or_unix_seconds() -> None:
     jobs = Jobs("nowhere")
     ran: list[Any] = []
