@@ -21,12 +21,13 @@ from kvstream.engine.coerce import (
     name_bytes,
     path_of,
     store_options,
+    unix_ms,
     whole,
 )
 from kvstream.engine.decoding import BYTES, Decoder, decoder_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import InvalidArgument, NoSuchKey
+from kvstream.errors import InvalidArgument, NoSuchKey, shown
 from kvstream.layout.keys import key_of, qualified
 from kvstream.operations import append, checks, keyspace
 from kvstream.operations.append import BulkResult
@@ -39,6 +40,9 @@ from kvstream.types.images import StreamSource
 from kvstream.types.options import Durability, StoreOptions
 from kvstream.types.records import Entry, Fault, HistoryEntry, KeyInfo, S, UnfinishedLoad
 from kvstream.types.urls import AnyPath
+
+Streams = Mapping[Any, IDLike]
+"""The starts of a read by key, a Name: Any, since the key type of a Mapping is invariant."""
 
 
 class Store(Generic[S]):
@@ -184,7 +188,7 @@ class Store(Generic[S]):
 
     def read(
         self,
-        streams: Mapping[Name, IDLike],
+        streams: Streams,
         count: int | None = None,
         block: Seconds | None = None,
         *,
@@ -198,9 +202,12 @@ class Store(Generic[S]):
         limit all together. Waits at most ``block`` seconds: 0 is for ever, None not at all. Streams
         without entries are left out of the result. Raises WrongType for a string.
         """
-        wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = plain_read(
-            self._engine, wanted, count, block, lambda: budget_of(max_count, max_size)
+            self._engine,
+            self._wanted(streams),
+            count,
+            block,
+            lambda: budget_of(max_count, max_size),
         )
         return {self._key(name): self._decoder.entries(name, entries) for name, entries in reply}
 
@@ -208,7 +215,7 @@ class Store(Generic[S]):
         self,
         group: Name,
         consumer: Name,
-        streams: Mapping[Name, IDLike],
+        streams: Streams,
         count: int | None = None,
         block: Seconds | None = None,
         *,
@@ -224,12 +231,11 @@ class Store(Generic[S]):
         arguments are those of ``read`` and ``Consumer.read``. Raises NoGroup if a key or its group
         does not exist.
         """
-        wanted = [(self._name(key), after) for key, after in streams.items()]
         reply = group_read(
             self._engine,
             name_bytes(group, "the group"),
             name_bytes(consumer, "the consumer"),
-            wanted,
+            self._wanted(streams),
             count=count,
             block=block,
             noack=noack,
@@ -237,6 +243,11 @@ class Store(Generic[S]):
             budget=lambda: budget_of(max_count, max_size),
         )
         return {self._key(name): self._decoder.history(name, entries) for name, entries in reply}
+
+    def _wanted(self, streams: Streams) -> list[tuple[bytes, IDLike]]:
+        if not isinstance(streams, Mapping):
+            raise InvalidArgument(f'streams map keys to IDs, {{"a": "$"}}, not {shown(streams)}')
+        return [(self._name(key), after) for key, after in streams.items()]
 
     # --- keys -----------------------------------------------------------------------------------
 
@@ -359,8 +370,7 @@ class Store(Generic[S]):
         Raises KeyExists if the key exists and ``replace`` is false, and the source's own errors.
         ``expire_at_ms`` is a Unix time in milliseconds; 0 means no expiry.
         """
-        loader = Loader(self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms)
-        with loader:
+        with self.loader(key, replace=replace, expire_at_ms=expire_at_ms) as loader:
             for node in source.nodes():
                 loader.node(node)
             return loader.finish(source.state())
@@ -375,14 +385,22 @@ class Store(Generic[S]):
         return self._engine.run(dump.dump, self._name(key), target)
 
     def restore(
-        self, key: Name, payload: bytes, *, replace: bool = False, expire_at_ms: int = 0
+        self,
+        key: Name,
+        payload: bytes | bytearray | memoryview,
+        *,
+        replace: bool = False,
+        expire_at_ms: int = 0,
     ) -> list[str]:
         """Create a key from a payload of DUMP, of kvstream or Redis; return its corrected counters.
 
         Raises BadPayload for an invalid payload, and KeyExists if the key exists and ``replace`` is
         false; nothing is changed then.
         """
-        return self._engine.run(dump.restore, self._name(key), payload, replace, expire_at_ms)
+        if not isinstance(payload, bytes | bytearray | memoryview):
+            raise InvalidArgument(f"a payload is the bytes of dump, not {shown(payload)}")
+        at_ms = unix_ms(expire_at_ms, "expire_at_ms")
+        return self._engine.run(dump.restore, self._name(key), bytes(payload), replace, at_ms)
 
     def loader(
         self, key: Name, *, replace: bool = False, expire_at_ms: int = 0, label: bytes = b""
@@ -392,8 +410,9 @@ class Store(Generic[S]):
         With a ``label``, unique to this load, an interrupted load is kept for a week, and the next
         loader with that label continues it.
         """
+        at_ms = unix_ms(expire_at_ms, "expire_at_ms")
         return Loader(
-            self.engine, self._name(key), replace=replace, expire_at_ms=expire_at_ms, label=label
+            self.engine, self._name(key), replace=replace, expire_at_ms=at_ms, label=label
         )
 
     def unfinished_loads(self) -> list[UnfinishedLoad]:

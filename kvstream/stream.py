@@ -46,6 +46,7 @@ from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
 from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
+from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
     BoundLike,
     IDLike,
@@ -309,6 +310,7 @@ class Stream(Generic[S]):
             stream.schedule("nightly", "0 3 * * *", {"task": "clean"}, tz="Europe/Berlin")
         """
         rule = schedules.Misfire(one_of(misfire, MISFIRES, "misfire").upper())
+        refuse_no_text(cron, tz)
         self._engine.run(
             schedules.set_schedule,
             self._name,

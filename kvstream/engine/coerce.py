@@ -211,6 +211,14 @@ def expiry_ms(seconds: Seconds) -> int:
     raise InvalidArgument(f"invalid expire time: {shown(seconds)}")
 
 
+def unix_ms(at_ms: int, what: str) -> int:
+    """Return a Unix time in milliseconds; raise InvalidArgument if it is negative or none."""
+    at_ms = whole(at_ms, what)
+    if at_ms < 0:
+        raise InvalidArgument(f"{what} is negative: {at_ms}")
+    return at_ms
+
+
 def trim_of(
     maxlen: int | None,
     minid: BoundLike | None,
@@ -277,7 +285,7 @@ def opening_of(
 
     A server has all of its own but ``db``. ``create`` means nothing there, and is taken.
     """
-    url = server_url(place)
+    url, db = server_url(place), optional(db, "db")
     own = {"durability": durability, "read_only": read_only or None, "clock": clock}
     for name, value in {**own, "shared": shared or None, "wait_s": wait_s, **options}.items():
         if url is not None and value is not None:
@@ -294,6 +302,8 @@ def path_of(path: AnyPath) -> Path:
     try:
         text = os.fsdecode(path)
         refuse_url(path)
+        if not text:
+            raise InvalidArgument("the path is empty: give '.' for the current directory")
         if "\0" in text:
             raise InvalidArgument(f"a path holds no null character: {shown(path)}")
         os.path.realpath(text).encode()

@@ -217,6 +217,9 @@ def failure_of(
 
             traceback = "".join(format_exception(error))
         error = described(error)
+    for name, text in {"error": error, "traceback": traceback}.items():
+        if text is not None and not isinstance(text, str):
+            raise InvalidArgument(f"{name} is an exception or its text, not {shown(text)}")
     return {
         "delay_ms": None if delay is None else span_ms(delay, "delay"),
         "fatal": bool(fatal),

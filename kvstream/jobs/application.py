@@ -14,6 +14,7 @@ from types import MappingProxyType, TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, ParamSpec, Self, TypeVar, overload
 
 import kvstream
+from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
@@ -21,6 +22,7 @@ from kvstream.jobs.handle import DONE, JobHandle, LoopStores
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import Task
+from kvstream.operations.queues.schedules import refuse_most
 from kvstream.queue import Message, Queue
 from kvstream.types.clock import now_ms
 from kvstream.types.cron import parse
@@ -336,6 +338,7 @@ class Jobs:
         """
         parse(expression, tz)
         one_of(misfire, MISFIRES, "misfire")
+        refuse_most(whole(most, "most"))
 
         def schedule(wrapped: Callable[P, R] | Task[P, R]) -> Task[P, R]:
             task = wrapped if isinstance(wrapped, Task) else self.task(**options)(wrapped)

@@ -81,6 +81,20 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
 )
 """Errors with the code ERR, by the beginning of their text."""
 
+_INVALID = (
+    *("At least one parameter", "COUNT must", "DB index", "DEBOUNCE needs", "Elements are too"),
+    *("IDMP-", "Invalid RETRYCOUNT", "Invalid TTL", "MAXAGE, ", "MISFIRE ALL"),
+    *("The ID specified in XSETID", "The entries_added", "a backoff has", "a cron expression"),
+    *("a delay must", "a policy has", "a rate needs", "a redrive takes", "a schedule needs"),
+    *("a time of Unix", "a unique ID has", "a window must", "an entry of", "entries_added"),
+    *("invalid expire time", "max_per_key", "set at least one", "source and destination"),
+    *("the count of a redrive", "the cron expression", "the dead letters of", "the delays of"),
+    *("the field ", "the jitter must", "the key of the dead", "the name of a schedule"),
+    *("the rate of a redrive", "the rule ", "the target of a redrive", "the time "),
+    "value for ENTRIESREAD",
+)
+"""The beginnings of errors that are InvalidArgument in a directory, too."""
+
 _UNREACHED = re.compile(r"Error -?\d+ connecting to (\S+?)\.? (.*?)\.?", re.DOTALL)
 """redis-py's error for a connection that was never made."""
 
@@ -153,7 +167,7 @@ def _refusal(error: "redis.ResponseError", message: str) -> KVStreamError:
         return kind(rest)
     text = message.removeprefix("ERR ")
     errors = (error_type for start, error_type in _BY_TEXT if text.startswith(start))
-    return next(errors, RequestError)(text)
+    return next(errors, InvalidArgument if text.startswith(_INVALID) else RequestError)(text)
 
 
 Word = bytes | str | int

@@ -84,14 +84,22 @@ class Fields:
 Times = Every | Fields
 
 
+def refuse_no_text(expression: object, zone: object) -> None:
+    """Raise InvalidArgument unless an expression and the name of a time zone are text."""
+    if not isinstance(expression, str):
+        raise InvalidArgument(f"a cron expression is a text, not {shown(expression)}")
+    if not isinstance(zone, str):
+        hint = "its name, such as Europe/Berlin"
+        raise InvalidArgument(f"the time zone cannot be {shown(zone)}: give {hint}")
+
+
 @lru_cache(maxsize=1024)
 def parse(expression: str, zone: str = "") -> Times:
     """Return the times of an expression in a time zone, UTC if that is empty.
 
     Raises InvalidArgument, which says what is wrong.
     """
-    if not isinstance(expression, str):
-        raise InvalidArgument(f"a cron expression is a text, not {shown(expression)}")
+    refuse_no_text(expression, zone)
     where = _zone(zone)
     if len(expression) > EXPRESSION_MAX:
         raise InvalidArgument(f"a cron expression has at most {EXPRESSION_MAX} characters")

@@ -552,6 +552,8 @@ def test_names_of_tasks_and_parameters_must_be_clear() -> None:
         ("0 3 * *", {}, "has 4 fields, not 5"),
         ("0 3 * * *", {"tz": "Europe/Berln"}, "the time zone 'Europe/Berln' is unknown"),
         ("0 3 * * *", {"misfire": "twice"}, "misfire"),
+        ("0 3 * * *", {"misfire": "all", "most": 0}, "must be 1 to 1000, not 0"),
+        ("0 3 * * *", {"tz": UTC}, "the time zone cannot be datetime.timezone.utc"),
     ],
 )
 def test_a_wrong_schedule_is_refused_at_its_definition(

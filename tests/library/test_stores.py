@@ -156,6 +156,7 @@ def test_a_path_may_be_bytes(tmp_path: Path) -> None:
     [
         (None, "a path is str, bytes or os.PathLike, not None"),
         (7, "a path is str, bytes or os.PathLike, not 7"),
+        ("", "the path is empty: give '.' for the current directory"),
         ("a\0b", r"a path holds no null character: 'a\x00b'"),
         (b"caf\xe9", r"RocksDB takes no path but UTF-8: b'caf\xe9'"),
     ],

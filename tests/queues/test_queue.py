@@ -615,6 +615,12 @@ def test_names_and_fields_are_text_in_a_store_of_text(place: str) -> None:
         assert queue.streams()[0].delayed()[0].fields == {"to": "ä"}
 
 
+def put_and_get(store: Store) -> Message:
+    queue = Queue(store, "q")
+    queue.put({"n": 1})
+    return the(queue.get())
+
+
 WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     "delay and at": (
         lambda store: Queue(store, "q").put({"a": 1}, delay=1, at=5),
@@ -643,6 +649,22 @@ WRONG: dict[str, tuple[Callable[[Store], Any], str]] = {
     "an unknown rule of unique": (
         lambda store: Queue(store, "q").put({"a": 1}, unique="x", on_conflict="skipp"),  # type: ignore[arg-type]
         "on_conflict cannot be 'skipp': did you mean 'skip'?",
+    ),
+    "a number as an error": (
+        lambda store: put_and_get(store).nack(error=5),  # type: ignore[arg-type]
+        "error is an exception or its text, not 5",
+    ),
+    "a time zone that is no text": (
+        lambda store: store.stream("q").schedule("n", "@daily", {"a": 1}, tz=UTC),  # type: ignore[arg-type]
+        "the time zone cannot be datetime.timezone.utc: give its name, such as Europe/Berlin",
+    ),
+    "an expression that is no cron": (
+        lambda store: store.stream("q").schedule("n", "daily", {"a": 1}),
+        "the cron expression 'daily' is wrong: it has 1 fields, not 5, or 6 with seconds",
+    ),
+    "an expression that is no text": (
+        lambda store: store.stream("q").schedule("n", None, {"a": 1}),  # type: ignore[arg-type]
+        "a cron expression is a text, not None",
     ),
     "an unknown misfire rule": (
         lambda store: store.stream("q").schedule("n", "@daily", {"a": 1}, misfire="never"),  # type: ignore[arg-type]
@@ -713,6 +735,32 @@ def test_a_mistake_is_explained(store: Store, wrong: Callable[[Store], Any], say
     with pytest.raises(InvalidArgument) as error:
         wrong(store)
     assert str(error.value) == says
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        lambda store: store.stream("q").schedule("n", "0 25 * * *", {"a": 1}),
+        lambda store: store.stream("q").schedule("n", "@daily", {"a": 1}, tz="Europe/Berln"),
+        lambda store: store.stream("q").schedule("n", "@daily", {"a": 1}, misfire="all", most=0),
+        lambda store: store.stream("q").schedule("", "@daily", {"a": 1}),
+        lambda store: store.stream("q").schedule("n", "@daily", {}),
+        lambda store: store.stream("q").add({"a": 1}, unique=""),
+        lambda store: store.stream("q").add({"a": 1}, delay=timedelta(days=40_000)),
+        lambda store: store.stream("q").configure(),
+        lambda store: store.stream("q").create_group("g").set_policy(dead_letter="q"),
+        lambda store: Queue(store, "q", rate=(1, 0)).get(),
+        lambda store: Queue(store, "q").redrive(count=0),
+        lambda store: Queue(store, "q").redrive(rate=(0, 1)),
+    ],
+)
+def test_a_mistake_has_the_same_class_in_every_place(
+    place: str, wrong: Callable[[Store], Any]
+) -> None:
+    with kvstream.open(place) as store:
+        store.stream("q").add({"a": 1})
+        with pytest.raises(InvalidArgument):
+            wrong(store)
 
 
 def test_a_redis_has_no_queues(old: str) -> None:

@@ -1,6 +1,7 @@
 """Connections to servers: options that are refused, and lost connections."""
 
 import os
+import pickle
 import re
 import socket
 import subprocess
@@ -323,3 +324,13 @@ def test_replies_of_slow_and_fast_servers_are_read_alike() -> None:
     link.close()
     server.join(PATIENCE_S)
     listening.close()
+
+
+def test_an_open_store_is_not_pickled(url: str) -> None:
+    with kvstream.open(url) as store, pytest.raises(TypeError, match="open its URL in the other"):
+        pickle.dumps(store.stream("s"))
+
+
+def test_the_database_is_a_number(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="db must be a whole number, not '1'"):
+        kvstream.open(url, db="1")  # type: ignore[call-overload]

@@ -232,6 +232,12 @@ def test_groups_are_made_moved_and_listed(place: str) -> None:
         (BadPayload, lambda store: store.restore("t", b"nonsense")),
         (RequestError, lambda store: store.stream("none").create_group("g", mkstream=False)),
         (InvalidArgument, lambda store: store.select(1 << 20)),
+        (InvalidArgument, lambda store: store.read(["s"])),
+        (InvalidArgument, lambda store: store.copy("s", "s")),
+        (InvalidArgument, lambda store: store.restore("t", None)),
+        (InvalidArgument, lambda store: store.restore("t", store.dump("s"), expire_at_ms=-1)),
+        (InvalidArgument, lambda store: store.stream("s").set_id("6-0", entries_added=0)),
+        (InvalidArgument, lambda store: store.stream("s").create_group("h", entries_read=-2)),
     ],
 )
 def test_errors_have_the_same_classes(place: str, error: type[Exception], call: Any) -> None:
@@ -251,6 +257,8 @@ def test_a_payload_is_restored(place: str) -> None:
         assert payload is not None
         assert store.dump("none") is None
         assert store.restore("t", payload) == []
+        assert store.restore("t", memoryview(payload), replace=True) == []
+        assert store.restore("t", bytearray(payload), replace=True) == []
         assert store.stream("t").range() == store.stream("s").range()
 
 

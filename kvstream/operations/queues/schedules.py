@@ -149,12 +149,17 @@ def set_schedule(
     return new
 
 
+def refuse_most(most: int) -> None:
+    """Raise InvalidArgument for a number of missed times that no schedule can have."""
+    if not 1 <= most <= MOST_MAX:
+        raise InvalidArgument(f"MISFIRE ALL must be 1 to {MOST_MAX}, not {most}")
+
+
 def _refuse_wrong(txn: Txn, new: Schedule) -> None:
     """Raise InvalidArgument for a schedule that cannot be."""
     if not new.name or len(new.name) > KEY_BYTES_MAX:
         raise InvalidArgument(f"the name of a schedule has 1 to {KEY_BYTES_MAX} bytes")
-    if not 1 <= new.most <= MOST_MAX:
-        raise InvalidArgument(f"MISFIRE ALL must be 1 to {MOST_MAX}, not {new.most}")
+    refuse_most(new.most)
     for own in (NAME_FIELD, AT_FIELD):
         if own in new.flat[::2]:
             raise InvalidArgument(f"the field {own.decode()} is set by the schedule itself")
