@@ -82,7 +82,7 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
 """Errors with the code ERR, by the beginning of their text."""
 
 _INVALID = (
-    *("At least one parameter", "COUNT must", "DB index", "DEBOUNCE needs", "Elements are too"),
+    *("At least one parameter", "COUNT must", "DEBOUNCE needs", "Elements are too"),
     *("IDMP-", "Invalid RETRYCOUNT", "Invalid TTL", "MAXAGE, ", "MISFIRE ALL"),
     *("The ID specified in XSETID", "The entries_added", "a backoff has", "a cron expression"),
     *("a delay must", "a policy has", "a rate needs", "a redrive takes", "a schedule needs"),
