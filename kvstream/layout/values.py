@@ -261,6 +261,10 @@ def _fields_of(mark: object, content: object) -> Fields:
 def flat_bytes(fields: FieldsLike) -> list[bytes]:
     """Return ``fields`` as bytes: field, value, field, value ..."""
     pairs = fields.items() if isinstance(fields, Mapping) else fields
+    if isinstance(fields, RepeatedFields):
+        listed = [*zip(fields.flat[::2], fields.flat[1::2], strict=True)]
+        if fields == dict(listed):  # those of an entry, which nobody has changed
+            pairs = listed
     try:
         return [
             part

@@ -70,6 +70,17 @@ def test_a_repeated_field_is_kept_with_its_order(stream: Stream) -> None:
     assert entry.fields == {b"a": b"3", b"b": b"2"}
 
 
+def test_fields_of_an_entry_are_added_as_they_are(stream: Stream) -> None:
+    stream.add([("a", 1), ("b", 2), ("a", 3)])
+    (entry,) = stream.range()
+    stream.add(entry.fields)
+    stream.add_many([entry.fields])
+    assert [each.flat for each in stream.range()] == [entry.flat] * 3
+    entry.fields[b"b"] = b"4"
+    stream.add(entry.fields)
+    assert stream.range()[-1].pairs == ((b"a", b"3"), (b"b", b"4"))
+
+
 @pytest.mark.parametrize(
     ("eid", "expected"),
     [
