@@ -34,6 +34,7 @@ import kvstream.aio
 from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Tasks
 from kvstream.aio import AsyncStore
+from kvstream.engine.coerce import at_least_1
 from kvstream.errors import StoreClosed
 from kvstream.store import Store
 from kvstream.types.urls import AnyPath
@@ -116,7 +117,7 @@ class KVStreamBroker(AsyncBroker):
         super().__init__()
         self.place = AsyncPlace(place, **options)
         self.tasks = Tasks(lambda: self.place.store, lease)
-        self.queue_name, self._count = queue_name, count
+        self.queue_name, self._count = queue_name, at_least_1(count, "count")
 
     async def shutdown(self) -> None:
         await super().shutdown()

@@ -19,8 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 from uuid import uuid4
 
 from kvstream.adapters.places import repeated
-from kvstream.engine.coerce import Name
-from kvstream.errors import KVStreamError, NoGroup
+from kvstream.engine.coerce import Name, milliseconds
+from kvstream.errors import InvalidArgument, KVStreamError, NoGroup, shown
 from kvstream.group import Group
 from kvstream.operations import watch
 from kvstream.operations.queues import leases
@@ -75,6 +75,8 @@ class Tasks:
 
     def __init__(self, store: Callable[[], Store], lease: float = LEASE_S) -> None:
         """``store`` returns the open store; it is called in each process."""
+        if milliseconds(lease, "lease") < 1:
+            raise InvalidArgument(f"lease must be above 0, not {shown(lease)}")
         self._open, self.lease = store, lease
         self._begin()
 

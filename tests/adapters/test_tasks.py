@@ -2,10 +2,12 @@
 
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from kvstream import Store
+from kvstream import InvalidArgument, Store
+from kvstream.adapters.taskiq import KVStreamBroker
 from kvstream.adapters.tasks import Tasks
 from tests.adapters.conftest import LEASE_S, opened, stand_still
 from tests.patience import until
@@ -19,6 +21,17 @@ def store(place: str) -> Iterator[Store]:
 
 def reader(store: Store) -> Tasks:
     return Tasks(lambda: store, LEASE_S)
+
+
+@pytest.mark.parametrize("lease", [0, -1, "30", None])
+def test_a_wrong_lease_is_refused_at_once(lease: Any) -> None:
+    with pytest.raises(InvalidArgument, match="lease"):
+        Tasks(lambda: pytest.fail("no store is needed"), lease)
+
+
+def test_a_broker_of_taskiq_reads_at_least_one_task() -> None:
+    with pytest.raises(InvalidArgument, match="count must be at least 1"):
+        KVStreamBroker("unused", count=0)
 
 
 def test_a_reader_sees_priorities_that_others_add(store: Store) -> None:
