@@ -440,6 +440,7 @@ def largest_lag(lags: Sequence[int | None]) -> int | None:
 
 def backlog(txn: Txn, name: bytes, group_name: bytes) -> int:
     """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
+    txn.existing_stream(name)
     stream, group = existing_group(txn, name, group_name)
     return nodes.live_after(txn, stream, group.last_delivered)
 

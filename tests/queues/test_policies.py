@@ -82,6 +82,16 @@ WRONG: dict[str, tuple[Callable[[Group], Any], str]] = {
 }
 
 
+def test_equal_rules_are_equal_in_every_place(place: str) -> None:
+    with kvstream.open(place) as store:
+        group = store.stream("s").create_group("g")
+        group.set_policy(order_by="user", max_in_flight=5)
+        store.stream("s").add_many([{"user": "ann"}] * 3)
+        assert len(group.consumer("c").read(3)) == 1
+        rules = GroupPolicy(order_by=b"user", max_in_flight=5)
+        assert group.policy() == group.set_policy(max_in_flight=5) == rules
+
+
 @pytest.mark.parametrize(("wrong", "says"), WRONG.values(), ids=WRONG)
 def test_a_wrong_rule_is_explained(
     store: kvstream.Store, wrong: Callable[[Group], Any], says: str

@@ -224,6 +224,7 @@ def test_groups_are_made_moved_and_listed(place: str) -> None:
         (InvalidArgument, lambda store: store.stream("s").read(block=-1)),
         (NoSuchKey, lambda store: store.stream("none").info()),
         (NoSuchKey, lambda store: store.stream("none").groups()),
+        (NoSuchKey, lambda store: store.stream("none").group("g").backlog()),
         (NoGroup, lambda store: store.stream("s").group("none").info()),
         (NoGroup, lambda store: store.stream("s").group("none").consumer("c").read()),
         (NoGroup, lambda store: store.stream("s").group("none").claim("c", "1-0")),
