@@ -116,7 +116,7 @@ class Inbox:
         ended, or at once after ``message.nack()``. A lease that was lost meanwhile is no error: the
         next delivery of the message is recognised.
         """
-        row = _row(message)
+        row = _row(message, message)
         with self._database.transaction(self.connection):
             yield self.connection.execute(self._database.insert, row).rowcount == 1
         with suppress(LeaseLost):
@@ -158,7 +158,7 @@ class AsyncInbox:
     @asynccontextmanager
     async def handle(self, message: Awaited) -> AsyncIterator[bool]:
         """Run a block in a transaction of the database, then acknowledge; see ``Inbox.handle``."""
-        row = _row(message._sync)
+        row = _row(getattr(message, "_sync", None), message)
         async with self._transaction():
             cursor = await self.connection.execute(self._database.insert, row)
             yield cursor.rowcount == 1
@@ -188,8 +188,13 @@ class AsyncInbox:
             raise
 
 
-def _row(message: Message[Any]) -> tuple[str, str]:
+def _row(message: Message[Any] | None, given: object) -> tuple[str, str]:
     """Return what the table has of a message: its queue and group, and its ID."""
+    if not isinstance(message, Message):
+        raise InvalidArgument(
+            "an Inbox handles a message of a Queue, an AsyncInbox that of an AsyncQueue, not "
+            f"{shown(given)}"
+        )
     key = message.key
     name = key.decode("utf-8", "backslashreplace") if isinstance(key, bytes) else key
     group = message.queue._group.decode("utf-8", "backslashreplace")

@@ -293,7 +293,10 @@ class AsyncStore(_Face[Store[S]], Generic[S]):
     def blocking(self) -> Store[S]:
         """The store in a directory, for code that blocks: use it in other threads only."""
         if not isinstance(self._engine, LoopEngine):
-            raise InvalidArgument("open a server with kvstream.open for code that blocks")
+            raise InvalidArgument(
+                f"code that blocks opens {self._sync._engine.place} with kvstream.open: blocking "
+                "is of a directory that is not shared"
+            )
         return self._sync
 
     def select(self, db: int) -> "AsyncStore[S]":

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import kvstream
-from kvstream import Store, StoreClosed
+from kvstream import InvalidArgument, Store, StoreClosed
 from kvstream.aio import AsyncStore
 from kvstream.aio.engines import LoopEngine
 from kvstream.storage.database import Database
@@ -387,6 +387,15 @@ def test_closing_a_loop_removes_the_waiters_of_its_tasks(directory: Path) -> Non
     assert waiters(stores[0]) == 0
     stores[0].blocking.stream("s").add({"n": 1})
     stores[0].blocking.close()
+
+
+def test_a_shared_directory_is_opened_again_by_code_that_blocks(directory: Path) -> None:
+    async def main() -> None:
+        async with kvstream.aio.open(directory, shared=True) as store:
+            with pytest.raises(InvalidArgument, match="with kvstream"):
+                _ = store.blocking
+
+    asyncio.run(main())
 
 
 def test_threads_use_the_store_beside_the_loop(directory: Path) -> None:

@@ -192,6 +192,14 @@ def test_an_open_transaction_is_refused_and_not_committed(queue: Queue, inbox: I
     assert sent(inbox) == []
 
 
+def test_another_kind_of_message_is_refused(inbox: Inbox) -> None:
+    with (
+        pytest.raises(InvalidArgument, match="an Inbox handles a message of a Queue"),
+        inbox.handle("1-1"),  # type: ignore[arg-type]
+    ):
+        pass
+
+
 def test_another_kind_of_connection_is_refused() -> None:
     with pytest.raises(InvalidArgument, match="an inbox is in a connection of sqlite3 or psycopg"):
         Inbox(object())
@@ -237,6 +245,8 @@ def test_an_inbox_of_asyncio_handles_each_message_once(
                 await send_in(inbox, message, fail=True)
             assert await send_in(inbox, message)
             assert (await queue.info()).leased == 0
+            with pytest.raises(InvalidArgument, match="an Inbox handles a message of a Queue"):
+                await send_in(inbox, message._sync)  # type: ignore[arg-type]
             assert not await send_in(inbox, message)  # its lease is over, which is no error
             await connection.execute("INSERT INTO sent VALUES ('2')")
             with pytest.raises(InvalidArgument, match="transaction open"):
