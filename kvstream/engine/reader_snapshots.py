@@ -172,7 +172,8 @@ class SnapshotRequests:
         except (KVStreamError, OSError) as error:
             with suppress(OSError):
                 _beside(target, _REFUSED).write_text(str(error))
-        _beside(target, _WANTED).unlink(missing_ok=True)
+        with suppress(OSError):  # the thread that serves also deletes expired keys
+            _beside(target, _WANTED).unlink(missing_ok=True)
 
 
 def _wanted(folder: Path) -> Iterator[Path]:

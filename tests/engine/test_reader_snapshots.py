@@ -14,6 +14,7 @@ from kvstream import Store
 from kvstream.engine import reader_snapshots
 from kvstream.errors import InvalidArgument, StoreError, StoreLocked
 from kvstream.storage.batch import Family
+from tests.patience import until
 
 
 @pytest.fixture
@@ -75,6 +76,17 @@ def test_the_error_of_the_owner_is_reported_to_the_reader(store: Store) -> None:
     with pytest.raises(StoreError, match=r"the owner of the store .* exists"):
         reader_snapshots.ask(directory, token, 10.0)
     assert [path.name for path in (directory / reader_snapshots.FOLDER).iterdir()] == [token]
+
+
+def test_keys_expire_although_a_request_cannot_be_removed(store: Store) -> None:
+    directory = store.engine.database.directory
+    token = reader_snapshots.new_token(os.getpid())
+    request = reader_snapshots.place_for(directory, token).with_name(f"{token}.wanted")
+    request.mkdir()
+    until((directory / reader_snapshots.FOLDER / token).exists, "the owner to see it")
+    store.stream("short").add({"n": "1"})
+    store.expire("short", 0.01)
+    until(lambda: store.size() == 0, "the key to expire")
 
 
 def test_a_store_without_an_owner_makes_no_copy(store: Store) -> None:
