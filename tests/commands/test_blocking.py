@@ -34,7 +34,7 @@ def ask(engine: Engine) -> Iterator[Ask]:
     pool = ThreadPoolExecutor(max_workers=8)
 
     def run(line: str) -> "Future[Any]":
-        waiting = len(engine.waiters)
+        waiting = engine.run(lambda txn: len(engine.waiters))  # none being served
         future = pool.submit(speaker(Dispatcher(engine)), line)
         until(lambda: len(engine.waiters) != waiting or future.done(), f"{line} to wait or answer")
         return future

@@ -423,7 +423,7 @@ def ask(store: Store) -> Any:
     pool = ThreadPoolExecutor(max_workers=4)
 
     def run(line: str) -> "Future[Any]":
-        waiting = len(store.engine.waiters)
+        waiting = store.engine.run(lambda txn: len(store.engine.waiters))  # none being served
         future = pool.submit(speaker(Dispatcher(store.engine)), line)
         until(lambda: len(store.engine.waiters) != waiting or future.done(), line)
         return future
