@@ -10,6 +10,7 @@ import subprocess
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -68,15 +69,12 @@ def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> 
         item.ihook.pytest_runtest_logreport(report=report)
     item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
     if nextitem is None or HERE not in nextitem.path.parents:
-        _end_session(item)
+        _running.close()
     return True
 
 
-def _end_session(item: pytest.Item) -> None:
-    """Stop the session of Spark: while other tests run it would take 2 % of a processor."""
-    manager = item.session._fixturemanager
-    for fixture in manager.getfixturedefs("spark", item) or ():
-        fixture.finish(item._request)  # type: ignore[attr-defined]
+_running = ExitStack()
+"""The session of Spark. It ends with this folder: later it would take 2 % of a processor."""
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -94,14 +92,15 @@ def spark() -> Iterator["SparkSession"]:
     paths = [str(ROOT), *os.environ.get("PYTHONPATH", "").split(os.pathsep)]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    with warnings.catch_warnings(), forked_python() as python:
+    python = _running.enter_context(forked_python())
+    with warnings.catch_warnings(), pytest.MonkeyPatch.context() as patch:
         warnings.simplefilter("ignore")
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("PYSPARK_PYTHON", python)
-            settings = SETTINGS | local_sockets() | local_java(JVM)
-            spark = session("tests", master="local[2]", config=settings)
-        yield spark
-        spark.stop()
+        patch.setenv("PYSPARK_PYTHON", python)
+        settings = SETTINGS | local_sockets() | local_java(JVM)
+        spark = session("tests", master="local[2]", config=settings)
+    _running.callback(spark.stop)
+    yield spark
+    _running.close()
 
 
 @pytest.fixture
