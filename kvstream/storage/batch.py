@@ -258,7 +258,9 @@ class Batch:
 
     def _behind_deleted(self, family: int, lower: bytes) -> bytes:
         """Return ``lower``, or the end of the range deletes that it lies in."""
-        if self.ranges and self.deferred and family == Family.TREES:
+        if not self.ranges:
+            return lower
+        if self.deferred and family == Family.TREES:
             self.put_deferred()
         for _, high in self._deleted_ranges(family, lower, lower + b"\0"):
             order, first, end = self._between(family, lower, high)
