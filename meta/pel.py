@@ -1,6 +1,6 @@
 """Keep a group's pending entries list (PEL) as runs, with the indexes of meta/pel_index.py.
 
-Reading a hundred entries writes one run, not a hundred rows. A single entry is a run of one::
+Reading a hundred entries writes four runs, not a hundred rows. A single entry is a run of one::
 
     runs row := group's tree(u64) anchor(id) -> run
 
@@ -39,19 +39,15 @@ from kvstream.meta.runs import (
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
-RUN_IDS_MAX = 128
-"""IDs of one run: an acknowledgement rewrites the rest of its run."""
+RUN_IDS_MAX = 32
+"""IDs of one run: a delivery that joins it, or an acknowledgement, rewrites it."""
 
-LEASED_IDS_MAX = 16
-"""The same in a group with a policy, whose messages are acknowledged one by one: 10 us instead of
-13 for one of a hundred that were read together."""
+VALID_IDS_MAX = 128
+"""IDs of the longest run that is not damaged: earlier versions wrote as many."""
 
 _NO_TIME = -1
 """Before every delivery: ``runs_by_time`` yields the runs that were given back alone."""
 _suffix_of = attrgetter("times_suffix")
-
-JOINED_IDS_MAX = 16
-"""IDs of a run that grows by further deliveries: an acknowledgement at random rewrites it."""
 
 COUNT_MAX = (1 << 63) - 1
 """The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
@@ -249,7 +245,7 @@ def deliver(
     if last is None or last.ids[-1] < ids[0]:
         if (
             last is not None
-            and len(last.ids) + len(ids) <= JOINED_IDS_MAX
+            and len(last.ids) + len(ids) <= RUN_IDS_MAX
             and last[2:] == (owner, time_ms, 1, 0)
         ):
             pel_index.resize(txn, group, last, [*last.ids, *ids])
@@ -282,7 +278,7 @@ def place(
         if run is not None:
             runs += _split_around(txn, group, run, within, shared)
         else:
-            runs += _runs_of_some(within, shared, RUN_IDS_MAX)
+            runs += _runs_of_some(within, shared)
     pel_index.add_all(txn, group, runs)
 
 
@@ -303,16 +299,15 @@ def _append(
     rank: int,
 ) -> None:
     """Write ``ids`` as runs of their own."""
-    most = RUN_IDS_MAX if group.policy is None else LEASED_IDS_MAX
-    if len(ids) <= most:
+    if len(ids) <= RUN_IDS_MAX:
         pel_index.add(txn, group, new_run((ids[0], ids, owner, time_ms, count, rank)))
         return
-    pel_index.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank), most))
+    pel_index.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank)))
 
 
-def _runs_of_some(ids: Sequence[PackedID], shared: Shared, most: int) -> list[Run]:
-    """Return adjacent runs of up to ``most`` IDs."""
-    parts = [ids[at : at + most] for at in range(0, len(ids), most)]
+def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
+    """Return adjacent runs."""
+    parts = [ids[at : at + RUN_IDS_MAX] for at in range(0, len(ids), RUN_IDS_MAX)]
     return [Run(part[0], part, *shared) for part in parts]
 
 
@@ -334,7 +329,7 @@ def _split_around(
         end = bisect_left(ids, old[cut], mine)
         if end == mine:
             raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
-        pieces += _runs_of_some(ids[mine:end], shared, RUN_IDS_MAX)
+        pieces += _runs_of_some(ids[mine:end], shared)
         mine, at = end, cut
         cut = _position(run, ids[mine]) if mine < len(ids) else len(old)
         pieces.append(Run(old[at], old[at:cut], *own))

@@ -8,5 +8,5 @@ from tests.crash.queue_writer import main
 if __name__ == "__main__":
     trees.CACHED_ROWS = 4
     trees.STORE_ROWS = 0
-    pel.JOINED_IDS_MAX = 2
+    pel.RUN_IDS_MAX = 2
     main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

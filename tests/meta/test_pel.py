@@ -227,7 +227,6 @@ def test_pending_runs_behave_like_single_entries(
 ) -> None:
     monkeypatch.setattr(trees, "SPARSE", sparse)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
-    monkeypatch.setattr(pel, "JOINED_IDS_MAX", min(pel.JOINED_IDS_MAX, run_ids_max))
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     monkeypatch.setattr(trees, "STORE_ROWS", 0)
     monkeypatch.setattr(trees, "CHUNK", 2)
@@ -242,10 +241,10 @@ def test_pending_runs_behave_like_single_entries(
 def test_a_read_of_many_is_stored_as_few_runs(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     metadata.consumer(group, b"c")
-    ids = [StreamID(1, seq).packed for seq in range(300)]
+    ids = [StreamID(1, seq).packed for seq in range(70)]
     pel.place(metadata.txn, group, ids, b"c", 5, 1)
     sizes = [len(run.ids) for run in group.runs.scan(metadata.txn.batch)]
-    assert sizes == [128, 128, 44]
+    assert sizes == [32, 32, 6]
     metadata.commit()
 
 
@@ -271,12 +270,13 @@ def test_entries_delivered_one_by_one_share_runs(metadata: Metadata) -> None:
     group = metadata.group(fresh_name())
     for name in (b"c", b"d"):
         metadata.consumer(group, name)
-    for eid in ALL_IDS[:20]:
+    ids = [StreamID(1, seq).packed for seq in range(37)]
+    for eid in ids[:35]:
         pel.deliver(metadata.txn, group, [eid], b"c", 5)
-    pel.deliver(metadata.txn, group, [ALL_IDS[20]], b"d", 5)
-    pel.deliver(metadata.txn, group, [ALL_IDS[21]], b"d", 6)
+    pel.deliver(metadata.txn, group, [ids[35]], b"d", 5)
+    pel.deliver(metadata.txn, group, [ids[36]], b"d", 6)
     runs = [(run.owner, len(run.ids)) for run in group.runs.scan(metadata.txn.batch)]
-    assert runs == [(b"c", 16), (b"c", 4), (b"d", 1), (b"d", 1)]
+    assert runs == [(b"c", 32), (b"c", 3), (b"d", 1), (b"d", 1)]
     metadata.commit()
 
 

@@ -30,7 +30,7 @@ from kvstream.meta.keyed import (
     Key,
     key_of_value,
 )
-from kvstream.meta.pel import RUN_IDS_MAX
+from kvstream.meta.pel import RUN_IDS_MAX, VALID_IDS_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS, PackedID, Run
@@ -413,7 +413,7 @@ def _is_sound(run: Run, end: bytes) -> bool:
     ids = run.ids
     return (
         end < run.anchor <= ids[0]
-        and len(ids) <= RUN_IDS_MAX
+        and len(ids) <= VALID_IDS_MAX
         and all(one < next_one for one, next_one in pairwise(ids))
         and (run.owned or run.owner == b"")
     )

@@ -7,7 +7,7 @@ import pytest
 
 from kvstream import Corruption, PendingEntry, Store, StreamID
 from kvstream.layout.keys import ID_LAST, qualified
-from kvstream.meta.pel import RUN_IDS_MAX
+from kvstream.meta.pel import RUN_IDS_MAX, VALID_IDS_MAX
 from kvstream.meta.runs import Run
 from kvstream.operations.queues import leases
 from tests.operations.checks.seeding import (
@@ -225,7 +225,7 @@ def test_an_entry_given_back_has_no_owner_and_no_time(either: Store, reopen: Reo
 
 
 def test_a_run_of_too_many_ids_is_split(either: Store, reopen: Reopen) -> None:
-    ids = [StreamID(1, number).packed for number in range(RUN_IDS_MAX + 50)]
+    ids = [StreamID(1, number).packed for number in range(VALID_IDS_MAX + 7)]
 
     def put_long_run(rows: Rows) -> None:
         rows.put_run(Run(ids[0], ids, b"ann", 7, 1))
@@ -233,7 +233,7 @@ def test_a_run_of_too_many_ids_is_split(either: Store, reopen: Reopen) -> None:
     store = damage(either, reopen, put_long_run)
     assert fault_texts(store.check(repair=True))[0] == DISORDER
     assert store.check() == []
-    assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {RUN_IDS_MAX, 50}
+    assert {len(run.ids) for run in Rows(store).runs if run.time_ms == 7} == {RUN_IDS_MAX, 7}
     use(store)
 
 

@@ -34,7 +34,7 @@ def small_limits(sweeps: bool = False, trees: bool = False) -> Iterator[None]:
             patch.setattr("kvstream.meta.trees.CACHED_ROWS", CACHED_ROWS)
             patch.setattr("kvstream.meta.trees.STORE_ROWS", 2 * CACHED_ROWS)
             patch.setattr("kvstream.meta.trees.DELETE_RANGE_ROWS", DELETE_RANGE_ROWS)
-            patch.setattr("kvstream.meta.pel.JOINED_IDS_MAX", 2)
+            patch.setattr("kvstream.meta.pel.RUN_IDS_MAX", 2)
         yield
 
 

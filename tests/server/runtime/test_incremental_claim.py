@@ -46,7 +46,7 @@ def server(
     monkeypatch.setattr(trees, "CACHED_ROWS", request.param)
     monkeypatch.setattr(trees, "STORE_ROWS", 0)
     monkeypatch.setattr(trees, "_STRETCH", 4)
-    monkeypatch.setattr(pel, "JOINED_IDS_MAX", 0)  # each read makes a run
+    monkeypatch.setattr(pel, "RUN_IDS_MAX", 7 if request.param > ENTRIES else 1)  # many runs
     monkeypatch.setattr(thresholds, "STEP_ROWS", STEP)
     monkeypatch.setattr(thresholds, "LONG_ROWS", 2 * STEP)
     monkeypatch.setattr(thresholds, "PACKED_TOGETHER", 7)

@@ -206,7 +206,7 @@ CHANGES = ["SET KEY g ORDERBY other", "SET KEY g ORDERBY user", "DEL KEY g"]
 @pytest.fixture
 def few_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ordering, "RELEASED_RUNS", 1)
-    monkeypatch.setattr("kvstream.meta.pel.JOINED_IDS_MAX", 0)
+    monkeypatch.setattr("kvstream.meta.pel.RUN_IDS_MAX", 4)
 
 
 @pytest.mark.usefixtures("few_runs")
