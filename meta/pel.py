@@ -22,7 +22,8 @@ from itertools import groupby
 from operator import attrgetter, itemgetter
 
 from kvstream.errors import Corruption
-from kvstream.meta import pel_index, trees
+from kvstream.layout.keys import ID_BYTES
+from kvstream.meta import pel_index
 from kvstream.meta.keyed import Edit, Key, Keyed
 from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
@@ -31,8 +32,10 @@ from kvstream.meta.runs import (
     TIME_BYTES,
     PackedID,
     Run,
+    Shared,
     first_waiting,
     new_run,
+    offset_of,
     time_and_rank,
     time_of,
 )
@@ -45,16 +48,15 @@ RUN_IDS_MAX = 32
 VALID_IDS_MAX = 128
 """IDs of the longest run that is not damaged: earlier versions wrote as many."""
 
+FEW_IDS = 4
+"""IDs that are cut out of a run one by one; more are left out of a new one."""
+
 _NO_TIME = -1
 """Before every delivery: ``runs_by_time`` yields the runs that were given back alone."""
 _suffix_of = attrgetter("times_suffix")
 
 COUNT_MAX = (1 << 63) - 1
 """The greatest delivery count: Redis's XNACK FATAL sets it, and it does not grow further."""
-
-Shared = tuple[bytes, int, int, int]
-"""What all IDs of a run share: owner, time, deliveries and rank."""
-
 
 # --- reading ------------------------------------------------------------------------------------
 
@@ -63,13 +65,13 @@ def run_at(txn: Txn, group: GroupMeta, eid: PackedID) -> Run | None:
     """Return the run whose range of IDs includes ``eid``, whether or not it is pending."""
     if not group.indexed:
         run = group.runs.floor(txn.batch, eid)
-        return run if run is not None and run.ids[-1] >= eid else None
+        return run if run is not None and run.last >= eid else None
     near = group.near  # most entries are acknowledged in the order in which they were delivered
-    if near is not None and near.anchor <= eid <= near.ids[-1]:
+    if near is not None and near.anchor <= eid <= near.last:
         return near
     # on disk a run of its own is found by key in a third of the time
     run = group.runs.get(txn.batch, eid) or group.runs.floor(txn.batch, eid)
-    if run is None or run.ids[-1] < eid:
+    if run is None or run.last < eid:
         return None
     group.near = run
     return run
@@ -102,17 +104,9 @@ def runs_at(
         if run is None:
             at += 1
             continue
-        end = bisect_right(ids, run.ids[-1], at)
+        end = bisect_right(ids, run.last, at)
         yield run, ids[at:end]
         at = end
-
-
-def _position(run: Run, eid: PackedID) -> int:
-    """Return the index of the first ID at or above ``eid`` in a run that reaches it."""
-    at = bisect_left(run.ids, eid)
-    if at == len(run.ids):
-        raise Corruption(f"the run of pending entries at {run.anchor.hex()} is not sorted")
-    return at
 
 
 def runs_from(txn: Txn, group: GroupMeta, start: PackedID) -> Iterator[Run]:
@@ -231,7 +225,8 @@ def run_by_anchor(txn: Txn, group: GroupMeta, anchor: PackedID) -> Run:
 
 def ids_between(run: Run, start: PackedID, end: PackedID) -> Sequence[PackedID]:
     """Return the run's IDs of ``start <= id <= end``."""
-    return run.ids[bisect_left(run.ids, start) : bisect_right(run.ids, end)]
+    ids = run.ids
+    return ids[bisect_left(ids, start) : bisect_right(ids, end)]
 
 
 # --- changing -----------------------------------------------------------------------------------
@@ -242,15 +237,15 @@ def deliver(
 ) -> None:
     """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
     last = group.runs.last(txn.batch)
-    if last is None or last.ids[-1] < ids[0]:
+    if last is None or last.last < ids[0]:
         if (
             last is not None
-            and len(last.ids) + len(ids) <= RUN_IDS_MAX
-            and last[2:] == (owner, time_ms, 1, 0)
+            and last.length + len(ids) <= RUN_IDS_MAX
+            and last.shared == (owner, time_ms, 1, 0)
         ):
-            pel_index.resize(txn, group, last, [*last.ids, *ids])
+            pel_index.resize(txn, group, last, last.packed + b"".join(ids))
         else:
-            _append(txn, group, ids, owner, time_ms, 1, 0)
+            _append(txn, group, ids, (owner, time_ms, 1, 0))
     else:  # SETID moved the group's last ID back
         lift(txn, group, ids)
         place(txn, group, ids, owner, time_ms, 1)
@@ -269,10 +264,10 @@ def place(
     if not ids:
         return
     last = group.runs.floor(txn.batch, ids[-1])
-    if last is None or last.ids[-1] < ids[0]:  # no run overlaps them
-        _append(txn, group, ids, owner, time_ms, count, rank)
-        return
     shared = (owner, time_ms, count, rank)
+    if last is None or last.last < ids[0]:  # no run overlaps them
+        _append(txn, group, ids, shared)
+        return
     runs: list[Run] = []
     for run, within in stretches(txn, group, ids):
         if run is not None:
@@ -289,26 +284,18 @@ def redeliver(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID], own
         place(txn, group, ids, owner, txn.now_ms, min(run.deliveries + 1, COUNT_MAX))
 
 
-def _append(
-    txn: Txn,
-    group: GroupMeta,
-    ids: Sequence[PackedID],
-    owner: bytes,
-    time_ms: int,
-    count: int,
-    rank: int,
-) -> None:
+def _append(txn: Txn, group: GroupMeta, ids: Sequence[PackedID], shared: Shared) -> None:
     """Write ``ids`` as runs of their own."""
     if len(ids) <= RUN_IDS_MAX:
-        pel_index.add(txn, group, new_run((ids[0], ids, owner, time_ms, count, rank)))
-        return
-    pel_index.add_all(txn, group, _runs_of_some(ids, (owner, time_ms, count, rank)))
+        pel_index.add(txn, group, Run.of(ids, shared))
+    else:
+        pel_index.add_all(txn, group, _runs_of_some(ids, shared))
 
 
 def _runs_of_some(ids: Sequence[PackedID], shared: Shared) -> list[Run]:
     """Return adjacent runs."""
-    parts = [ids[at : at + RUN_IDS_MAX] for at in range(0, len(ids), RUN_IDS_MAX)]
-    return [Run(part[0], part, *shared) for part in parts]
+    starts = range(0, len(ids), RUN_IDS_MAX)
+    return [Run.of(ids[at : at + RUN_IDS_MAX], shared) for at in starts]
 
 
 def _split_around(
@@ -318,10 +305,10 @@ def _split_around(
 
     ``ids`` are below its last one, and not in it.
     """
-    old, own, pieces = run.ids, run[2:], []
-    at = cut = _position(run, ids[0])
+    old, pieces = run.ids, []
+    at = cut = _position(old, ids[0])
     if cut:
-        pel_index.resize(txn, group, run, list(old[:cut]))
+        pel_index.resize(txn, group, run, run.packed[: cut * ID_BYTES])
     else:
         pel_index.remove(txn, group, run)
     mine = 0
@@ -331,9 +318,17 @@ def _split_around(
             raise Corruption(f"pending entries are out of order at {ids[mine].hex()}")
         pieces += _runs_of_some(ids[mine:end], shared)
         mine, at = end, cut
-        cut = _position(run, ids[mine]) if mine < len(ids) else len(old)
-        pieces.append(Run(old[at], old[at:cut], *own))
+        cut = _position(old, ids[mine]) if mine < len(ids) else len(old)
+        pieces.append(Run.of(old[at:cut], run.shared))
     return pieces
+
+
+def _position(ids: Sequence[PackedID], eid: PackedID) -> int:
+    """Return the index of the first ID at or above ``eid`` in a run that reaches it."""
+    at = bisect_left(ids, eid)
+    if at == len(ids):
+        raise Corruption(f"the run of pending entries that ends at {ids[-1].hex()} is not sorted")
+    return at
 
 
 def lift(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> list[PackedID]:
@@ -377,21 +372,16 @@ def drop_one(txn: Txn, group: GroupMeta, eid: PackedID) -> int:
 
 def drop_from(txn: Txn, group: GroupMeta, run: Run, eid: PackedID) -> int:
     """Remove one ID from the run that reaches over it; return 1 if it was pending."""
-    ids = run.ids
-    if len(ids) == 1:
-        if ids[0] != eid:
-            return 0
+    packed = run.packed
+    at = offset_of(packed, eid)
+    if at < 0:
+        return 0
+    if len(packed) > ID_BYTES:
+        pel_index.resize(txn, group, run, packed[:at] + packed[at + ID_BYTES :])
+    else:
         pel_index.remove(txn, group, run)
         if group.indexed:
             pel_index.unindex_if_small(txn, group)
-        if group.keyed is not None:
-            free_keys(txn, group, [eid])
-        return 1
-    at = bisect_left(ids, eid)
-    if at == len(ids) or ids[at] != eid:
-        _position(run, eid)  # or raises Corruption
-        return 0
-    pel_index.resize(txn, group, run, [*ids[:at], *ids[at + 1 :]])
     if group.keyed is not None:
         free_keys(txn, group, [eid])
     return 1
@@ -403,10 +393,10 @@ def _taken(
     taken: list[tuple[Run, Sequence[PackedID]]] = []
     whole: list[Run] = []
     for run, within in runs_at(txn, group, ids):
-        lifted = within if within == run.ids else _shrunk(txn, group, run, within)
+        lifted = _shrunk(txn, group, run, within)
         if lifted:
             taken.append((run, lifted))
-            if len(lifted) == len(run.ids):
+            if len(lifted) == run.length:
                 whole.append(run)
     pel_index.remove_all(txn, group, whole)
     if group.indexed:
@@ -422,17 +412,20 @@ def release_runs(txn: Txn, group: GroupMeta, runs: list[Run], rank: int) -> None
 
 def _shrunk(txn: Txn, group: GroupMeta, run: Run, ids: Sequence[PackedID]) -> Sequence[PackedID]:
     """Return those of ``ids`` that are in a run, and remove them if it keeps others."""
-    if len(ids) * trees.SPARSE < len(run.ids):  # most acknowledgements in random order
-        lifted, left = [], list(run.ids)
+    packed = run.packed
+    if len(ids) <= FEW_IDS:  # most acknowledgements in random order
+        lifted, left = [], packed
         for eid in ids:
-            at = bisect_left(left, eid)
-            if at < len(left) and left[at] == eid:
+            at = offset_of(left, eid)
+            if at >= 0:
                 lifted.append(eid)
-                del left[at]
+                left = left[:at] + left[at + ID_BYTES :]
+    elif b"".join(ids) == packed:
+        return ids
     else:
-        wanted = set(ids)
-        lifted = [eid for eid in run.ids if eid in wanted]
-        left = [eid for eid in run.ids if eid not in wanted]
+        wanted, own = set(ids), run.ids
+        lifted = [eid for eid in own if eid in wanted]
+        left = b"".join([eid for eid in own if eid not in wanted])
     if lifted and left:
         pel_index.resize(txn, group, run, left)
     return lifted
@@ -483,7 +476,7 @@ def stretches(txn: Txn, group: GroupMeta, ids: Sequence[PackedID]) -> Stretches:
     while at < len(ids):
         run = run_at(txn, group, ids[at])
         if run is not None:
-            end = bisect_right(ids, run.ids[-1], at)
+            end = bisect_right(ids, run.last, at)
         else:
             following = group.runs.first(txn.batch, ids[at]) if at + 1 < len(ids) else None
             end = len(ids) if following is None else bisect_left(ids, following.anchor, at)
@@ -502,7 +495,7 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
     """The last new run so far, to which the next one may be joined."""
     last: Run | None = None
     for run, within in stretches:
-        targets, every = _targets(run, within, decide)
+        targets = _targets(run, within, decide)
         if not targets:
             before = None
             continue
@@ -514,75 +507,60 @@ def plan(group: GroupMeta, stretches: Stretches, decide: Decide) -> Change:
             old.append(run)
             if before is not None and not (last and group.runs.is_next(last.anchor, run.anchor)):
                 before = None
-        pieces = _pieces(run, every, targets)
-        for part, shared in pieces:
-            joined = None if before is None else _joined(before, part, shared)
-            before = joined or new_run((anchor or part[0], part, *shared))
+        pieces = _pieces(run, targets)
+        for packed, shared in pieces:
+            joined = None if before is None else _joined(before, packed, shared)
+            before = joined or new_run((anchor or packed[:ID_BYTES], packed, *shared))
             anchor = None
             new[before.anchor] = before
-        if pieces and pieces[-1][0][-1] not in targets:
+        if pieces and pieces[-1][0][-ID_BYTES:] not in targets:
             before = None
         last = run
     return Change(old, new, count)
 
 
-def _targets(
-    run: Run | None, within: Sequence[PackedID], decide: Decide
-) -> tuple[Targets, Sequence[PackedID]]:
-    """Return the targets of some IDs, and these IDs in order with the others of the run."""
-    if run is None or within == run.ids:
-        return decide(run, within), within
-    if _is_slice(within, run.ids):
-        return decide(run, within), run.ids
+def _targets(run: Run | None, within: Sequence[PackedID], decide: Decide) -> Targets:
+    """Return the targets of IDs within the bounds of a run."""
+    if run is None or offset_of(run.packed, b"".join(within)) >= 0:
+        return decide(run, within)
     there = frozenset(run.ids)
     targets = dict(decide(run, [eid for eid in within if eid in there]))
     absent = [eid for eid in within if eid not in there]
     if absent:
         targets.update(decide(None, absent))
-    fresh = [eid for eid in absent if eid in targets]
-    return targets, sorted([*run.ids, *fresh]) if fresh else run.ids
+    return targets
 
 
-def _is_slice(part: Sequence[PackedID], ids: Sequence[PackedID]) -> bool:
-    """Return whether the IDs of ``part`` stand side by side in ``ids``."""
-    at = bisect_left(ids, part[0])
-    return part == ids[at : at + len(part)]
-
-
-def _pieces(
-    run: Run | None, every: Sequence[PackedID], targets: Targets
-) -> list[tuple[Sequence[PackedID], Shared]]:
-    """Return IDs divided into new runs."""
+def _pieces(run: Run | None, targets: Targets) -> list[tuple[bytes, Shared]]:
+    """Return the IDs of new runs, packed, and what those of each share."""
     shares = list(targets.values())
-    shared = shares[0]
-    are_same = shares.count(shared) == len(shares)
-    if are_same and len(shares) == len(every):
-        if shared is None:
-            return []
-        if len(every) <= RUN_IDS_MAX:
-            return [(every, shared)]
-    own, ids = None if run is None else run[2:], list(targets)
-    parts: list[tuple[Shared, Sequence[PackedID]]]
-    if are_same and shared is not None and _is_slice(ids, every):
-        at = bisect_left(every, ids[0])
-        parts = [(shared, ids)]
-        if own is not None:
-            parts = [(own, every[:at]), *parts, (own, every[at + len(ids) :])]
-    else:
+    packed, own = b"".join(targets), None if run is None else run.shared
+    at = 0 if run is None else offset_of(run.packed, packed)
+    parts: list[tuple[Shared | None, bytes]]
+    if at < 0 or shares.count(shares[0]) < len(shares):
+        every = sorted(targets if run is None else {*run.ids, *targets})
         kept = [(to, eid) for eid in every if (to := targets.get(eid, own)) is not None]
-        parts = [(to, [eid for _, eid in same]) for to, same in groupby(kept, itemgetter(0))]
+        same = groupby(kept, itemgetter(0))
+        parts = [(to, b"".join([eid for _, eid in part])) for to, part in same]
+    elif run is None:
+        parts = [(shares[0], packed)]
+    else:
+        before, behind = run.packed[:at], run.packed[at + len(packed) :]
+        parts = [(own, before), (shares[0], packed), (own, behind)]
+    size = RUN_IDS_MAX * ID_BYTES
     return [
-        (part[at : at + RUN_IDS_MAX], shared)
+        (part[at : at + size], shared)
         for shared, part in parts
-        for at in range(0, len(part), RUN_IDS_MAX)
+        if shared is not None
+        for at in range(0, len(part), size)
     ]
 
 
-def _joined(before: Run, part: Sequence[PackedID], shared: Shared) -> Run | None:
+def _joined(before: Run, packed: bytes, shared: Shared) -> Run | None:
     """Return a new run extended by more IDs, or None if that is impossible."""
-    if before[2:] != shared or len(before.ids) + len(part) > RUN_IDS_MAX:
+    if before.shared != shared or len(before.packed) + len(packed) > RUN_IDS_MAX * ID_BYTES:
         return None
-    return before._replace(ids=[*before.ids, *part])
+    return before._replace(packed=before.packed + packed)
 
 
 # --- readers that wait --------------------------------------------------------------------------
@@ -627,7 +605,7 @@ def free_keys(txn: Txn, group: GroupMeta, ids: Iterable[PackedID]) -> None:
             continue
         was_held, key = known
         run = run_at(txn, group, eid)
-        there = run is not None and run.ids[bisect_left(run.ids, eid)] == eid
+        there = run is not None and run.has(eid)
         if run is not None and there and was_held == (run.time_ms == HELD_MS):
             continue
         if was_held:

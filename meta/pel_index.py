@@ -37,7 +37,7 @@ from kvstream.storage.batch import Family
 CACHED_IDS = 1 << 18
 """IDs of a group whose runs are kept in memory: 15 MB."""
 _TREES = Family.TREES
-_EVERYTHING = Run(b"", [b"\xff" * ID_BYTES], b"", 0, 0)
+_EVERYTHING = Run(b"", b"\xff" * ID_BYTES, b"", 0, 0)
 """A run that overlaps all IDs."""
 _FEW = 8
 """Up to this number, runs are written or deleted one by one."""
@@ -128,7 +128,7 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     if group.watches is not None:
         _report_change(group, [run])
     if not group.indexed:
-        group.grown += len(run.ids)
+        group.grown += run.length
         if _has_room(txn, group) and (group.grown <= CACHED_IDS or _is_light(txn, group)):
             group.runs.put(txn.batch, run.anchor, run)
             if group.index is not None:
@@ -141,12 +141,12 @@ def add(txn: Txn, group: GroupMeta, run: Run) -> None:
     if run.owned:
         consumer = txn.catalog.owner(txn, group, run.owner)
         consumer.runs.put(txn.batch, run.anchor, run.anchor)
-    _count(txn, group, owner_of(run), len(run.ids))
+    _count(txn, group, owner_of(run), run.length)
 
 
 def add_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
     """Write runs where none are anchored: all at once if they are many and stay in memory."""
-    grown = group.grown + sum([len(run.ids) for run in runs])
+    grown = group.grown + sum([run.length for run in runs])
     together = len(runs) > _FEW and not group.indexed and grown <= CACHED_IDS
     if not together or not _has_room(txn, group, len(runs)):
         for run in runs:
@@ -172,7 +172,7 @@ def remove(txn: Txn, group: GroupMeta, run: Run) -> None:
         group.times.delete(txn.batch, run.times_suffix)
         if owner is not None:
             txn.catalog.owner(txn, group, owner).runs.delete(txn.batch, run.anchor)
-        _count(txn, group, owner, -len(run.ids))
+        _count(txn, group, owner, -run.length)
     elif group.index is not None:
         group.index.remove(run)
 
@@ -189,9 +189,10 @@ def remove_all(txn: Txn, group: GroupMeta, runs: list[Run]) -> None:
         group.index.remove_all(runs)
 
 
-def resize(txn: Txn, group: GroupMeta, run: Run, ids: list[PackedID]) -> None:
+def resize(txn: Txn, group: GroupMeta, run: Run, packed: bytes) -> None:
     """Replace the IDs of a run: by some of them, or by more behind the last one."""
-    resized, change = new_run((run.anchor, ids, *run[2:])), len(ids) - len(run.ids)
+    resized = new_run((run.anchor, packed, *run[2:]))
+    change = (len(packed) - len(run.packed)) // ID_BYTES
     if change > 0:
         group.grown += change
     if group.watches is not None:
@@ -222,7 +223,7 @@ def replace(
     _report_change(group, runs)
     gone = [run.anchor for run in old if run.anchor not in new]
     if not group.indexed:
-        more = sum([len(run.ids) for run in runs]) - sum([len(run.ids) for run in old])
+        more = sum([run.length for run in runs]) - sum([run.length for run in old])
         group.grown += max(0, more)
         if _has_room(txn, group, len(new) - len(old)) and (
             group.grown <= CACHED_IDS or _is_light(txn, group)
@@ -233,7 +234,7 @@ def replace(
                 group.index.add_all(runs)
             return
         _write_indexes(txn, group)
-    if not new and sum([len(run.ids) for run in old]) == group.pending:
+    if not new and sum([run.length for run in old]) == group.pending:
         _empty(txn, group, {run.owner for run in old if not run.rank})
     else:
         group.runs.replace(txn.batch, gone, new, rows)
@@ -246,7 +247,7 @@ def _replace_few(txn: Txn, group: GroupMeta, old: list[Run], new: Mapping[Packed
     kept = set()
     for run in old:
         other = None if group.indexed else new.get(run.anchor)
-        if other is not None and len(other.ids) <= len(run.ids):
+        if other is not None and other.length <= run.length:
             _overwrite(txn, group, run, other)
             kept.add(run.anchor)
         else:
@@ -287,7 +288,7 @@ def remove_of(txn: Txn, group: GroupMeta, consumer: ConsumerMeta) -> int:
         raise lost(group, anchors[found.index(None)])
     runs = [run for run in found if run is not None]
     replace(txn, group, runs, {})
-    return sum([len(run.ids) for run in runs])
+    return sum([run.length for run in runs])
 
 
 def lost(group: GroupMeta, anchor: PackedID) -> Corruption:
@@ -318,7 +319,7 @@ def _replace_index_rows(txn: Txn, group: GroupMeta, old: list[Run], new: list[Ru
         for owner, same_owner in groupby(runs, owner_of):
             same = list(same_owner)
             anchors.setdefault(owner, ([], []))[side].extend([run.anchor for run in same])
-            change = sum([len(run.ids) for run in same])
+            change = sum([run.length for run in same])
             counts[owner] = counts.get(owner, 0) + (change if side else -change)
     for owner, (gone, put) in anchors.items():
         if owner is not None:
@@ -354,7 +355,7 @@ def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) ->
     """
     count = ids = size = 0
     for run in runs():
-        count, ids, size = count + 1, ids + len(run.ids), size + len(run.owner)
+        count, ids, size = count + 1, ids + run.length, size + len(run.owner)
     group.indexed = (
         count > trees.CACHED_ROWS
         or ids > CACHED_IDS
@@ -364,7 +365,7 @@ def write_runs(txn: Txn, group: GroupMeta, runs: Callable[[], Iterable[Run]]) ->
         txn.batch.put(_TREES, group.runs.prefix + run.anchor, run.encode())
         if not group.indexed:
             continue
-        count = len(run.ids)
+        count = run.length
         txn.batch.put(_TREES, group.times.prefix + run.times_suffix, b"")
         group.pending += count
         if run.owned:
@@ -403,7 +404,7 @@ def _large_rows(txn: Txn) -> int:
 
 def _is_light(txn: Txn, group: GroupMeta) -> bool:
     """Count a group's IDs again; return whether they are well below CACHED_IDS."""
-    group.grown = sum([len(run.ids) for run in group.runs.all(txn.batch)])
+    group.grown = sum([run.length for run in group.runs.all(txn.batch)])
     return group.grown <= CACHED_IDS // 2
 
 
@@ -417,7 +418,7 @@ def _write_indexes(txn: Txn, group: GroupMeta) -> None:
     for run in runs:
         owner = None if run.rank else run.owner
         anchors.setdefault(owner, []).append(run.anchor)
-        pending[owner] = pending.get(owner, 0) + len(run.ids)
+        pending[owner] = pending.get(owner, 0) + run.length
     group.pending, group.nacked = sum(pending.values()), pending.pop(None, 0)
     for consumer in txn.catalog.consumers(txn, group):
         consumer.runs.fill(txn.batch, anchors.pop(consumer.name, []))

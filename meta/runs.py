@@ -41,12 +41,41 @@ class Run(NamedTuple):
 
     anchor: PackedID
     """The first ID that the run ever had: its key."""
-    ids: Sequence[PackedID]
+    packed: bytes
+    """The IDs in ascending order, ID_BYTES each."""
     owner: bytes
     time_ms: int
     deliveries: int
     rank: int = 0
     """The place in the queue of entries without an owner (XNACK); 0 if it has an owner."""
+
+    @classmethod
+    def of(cls, ids: Sequence[PackedID], shared: "Shared") -> "Run":
+        """Return a run of IDs in ascending order, whose key is the first of them."""
+        return new_run((ids[0], b"".join(ids), *shared))
+
+    @property
+    def ids(self) -> list[PackedID]:
+        """The IDs, in a new list."""
+        packed = self.packed
+        return [packed[at : at + ID_BYTES] for at in range(0, len(packed), ID_BYTES)]
+
+    @property
+    def length(self) -> int:
+        """The number of IDs."""
+        return len(self.packed) // ID_BYTES
+
+    @property
+    def last(self) -> PackedID:
+        """The greatest ID."""
+        return self.packed[-ID_BYTES:]
+
+    @property
+    def shared(self) -> "Shared":
+        return self[2:]
+
+    def has(self, eid: PackedID) -> bool:
+        return offset_of(self.packed, eid) >= 0
 
     @property
     def owned(self) -> bool:
@@ -58,8 +87,8 @@ class Run(NamedTuple):
         return self.rank > 0 and self.time_ms > 0
 
     def encode(self) -> bytes:
-        _, ids, owner, time_ms, deliveries, rank = self
-        return _HEAD.pack(time_ms, deliveries, rank, len(owner)) + owner + b"".join(ids)
+        _, packed, owner, time_ms, deliveries, rank = self
+        return _HEAD.pack(time_ms, deliveries, rank, len(owner)) + owner + packed
 
     @classmethod
     def decode(cls, anchor: PackedID, value: bytes) -> "Run":
@@ -68,14 +97,10 @@ class Run(NamedTuple):
         except StructError as error:
             raise _damaged(anchor) from error
         start = HEAD_BYTES + length
-        size = len(value) - start
-        if size == ID_BYTES and value[start:] == anchor:  # most runs of a large group
-            ids = [anchor]
-        elif size <= 0 or size % ID_BYTES:
+        packed = value[start:]
+        if not packed or len(packed) % ID_BYTES:
             raise _damaged(anchor)
-        else:
-            ids = [value[at : at + ID_BYTES] for at in range(start, len(value), ID_BYTES)]
-        return new_run((anchor, ids, value[HEAD_BYTES:start], time_ms, deliveries, rank))
+        return new_run((anchor, packed, value[HEAD_BYTES:start], time_ms, deliveries, rank))
 
     @property
     def times_suffix(self) -> bytes:
@@ -83,10 +108,21 @@ class Run(NamedTuple):
         return _TIME.pack(self[3], self[5]) + self[0]
 
 
+def offset_of(packed: bytes, eid: PackedID) -> int:
+    """Return where an ID begins among packed ones; -1 if it is not there."""
+    at = packed.find(eid)
+    while at > 0 and at % ID_BYTES:  # the end of one ID and the beginning of the next
+        at = packed.find(eid, at + 1)
+    return at
+
+
 def run_tree(tree_id: int, new: bool = False) -> Tree[Run]:
     """Return a tree of runs."""
     return Tree(tree_id, Run.decode, Run.encode, new)
 
+
+Shared = tuple[bytes, int, int, int]
+"""What all IDs of a run share: owner, time, deliveries and rank."""
 
 new_run = partial(tuple.__new__, Run)
 """Return a Run of its six parts without running Python code."""
@@ -150,7 +186,7 @@ class RunWatches:
         """Report runs that are written or deleted; return False if no watch exists any more."""
         if not self._watches:
             return False
-        stretches = [(run.anchor, run.ids[-1]) for run in runs]
+        stretches = [(run.anchor, run.last) for run in runs]
         for watch in self._watches:
             watch.record(stretches)
         return True
@@ -201,7 +237,7 @@ class RunIndex:
         share = self.shares.get(owner)
         if share is None:
             share = self.shares[owner] = Share()
-        count = len(run.ids)
+        count = run.length
         share.pending += count
         self.pending += count
         if self.is_ordered:
@@ -221,7 +257,7 @@ class RunIndex:
             self.pending += count
 
     def remove(self, run: Run) -> None:
-        owner, count = owner_of(run), len(run.ids)
+        owner, count = owner_of(run), run.length
         share = self.shares[owner]
         share.pending -= count
         self.pending -= count
@@ -267,4 +303,4 @@ def _by_owner(runs: list[Run]) -> Iterator[tuple[Owner, list[PackedID], int]]:
     for run in runs:
         runs_of_owner[None if run[5] else run[2]].append(run)
     for owner, owned in runs_of_owner.items():
-        yield owner, [run[0] for run in owned], sum([len(run[1]) for run in owned])
+        yield owner, [run[0] for run in owned], sum([run.length for run in owned])

@@ -17,7 +17,6 @@ from kvstream.layout.rows import Rows
 from kvstream.meta.pel import (
     COUNT_MAX,
     Change,
-    Shared,
     Stretches,
     Targets,
     ids_between,
@@ -31,7 +30,7 @@ from kvstream.meta.pel import (
 )
 from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import PackedID, Run, Shared
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
@@ -371,7 +370,7 @@ def summary_row(txn: Txn, name: bytes, group_name: bytes) -> SummaryRow:
     if last is None:
         return 0, None, None, {}
     first = group.runs.first(txn.batch) or last
-    ends = StreamID.unpack(first.ids[0]), StreamID.unpack(last.ids[-1])
+    ends = StreamID.unpack(first.packed[:ID_BYTES]), StreamID.unpack(last.last)
     return pending_in(txn, group), *ends, pending_by_consumer(txn, group)
 
 
@@ -498,7 +497,7 @@ def _candidates(
     if min_idle_ms > 0:
         idle = runs_by_time(txn, group, txn.now_ms - min_idle_ms)
         few = list(islice(idle, _IDLE_RUNS_MAX))
-        ownerless = sum([len(run.ids) for run in few if not run.owned])
+        ownerless = sum([run.length for run in few if not run.owned])
         if len(few) < _IDLE_RUNS_MAX and ownerless == nacked_in(txn, group):  # none waits
             return iter(sorted(few))
     return runs_from(txn, group, lower)

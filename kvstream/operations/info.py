@@ -13,6 +13,7 @@ from itertools import islice
 from typing import NamedTuple
 
 from kvstream.layout.keys import (
+    ID_BYTES,
     U64,
     database_of,
     expiry_row,
@@ -164,10 +165,10 @@ def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> 
     if so_far.oldest is not None:
         times.append(so_far.oldest)
     return Counted(
-        so_far.pending + sum(len(run.ids) for run in runs),
-        so_far.nacked + sum(len(run.ids) for run in runs if not run.owned),
+        so_far.pending + sum(run.length for run in runs),
+        so_far.nacked + sum(run.length for run in runs if not run.owned),
         min(times, default=None),
-        so_far.waiting + sum(len(run.ids) for run in runs if not run.owned and run.time_ms),
+        so_far.waiting + sum(run.length for run in runs if not run.owned and run.time_ms),
         runs[-1].anchor + b"\0" if len(runs) == thresholds.RUNS_TOGETHER else None,
     )
 
@@ -205,7 +206,7 @@ def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> in
             break
         run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
         if run is not None and not run.owned:
-            count += len(run.ids)
+            count += run.length
     return count
 
 
@@ -292,7 +293,7 @@ def _pending_size(txn: Txn, group: GroupMeta, samples: int | None) -> int:
         if group.indexed:
             suffixes += [run.times_suffix, *([run.anchor] if run.owned else [])]
         size += len(run.encode()) + sum(len(tree_prefix(0)) + len(suffix) for suffix in suffixes)
-        ids += len(run.ids)
+        ids += run.length
     return size * pending_in(txn, group) // ids if ids else 0
 
 
@@ -536,12 +537,12 @@ def run_steps(runs: Iterator[Run], limit: int | None, owner: bytes | None = None
             yield None
         if owner is not None and (run.rank or run.owner != owner):
             continue
-        if limit is not None and total + len(run.ids) >= limit:
-            found.append(run._replace(ids=run.ids[: limit - total]))
+        if limit is not None and total + run.length >= limit:
+            found.append(run._replace(packed=run.packed[: ID_BYTES * (limit - total)]))
             total = limit
             break
         found.append(run)
-        total += len(run.ids)
+        total += run.length
     yield total
     yield from found
 

@@ -339,7 +339,7 @@ def _claim_idle(txn: Txn, reader: Reader, min_idle_ms: int, count: int | None) -
             break
         if run.waits:
             continue
-        live = [entry for entry in entries.get_packed(txn, stream, list(run.ids)) if entry][:rest]
+        live = [entry for entry in entries.get_packed(txn, stream, run.ids) if entry][:rest]
         idle = max(0, txn.now_ms - run.time_ms)
         live = [entry._replace(idle_ms=idle, deliveries=run.deliveries) for entry in live]
         live = live[: budget.take(live)]
@@ -368,10 +368,11 @@ def _take_given_back(txn: Txn, reader: Reader, count: int | None) -> list[Entry]
         if (rest is not None and rest <= 0) or budget.refuses():
             break
         if run.deliveries == COUNT_MAX:
-            moves.append((run, [*run.ids]))
+            moves.append((run, run.ids))
             continue
-        page = entries.get_packed(txn, stream, [*run.ids])
-        gone += [eid for eid, entry in zip(run.ids, page, strict=True) if entry is None]
+        ids = run.ids
+        page = entries.get_packed(txn, stream, ids)
+        gone += [eid for eid, entry in zip(ids, page, strict=True) if entry is None]
         live = [entry._replace(deliveries=run.deliveries) for entry in page if entry][:rest]
         live = live[: budget.take(live)]
         taken += live

@@ -121,7 +121,7 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
         if group.last_delivered < eid:
             continue
         run = pel.run_at(txn, group, packed)
-        if run is not None and packed in run.ids:
+        if run is not None and run.has(packed):
             if run.time_ms != HELD_MS:  # else it waits for another of its key
                 state = State.DELIVERED
         elif eid > _start_of(txn, stream, group):

@@ -31,7 +31,7 @@ class Guard(NamedTuple):
         run = None if group is None else run_at(txn, group, self.eid.packed)
         return (
             run is not None
-            and self.eid.packed in run.ids
+            and run.has(self.eid.packed)
             and run.owned
             and (run.owner, run.deliveries) == (self.consumer, self.deliveries)
         )

@@ -215,17 +215,17 @@ def entries(runs: list[Run], start: bytes, end: bytes) -> list[Pending]:
     ]
 
 
-@pytest.mark.parametrize("sparse", [trees.SPARSE, 0], ids=["rewritten", "in place"])
+@pytest.mark.parametrize("few_ids", [pel.FEW_IDS, 0, 99])
 @pytest.mark.parametrize("cached_rows", [trees.CACHED_ROWS, 2])
 @pytest.mark.parametrize("run_ids_max", [pel.RUN_IDS_MAX, 3, 1])
 def test_pending_runs_behave_like_single_entries(
     database: Database,
     run_ids_max: int,
     cached_rows: int,
-    sparse: int,
+    few_ids: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(trees, "SPARSE", sparse)
+    monkeypatch.setattr(pel, "FEW_IDS", few_ids)
     monkeypatch.setattr(pel, "RUN_IDS_MAX", run_ids_max)
     monkeypatch.setattr(trees, "CACHED_ROWS", cached_rows)
     monkeypatch.setattr(trees, "STORE_ROWS", 0)

@@ -74,7 +74,7 @@ def a_node() -> Node:
 
 
 def a_run(owner: bytes = b"c") -> Run:
-    return Run(bytes(16), [bytes(16), b"\x01" * 16], owner, 5, 2)
+    return Run(bytes(16), bytes(16) + b"\x01" * 16, owner, 5, 2)
 
 
 @given(st.fixed_dictionaries(STREAM_FIELDS))
@@ -150,7 +150,7 @@ def test_a_run_is_read_back_as_it_was(
     ids: list[StreamID], owner: bytes, time_ms: int, deliveries: int, rank: int
 ) -> None:
     packed = [eid.packed for eid in ids]
-    run = Run(packed[0], packed, owner, time_ms, deliveries, rank)
+    run = Run.of(packed, (owner, time_ms, deliveries, rank))
     assert Run.decode(packed[0], run.encode()) == run
     assert time_of(run.times_suffix) == time_ms
     assert run.times_suffix.endswith(packed[0])

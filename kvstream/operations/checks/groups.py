@@ -278,7 +278,7 @@ class _RunsCheck:
                 faulty = True
                 self._findings.fault(self._place, "pending entries are out of order", suffix.hex())
             else:
-                end = run.ids[-1]
+                end = run.last
                 if self._waits_for_ever(run):
                     faulty = True
                     self._findings.fault(self._place, "entries wait without a timer", suffix.hex())
@@ -324,9 +324,9 @@ class _RunsCheck:
 
     def _count(self, tally: _Tally, runs: list[Run]) -> None:
         for run in runs:
-            tally.pending += len(run.ids)
+            tally.pending += run.length
             if not run.owned:
-                tally.nacked += len(run.ids)
+                tally.nacked += run.length
                 tally.rank = max(tally.rank, run.rank)
         if self._group.indexed:
             prefix = self._group.times.prefix
@@ -339,7 +339,7 @@ class _RunsCheck:
         owner = self._owners.get(name) or self._missing(name)
         if not self._group.indexed:
             return
-        owner.pending += sum(len(run.ids) for run in runs)
+        owner.pending += sum(run.length for run in runs)
         if owner.consumer is None:
             owner.unindexed += [run.anchor for run in runs]
             return
@@ -434,7 +434,7 @@ def _ordered(runs: Iterable[Run]) -> Iterator[Run]:
         ids = list(same)
         for at in range(0, len(ids), RUN_IDS_MAX):
             part = ids[at : at + RUN_IDS_MAX]
-            yield Run(part[0], part, owner, time_ms, deliveries, rank)
+            yield Run.of(part, (owner, time_ms, deliveries, rank))
 
 
 _UNDECODABLE = "the record cannot be decoded"

@@ -98,7 +98,7 @@ class _Choice:
         """
         last = self._group.runs.floor(self._txn.batch, page[-1][0][-ID_BYTES:])
         pending: frozenset[PackedID] = frozenset()
-        if last is not None and last.ids[-1] >= page[0][0][-ID_BYTES:]:
+        if last is not None and last.last >= page[0][0][-ID_BYTES:]:
             ids = [row[0][-ID_BYTES:] for row in page]
             pending = frozenset(pel.pending_among(self._txn, self._group, ids))
         fates: list[int] = []
@@ -210,7 +210,7 @@ def release_some(txn: Txn, group: GroupMeta, last: PackedID) -> bool:
 
 def _held_runs(txn: Txn, group: GroupMeta) -> Iterator[Run]:
     """Yield the runs of held entries, in the order of their IDs."""
-    start = Run(b"", [], b"", HELD_MS, 0, HELD_RANK).times_suffix
+    start = Run(b"", b"", b"", HELD_MS, 0, HELD_RANK).times_suffix
     for suffix in times_of(txn, group, start):
         run = pel.run_by_anchor(txn, group, suffix[TIME_BYTES:])
         if run.rank:

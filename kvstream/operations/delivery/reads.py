@@ -295,7 +295,7 @@ class _Redelivery:
                 if self._buried >= _BURIED_MAX:
                     self.is_left = True
                     return
-                self._buried += len(run.ids)
+                self._buried += run.length
                 (self._fatal if run.deliveries == COUNT_MAX else self._dead).append((run, run.ids))
                 continue
             most -= self._take(run, most)
@@ -307,10 +307,10 @@ class _Redelivery:
     def _take(self, run: Run, most: int) -> int:
         """Take entries of a run; return how many. Those whose message was deleted are done."""
         ids: list[PackedID] = []
-        at = 0
-        while at < len(run.ids) and len(ids) < most and self.left:
+        all_ids, at = run.ids, 0
+        while at < len(all_ids) and len(ids) < most and self.left:
             page = min(most - len(ids), self.left, entries.first_page(self.reader.stream))
-            page_ids = run.ids[at : at + page]
+            page_ids = all_ids[at : at + page]
             at += len(page_ids)
             page_entries = entries.get_packed(self.txn, self.reader.stream, page_ids)
             self._gone += [
@@ -365,7 +365,7 @@ class _Redelivery:
 def _is_moved_back(txn: Txn, group: GroupMeta) -> bool:
     """Return whether entries above the group's last delivered ID are pending."""
     last = group.runs.floor(txn.batch, _LAST)
-    return last is not None and last.ids[-1] > group.last_delivered.packed
+    return last is not None and last.last > group.last_delivered.packed
 
 
 def _deliver_not_pending(txn: Txn, reader: Reader, count: int | None) -> list[Entry]:

@@ -49,7 +49,7 @@ def make_ready(txn: Txn, name: bytes, group: GroupMeta, runs: list[Run]) -> None
     release_runs(txn, group, runs, rank)
     txn.member_changed(group)
     txn.signal(name)
-    txn.catalog.queue_events.retries += sum(len(run.ids) for run in runs)
+    txn.catalog.queue_events.retries += sum(run.length for run in runs)
 
 
 class GivenBack:

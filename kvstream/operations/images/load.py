@@ -291,9 +291,9 @@ def _runs(image: GroupImage, ranks: dict[PackedID, int]) -> Iterator[Run]:
     for ids, owner, time_ms, deliveries in image.pending.spans(RUN_IDS_MAX):
         count = min(deliveries, COUNT_MAX)
         if owner is None:
-            yield from (Run(eid, [eid], b"", 0, count, ranks[eid]) for eid in ids)
+            yield from (Run(eid, eid, b"", 0, count, ranks[eid]) for eid in ids)
         else:
-            yield Run(ids[0], ids, owner, max(0, time_ms), count)
+            yield Run.of(ids, (owner, max(0, time_ms), count, 0))
 
 
 def trees_needed(state: StreamState) -> int:

@@ -38,7 +38,7 @@ def give_back(
     runs = list(islice(runs_of(txn, group, member), most))
     rank = group.nack_rank + 1
     release_runs(txn, group, runs, rank)
-    count = sum(len(run.ids) for run in runs)
+    count = sum(run.length for run in runs)
     note_released(txn, name, group, rank, count)
     return len(runs), count
 

@@ -101,7 +101,7 @@ def _ack_one(
     """Acknowledge one delivery, and return its outcome."""
     packed = PACKED(*eid)
     run = run_at(txn, group, packed)
-    if run is None or packed not in run.ids:
+    if run is None or not run.has(packed):
         return LeaseOutcome.NOT_PENDING
     if not run.owned or run.owner != consumer or run.deliveries != deliveries:
         return LeaseOutcome.LOST

@@ -317,9 +317,10 @@ def needs_of_group(txn: Txn, group: GroupMeta, first: StreamID) -> Needs:
     last, start = group.last_delivered, first.packed
     undelivered = last.next() if last < MAX_ID else MAX_ID
     for run in runs_from(txn, group, start):
-        at = bisect_left(run.ids, start)
-        if at < len(run.ids):
-            return Needs(min(StreamID.unpack(run.ids[at]), undelivered), undelivered)
+        ids = run.ids
+        at = bisect_left(ids, start)
+        if at < len(ids):
+            return Needs(min(StreamID.unpack(ids[at]), undelivered), undelivered)
     return Needs(undelivered, undelivered)
 
 

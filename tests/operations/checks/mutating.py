@@ -134,7 +134,7 @@ def targets(store: Store) -> dict[str, Target]:
         )
 
     def run(group: GroupMeta, anchor: bytes, *free: str) -> Target:
-        ids = {"deliveries", "ids", *free}  # pending entries may have been deleted
+        ids = {"deliveries", "packed", *free}  # pending entries may have been deleted
         return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=ids)
 
     return {

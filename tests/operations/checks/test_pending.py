@@ -155,12 +155,12 @@ def test_a_group_wrongly_marked_as_indexed_gets_its_indexes(busy: Store, reopen:
 
 def _unsort(rows: Rows) -> None:
     run = _long(rows)
-    rows.put_run(run._replace(ids=[run.ids[0], *reversed(run.ids[1:])]))
+    rows.put_run(run._replace(packed=b"".join([run.ids[0], *reversed(run.ids[1:])])))
 
 
 def _repeat(rows: Rows) -> None:
     run = _long(rows)
-    rows.put_run(run._replace(ids=[run.ids[0], *run.ids]))
+    rows.put_run(run._replace(packed=run.ids[0] + run.packed))
 
 
 @pytest.mark.parametrize("seed", [_unsort, _repeat])
@@ -179,7 +179,7 @@ def test_runs_out_of_order_are_put_in_order(either: Store, reopen: Reopen, seed:
 def test_an_entry_in_two_runs_stays_with_the_latest_delivery(either: Store, reopen: Reopen) -> None:
     def overlap(rows: Rows) -> None:
         run = _long(rows)
-        rows.put_run(Run(run.ids[1], [run.ids[1]], b"bob", run.time_ms + 1000, run.deliveries + 1))
+        rows.put_run(Run(run.ids[1], run.ids[1], b"bob", run.time_ms + 1000, run.deliveries + 1))
 
     before = pending(either)
     store = damage(either, reopen, overlap)
@@ -198,7 +198,7 @@ def test_a_run_that_repeats_a_later_one_leaves_with_its_index_rows(
 ) -> None:
     def repeat_earlier(rows: Rows) -> None:
         run = _long(rows)
-        earlier = Run(run.ids[1], [run.ids[1]], b"bob", run.time_ms - 1000, 1)
+        earlier = Run(run.ids[1], run.ids[1], b"bob", run.time_ms - 1000, 1)
         rows.put_run(earlier)
         rows.put_in(rows.group.times.id, earlier.times_suffix, b"")
         rows.put_in(rows.consumer(b"bob").runs.id, earlier.anchor, b"")
@@ -228,7 +228,7 @@ def test_a_run_of_too_many_ids_is_split(either: Store, reopen: Reopen) -> None:
     ids = [StreamID(1, number).packed for number in range(VALID_IDS_MAX + 7)]
 
     def put_long_run(rows: Rows) -> None:
-        rows.put_run(Run(ids[0], ids, b"ann", 7, 1))
+        rows.put_run(Run.of(ids, (b"ann", 7, 1, 0)))
 
     store = damage(either, reopen, put_long_run)
     assert fault_texts(store.check(repair=True))[0] == DISORDER
@@ -241,7 +241,7 @@ def test_a_run_of_an_unknown_consumer_creates_the_consumer(either: Store, reopen
     stranger = StreamID.unpack(ID_LAST).packed
 
     def put_strangers_run(rows: Rows) -> None:
-        rows.put_run(Run(stranger, [stranger], b"stranger", 7, 1))
+        rows.put_run(Run(stranger, stranger, b"stranger", 7, 1))
 
     store = damage(either, reopen, put_strangers_run)
     expected = [
