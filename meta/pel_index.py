@@ -34,8 +34,8 @@ from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
 
-CACHED_IDS = 1 << 18
-"""IDs of a group whose runs are kept in memory: 15 MB."""
+CACHED_IDS = 1 << 20
+"""IDs of a group whose runs are kept in memory: 22 MB."""
 _TREES = Family.TREES
 _EVERYTHING = Run(b"", b"\xff" * ID_BYTES, b"", 0, 0)
 """A run that overlaps all IDs."""

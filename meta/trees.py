@@ -20,7 +20,7 @@ T = TypeVar("T")
 CACHED_ROWS = 1 << 14
 """Rows of one tree kept in memory: 8 MB if each has one ID."""
 
-CACHED_BYTES, ROW_BYTES = 1 << 22, 64
+CACHED_BYTES, ROW_BYTES = 1 << 24, 64
 """Bytes of the values of a tree that is loaded into memory: as many IDs as a group may keep, and
 ROW_BYTES more for each row."""
 
