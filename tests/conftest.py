@@ -36,10 +36,21 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 redis.utils.get_lib_version = functools.cache(redis.utils.get_lib_version)
 
 
-def pytest_configure() -> None:
-    """Give tests their folders in memory, unless somebody has said where."""
+def pytest_configure(config: pytest.Config) -> None:
+    """Give tests their folders in memory, unless somebody has said where; sort the arguments.
+
+    A file among the arguments has pytest 9.1 collect its folder again, and the folders in it lose
+    the fixtures of a conftest.py that was loaded for an argument before. So files come first, and
+    what is deeper later.
+    """
     if (folder := fast_folder()) is not None:
         os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(folder))
+    config.args.sort(key=_depth)
+
+
+def _depth(argument: str) -> tuple[int, bool]:
+    path = Path(argument.partition("::")[0]).absolute()
+    return len(path.parts), path.is_dir()
 
 
 @pytest.hookimpl(optionalhook=True)

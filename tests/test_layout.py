@@ -120,3 +120,14 @@ def test_no_file_and_no_function_exceeds_its_limit() -> None:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
     ]
     assert [each for each in functions if each[2] > FUNCTION_LINES_MAX] == []
+
+
+def test_a_file_among_the_arguments_takes_no_fixtures_from_the_other_tests() -> None:
+    wanted = (
+        "tests/server/metrics",
+        "tests/test_forking.py",
+        "tests/server/runtime/test_incremental_commands.py",
+    )
+    plan = [sys.executable, "-m", "pytest", "-q", "--setup-plan", "-k", "claim or fork", *wanted]
+    run = subprocess.run(plan, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stdout
