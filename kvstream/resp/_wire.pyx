@@ -681,7 +681,7 @@ def write_replies(list slots not None, object begin_pages, Py_ssize_t most):
         if reply is None:
             reply = slot.encoded()
         if not reply:
-            if client.paged:
+            if client.reply_unfinished:
                 begin_pages(slot)
             continue
         before = parts.get(client)

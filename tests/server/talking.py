@@ -133,7 +133,7 @@ class Worker(Talker):
         """Send a command that is paused, and run its first step."""
         self.send(*words)
         self.step()
-        assert self.client.paged
+        assert self.client.reply_unfinished
 
     def step(self) -> None:
         """Run one turn, and at most one step."""

@@ -162,7 +162,7 @@ class BlockedClients:
         if isinstance(error, NoPermission):
             self._dispatcher.deny(client, error.kind, error.object, client.user.name)
         self._server.answer_blocked(client, reply)
-        if not client.paged and client not in self._server.ready:
+        if not client.reply_unfinished and client not in self._server.ready:
             client.update_direct()
 
     def end(self, client: Client) -> None:

@@ -190,12 +190,12 @@ class Client(Session):
         "no_evict",
         "no_touch",
         "output_over_since",
-        "paged",
         "pause",
         "pending_output",
         "queue",
         "reader",
         "reply_mode",
+        "reply_unfinished",
         "requests",
         "resume",
         "send",
@@ -260,8 +260,8 @@ class Client(Session):
         self.subscriptions: Subscriptions | None = None
         """None: it is subscribed to nothing. ``PubSub`` changes it."""
         self.block: Block | None = None
-        self.paged = False
-        """Its reply is streamed, or its request is in steps or put off to the next turn: its other
+        self.reply_unfinished = False
+        """Its reply is streamed, or its command is in steps or put off to the next turn: its other
         requests wait."""
         self.reply_mode = ReplyMode.ON
         self.direct = False
@@ -282,7 +282,12 @@ class Client(Session):
 
     def receive(self, data: bytes) -> None:
         """Take received bytes; parse them if they are few and nothing is before them."""
-        waits = self.block is not None or self.paged or self.unread.size or self.reader.is_cut
+        waits = (
+            self.block is not None
+            or self.reply_unfinished
+            or self.unread.size
+            or self.reader.is_cut
+        )
         if waits or len(data) > PIECE:
             self.unread.add(data)
             return

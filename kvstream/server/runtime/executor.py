@@ -184,7 +184,9 @@ class Executor:
         Otherwise it closes after the last reply. A blocked client's reply would never be read.
         """
         asked = client.has_work or any(each.client is client for each in self.bursts)
-        if client.block is not None or not (asked or client.paged or self.reply_queue.is_waiting):
+        if client.block is not None or not (
+            asked or client.reply_unfinished or self.reply_queue.is_waiting
+        ):
             return False
         client.direct, client.leaving = False, True
         self.ready[client] = None
@@ -315,7 +317,7 @@ class Executor:
         suspended, self._slots = self._slots, []
         waiting = {slot.client for slot in suspended}
         for client in list(self.ready):
-            if client not in waiting and client.block is None and not client.paged:
+            if client not in waiting and client.block is None and not client.reply_unfinished:
                 del self.ready[client]
                 client.direct = False
                 self._after_requests(client, self._answer_busy(turn, client))
@@ -385,7 +387,7 @@ class Executor:
         count = 0
         for _ in range(len(self.first)):
             client = self.first.pop(0)
-            client.paged = False
+            client.reply_unfinished = False
             count += self._run_requests(turn, client, 1)
         return count
 
@@ -415,7 +417,7 @@ class Executor:
 
     def _run_requests(self, turn: Turn, client: Client, most: int) -> int:
         """Run a client's requests until it blocks or has none; return how many ran."""
-        if client.paged:  # it becomes ready again
+        if client.reply_unfinished:  # it becomes ready again
             return 0
         client.direct = False
         try:
@@ -423,7 +425,7 @@ class Executor:
         except TurnFailed:
             self.ready[client] = None  # for the requests after the failed one
             raise
-        if not client.paged:
+        if not client.reply_unfinished:
             self._after_requests(client, more)
         return count
 
@@ -451,7 +453,12 @@ class Executor:
         """
         requests, pipelines = client.requests, self._pipelines
         count = 0
-        while count < most and client.block is None and not client.closing and not client.paged:
+        while (
+            count < most
+            and client.block is None
+            and not client.closing
+            and not client.reply_unfinished
+        ):
             may_go_on = False
             if requests:
                 ran, unanswered = 0, None
@@ -576,15 +583,15 @@ class Executor:
             client.requests.appendleft(Requeued(slot))
             self._slots.remove(slot)
             self.first.append(client)
-            client.paged = True
+            client.reply_unfinished = True
             return
         if isinstance(reply, Stepwise):
             self._slots.remove(slot)
             self.incremental.add(slot, reply)
-            client.paged = True
+            client.reply_unfinished = True
             return
         assert isinstance(reply, Paged)
-        client.paged = slot.is_wanted()
+        client.reply_unfinished = slot.is_wanted()
 
     def run_step(self, slot: Slot) -> None:
         """Run the next step of a command in a turn of its own; the last step answers."""
@@ -596,8 +603,8 @@ class Executor:
             self._turn = None
         if not isinstance(slot.reply, Stepwise):
             if not (isinstance(slot.reply, Paged) and slot.is_sent):
-                slot.client.paged = False
-            if not slot.client.paged and slot.client.block is None:
+                slot.client.reply_unfinished = False
+            if not slot.client.reply_unfinished and slot.client.block is None:
                 self.ready[slot.client] = None
         if slots:
             self.reply_queue.send(sequence, slots)
@@ -677,7 +684,7 @@ class Executor:
         # Pushes are sent in every mode of CLIENT REPLY.
         is_sent, protocol = client.wants_next() or type(reply) is Pushes, client.protocol
         if type(reply) is Paged:
-            client.paged = is_sent
+            client.reply_unfinished = is_sent
         return Slot(client, reply, None, 0, protocol, depends, is_sent)
 
     def _deliver(self, replies: PendingReplies) -> None:

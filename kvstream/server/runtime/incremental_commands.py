@@ -80,7 +80,7 @@ class IncrementalCommands:
         work = self._under_way.pop(client, None)
         if work is not None:
             client.requests.appendleft(Requeued(work.slot))
-            client.paged = False
+            client.reply_unfinished = False
 
     def run(self) -> None:
         """Run steps for STEPS_S."""

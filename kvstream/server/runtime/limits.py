@@ -361,7 +361,7 @@ class Limits:
         age = now - client.created
         if 0 < options.authentication_s <= age and _is_stranger(client, age):
             return True
-        if client.block is not None or client.paged or client.monitors:
+        if client.block is not None or client.reply_unfinished or client.monitors:
             return False
         if client.subscriptions is not None:
             return False

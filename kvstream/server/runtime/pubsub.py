@@ -53,7 +53,7 @@ class Route(NamedTuple):
 class _Nobody:
     """The client of a message, which answers nobody."""
 
-    closing, lost, paged = False, True, False
+    closing, lost, reply_unfinished = False, True, False
 
 
 class Message:

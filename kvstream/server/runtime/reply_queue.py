@@ -218,8 +218,8 @@ class ReplyStreaming:
 
     def release(self, client: Client) -> None:
         """Allow a client to run its next request."""
-        if client.paged:
-            client.paged = False
+        if client.reply_unfinished:
+            client.reply_unfinished = False
             self._server.ready[client] = None
 
     def forget(self, client: Client) -> None:
@@ -389,7 +389,7 @@ class ReplyQueue:
             if reply:
                 pubsub.append_reply(client, reply)
                 answered[client] = None
-            begins_pages = client.paged and not reply and not client.lost
+            begins_pages = client.reply_unfinished and not reply and not client.lost
             if len(reply) > LONG or begins_pages:
                 pubsub.send(client)
             if begins_pages:
@@ -409,7 +409,7 @@ def write_in_python(
 ) -> None:
     """Send replies, those of one client together; one above ``most`` bytes as soon as encoded.
 
-    ``begin_pages`` is called for a slot without bytes whose client is paged.
+    ``begin_pages`` is called for a slot without bytes whose client has an unfinished reply.
     """
     parts: dict[Client, bytes | list[bytes]] = {}
     for slot in slots:
@@ -418,7 +418,7 @@ def write_in_python(
             continue
         reply = slot.encoded()
         if not reply:
-            if client.paged:
+            if client.reply_unfinished:
                 begin_pages(slot)
             continue
         before = parts.get(client)

@@ -58,7 +58,7 @@ class Retries:
         sequence, replies = server.engine.seen_sequence, list[PendingReplies]()
         for slot in self._taken_apart(failed):
             client = slot.client
-            if client.block is not None or client.paged:  # by its request before
+            if client.block is not None or client.reply_unfinished:  # by its request before
                 behind.setdefault(client, []).append(Requeued(slot))
             elif slot.unit is None:
                 replies.append(slot)
@@ -98,7 +98,7 @@ class Retries:
     def _take_back(self, client: Client) -> Slot:
         """Return the request of a client that was to run first in the next turn."""
         self._server.first.remove(client)
-        client.paged = False
+        client.reply_unfinished = False
         self._server.ready[client] = None  # for the requests after it
         again = client.requests.popleft()
         assert isinstance(again, Requeued)

@@ -192,7 +192,7 @@ class Trackers:
             receiver = self._receiver(client)
             if receiver is None:
                 slots += self._broken_redirect(client)
-            elif receiver.paged and not receiver.closing:
+            elif receiver.reply_unfinished and not receiver.closing:
                 if len(self._messages[client]) > WAITING_MAX:
                     self._messages[client] = [None]
                 continue

@@ -141,7 +141,7 @@ class Known:
 
 def _client(**state: Any) -> Any:
     client = Known()
-    client.__dict__.update({"lost": False, "closing": False, "paged": False} | state)
+    client.__dict__.update({"lost": False, "closing": False, "reply_unfinished": False} | state)
     return client
 
 
@@ -149,7 +149,7 @@ def _client(**state: Any) -> Any:
 def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any) -> None:
     sent: list[tuple[str, bytes]] = []
     a, b = (_client(send=lambda data, name=name: sent.append((name, data))) for name in "ab")
-    lost, paged = _client(lost=True), _client(paged=True)
+    lost, unfinished = _client(lost=True), _client(reply_unfinished=True)
     pages: list[Any] = []
 
     def slot(client: Any, reply: bytes) -> Any:
@@ -159,7 +159,7 @@ def test_replies_of_a_client_are_sent_together_and_long_ones_at_once(write: Any)
             return burst
         return SimpleNamespace(client=client, encoded=lambda: reply)
 
-    slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(paged, b"")]
+    slots = [slot(a, b"1"), slot(b, b"2"), slot(a, b"3"), slot(lost, b"4"), slot(unfinished, b"")]
     slots += [slot(b, b"long"), slot(a, b"5"), slot(b, b""), slot(b, b"6")]
     write(slots, pages.append, 3)
     assert sent == [("b", b"2long"), ("a", b"135"), ("b", b"6")]

@@ -87,7 +87,7 @@ def test_many_streams_have_the_state_at_the_start_of_the_reply(
         reader.send("XREAD", *count, "STREAMS", *keys, *ids)
         said = reader.page()
         change(ann, draw)
-        while reader.client.paged:
+        while reader.client.reply_unfinished:
             change(ann, draw)
             said += reader.page()
         assert said + reader.rest() == expected
@@ -119,7 +119,7 @@ def test_the_positions_of_very_many_streams_are_looked_up_in_a_separate_turn(
     reader.send("XREAD", "STREAMS", *STREAMS, *["$", "0"] * 6)
     with patch.object(server.executor.incremental, "run"):
         server.executor.run()
-        assert reader.client.paged
+        assert reader.client.reply_unfinished
         Other(server, 101).ask("XADD", STREAMS[0], "2-1", "f", "v")
     said = reader.rest()
     assert said.startswith(b"*6\r\n")

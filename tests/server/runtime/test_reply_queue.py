@@ -168,7 +168,7 @@ def test_requests_after_a_long_command_are_answered_after_it(
             worker.send_bytes(request("CLIENT", "REPLY", "SKIP") + request(*skipped))
         worker.send_bytes(request("DUMP", "s") + request("CLIENT", "ID"))
         worker.step()
-        assert worker.client.paged
+        assert worker.client.reply_unfinished
         replies.wait()
         server.turn()
         replies.wait()

@@ -47,7 +47,7 @@ class Reader(Talker):
         self.reads = True
         said = b""
         with patch("kvstream.server.runtime.reply_queue.PAGES_S", -1.0):
-            while not said and self.client.paged:
+            while not said and self.client.reply_unfinished:
                 executor.streaming.write()
                 said = self.heard()
         self.reads = False
@@ -158,7 +158,7 @@ def test_a_reply_in_pages_is_the_complete_reply(
             words = random_read()
             whole = ann.ask(*words)
             assert reader.ask(*words) == whole, words
-            assert not reader.client.paged
+            assert not reader.client.reply_unfinished
     assert held(server) == 0
 
 
@@ -569,7 +569,7 @@ def test_replies_are_started_once_they_are_durable(
     assert reader.rest() == b""
     go_on.set()
     server.engine.committer.wait(server.engine.seen_sequence)
-    while not (reader.client.paged and server.executor.streaming.under_way):
+    while not (reader.client.reply_unfinished and server.executor.streaming.under_way):
         for function in posted[:]:
             posted.remove(function)
             function()  # type: ignore[operator]

@@ -175,7 +175,7 @@ def test_a_long_reply_made_only_by_the_retry_is_not_interrupted(
     ann.send("XRANGE", "s", "-", "+")
     with patch.object(server.engine.database, "write", side_effect=StoreFull("no room")):
         server.executor.run()
-    assert ann.client.paged
+    assert ann.client.reply_unfinished
     ann.send_bytes(request("XADD", "t", "*", "f", "v"))
     server.executor.run()
     server.turn()
