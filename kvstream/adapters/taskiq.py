@@ -11,8 +11,8 @@ A place is a directory or the URL of a server. The queue is a stream for each pr
 worker lives; that of a killed one goes to another worker after ``lease`` seconds.
 """
 
-import asyncio
 from collections.abc import AsyncGenerator, Callable
+from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
@@ -30,10 +30,9 @@ from taskiq.depends.progress_tracker import TaskProgress
 from taskiq.exceptions import ResultGetError
 from taskiq.serializers import JSONSerializer
 
-import kvstream.aio
 from kvstream.adapters.places import Place, Strings
 from kvstream.adapters.tasks import LEASE_S, Tasks
-from kvstream.aio import AsyncStore
+from kvstream.aio import AsyncStore, StoreOfLoop
 from kvstream.engine.coerce import at_least_1
 from kvstream.errors import StoreClosed
 from kvstream.store import Store
@@ -44,42 +43,23 @@ T = TypeVar("T")
 
 WAIT_S = 1.0
 """Longest single wait for a task."""
-_opening: dict[Any, tuple[asyncio.Task[AsyncStore], int]] = {}
-"""The stores of event loops, and the number of places that use each."""
 
 
 class AsyncPlace(Place):
     """A place whose store belongs to an event loop: the parts of a broker share it."""
 
-    _async: AsyncStore | None = None
-    _user_of: Any = None
-    """The key of the store that this place counts as a user of."""
+    def __init__(self, place: AnyPath, **options: Any) -> None:
+        super().__init__(place, **options)
+        self._async: AsyncStore | None = None
+        self._using = AsyncExitStack()
 
     async def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Call a function that uses ``store``; open the store first."""
         if self._async is None:
-            await self._open()
-        assert self._async is not None
+            assert self._place is not None
+            using = StoreOfLoop(self._place, **self._options)
+            self._async = await self._using.enter_async_context(using)
         return await self._async._engine.task_call(function, *args, **kwargs)
-
-    async def _open(self) -> None:
-        loop = asyncio.get_running_loop()
-        if self._user_of is None:
-            self._user_of = loop, self._key
-            opening = _opening.get(self._user_of)
-            if opening is None:
-                opening = loop.create_task(self._opened()), 0
-            _opening[self._user_of] = opening[0], opening[1] + 1
-        try:
-            self._async = await asyncio.shield(_opening[self._user_of][0])
-        except Exception:
-            _opening.pop(self._user_of, None)
-            self._user_of = None
-            raise
-
-    async def _opened(self) -> AsyncStore:
-        assert self._place is not None
-        return await kvstream.aio.open(self._place, **self._options)
 
     @property
     def store(self) -> Store:
@@ -90,16 +70,8 @@ class AsyncPlace(Place):
 
     async def aclose(self) -> None:
         """Close the store if no other place uses it; the next call opens it again."""
-        store, key = self._async, self._user_of
-        self._async = self._user_of = None
-        if store is None:
-            return
-        task, users = _opening[key]
-        if users > 1:
-            _opening[key] = task, users - 1
-        else:
-            del _opening[key]
-            await store.close()
+        self._async = None
+        await self._using.aclose()
 
 
 class KVStreamBroker(AsyncBroker):

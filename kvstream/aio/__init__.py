@@ -19,6 +19,8 @@ just before stays pending with its consumer, whose next ``listen`` or ``history`
 write whose task is cancelled may have been done.
 """
 
+import asyncio
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Coroutine, Generator, Iterator, Sequence
 from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from functools import partial, wraps
@@ -562,6 +564,53 @@ def open(
     settings = {"db": asked.db or 0, "clock": asked.clock, **asked.settings}
     opening = partial(_LoopStore.open, place, decode=decode, errors=errors, **settings)
     return Opening(partial(_open_directory, opening))
+
+
+_openings: dict[tuple[asyncio.AbstractEventLoop, AnyPath, str], asyncio.Task[AsyncStore]] = {}
+"""The stores of ``StoreOfLoop``, by the loop, the place and the options."""
+_users: Counter[asyncio.Task[AsyncStore]] = Counter()
+
+
+class StoreOfLoop:
+    """The store of the running loop at a place, for one ``async with``; open while it has users.
+
+    It is no generator: a loop that ends would close that, and its store.
+    """
+
+    def __init__(self, place: AnyPath, **options: Any) -> None:
+        self._place, self._options = place, options
+
+    async def __aenter__(self) -> AsyncStore:
+        loop = asyncio.get_running_loop()
+        self._key = loop, self._place, repr(sorted(self._options.items()))
+        opening = _openings.get(self._key)
+        if opening is None:
+            opening = loop.create_task(_awaited_opening(self._place, self._options))
+            _openings[self._key] = opening
+        self._opening = opening
+        _users[opening] += 1
+        try:
+            return await asyncio.shield(opening)
+        except BaseException:
+            await self._leave()
+            raise
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._leave()
+
+    async def _leave(self) -> None:
+        opening = self._opening
+        _users[opening] -= 1
+        if not _users[opening]:
+            del _users[opening], _openings[self._key]
+            if opening.cancel():
+                await asyncio.wait([opening])
+            elif opening.exception() is None:
+                await opening.result().close()
+
+
+async def _awaited_opening(place: AnyPath, options: dict[str, Any]) -> AsyncStore:
+    return await open(place, **options)
 
 
 async def _open_directory(opening: Callable[[], Store[Any]]) -> AsyncStore[Any]:

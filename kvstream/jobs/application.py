@@ -18,7 +18,7 @@ from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
-from kvstream.jobs.handle import DONE, JobHandle, LoopStores
+from kvstream.jobs.handle import DONE, JobHandle
 from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import Task
@@ -145,10 +145,8 @@ class Jobs:
         self._lock = threading.RLock()
         self.consumer = f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
         """The name of this process as a consumer of all queues."""
-        self.awaiting = LoopStores()
-        """How handles are awaited if another process has the store."""
         self.testing: Testing | None = None
-        """The test mode, while it lasts."""
+        """The test mode, while it lasts: jobs run inline, by a clock that a test turns."""
 
     def __repr__(self) -> str:
         return f"<Jobs {self.name!r} at {self.place!r}, tasks: {', '.join(self.tasks) or 'none'}>"
@@ -349,11 +347,6 @@ class Jobs:
         return schedule
 
     # --- queues ---------------------------------------------------------------------------------
-
-    @property
-    def in_test(self) -> bool:
-        """Whether jobs run inline, by a clock that a test turns."""
-        return self.testing is not None
 
     @property
     def lease_s(self) -> float:

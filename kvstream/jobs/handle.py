@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Generator
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Generator
+from contextlib import suppress
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -31,7 +30,6 @@ from kvstream.jobs.job import ID, AnyJobs, made_ms
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
-    from kvstream.aio import AsyncStore
     from kvstream.stream import Stream
     from kvstream.types.records import Entry, PendingEntry
 
@@ -56,39 +54,6 @@ def state_of(pending: PendingEntry | None) -> str:
     if pending is not None and pending.consumer:
         return "running"
     return "retrying" if pending is not None and pending.deliveries else "queued"
-
-
-class LoopStores:
-    """The connections by which tasks of event loops await results; open while a task waits."""
-
-    def __init__(self) -> None:
-        self._opening: dict[asyncio.AbstractEventLoop, asyncio.Task[AsyncStore]] = {}
-        self._users: Counter[asyncio.Task[AsyncStore]] = Counter()
-
-    @asynccontextmanager
-    async def store(self, url: str, db: int) -> AsyncIterator[AsyncStore]:
-        """Yield the store of the running loop on the server at ``url``."""
-        loop = asyncio.get_running_loop()
-        opening = self._opening.get(loop)
-        if opening is None:
-            opening = self._opening[loop] = loop.create_task(_opened(url, db))
-        self._users[opening] += 1
-        try:
-            yield await asyncio.shield(opening)
-        finally:
-            self._users[opening] -= 1
-            if not self._users[opening]:
-                del self._users[opening], self._opening[loop]
-                if opening.cancel():
-                    await asyncio.wait([opening])
-                elif opening.exception() is None:
-                    await opening.result().close()
-
-
-async def _opened(url: str, db: int) -> AsyncStore:
-    from kvstream import aio
-
-    return await aio.open(url, db=db)
 
 
 class JobHandle(Generic[R]):
@@ -160,7 +125,7 @@ class JobHandle(Generic[R]):
         """Yield the reads of the wait for a result, or None to be sent the status; return it."""
         deadline = None if timeout is None else monotonic() + timeout
         late = f"not done after {timeout or 0:g} s"
-        if self._jobs.in_test:  # a job that is not done stays so while this thread waits
+        if self._jobs.testing:  # a job that is not done stays so while this thread waits
             deadline, late = monotonic(), "not due yet: turn the clock of the test"
         after: Any = "0-0"
         known = True
@@ -213,7 +178,9 @@ class JobHandle(Generic[R]):
         own, url = store._engine.own_engine, store._engine.url
         if own is not None:
             return await self._arecords(own, after, block)
-        async with self._jobs.awaiting.store(url, store.db) as found:
+        from kvstream.aio import StoreOfLoop  # programs that await nothing need no greenlet
+
+        async with StoreOfLoop(url, db=store.db) as found:
             stream = found.stream(self._jobs.result_key(self.id))
             return list(await stream.read(after, block=block))
 

@@ -49,25 +49,24 @@ class Refused(Exception):
 
 
 class AnyJobs(Protocol):
-    """The ``Jobs``, as its tasks, handles and runs see it."""
+    """The ``Jobs``, as its tasks, handles, runs and test mode see it."""
 
     name: str
     format: str
     group: str
     middleware: Any
     tasks: dict[str, Any]
-    awaiting: Any
-
-    @property
-    def in_test(self) -> bool:
-        """Whether jobs run inline, by a clock that a test turns."""
-        ...
+    testing: Any
 
     @property
     def store(self) -> Store: ...
 
     @property
     def lease_s(self) -> float: ...
+
+    def use(self, store: Store | None) -> None: ...
+
+    def declare(self) -> None: ...
 
     def now_ms(self) -> int: ...
 

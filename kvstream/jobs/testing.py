@@ -14,7 +14,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
 from datetime import timedelta
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Self
 
 from kvstream.engine import timing
 from kvstream.engine.engine import Engine
@@ -29,16 +29,6 @@ from kvstream.types.records import Entry
 
 _TIMERS = 500
 _RUNS_MAX = 100_000
-
-
-class TestedJobs(AnyJobs, Protocol):
-    """A ``Jobs``, whose store the test mode replaces."""
-
-    testing: Testing | None
-
-    def use(self, store: Store | None) -> None: ...
-
-    def declare(self) -> None: ...
 
 
 class _Engine(Engine):
@@ -65,7 +55,7 @@ class Testing:
 
     __test__ = False  # pytest takes it for a test class by its name
 
-    def __init__(self, jobs: TestedJobs, start_ms: int | None = None) -> None:
+    def __init__(self, jobs: AnyJobs, start_ms: int | None = None) -> None:
         self.jobs = jobs
         self.clock = ManualClock() if start_ms is None else ManualClock(start_ms)
         self.ran: list[Job] = []

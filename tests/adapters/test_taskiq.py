@@ -4,10 +4,18 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
-from taskiq import AckableMessage, BrokerMessage, Context, ScheduledTask, TaskiqDepends
+from taskiq import (
+    AckableMessage,
+    BrokerMessage,
+    Context,
+    ScheduledTask,
+    TaskiqDepends,
+    TaskiqResult,
+)
 from taskiq.api import run_receiver_task
 from taskiq.depends.progress_tracker import TaskProgress, TaskState
 from taskiq.exceptions import ResultGetError
@@ -198,6 +206,15 @@ def test_results_are_kept_or_read_once(place: str) -> None:
             assert await broker.result_backend.get_progress("none") is None
 
     run(test)
+
+
+@pytest.mark.parametrize("shared", [True, False])
+def test_a_store_outlives_the_loop_that_opened_it(tmp_path: Path, shared: bool) -> None:
+    backend = KVStreamResultBackend(tmp_path / "store", shared=shared)
+    result: TaskiqResult[Any] = TaskiqResult(is_err=False, return_value=7, execution_time=0.0)
+    asyncio.run(backend.set_result("one", result))
+    assert asyncio.run(backend.get_result("one")).return_value == 7
+    asyncio.run(backend.shutdown())
 
 
 def test_schedules_are_kept_replaced_and_deleted(place: str) -> None:

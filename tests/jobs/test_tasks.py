@@ -21,6 +21,7 @@ from kvstream import (
     Jobs,
     JobUnknown,
     ServerTooOld,
+    aio,
     current_job,
 )
 from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
@@ -332,7 +333,7 @@ def test_tasks_that_await_results_need_no_threads(jobs: Jobs, working: Start) ->
         assert threading.active_count() <= threads + 1  # one thread has imported redis.asyncio
         working(jobs)
         results = [await each for each in awaited]
-        assert jobs.awaiting._opening == {}
+        assert aio._openings == {}
         return results
 
     assert asyncio.run(program()) == [2 * n for n in range(20)]
