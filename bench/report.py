@@ -15,7 +15,7 @@ from rich.table import Table
 
 from bench.processes import peer_version
 from bench.results import Comparison, Limit, Scaling
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 PAGE = DOCS / "benchmarks.md"

@@ -11,8 +11,8 @@ from operator import add, lt
 from typing import Protocol
 
 from kvstream.errors import InvalidArgument
+from kvstream.layout import twins
 from kvstream.layout.columns import unpack_rows
-from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES, tree_prefix
 from kvstream.layout.listpack import counters_size
 from kvstream.layout.values import decode_checked

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Self
 
 from kvstream.errors import Corruption, ReplyTooLarge
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.listpack import counters_size, elements_size, node_size
 from kvstream.layout.values import Names, decode_checked

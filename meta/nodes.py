@@ -23,7 +23,7 @@ from struct import error as StructError
 from typing import NamedTuple
 
 from kvstream.errors import Corruption
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 from kvstream.layout.keys import ID_BYTES, U64, key_of, successor, tree_prefix
 from kvstream.layout.listpack import (
     SMALL_INTEGER_BYTES,

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias, TypeVar
 
 from kvstream.errors import InvalidArgument, InvalidID
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, U64_MAX, StreamID
 

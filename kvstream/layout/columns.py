@@ -24,7 +24,7 @@ from struct import Struct
 from typing import Any, NamedTuple
 
 from kvstream.errors import Corruption, InvalidArgument
-from kvstream.layout.compiled import compiled
+from kvstream.layout import compiled
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked
 from kvstream.types.ids import StreamID

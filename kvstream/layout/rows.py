@@ -17,8 +17,8 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias, overload
 
 from kvstream.errors import Corruption
+from kvstream.layout import twins
 from kvstream.layout.columns import Columns, of_rows
-from kvstream.layout.compiled import twins
 from kvstream.layout.keys import ID_BYTES
 from kvstream.layout.values import decode_checked, decode_page
 from kvstream.types.ids import StreamID, new_id

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import msgpack
 
 from kvstream.errors import Corruption, InvalidArgument, shown
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 from kvstream.types.options import ENTRY_BYTES_MAX
 from kvstream.types.records import EntryFields, Fields, RepeatedFields
 

@@ -6,7 +6,7 @@ image of a stream is in kvstream/types/images.py.
 
 from typing import TYPE_CHECKING
 
-from kvstream.layout.compiled import compiled
+from kvstream.layout import compiled
 
 if TYPE_CHECKING:
     from kvstream.rdb import _compiled as twins

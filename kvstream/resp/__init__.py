@@ -6,7 +6,7 @@
 import os
 from typing import TYPE_CHECKING
 
-from kvstream.layout.compiled import compiled
+from kvstream.layout import compiled
 
 if TYPE_CHECKING:
     from kvstream.resp import _wire as twins

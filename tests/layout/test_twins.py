@@ -15,8 +15,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from kvstream.errors import Corruption
-from kvstream.layout import rows, values
-from kvstream.layout.compiled import twins
+from kvstream.layout import rows, twins, values
 from kvstream.meta.filling import fill_in_python
 from kvstream.meta.nodes import data_size, size_in_python
 from kvstream.types.ids import U64_MAX, StreamID

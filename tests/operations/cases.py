@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from kvstream.layout.compiled import PURE_VARIABLE
+from kvstream.layout import PURE_VARIABLE
 from tests.operations.implementations import Subject
 from tests.operations.replies import Argument, Error, Reply
 

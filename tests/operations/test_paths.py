@@ -23,7 +23,7 @@ import redis
 
 from kvstream import KVStreamError, ManualClock, Store, StreamID, connect
 from kvstream.commands.replies import ErrorReply
-from kvstream.layout.compiled import PURE_VARIABLE
+from kvstream.layout import PURE_VARIABLE
 from kvstream.operations import (
     thresholds,
 )

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvstream import InvalidArgument, ManualClock, Store
-from kvstream.layout.compiled import twins
+from kvstream.layout import twins
 from kvstream.layout.values import encode_fields
 from kvstream.meta.bulk_fill import fit, fit_in_python, names_of
 from kvstream.types.ids import StreamID
