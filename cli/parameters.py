@@ -143,7 +143,7 @@ class ProfileName(Type):
     ) -> "list[CompletionItem]":
         from click.shell_completion import CompletionItem
 
-        from kvstream.cli.session import profile_names
+        from kvstream.cli.profiles import profile_names
 
         names = [name for name in profile_names() if name.startswith(incomplete)]
         return [CompletionItem(name) for name in names]

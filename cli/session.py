@@ -5,14 +5,6 @@ read-only by a command that only reads: then several may read at once, and nothi
 a process has it open and shares it (``shared=True``, ``kvstream work``), the command is one of its
 clients.
 The engine is imported when a store is opened, since a help text does not need it.
-
-``--profile`` chooses a place by its name in a TOML file. A profile has values of global options::
-
-    [profiles.prod]
-    url = "rediss://app:secret@db.example.com:6390"
-    wait = "10s"
-
-They replace the defaults and the environment; options of the command line replace them.
 """
 
 from __future__ import annotations
@@ -21,7 +13,7 @@ import math
 import os
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, closing, contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -29,11 +21,12 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from secrets import token_hex
-from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Self, TypeAlias, TypeVar
 
 import click
 from click.core import ParameterSource
 
+from kvstream.cli.profiles import apply_profile
 from kvstream.cli.tables import quoted
 from kvstream.errors import (
     Conflict,
@@ -45,7 +38,6 @@ from kvstream.errors import (
     ServerUnavailable,
     StoreLocked,
     WrongType,
-    nearest,
 )
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import Durability
@@ -57,50 +49,6 @@ if TYPE_CHECKING:
     from kvstream.stream import Stream
 
 T = TypeVar("T")
-
-LOCKS = Path("/proc/locks")
-COMMAND_LENGTH_MAX = 60
-
-
-@dataclass(frozen=True, slots=True)
-class Holder:
-    """A process that has a store open."""
-
-    pid: int
-    command: str
-
-    def __str__(self) -> str:
-        return f"process {self.pid}" + (f" ({self.command})" if self.command else "")
-
-
-def holder_of(directory: Path) -> Holder | None:
-    """Return a process that holds the lock of ``directory``; None if the system does not tell.
-
-    Linux lists all file locks in /proc/locks.
-    """
-    try:
-        status = os.stat(directory)
-        listed = LOCKS.read_text("ascii", "replace")
-    except OSError:
-        return None
-    device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
-    for line in listed.splitlines():
-        # 1: FLOCK  ADVISORY  WRITE 4711 08:01:262147 0 EOF
-        words = line.split()
-        if len(words) > 5 and words[1] == "FLOCK" and words[5] == device:
-            pid = int(words[4])
-            return Holder(pid, _command(pid)) if pid > 0 else None
-    return None
-
-
-def _command(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
-    except OSError:
-        return ""
-    text = b" ".join(words).decode("utf-8", "replace")
-    return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."
-
 
 IMPORT_PREFIX = b"kvstream:import:"
 """Names of the streams in which imports keep their progress begin with it."""
@@ -114,6 +62,7 @@ NAMES_MAX = 10_000
 """Names that the completion of a shell looks at."""
 TRIES = 100
 """Attempts of a transaction that other clients of a server overtake."""
+COMMAND_LENGTH_MAX = 60
 COUNTED_MAX = 10_000
 """Entries of a server that are read in order to count them, if it does not know their number."""
 
@@ -165,8 +114,8 @@ class DirectorySession:
         with self._opened(read_only=False, create=create) as store:
             yield store
 
-    def holder(self) -> Holder | None:
-        """Return a process that has the store open; None if there is none, or it is unknown."""
+    def holder(self) -> str | None:
+        """Name a process that has the store open; None if there is none, or it is unknown."""
         return holder_of(self.path)
 
     @contextmanager
@@ -408,123 +357,6 @@ def _names_server(ctx: click.Context) -> bool:
     return url is ParameterSource.COMMANDLINE
 
 
-# --- profiles -------------------------------------------------------------------------------------
-
-PROFILES = "profiles"
-PLACES = ("store", "url")
-PROFILE_KEYS = (*PLACES, "db", "wait", "durability")
-"""The options that a profile may have."""
-_READ_BY_OTHERS = 0o077
-
-
-def config_path() -> Path:
-    """Return the path of the configuration file."""
-    return user_file("KVSTREAM_CONFIG", "XDG_CONFIG_HOME", "~/.config", "config.toml")
-
-
-def user_file(variable: str, xdg: str, folder: str, name: str) -> Path:
-    """Return the path in ``variable``, by default ``name`` in the folder that ``xdg`` replaces."""
-    if given := os.environ.get(variable):
-        return Path(given)
-    return Path(os.environ.get(xdg) or folder).expanduser() / "kvstream" / name
-
-
-def profile_names() -> list[str]:
-    """Return the names of the profiles; none if the file cannot be read."""
-    try:
-        return list(_profiles(config_path()))
-    except click.ClickException:
-        return []
-
-
-def apply_profile(ctx: click.Context) -> None:
-    """Set the global options of ``ctx`` from its profile; UsageError if that is not possible.
-
-    A place on the command line replaces a profile of the environment, and the other way round.
-    """
-    name = ctx.params.get("profile")
-    if name is None:
-        return
-    sources = {each: ctx.get_parameter_source(each) for each in PLACES if ctx.params[each]}
-    own = ctx.get_parameter_source("profile")
-    same = [each for each, source in sources.items() if source is own]
-    if same:
-        other = f"--{same[0]} (KVSTREAM_{same[0].upper()})"
-        raise click.UsageError(f"give either --profile (KVSTREAM_PROFILE) or {other}")
-    if own is ParameterSource.ENVIRONMENT and ParameterSource.COMMANDLINE in sources.values():
-        return
-    path = config_path()
-    profiles = _profiles(path)
-    if name not in profiles:
-        raise click.UsageError(f"{path} has no profile {name!r}{nearest(name, profiles)}")
-    options = {option.name: option for option in ctx.command.params}
-    key = ""
-    try:
-        values = _checked_profile(profiles[name], path)
-        ctx.params |= dict.fromkeys(PLACES)
-        for key, value in values.items():
-            if ctx.get_parameter_source(key) is not ParameterSource.COMMANDLINE:
-                ctx.params[key] = options[key].type_cast_value(ctx, value)
-    except click.BadParameter as error:
-        raise click.UsageError(f"{path}, profile {name!r}: {key}: {error.message}") from None
-    except ValueError as error:
-        raise click.UsageError(f"{path}, profile {name!r}: {error}") from None
-
-
-def _profiles(path: Path) -> dict[str, Any]:
-    """Return the profiles of a file by name."""
-    import tomllib  # most runs name no profile
-
-    try:
-        found = tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise click.UsageError(
-            f"there is no file {path}: make it, "
-            f"with a table [{PROFILES}.NAME] that has url or store"
-        ) from None
-    except OSError as error:
-        raise click.UsageError(f"{path}: {error.strerror}") from None
-    except ValueError as error:
-        raise click.UsageError(f"{path}: {error}") from None
-    if unknown := sorted(set(found) - {PROFILES}):
-        hint = nearest(unknown[0], [PROFILES])
-        raise click.UsageError(f"{path}: unknown table {unknown[0]!r}{hint}")
-    profiles = found.get(PROFILES, {})
-    if not isinstance(profiles, dict):
-        raise click.UsageError(f"{path}: {PROFILES} must be a table of tables")
-    return profiles
-
-
-def _checked_profile(profile: object, path: Path) -> Mapping[str, Any]:
-    """Return the options of a profile; ValueError if they make no sense."""
-    if not isinstance(profile, dict):
-        raise ValueError("it must be a table")
-    if unknown := sorted(set(profile) - set(PROFILE_KEYS)):
-        raise ValueError(f"unknown option {unknown[0]!r}{nearest(unknown[0], PROFILE_KEYS)}")
-    if len(places := [key for key in PLACES if key in profile]) != 1:
-        raise ValueError("it needs either store or url" + (", not both" if places else ""))
-    place = profile[places[0]]
-    if not isinstance(place, str):
-        raise ValueError(f"{places[0]} must be text")
-    if places == ["store"]:
-        return {**profile, "store": path.parent / Path(place).expanduser()}
-    if "durability" in profile:
-        raise ValueError("durability is for a store: a server's was chosen when it started")
-    if _has_password(place) and path.stat().st_mode & _READ_BY_OTHERS:
-        raise ValueError(f"other users can read the password: run chmod 600 {path}")
-    return profile
-
-
-def _has_password(url: str) -> bool:
-    from urllib.parse import urlsplit  # only for profiles of servers
-
-    try:
-        parts = urlsplit(url)
-    except ValueError:
-        return False
-    return parts.password is not None or "password=" in parts.query
-
-
 # --- names for completion -------------------------------------------------------------------------
 
 
@@ -569,6 +401,30 @@ def wait_for_store(path: Path, wait_s: float, attempt: Callable[[], T]) -> T:
         if holder is None:
             raise
         raise StoreLocked(f"the store in {path} is held by {holder}") from None
+
+
+def holder_of(directory: Path) -> str | None:
+    """Name a process that holds the lock of ``directory``; None if the system does not tell."""
+    from kvstream.storage.directory import holders_of  # with RocksDB: not for a help text
+
+    try:
+        pids = holders_of(directory)
+    except OSError:  # there is no directory
+        return None
+    if not pids:
+        return None
+    command = _command(pids[0])
+    return f"process {pids[0]}" + (f" ({command})" if command else "")
+
+
+def _command(pid: int) -> str:
+    """Return the command line of a process, cut if it is long; empty if it cannot be read."""
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+    except OSError:
+        return ""
+    text = b" ".join(words).decode("utf-8", "replace")
+    return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."
 
 
 def existing_key(store: Store, name: bytes) -> None:

@@ -28,7 +28,7 @@ from click.shell_completion import (
 
 from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.parameters import COMPLETION_VARIABLE, example
-from kvstream.cli.session import user_file
+from kvstream.cli.profiles import user_file
 from kvstream.cli.tables import printable
 
 HISTORY_LINES = 10_000

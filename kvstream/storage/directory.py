@@ -254,9 +254,9 @@ def _locked_message(path: Path, descriptor: int) -> str:
     )
 
 
-def holders_of(descriptor: int) -> list[int]:
-    """Return the processes that hold a flock on an open file, as far as Linux tells."""
-    status = os.fstat(descriptor)
+def holders_of(place: Path | int) -> list[int]:
+    """Return the processes that hold a flock on a file or open file, as far as Linux tells."""
+    status = os.stat(place)
     device = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     try:
         locks = [line.split() for line in Path("/proc/locks").read_text().splitlines()]
