@@ -87,7 +87,13 @@ def dump(
     target: Target, nodes: Iterable[NodeImage], state: StreamState, node_count: int
 ) -> Iterator[bytes]:
     """Yield the payload of a stream in pieces; raises ValueError as ``encode_stream`` does."""
-    return _sealed_pieces(target, target.kind, encode_stream(target.kind, nodes, state, node_count))
+    head = bytes((target.kind,))
+    crc = crc64(head)
+    yield head
+    for piece in encode_stream(target.kind, nodes, state, node_count):
+        crc = crc64(piece, crc)
+        yield piece
+    yield _footer(target, crc)
 
 
 def dump_string(target: Target, value: bytes) -> bytes:
@@ -97,17 +103,6 @@ def dump_string(target: Target, value: bytes) -> bytes:
 
 def _sealed(target: Target, body: bytes) -> bytes:
     return body + _footer(target, crc64(body))
-
-
-def _sealed_pieces(target: Target, kind: int, pieces: Iterable[bytes]) -> Iterator[bytes]:
-    """Yield the type, the pieces of the object, and the footer."""
-    head = bytes((kind,))
-    crc = crc64(head)
-    yield head
-    for piece in pieces:
-        crc = crc64(piece, crc)
-        yield piece
-    yield _footer(target, crc)
 
 
 def _footer(target: Target, crc: int) -> bytes:

@@ -52,12 +52,12 @@ class ObjectType(NamedTuple):
     """Skips an object; None if its end cannot be found."""
 
 
-def _string(reader: Reader) -> None:
-    reader.skip_string()
+_string: Rule = Reader.skip_string
+_length: Rule = Reader.length
 
 
-def _length(reader: Reader) -> None:
-    reader.length()
+def _four(reader: Reader) -> None:
+    reader.skip(4)
 
 
 def _eight(reader: Reader) -> None:
@@ -96,10 +96,6 @@ def module_name(number: int) -> str:
         for place in reversed(range(_MODULE_NAME_CHARS))
     )
     return f"{name} {number & (1 << _MODULE_VERSION_BITS) - 1}"
-
-
-def _four(reader: Reader) -> None:
-    reader.skip(4)
 
 
 _MODULE_VALUES: dict[int, Rule] = {1: _length, 2: _length, 3: _four, 4: _eight, 5: _string}
