@@ -198,8 +198,7 @@ def fit(
     node: tuple[int, int, int],
     limit: int,
 ) -> tuple[int, int]:
-    """Measure entries as ``fit_in_python`` does, compiled if possible; raise Corruption for
-    damage."""
+    """Do ``fit_in_python``, compiled if possible; raise Corruption for a damaged value."""
     if twins is not None:
         fitted = twins.fit(ids, values, start, stop, names, first, node, limit)
         if fitted is not None:

@@ -340,8 +340,7 @@ class KeyIndex:
             self._count(txn, db, -1)
 
     def set_expiry(self, txn: Txn, key: Key, at_ms: int) -> None:
-        """Set when a key expires, in Unix milliseconds, 0 for never; the caller writes its
-        record."""
+        """Set a key's expiry in Unix ms, 0 for never; the caller writes the key's record."""
         self.report_change(key)
         if key.expire_at:
             self._drop_expiry(txn, key)

@@ -195,8 +195,7 @@ class Txn:
             self.unwritten.setdefault(stream.prefix, last)
 
     def signal_some(self, names: Iterable[bytes]) -> None:
-        """Wake the clients blocked on any of the names, which are read only if a client is
-        blocked."""
+        """Wake the clients blocked on any of the names; read none if no client is blocked."""
         if self._awaited:
             for name in names:
                 self.signal(name)

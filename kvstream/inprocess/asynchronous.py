@@ -184,8 +184,7 @@ def client(
     single_connection_client: bool = False,
     **options: Any,
 ) -> redis.asyncio.Redis:
-    """Return a client with a pool of its own; TypeError for an option that redis-py does not
-    know."""
+    """Return a client with a pool of its own; raise TypeError for an unknown option."""
     connections = pool_class(pool)(connection_class=Connection, handle=handle, **options)
     Connection(**connections.connection_kwargs)
     weakref.finalize(connections, handle.abandon).atexit = False

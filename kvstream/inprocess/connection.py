@@ -52,8 +52,7 @@ class Pipe:
             self._host.receive(self._client, data)
 
     def recv_into(self, buffer: Buffer) -> int:
-        """Read replies into a buffer. Return 0 at the end; raise the errors of a socket on a
-        timeout."""
+        """Read replies into a buffer; return 0 at the end. A timeout raises a socket's errors."""
         data = self.recv(len(buffer))
         buffer[: len(data)] = data
         return len(data)
@@ -183,8 +182,7 @@ class Connection(_Base):  # type: ignore[misc]
         """Do nothing: a store in this process never moves to another host."""
 
     def can_read(self, timeout: float | None = 0) -> bool:
-        """Return whether an unread reply is there; redis.ConnectionError if the connection has
-        ended."""
+        """Return whether an unread reply is there; raise redis.ConnectionError at the end."""
         if self._sock is None:
             self.connect()
         pipe: Pipe = self._sock
@@ -221,8 +219,7 @@ class ReleasingPool:
 
 
 def closes_all(inuse_connections: bool = True) -> bool:
-    """Return whether ``disconnect`` of a pool, called with these arguments, closes all
-    connections."""
+    """Return whether a pool's ``disconnect`` with these arguments closes all connections."""
     return inuse_connections
 
 
@@ -238,8 +235,7 @@ def client(
     single_connection_client: bool = False,
     **options: Any,
 ) -> redis.Redis:
-    """Return a client with a pool of its own; TypeError for an option that redis-py does not
-    know."""
+    """Return a client with a pool of its own; raise TypeError for an unknown option."""
     connections = pool_class(pool)(connection_class=Connection, handle=handle, **options)
     Connection(**connections.connection_kwargs)
     weakref.finalize(connections, handle.abandon).atexit = False

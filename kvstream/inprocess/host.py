@@ -277,8 +277,7 @@ class Host:
             raise ConnectionResetError(errno.ECONNRESET, self.ended)
 
     def _refuse_transaction(self) -> None:
-        """Refuse a request inside a transaction of this thread: the two would wait for each
-        other."""
+        """Refuse a request in a transaction of this thread: each would wait for the other."""
         if self.engine.is_open_here():
             raise InvalidArgument(
                 "a transaction of the store is open in this thread: inside it use the methods of "

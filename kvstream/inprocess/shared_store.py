@@ -156,8 +156,7 @@ class SharedStore:
 
 
 class Handle:
-    """One client's reference to a shared store; after a release, the next connection opens it
-    again."""
+    """One client's reference to a shared store; a connection after a release opens it again."""
 
     def __init__(self, shared: SharedStore) -> None:
         self._shared = shared

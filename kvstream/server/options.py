@@ -153,11 +153,11 @@ HOT_MEMORY = 16 * MEGABYTE
 
 @dataclass(frozen=True, slots=True)
 class OutputLimit:
-    """The limits on unread replies of one class of clients: hard, and soft for so many seconds; 0:
-    no limit."""
+    """The limits on unread replies of a class of clients; 0: no limit."""
 
     hard: int = 0
     soft: int = 0
+    """It is exceeded for at most ``seconds``."""
     seconds: int = 0
 
 
