@@ -232,14 +232,10 @@ class _Entries:
         self._data = b""
         self._at = 0
         self._before = start  # bytes of the file before the data
-        self._read = start
+        self.offset = start
+        """Bytes of the file that were read."""
         self.whole = start
         """The offset after the last whole entry."""
-
-    @property
-    def offset(self) -> int:
-        """Bytes of the file that were read."""
-        return self._read
 
     @property
     def _here(self) -> int:
@@ -313,7 +309,7 @@ class _Entries:
         while have < size and (part := self._file.read(CHUNK_BYTES)):
             parts.append(part)
             have += len(part)
-            self._read += len(part)
+            self.offset += len(part)
         self._before += self._at
         self._data, self._at = b"".join(parts), 0
         return size <= have

@@ -32,7 +32,7 @@ from kvstream.rdb.file_reader import (
 from kvstream.rdb.file_writer import FileWriter
 from kvstream.rdb.versions import FUNCTIONS_SINCE, NEWEST, Loss, Target, losses, reduce
 from kvstream.storage.files import replacing
-from kvstream.types.images import NodeImage, StreamState
+from kvstream.types.images import StreamState
 
 _LATE_FUNCTIONS = "the file has functions behind its first key: they are ignored"
 
@@ -142,13 +142,6 @@ class RdbTarget:
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
         self._begin(item)
-        entries = 0
-
-        def nodes() -> Iterator[NodeImage]:
-            nonlocal entries
-            for node in counted.nodes():
-                entries += len(node.ids)
-                yield node
 
         def state() -> StreamState:
             result = counted.state()
@@ -157,7 +150,9 @@ class RdbTarget:
             return result
 
         with CountedGroups(content) as counted:
-            self._writer.stream(item.db, item.key, nodes(), state, item.expire_at_ms)
+            entries = self._writer.stream(
+                item.db, item.key, counted.nodes(), state, item.expire_at_ms
+            )
         return Done(entries, list(content.corrections))
 
     def _begin(self, item: Item) -> None:

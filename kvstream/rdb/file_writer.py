@@ -99,9 +99,10 @@ class FileWriter:
         nodes: Iterable[NodeImage],
         state: StreamState | Callable[[], StreamState],
         expire_at_ms: int = 0,
-    ) -> None:
-        """Write a stream; a callable ``state`` is called after the last node.
+    ) -> int:
+        """Write a stream, and return its number of entries.
 
+        A callable ``state`` is called after the last node.
         Raises ValueError if the state has something that the target cannot hold
         (``versions.reduce`` removes it).
         """
@@ -111,7 +112,8 @@ class FileWriter:
         counted = _Counted(nodes)
         for piece in encode_stream(kind, counted, state, compress=self._compress):
             out.write(piece)
-        out.put(at, counted.count)
+        out.put(at, counted.nodes)
+        return counted.entries
 
     def finish(self) -> None:
         """Write the end of the file; nothing may follow."""
@@ -154,15 +156,16 @@ class _Section:
 
 
 class _Counted:
-    """Passes nodes on and counts them."""
+    """Passes nodes on, and counts them and their entries."""
 
     def __init__(self, nodes: Iterable[NodeImage]) -> None:
-        self._nodes = nodes
-        self.count = 0
+        self._given = nodes
+        self.nodes = self.entries = 0
 
     def __iter__(self) -> Iterator[NodeImage]:
-        for node in self._nodes:
-            self.count += 1
+        for node in self._given:
+            self.nodes += 1
+            self.entries += node.count
             yield node
 
 
