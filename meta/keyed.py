@@ -23,10 +23,10 @@ import xxhash
 
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
-from kvstream.meta.runs import PackedID
 from kvstream.meta.trees import Tree
 from kvstream.storage.batch import Batch
 from kvstream.types.ids import MAX_ID, StreamID
+from kvstream.types.images import PackedID
 
 Key = bytes
 KEY_BYTES = 16

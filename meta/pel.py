@@ -30,7 +30,6 @@ from kvstream.meta.runs import (
     HELD_MS,
     OWNED_FIRST,
     TIME_BYTES,
-    PackedID,
     Run,
     Shared,
     first_waiting,
@@ -41,6 +40,7 @@ from kvstream.meta.runs import (
 )
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.types.images import PackedID
 
 RUN_IDS_MAX = 32
 """IDs of one run: a delivery that joins it, or an acknowledgement, rewrites it."""

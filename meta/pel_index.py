@@ -22,7 +22,6 @@ from kvstream.meta.records import ConsumerMeta, GroupMeta
 from kvstream.meta.runs import (
     HEAD_BYTES,
     Owner,
-    PackedID,
     Run,
     RunIndex,
     RunWatch,
@@ -33,6 +32,7 @@ from kvstream.meta.runs import (
 from kvstream.meta.trees import Tree
 from kvstream.meta.txn import Txn
 from kvstream.storage.batch import Family
+from kvstream.types.images import PackedID
 
 CACHED_IDS = 1 << 20
 """IDs of a group whose runs are kept in memory: 22 MB."""

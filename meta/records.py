@@ -61,9 +61,10 @@ from kvstream.meta import trees
 from kvstream.meta.keyed import Keyed
 from kvstream.meta.policy import GroupPolicy, Progress
 from kvstream.meta.reply_cache import Readahead
-from kvstream.meta.runs import PackedID, Run, RunIndex, RunWatches, run_tree
+from kvstream.meta.runs import Run, RunIndex, RunWatches, run_tree
 from kvstream.meta.trees import Tree, key_tree
 from kvstream.types.ids import MIN_ID, StreamID, new_id
+from kvstream.types.images import PackedID
 
 _HEAD = Struct(">QqI")
 _NOBODY = -1

@@ -24,9 +24,7 @@ from weakref import WeakSet
 from kvstream.errors import Corruption
 from kvstream.layout.keys import ID_BYTES
 from kvstream.meta.trees import SortedKeys, Tree
-
-PackedID = bytes
-"""The 16 bytes of a StreamID, which sort as it does."""
+from kvstream.types.images import PackedID
 
 _HEAD = Struct(">QQQI")
 _TIME = Struct(">QQ")

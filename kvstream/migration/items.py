@@ -28,6 +28,8 @@ from kvstream.types.options import STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIE
 _ENTRY_OVERHEAD = 9
 """Estimated bytes of an entry's flags, deltas and counts in a listpack."""
 
+DbKey = tuple[int, bytes]
+"""A database and a key."""
 RawEntry = tuple[bytes, list[bytes]]
 """An entry in a reply: its ID as text, and field, value, field, value ..."""
 
@@ -266,7 +268,7 @@ class Selection:
     """Glob patterns, one of which must match; none: every key."""
     databases: frozenset[int] | None = None
     """None: all."""
-    without: frozenset[tuple[int, bytes]] = frozenset()
+    without: frozenset[DbKey] = frozenset()
     """Keys to exclude, each with its database."""
     _matchers: tuple[Callable[[bytes], bool], ...] = field(init=False, repr=False, compare=False)
 

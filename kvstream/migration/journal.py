@@ -33,7 +33,7 @@ from typing import Any, Self
 
 from kvstream.errors import StoreLocked
 from kvstream.migration.copy import Carried, Outcome
-from kvstream.migration.items import Selection
+from kvstream.migration.items import DbKey, Selection
 from kvstream.types.clock import now_ms
 
 _MODE = 0o600
@@ -80,8 +80,6 @@ PROGRESS_S = 1.0
 """Pause between two progress lines."""
 SUFFIX = ".jsonl"
 
-Name = tuple[int, bytes]
-
 
 def default_folder() -> Path:
     """Return the default folder of progress files."""
@@ -116,7 +114,7 @@ class Status:
     db: int = 0
     key: bytes | None = None
     """The key that is being copied."""
-    done: dict[Name, int] = field(default_factory=dict)
+    done: dict[DbKey, int] = field(default_factory=dict)
     """The keys that are copied, with their number of entries."""
 
     @property

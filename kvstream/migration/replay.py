@@ -14,9 +14,9 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration.items import STREAM, STRING, Selection
+from kvstream.migration.items import STREAM, STRING, DbKey, Selection
 from kvstream.migration.replication.applying import Applier
-from kvstream.migration.replication.commands import Name, Run, Translation
+from kvstream.migration.replication.commands import Run, Translation
 from kvstream.operations import keyspace
 
 
@@ -47,7 +47,7 @@ class Replay(Applier):
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, _Everything(), counts_reads=False)
-        self.unsupported: dict[Name, Unsupported] = {}
+        self.unsupported: dict[DbKey, Unsupported] = {}
         self._word = ""
         """The name of the current command."""
 
@@ -67,7 +67,7 @@ class Replay(Applier):
             self._doubt((self.db, word) for word in argv[1:])
         return translation
 
-    def _doubt(self, names: Iterable[Name]) -> None:
+    def _doubt(self, names: Iterable[DbKey]) -> None:
         """Record the arguments of an unknown command: any of them may be a key."""
         why = f"the log has {self._word}, which kvstream does not know and may have changed it"
         for name in names:

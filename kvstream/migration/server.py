@@ -122,9 +122,3 @@ def memory_of(connection: Connection, key: bytes) -> int:
         raise
     except RequestError:
         return 0
-
-
-def unix_ms(time: list[bytes]) -> int:
-    """Return the milliseconds of a reply to TIME."""
-    seconds, microseconds = map(int, time)
-    return seconds * 1000 + microseconds // 1000

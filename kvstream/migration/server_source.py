@@ -30,12 +30,12 @@ from kvstream.migration.items import (
     nodes_of,
     packed_id,
 )
-from kvstream.migration.server import Server, is_refused, memory_of, unix_ms
+from kvstream.migration.server import Server, is_refused, memory_of
 from kvstream.rdb.payload import restore, restore_functions
 from kvstream.rdb.streams import StreamReading
 from kvstream.rdb.versions import Loss
 from kvstream.remote.connection import PAGE_MIN, Connection, Words, checked, next_page
-from kvstream.remote.replies import id_or_none, members
+from kvstream.remote.replies import id_or_none, members, unix_ms
 from kvstream.types.ids import MAX_ID, StreamID
 from kvstream.types.images import (
     NEVER,
@@ -260,32 +260,25 @@ class PagedStream:
         if reading.inexact:
             self.inexact_ms = INEXACT_MS
         if len(group.nacked) > 1:
-            self._add_note(
-                "nacked",
-                len(group.nacked),
+            text = (
                 "the order of redelivery of entries released by XNACK: no command returns it, "
-                "they are redelivered in the order of their IDs",
+                "they are redelivered in the order of their IDs"
             )
+            self.notes.append(Loss("nacked", len(group.nacked), text))
         return group
 
     def _idempotency_of(self, info: Mapping[str, Any]) -> IdempotencyImage | None:
         if "idmp-duration" not in info:
             return None
         if info.get("iids-tracked"):
-            self._add_note(
-                "idempotency",
-                info["iids-tracked"],
-                "idempotent IDs remembered of producers: no command returns them",
-            )
+            text = "idempotent IDs remembered of producers: no command returns them"
+            self.notes.append(Loss("idempotency", info["iids-tracked"], text))
         return IdempotencyImage(
             info["idmp-duration"],
             info["idmp-maxsize"],
             iids_added=info.get("iids-added", 0),
             iids_duplicates=info.get("iids-duplicates", 0),
         )
-
-    def _add_note(self, name: str, count: int, text: str) -> None:
-        self.notes.append(Loss(name, count, text))
 
 
 def outline(connection: Connection, key: bytes, has_queues: bool = False) -> Outline:

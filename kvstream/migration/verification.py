@@ -26,6 +26,7 @@ from kvstream.migration.items import (
     STRING,
     SUPPORTED,
     Counted,
+    DbKey,
     Item,
     Page,
     Selection,
@@ -131,8 +132,6 @@ def missing(kind: str, at_source: bool) -> Mismatch:
     return Mismatch("key", kind, ABSENT) if at_source else Mismatch("key", ABSENT, kind)
 
 
-Name = tuple[int, bytes]
-
 ENTRIES_TOLD = 100
 """Most differing entries of one key that are listed."""
 WINDOWS_TOLD = 20
@@ -148,7 +147,7 @@ class Verification:
     skipped: dict[str, int] = field(default_factory=dict)
     """Keys of unsupported types, by type."""
     differences: list[Difference] = field(default_factory=list)
-    digests: dict[Name, str] = field(default_factory=dict)
+    digests: dict[DbKey, str] = field(default_factory=dict)
     """The digest of the entries of each stream at the source."""
 
     @property
@@ -202,7 +201,7 @@ class _Pass:
         self.result = Verification()
         self._options = options
 
-    def _examined(self, name: Name, item: Item) -> Examined:
+    def _examined(self, name: DbKey, item: Item) -> Examined:
         examined = examine(item, self._options.watch)
         self.result.keys += 1
         self.result.entries += examined.entries
@@ -217,12 +216,12 @@ class _Pass:
         self.result.skipped[item.kind] = self.result.skipped.get(item.kind, 0) + 1
         return False
 
-    def _report(self, name: Name, found: Mismatch) -> None:
+    def _report(self, name: DbKey, found: Mismatch) -> None:
         self.result.differences.append(
             Difference(*name, found.what, found.source, found.target, found.may_move)
         )
 
-    def _report_entries(self, name: Name, source: Iterator[Page], target: Iterator[Page]) -> None:
+    def _report_entries(self, name: DbKey, source: Iterator[Page], target: Iterator[Page]) -> None:
         for count, mismatch in enumerate(differences.entries(source, target)):
             if count == ENTRIES_TOLD:
                 self._report(name, Mismatch("entries", "more differ", "more differ"))
@@ -241,11 +240,11 @@ class _Ranged(_Pass):
         self._asked = asked
         self._swapped = swapped
         """Whether the driver is the target."""
-        self._windows: dict[Name, list[Window]] = {}
+        self._windows: dict[DbKey, list[Window]] = {}
         """The windows to read again from a driver that is not ranged."""
 
     def run(self) -> Verification:
-        seen: set[Name] = set()
+        seen: set[DbKey] = set()
         for item in self._driver.items(self._options.selection):
             seen.add((item.db, item.key))
             if self._is_compared(item):
@@ -285,7 +284,7 @@ class _Ranged(_Pass):
                 if wanted is not None:
                     self._detail((item.db, item.key), item, wanted)
 
-    def _detail(self, name: Name, item: Item, wanted: list[Window]) -> None:
+    def _detail(self, name: DbKey, item: Item, wanted: list[Window]) -> None:
         other = self._asked.item(*name)
         theirs = iter(()) if other is None else pages_in(other, wanted)
         mine = pages_in(item, wanted)
@@ -302,12 +301,12 @@ class _InPasses(_Pass):
         self._target = target
 
     def run(self) -> Verification:
-        mine: dict[Name, Examined] = {}
+        mine: dict[DbKey, Examined] = {}
         for item in self._source.items(self._options.selection):
             if self._is_compared(item):
                 name = item.db, item.key
                 mine[name] = self._examined(name, item)
-        wanted: dict[Name, list[Window]] = {}
+        wanted: dict[DbKey, list[Window]] = {}
         for item in self._target.items(self._options.selection):
             if item.kind in SUPPORTED and not item.is_expired:
                 self._compare(item, mine.pop((item.db, item.key), None), wanted)
@@ -316,7 +315,9 @@ class _InPasses(_Pass):
         self._details(wanted)
         return self.result
 
-    def _compare(self, item: Item, mine: Examined | None, wanted: dict[Name, list[Window]]) -> None:
+    def _compare(
+        self, item: Item, mine: Examined | None, wanted: dict[DbKey, list[Window]]
+    ) -> None:
         name = item.db, item.key
         if mine is None:
             self._report(name, missing(item.kind, at_source=False))
@@ -328,7 +329,7 @@ class _InPasses(_Pass):
         if windows and mine.kind == theirs.kind:
             wanted[name] = windows
 
-    def _details(self, wanted: dict[Name, list[Window]]) -> None:
+    def _details(self, wanted: dict[DbKey, list[Window]]) -> None:
         """Read both again; the source's entries in the windows are kept in memory."""
         if not wanted:
             return

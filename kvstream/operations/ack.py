@@ -15,7 +15,7 @@ from kvstream.meta.pel import (
     take,
 )
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS, PackedID, Run
+from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations.claim import refuse_retrycount
 from kvstream.operations.delete import Live, delete_but
@@ -24,6 +24,7 @@ from kvstream.operations.entries import live, live_rows
 from kvstream.operations.groups import group_of_key
 from kvstream.operations.trim import drop_references, referenced
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed, ascending_parts
+from kvstream.types.images import PackedID
 from kvstream.types.options import NackMode, RefPolicy
 from kvstream.types.records import Outcome
 

@@ -30,7 +30,7 @@ from kvstream.meta.pel import (
 )
 from kvstream.meta.pel_index import nacked_in, pending_by_consumer, pending_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run, Shared
+from kvstream.meta.runs import Run, Shared
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.entries import live_rows
@@ -38,6 +38,7 @@ from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.operations.pages import Steps
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
+from kvstream.types.images import PackedID
 from kvstream.types.records import AnyEntry, BareEntry, PendingEntry, PendingSummary
 
 AUTOCLAIM_COUNT = 100

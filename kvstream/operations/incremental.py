@@ -25,7 +25,7 @@ from kvstream.meta.pel import (
     signal_owned,
 )
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run, RunWatch
+from kvstream.meta.runs import Run, RunWatch
 from kvstream.meta.txn import Txn
 from kvstream.operations import thresholds
 from kvstream.operations.ack import Nack, note_released, stream_and_group
@@ -48,6 +48,7 @@ from kvstream.operations.entries import live_rows
 from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID, ascending_packed
+from kvstream.types.images import PackedID
 
 T = TypeVar("T")
 F = TypeVar("F")

@@ -26,7 +26,7 @@ from kvstream.meta.pel import (
 )
 from kvstream.meta.pel_index import nacked_in
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries, thresholds
 from kvstream.operations import range as ranges
@@ -37,6 +37,7 @@ from kvstream.operations.read import Reply
 from kvstream.operations.reply_limits import UNLIMITED, Budget, Room
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID, MIN_ID, PACKED, StreamID, ascending_packed
+from kvstream.types.images import PackedID
 from kvstream.types.records import DeletedEntry, Entry, HistoryEntry, delivered_first
 
 WHERE = " in XREADGROUP with GROUP option"

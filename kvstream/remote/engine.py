@@ -58,7 +58,7 @@ from kvstream.remote.connection import (
     translated,
 )
 from kvstream.remote.given_back import GivenBack
-from kvstream.remote.replies import group_info_of, sections_of, stream_info_of
+from kvstream.remote.replies import group_info_of, sections_of, stream_info_of, unix_ms
 from kvstream.types.clock import Clock, SystemClock
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import DATABASES_MAX, StoreOptions
@@ -342,8 +342,7 @@ class ServerClock:
         self._connection = connection
 
     def now_ms(self) -> int:
-        seconds, microseconds = map(int, self._connection.ask("TIME"))
-        return seconds * 1000 + microseconds // 1000
+        return unix_ms(self._connection.ask("TIME"))
 
 
 def _too_old(error: RequestError, own: list[str], place: str) -> RequestError:

@@ -48,6 +48,12 @@ def members(flat: list[Any]) -> Members:
     return {name.decode(): value for name, value in zip(flat[::2], flat[1::2], strict=True)}
 
 
+def unix_ms(time: list[bytes]) -> int:
+    """Return the milliseconds of a reply to TIME."""
+    seconds, microseconds = map(int, time)
+    return seconds * 1000 + microseconds // 1000
+
+
 def _needed(values: Members, name: str) -> Any:
     try:
         return values[name]

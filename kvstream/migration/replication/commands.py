@@ -22,13 +22,10 @@ from kvstream.commands.command import Command, Flag
 from kvstream.commands.table import COMMANDS, command_of, find
 from kvstream.commands.trim import POLICIES
 from kvstream.errors import InvalidArgument, KVStreamError, NoSuchKey, RequestError
-from kvstream.migration.items import Selection
+from kvstream.migration.items import DbKey, Selection
 from kvstream.operations.append import automatic_iid
 from kvstream.rdb.skipping import OBJECT_TYPES, STRING
 from kvstream.rdb.versions import STREAM_KINDS, Dialect
-
-Name = tuple[int, bytes]
-"""A database and a key."""
 
 
 class Run(NamedTuple):
@@ -44,17 +41,17 @@ class Translation:
 
     runs: list[Run] = field(default_factory=list)
     """The commands to run for it."""
-    recopy: list[Name] = field(default_factory=list)
+    recopy: list[DbKey] = field(default_factory=list)
     """Keys that must be copied whole, since only the source has their value."""
     is_known: bool = True
     """Whether kvstream has the command."""
     is_opaque: bool = False
     """Whether the command may have changed keys that it does not name."""
-    retyped: list[tuple[Name, str]] = field(default_factory=list)
+    retyped: list[tuple[DbKey, str]] = field(default_factory=list)
     """Keys that now have a type that kvstream lacks, with that type."""
     flushed: list[int] = field(default_factory=list)
     """Databases whose followed keys are deleted."""
-    moved: tuple[Name, Name, bool] | None = None
+    moved: tuple[DbKey, DbKey, bool] | None = None
     """Source and target of a value, and whether the source keeps it."""
     swapped: tuple[int, int] | None = None
     """Two followed databases that were swapped."""
@@ -455,7 +452,7 @@ class Interpreter:
         """Commands that kvstream lacks, by name."""
         self.refused: Counter[str] = Counter()
         """Refused commands that the source has run, by command and error."""
-        self.recopy: set[Name] = set()
+        self.recopy: set[DbKey] = set()
         """Keys that must be copied whole from the source."""
 
     def read(self, argv: Argv) -> Translation:
@@ -529,7 +526,7 @@ class Interpreter:
             self.recopy.clear()  # shared with the journal, so changed in place
             self.recopy.update(moved)
 
-    def _copy_again(self, name: Name) -> None:
+    def _copy_again(self, name: DbKey) -> None:
         if len(self.recopy) >= AGAIN_MAX:
             raise RequestError(f"more than {AGAIN_MAX} keys cannot be followed command by command")
         self.recopy.add(name)

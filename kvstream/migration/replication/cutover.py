@@ -24,11 +24,10 @@ from typing import Self
 from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.copy import CopyOptions, Outcome, copy_key
-from kvstream.migration.items import STREAM, SUPPORTED, Item, Selection, Source
+from kvstream.migration.items import STREAM, SUPPORTED, DbKey, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
 from kvstream.migration.replication.applying import load_snapshot
-from kvstream.migration.replication.commands import Name
 from kvstream.migration.replication.following import Follower, Lag, source_offset
 from kvstream.migration.replication.targets import FollowingServer, FollowingStore
 from kvstream.migration.replication.targets import Target as Following
@@ -69,7 +68,7 @@ class StoreCutoverTarget:
         self._selection = selection
         self.existing: Source = self._target.existing
 
-    def copy_state(self, recopy: set[Name]) -> CopiedState:
+    def copy_state(self, recopy: set[DbKey]) -> CopiedState:
         """Copy the state of every stream, and the keys of ``recopy`` whole."""
         copied = CopiedState()
         left = set(recopy)
@@ -125,7 +124,7 @@ class ServerCutoverTarget:
         self._selection = selection
         self.existing: Source = ServerSource(target)
 
-    def copy_state(self, recopy: set[Name]) -> CopiedState:
+    def copy_state(self, recopy: set[DbKey]) -> CopiedState:
         """Copy the keys that differ; delete those of ``recopy`` that the source lacks."""
         report = run(self._source, self._target, self._selection, CopyOptions(replace=True))
         for db, key in recopy:

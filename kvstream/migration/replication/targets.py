@@ -33,9 +33,9 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.migration.items import JOURNAL_PREFIX, Selection
+from kvstream.migration.items import JOURNAL_PREFIX, DbKey, Selection
 from kvstream.migration.replication.applying import NOTHING_EXPIRES, Applier, clear
-from kvstream.migration.replication.commands import Interpreter, Name, Run, Translation
+from kvstream.migration.replication.commands import Interpreter, Run, Translation
 from kvstream.migration.replication.protocol import NOWHERE, Position, Received
 from kvstream.migration.server import Server
 from kvstream.operations import keyspace, strings
@@ -60,7 +60,7 @@ class Journal:
     position: Position = NOWHERE
     db: int = 0
     """The selected database."""
-    recopy: set[Name] = field(default_factory=set)
+    recopy: set[DbKey] = field(default_factory=set)
     skipped: Counter[str] = field(default_factory=Counter)
     refused: Counter[str] = field(default_factory=Counter)
 

@@ -33,11 +33,12 @@ from kvstream.meta.keyed import (
 from kvstream.meta.pel import RUN_IDS_MAX, VALID_IDS_MAX
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import ConsumerMeta, GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS, PackedID, Run
+from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import Kind
 from kvstream.meta.trees import key_tree
 from kvstream.operations.checks.survey import DECODING_ERRORS, Survey, consumer_place, group_place
 from kvstream.storage.batch import Family
+from kvstream.types.images import PackedID
 
 _TREES = Family.TREES
 _STUCK = "a key has held entries although it has room"

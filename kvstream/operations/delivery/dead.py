@@ -23,13 +23,14 @@ from kvstream.meta import pel, timers
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import Run
 from kvstream.meta.timers import Kind
 from kvstream.meta.txn import Txn
 from kvstream.operations import append, entries
 from kvstream.operations.delete import erase
 from kvstream.operations.trim import referenced
 from kvstream.types.ids import StreamID, ascending_packed
+from kvstream.types.images import PackedID
 
 _log = logging.getLogger(__name__)
 _refusals = Throttle()

@@ -21,12 +21,13 @@ from kvstream.meta.keyed import Edit, Keyed, key_of_value
 from kvstream.meta.pel_index import times_of
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS, TIME_BYTES, PackedID, Run
+from kvstream.meta.runs import HELD_MS, TIME_BYTES, Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.groups import Reader, advance_over
 from kvstream.storage.batch import Row
 from kvstream.types.ids import MAX_ID
+from kvstream.types.images import PackedID
 
 LOOK_MAX = 3000
 """Entries that one read looks at: 15 milliseconds if all of them are held."""

@@ -29,12 +29,13 @@ from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy
 from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import Run
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
 from kvstream.operations.delivery import dead, ordering
 from kvstream.operations.groups import Reader, advance_over
 from kvstream.types.ids import MAX_ID, PACKED, ascending_packed
+from kvstream.types.images import PackedID
 from kvstream.types.records import Entry, delivered_first
 
 DeliverNew = Callable[[Txn, Reader, int | None], Sequence[Entry]]

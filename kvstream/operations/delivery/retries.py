@@ -17,11 +17,12 @@ from kvstream.meta import timers
 from kvstream.meta.pel import Targets, release_runs, runs_waiting_for
 from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS, PackedID, Run
+from kvstream.meta.runs import HELD_MS, Run
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery import dead
 from kvstream.operations.delivery.dead import Cause
+from kvstream.types.images import PackedID
 
 RUNS_TOGETHER = 250
 """Runs that one firing makes ready at most: ten milliseconds of work."""

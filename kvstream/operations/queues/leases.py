@@ -21,7 +21,7 @@ from kvstream.meta.pel import (
     signal_freed,
 )
 from kvstream.meta.records import GroupMeta
-from kvstream.meta.runs import PackedID, Run
+from kvstream.meta.runs import Run
 from kvstream.meta.timers import TIME_MAX
 from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
@@ -29,6 +29,7 @@ from kvstream.operations.delete import delete_but
 from kvstream.operations.delivery.retries import GivenBack
 from kvstream.operations.groups import group_of_key
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
+from kvstream.types.images import PackedID
 from kvstream.types.records import LeaseOutcome
 
 Token = tuple[StreamID, int]

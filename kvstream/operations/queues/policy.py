@@ -6,12 +6,12 @@ from typing import Any, Generic, TypeVar
 from kvstream.errors import InvalidArgument
 from kvstream.layout.keys import key_of
 from kvstream.meta.policy import GroupPolicy
-from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import DELAY_MAX_MS
 from kvstream.meta.txn import Txn
 from kvstream.operations.delivery.ordering import follow_policy, release_some
 from kvstream.operations.groups import existing_group
 from kvstream.operations.queues import consumers
+from kvstream.types.images import PackedID
 from kvstream.types.options import KEY_BYTES_MAX
 
 BACKOFF_MAX = 64

@@ -40,7 +40,6 @@ from kvstream.meta.policy import (
     latest_row,
 )
 from kvstream.meta.records import GroupMeta, Node, StreamMeta
-from kvstream.meta.runs import PackedID
 from kvstream.meta.timers import Kind, Timer
 from kvstream.meta.txn import Txn
 from kvstream.operations import entries
@@ -48,6 +47,7 @@ from kvstream.operations.delete import erase
 from kvstream.operations.trim import entry_ids, remove_entries, trim_head
 from kvstream.storage.batch import Family
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
+from kvstream.types.images import PackedID
 
 _TREES = Family.TREES
 STEP_ENTRIES = 200_000

@@ -19,7 +19,7 @@ from kvstream.meta.txn import Txn
 from kvstream.migration import Selection, differences, parse_place, server_source, server_target
 from kvstream.migration.places import Place as MigrationPlace
 from kvstream.migration.places import PlaceKind
-from kvstream.migration.server import Server, unix_ms
+from kvstream.migration.server import Server
 from kvstream.migration.server_source import PagedStream, ServerSource
 from kvstream.migration.store_place import StoreSource
 from kvstream.operations import keyspace
@@ -27,6 +27,7 @@ from kvstream.operations.images.load import restate
 from kvstream.rdb import payload
 from kvstream.rdb.versions import NEWEST
 from kvstream.remote.connection import Connection, connect
+from kvstream.remote.replies import unix_ms
 from kvstream.spark.jobs.places import Say
 from kvstream.spark.options import Place
 from kvstream.spark.read.partitions import ReadSpec
