@@ -6,7 +6,7 @@ of entries. ``bounds`` turns pushed-down filters into a range of IDs.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any, Protocol
 
 from pyspark.sql.datasource import (
@@ -177,6 +177,7 @@ def _merged(pieces: Sequence[Piece]) -> list[Piece]:
 _LOW = (EqualTo, GreaterThan, GreaterThanOrEqual)
 _HIGH = (EqualTo, LessThan, LessThanOrEqual)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MILLISECOND = timedelta(milliseconds=1)
 
 
 def bounds(filters: Iterable[Filter], schema: ReadSchema) -> tuple[StreamID, StreamID]:
@@ -215,8 +216,7 @@ def _milliseconds(role: Role, path: tuple[str, ...], value: Any) -> int | None:
         return None
     if isinstance(value, datetime):
         moment = value if value.tzinfo else value.replace(tzinfo=UTC)
-        since = moment - _EPOCH
-        return since.days * 86_400_000 + since.seconds * 1000 + since.microseconds // 1000
+        return (moment - _EPOCH) // _MILLISECOND
     return value if isinstance(value, int) else None
 
 
