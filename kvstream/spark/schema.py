@@ -86,11 +86,14 @@ def read_schema(options: Options, schema: StructType) -> ReadSchema:
         for field in schema.fields
     )
     for column, field in zip(columns, schema.fields, strict=True):
-        if not _FITS[column.role](field.dataType):
-            raise InvalidArgument(
-                f"the column {column.name} cannot be {column.kind}; use {_TYPES[column.role]}"
-            )
+        fits, types = _FITS[column.role]
+        if not fits(field.dataType):
+            raise InvalidArgument(f"the column {column.name} cannot be {column.kind}; use {types}")
     return ReadSchema(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
+
+
+def _is_string(kind: DataType) -> bool:
+    return isinstance(kind, StringType)
 
 
 def _is_text(kind: DataType) -> bool:
@@ -119,21 +122,19 @@ def _is_fields(kind: DataType) -> bool:
     return len(parts) == 2 and all(_is_text(part.dataType) for part in parts)
 
 
-_FITS: dict[Role, Callable[[DataType], bool]] = {
-    Role.ID: _is_id,
-    Role.TIMESTAMP: _is_time,
-    Role.STREAM: _is_text,
-    Role.STORE: lambda kind: isinstance(kind, StringType),
-    Role.FIELDS: _is_fields,
-    Role.FIELD: lambda kind: isinstance(kind, AtomicType),
-    Role.CORRUPT: lambda kind: isinstance(kind, StringType),
+_FITS: dict[Role, tuple[Callable[[DataType], bool], str]] = {
+    Role.ID: (
+        _is_id,
+        "struct<ms:bigint,seq:bigint>, the same of decimal(20,0), string or binary",
+    ),
+    Role.TIMESTAMP: (_is_time, "timestamp, timestamp_ntz or bigint (milliseconds)"),
+    Role.STREAM: (_is_text, "string or binary"),
+    Role.STORE: (_is_string, "string"),
+    Role.FIELDS: (_is_fields, "map or array<struct<name,value>>, of string or binary"),
+    Role.FIELD: (
+        lambda kind: isinstance(kind, AtomicType),
+        "an atomic type (read structures as string and apply from_json)",
+    ),
+    Role.CORRUPT: (_is_string, "string"),
 }
-_TYPES = {
-    Role.ID: "struct<ms:bigint,seq:bigint>, the same of decimal(20,0), string or binary",
-    Role.TIMESTAMP: "timestamp, timestamp_ntz or bigint (milliseconds)",
-    Role.STREAM: "string or binary",
-    Role.STORE: "string",
-    Role.FIELDS: "map or array<struct<name,value>>, of string or binary",
-    Role.FIELD: "an atomic type (read structures as string and apply from_json)",
-    Role.CORRUPT: "string",
-}
+"""Whether a type fits, and those that do."""

@@ -219,7 +219,7 @@ Trim = Callable[[bytes, StreamID], int]
 
 
 @contextmanager
-def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trim]:
+def trimmer(options: Mapping[str, str]) -> Iterator[Trim]:
     """Open a place for trimming."""
     place: Place = places(options)[0]
     if place.kind == "url":
@@ -227,7 +227,7 @@ def trimmer(options: Mapping[str, str], wait_s: float) -> Iterator[Trim]:
             yield partial(_trim_on_server, client)
         return
     with retry_while_locked(
-        lambda: Store.open(place.address, db=place.db or 0, create=False), wait_s
+        lambda: Store.open(place.address, db=place.db or 0, create=False), WAIT_S
     ) as store:
         yield lambda key, minid: store.stream(key).trim(minid=minid, ref_policy=RefPolicy.ACKED)
 
@@ -386,7 +386,7 @@ def _trim(
     matches = matcher(options["match"].encode()) if "match" in options else None
     named = json.loads(options.get("stream", "[]"))
     total = 0
-    with trimmer(source, WAIT_S) as trim:
+    with trimmer(source) as trim:
         for name, eid in last.items():
             if matches(name.encode()) if matches else name in named:
                 total += trim(name.encode(), eid.next())

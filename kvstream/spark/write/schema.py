@@ -87,7 +87,7 @@ def columns_of(schema: types.StructType, options: Mapping[str, str]) -> Columns:
         return Columns(
             key, stream, id_at, id_kind, (fields,), (), _fields_kind(schema, fields, others)
         )
-    names = tuple(_field_name(schema[at], prefix) for at in others)
+    names = tuple(_field_name(schema[at]) for at in others)
     if not names:
         raise InvalidArgument(
             f"entries need a field: add a map column {prefix}fields, or columns beside "
@@ -191,7 +191,7 @@ def _fields_kind(schema: types.StructType, at: int, others: list[int]) -> Fields
     return found
 
 
-def _field_name(field: types.StructField, prefix: str) -> bytes:
+def _field_name(field: types.StructField) -> bytes:
     hint = (
         " (a map would be the column fields)" if isinstance(field.dataType, types.MapType) else ""
     )
