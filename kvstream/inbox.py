@@ -123,7 +123,7 @@ class Inbox:
             message.ack()
 
     def forget(self, seconds: float) -> int:
-        """Delete the notes of messages handled more than so many seconds ago; return how many.
+        """Delete the notes of messages handled more than ``seconds`` ago; return how many.
 
         Keep them for longer than a message may take until its last delivery.
         """
@@ -166,7 +166,7 @@ class AsyncInbox:
             await message.ack()
 
     async def forget(self, seconds: float) -> int:
-        """Delete the notes of messages handled more than so many seconds ago; return how many."""
+        """Delete the notes of messages handled more than ``seconds`` ago; return how many."""
         async with self._transaction():
             cursor = await self.connection.execute(self._database.forget, (seconds,))
             return int(cursor.rowcount)

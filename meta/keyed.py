@@ -41,7 +41,7 @@ key_of_value = xxhash.xxh3_128_digest
 
 
 class Messages(Protocol):
-    """What is known here of the stream whose entries have keys."""
+    """The fields of a stream that its keys need."""
 
     name: bytes
     prefix: bytes

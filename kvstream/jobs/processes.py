@@ -97,7 +97,7 @@ class Signals:
 
 
 class _Count:
-    """Is set once so many signals have come."""
+    """An event that is set once ``count`` signals have come."""
 
     def __init__(self, signals: Signals, count: int) -> None:
         self._signals, self._count = signals, count

@@ -21,7 +21,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 DELIVERIES_MIN = 5
-"""A job whose workers die is given up after so many deliveries, or ``retries`` and one."""
+"""A job whose workers die is given up after this number of deliveries, or ``retries`` + 1."""
 BACKOFF = Backoff(1.0, 3600.0, 0.2)
 """The backoff of a task that names none: 1 s, 2 s, 4 s and so on, up to an hour."""
 OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "priority", "ttl"})
@@ -212,7 +212,7 @@ class Task(Generic[P, R]):
         return max(self.retries + 1, DELIVERIES_MIN)
 
     def delay_s(self, failures: int) -> float:
-        """Return the seconds before the next try, after so many failures."""
+        """Return the seconds before the next try of a job that has failed ``failures`` times."""
         return self._backoff.delay_ms(failures) / 1000
 
 

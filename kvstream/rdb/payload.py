@@ -49,7 +49,7 @@ def restore(payload: bytes) -> StreamReading | bytes:
 
 
 def _verified(payload: bytes, least: int) -> Reader:
-    """Check the footer; return a reader of what is before it, at least so many bytes."""
+    """Check the footer; return a reader of the ``least`` or more bytes before it."""
     end = len(payload) - _FOOTER.size
     if end < least:
         raise BadPayload(f"{len(payload)} bytes are not a payload", message=_WRONG_FOOTER)

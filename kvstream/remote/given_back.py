@@ -1,8 +1,8 @@
 """Entries that consumers give back (XNACK), and their redelivery, on servers of every version.
 
-XREADGROUP returns them only with CLAIM, which makes it slower, so a client looks for them in one
-read of a group every ``LOOK_S``, and in each that finds nothing else. A nack of its own and a look
-that has found some make the next read look.
+XREADGROUP returns them only with CLAIM, which makes it slower. So a client looks for them in one
+read of a group every ``LOOK_S``, in each read that finds nothing else, and in the read after a nack
+of its own or after a look that has found some.
 
 Redis before 8.8 and Valkey have no XNACK. There an entry is given back by XCLAIM to a consumer
 ``kvstream-nacked``, as if delivered 51 years ago. A look claims the entries of this consumer.
@@ -103,7 +103,7 @@ class GivenBack:
         reply: Reply = []
         any_found = False
         for name, _ in attempt.wanted:
-            rows = self._nobodys(name, attempt.group, attempt.count)
+            rows = self._unowned(name, attempt.group, attempt.count)
             any_found = any_found or bool(rows)
             tried = [eid for eid, deliveries in rows.items() if deliveries != COUNT_MAX]
             take = partial(self._run, claim.claim, name, attempt.group, attempt.consumer)
@@ -118,7 +118,7 @@ class GivenBack:
                 reply.append((name, live))
         return reply, any_found
 
-    def _nobodys(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
+    def _unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
         """Return the entries of NOBODY, oldest first, with their deliveries."""
         asked = commands.CALLS[claim.pending_range](
             name, group, MIN_ID, MAX_ID, _PAGE if count is None else max(count, _PAGE), NOBODY

@@ -79,7 +79,7 @@ class Denials:
         return list(islice(self._entries, max(most, 0)))
 
     def resize(self, length: int) -> None:
-        """Keep at most so many entries, from the next one on."""
+        """Set the most entries that are kept, from the next one on."""
         self._length = length
 
     def clear(self) -> None:

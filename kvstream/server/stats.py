@@ -362,7 +362,7 @@ class Slowlog:
     """The slow commands, newest first."""
 
     def __init__(self, length: int, words_max: int, bytes_max: int) -> None:
-        """Keep ``length`` commands, of each so many words of at most so many bytes."""
+        """Keep ``length`` commands, each with its first words and their first bytes."""
         self._entries: deque[SlowCommand] = deque(maxlen=length)
         self.words_max, self.bytes_max = words_max, bytes_max
         self._next = 0

@@ -1,4 +1,4 @@
-"""Garbage collection in the processes of Spark, where pages of rows would be walked for nothing."""
+"""Settings of the garbage collector in Spark's processes: it would walk rows in vain."""
 
 import gc
 from collections.abc import Iterator

@@ -59,10 +59,10 @@ COMPACTED_ENTRIES = 500
 SWEPT_ROWS = 50
 """Rows of values that one check looks at for entries that have gone."""
 THINNED_MORE = 500
-"""Removed one by one by one check; above it the next check comes at once."""
+"""Entries that one check removes one by one; after more the next check comes at once."""
 LOOKED, LOOKED_CHECKS, LOOKED_REMOVES = 500, 20, 5000
-"""Streams in memory that one commit looks at, those of them that it checks, and the entries removed
-after which it stops."""
+"""Limits of one commit: streams in memory that it looks at, streams that it checks, and entries
+that it removes."""
 SEGMENT_NODES = 256
 COUNTED_SEGMENTS = 16
 """Segments of nodes whose bytes one check adds up."""

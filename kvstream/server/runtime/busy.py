@@ -1,9 +1,9 @@
 """Scripts that run for long: in slices, and between them other clients get BUSY.
 
 A turn that may run scripts runs in a greenlet. When its script has run for ``busy-reply-threshold``
-milliseconds, the hook of the interpreter switches back to the event loop, which answers the others
-and goes on with the script for a moment, again and again. The turn stays open meanwhile, and keeps
-the engine's lock: nothing else may enter the engine. A client with a request in the turn, or with a
+milliseconds, the hook of the interpreter switches back to the event loop. The loop answers the
+others, and continues the script for SLICE_S at a time. The turn stays open meanwhile, and keeps the
+engine's lock: nothing else may enter the engine. A client with a request in the turn, or with a
 streamed reply, is answered when the turn is over.
 """
 
@@ -21,7 +21,7 @@ from kvstream.server.scripting.sandbox import KILLED, STOPPED
 _log = logging.getLogger(__name__)
 
 SLICE_S: Final = 0.005
-"""A script that runs for long returns to the event loop so often."""
+"""Seconds after which a script that runs for long returns to the event loop."""
 SCRIPT_KILL: Final = "SCRIPT KILL"
 FUNCTION_KILL: Final = "FUNCTION KILL"
 

@@ -59,7 +59,7 @@ _log = logging.getLogger(__name__)
 TURN_S: Final = 0.005
 """A turn takes no new request after this time, so that the event loop is never held for long."""
 TURN_REQUESTS: Final = 2000
-"""Nor after so many requests: their replies wait for the commit."""
+"""The most requests of a turn: their replies wait for the commit."""
 CLIENT_REQUESTS: Final = 32
 """Requests of one client that run while others wait."""
 

@@ -51,7 +51,7 @@ class Route(NamedTuple):
 
 
 class _Nobody:
-    """The client of a message, which answers nobody."""
+    """Stands for the client of a message, which is no reply."""
 
     closing, lost, reply_unfinished = False, True, False
 

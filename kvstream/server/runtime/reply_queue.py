@@ -8,7 +8,7 @@ the mean time of an fsync. The event loop itself does the fsync of a quick disk:
 and the loop again, takes as long.
 
 ``always: XADD, -P 16`` needs 1.7 times as many fsyncs if each turn asks for its own, ``-P 1`` 1.4
-times as many: a disk with slow fsyncs serves so many clients less.
+times as many: a disk with slow fsyncs serves that many fewer clients.
 
 The pages of a long reply are made between turns, as fast as the client reads them. No other request
 of the client runs until its reply is complete. The reply is made from a snapshot, which keeps files

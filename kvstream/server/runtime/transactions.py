@@ -111,7 +111,7 @@ def queue_plain(client: Client, commands: Mapping[bytes, Command], most: int) ->
 
 
 def queued(client: Client, count: int) -> Slot:
-    """Return the replies to so many queued requests, which depend on nothing."""
+    """Return the replies to ``count`` queued requests, which depend on no commit."""
     replies = b"+QUEUED\r\n" * count
     shared = Shared(QUEUED, {RESP2: replies, RESP3: replies})
     return Slot(client, shared, protocol=client.protocol, depends=False, is_sent=True)

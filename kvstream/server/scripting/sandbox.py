@@ -194,7 +194,7 @@ class Interpreter:
         return self._used()
 
     def has_room(self, size: int = SMALL) -> bool:
-        """Return whether so many bytes may be given to Lua now."""
+        """Return whether ``size`` bytes may be given to Lua now."""
         return self._used() + size + SPARE - SMALL <= self._memory_max
 
     def is_full(self) -> bool:
@@ -202,7 +202,7 @@ class Interpreter:
         return self._used() > self._nearly
 
     def make_room(self, size: int) -> None:
-        """Make sure that so many bytes can be given to Lua, or raise RequestError.
+        """Make room in Lua for ``size`` bytes, or raise RequestError.
 
         A new Lua state, the last resort, has no compiled scripts.
         """
