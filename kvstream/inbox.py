@@ -21,12 +21,6 @@ from kvstream.queue import Message
 TABLE = "kvstream_inbox"
 
 
-class Cursor(Protocol):
-    """What ``execute`` of a connection returns."""
-
-    rowcount: int
-
-
 class Awaited(Protocol):
     """A message of ``kvstream.aio``."""
 
@@ -128,8 +122,8 @@ class Inbox:
         Keep them for longer than a message may take until its last delivery.
         """
         with self._database.transaction(self.connection):
-            forgotten: Cursor = self.connection.execute(self._database.forget, (seconds,))
-            return forgotten.rowcount
+            cursor = self.connection.execute(self._database.forget, (seconds,))
+            return int(cursor.rowcount)
 
 
 class AsyncInbox:

@@ -273,8 +273,10 @@ class Listener:
         client.pages = True
         transport.set_write_buffer_limits(high=AHEAD)  # for resume_writing
         client.is_local = local
-        client.descriptor = _descriptor(transport)
-        _keep_alive(transport, self.executor.options.tcp_keepalive)
+        plain = transport.get_extra_info("socket")
+        if plain is not None:
+            client.descriptor = plain.fileno()
+            _keep_alive(plain, self.executor.options.tcp_keepalive)
         client.address, client.local_address = address, address_of(here)
         client.is_unix = not isinstance(here, tuple)
         self.executor.add(client)
@@ -365,15 +367,9 @@ def _is_loopback(address: str) -> bool:
     return (getattr(host, "ipv4_mapped", None) or host).is_loopback
 
 
-def _descriptor(transport: asyncio.Transport) -> int:
-    connection = transport.get_extra_info("socket")
-    return -1 if connection is None else int(connection.fileno())
-
-
-def _keep_alive(transport: asyncio.Transport, seconds: int) -> None:
-    """Set TCP keepalive."""
-    connection = transport.get_extra_info("socket")
-    if seconds and connection is not None and connection.family != socket.AF_UNIX:
+def _keep_alive(connection: socket.socket, seconds: int) -> None:
+    """Set TCP keepalive; 0 seconds: none."""
+    if seconds and connection.family != socket.AF_UNIX:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
         for option, value in (
             ("TCP_KEEPIDLE", seconds),
