@@ -200,7 +200,7 @@ class Catalog:
     def stream(self, txn: Txn, name: bytes) -> StreamMeta | None:
         """Return the stream of a name, or None if there is none or it has expired."""
         stream = self.streams.get(name)
-        if stream is None or (stream.expire_at and stream.expire_at <= txn.expiry_ms):
+        if stream is None or 0 < stream.expire_at <= txn.expiry_ms:
             key = self.key(txn, name)
             if isinstance(key, StringMeta):
                 raise WrongType
@@ -260,7 +260,7 @@ class Catalog:
     def peek(self, txn: Txn, name: bytes) -> Key | None:
         """Return what ``key`` does, but load and delete nothing; its counts may lag behind."""
         key = self.streams.get(name) or self.strings.get(name) or self._stored_key(txn, name)
-        return None if key is None or (key.expire_at and key.expire_at <= txn.expiry_ms) else key
+        return None if key is None or 0 < key.expire_at <= txn.expiry_ms else key
 
     def peek_all(self, txn: Txn, names: Sequence[bytes]) -> Iterator[Key]:
         """Yield the keys of many names, with their counts; load and delete nothing."""
