@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from kvstream.bulkload.parts import BulkTicket, Part, PartWriter, RowsFile, RowsWriter
 from kvstream.errors import DataError, NoSuchKey, quoted
@@ -82,22 +82,6 @@ class LongStream:
         return client_of(Place("url", self.target, self.db))
 
 
-class SplitTarget(Protocol):
-    """The target of one stream."""
-
-    def begin(self) -> "PartMaker | None":
-        """Begin a bulk load; return None if the target has the stream already."""
-        ...
-
-    def complete(self, parts: Sequence[Any], last: StreamID | None) -> int:
-        """Commit the parts, which end at ``last``, and all later entries; return their number."""
-        ...
-
-    def close(self) -> None:
-        """Remove temporary files."""
-        ...
-
-
 def _refuse_changed(stream: LongStream, state: StreamState, loaded: int) -> None:
     if not loaded or state.length != loaded:
         raise DataError(
@@ -145,6 +129,7 @@ class StoreTarget:
         self._ticket: BulkTicket | None = None
 
     def begin(self) -> LocalParts | None:
+        """Begin a bulk load; return None if the target has the stream already."""
         stream = self._stream
         with Store.open(stream.target, db=stream.db) as store:
             if store.type(stream.key) != "none":
@@ -156,6 +141,7 @@ class StoreTarget:
         return LocalParts(self._ticket, str(self._folder))
 
     def complete(self, parts: Sequence[Part], last: StreamID | None) -> int:
+        """Commit the parts, which end at ``last``, and all later entries; return their number."""
         stream = self._stream
         assert self._ticket is not None
         with Store.open(stream.target, db=stream.db) as store:
@@ -175,6 +161,7 @@ class StoreTarget:
         return loaded
 
     def close(self) -> None:
+        """Remove temporary files."""
         if self._folder is not None:
             shutil.rmtree(self._folder, ignore_errors=True)
             if not any(self._folder.parent.iterdir()):
@@ -212,7 +199,7 @@ PartMaker = LocalParts | SentFiles
 
 
 class ServerTarget:
-    """A kvstream server, loaded by KVSTREAM.LOAD."""
+    """A kvstream server, loaded by KVSTREAM.LOAD; its methods are those of StoreTarget."""
 
     def __init__(self, stream: LongStream) -> None:
         self._stream = stream
@@ -334,7 +321,7 @@ class Range:
 
 def migrate_stream(spark: "SparkSession", stream: LongStream, say: Say) -> int:
     """Migrate a stream; return its number of entries, or 0 if the target has it already."""
-    target: SplitTarget = ServerTarget(stream) if stream.to_server else StoreTarget(stream)
+    target = ServerTarget(stream) if stream.to_server else StoreTarget(stream)
     try:
         maker = target.begin()
         if maker is None:
@@ -342,7 +329,7 @@ def migrate_stream(spark: "SparkSession", stream: LongStream, say: Say) -> int:
         ranges = _ranges(stream, maker, spark.sparkContext.defaultParallelism)
         say(f"{stream.key.decode()}: {len(ranges):,} ranges of IDs")
         tasks = spark.sparkContext.parallelize(ranges, len(ranges) or 1)
-        parts = tasks.flatMap(make_parts).collect()
+        parts: list[Any] = tasks.flatMap(make_parts).collect()
         return target.complete(parts, ranges[-1].last if ranges else None)
     finally:
         target.close()
