@@ -8,6 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from functools import partial
 from typing import Any, TypeVar
 
 import kvstream
@@ -65,7 +66,7 @@ class Place:
         return f"<{type(self).__name__} {self._place!r}>"
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _place, (self._place, self._options)
+        return partial(Place, **self._options), (self._place,)
 
     @property
     def store(self) -> Store:
@@ -92,10 +93,6 @@ class Place:
             else:
                 del _stores[self._key]
                 store.close()
-
-
-def _place(place: str, options: dict[str, Any]) -> Place:
-    return Place(place, **options)
 
 
 class Strings:

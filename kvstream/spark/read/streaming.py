@@ -161,7 +161,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 final = self._final.get((each.shown, key))
                 last = min(last, final.last) if final else position.id
             offsets.append((each, key, ends, position, max(last, position.id)))
-        self._show(start)  # is committed, though Spark calls ``commit`` only after the next entries
+        self.commit(start)  # Spark does so only after the next entries
         waiting = [self._waiting(*each) for each in offsets]
         if self._is_early(limit, sum(waiting)):
             self._lag = sum(waiting)
@@ -311,20 +311,17 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def commit(self, end: Offset) -> None:
         """Set the group to the query's position; Spark calls this before the next micro-batch."""
-        self._show(end)
-
-    def _show(self, offset: Offset) -> None:
         if not self._group:
             return
         for each in self._watches:
             moved = {
                 text_key(text): Position(StreamID.parse(pair[0]), pair[1])
-                for text, pair in offset.get(each.shown, {}).items()
+                for text, pair in end.get(each.shown, {}).items()
                 if self._shown.get(each.shown, {}).get(text) != pair
                 and (each.shown, text_key(text)) in self._ends
             }
             each.show_progress(self._group, moved)
-        self._shown = offset
+        self._shown = end
 
 
 def _some(names: Sequence[str]) -> str:
