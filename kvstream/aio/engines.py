@@ -11,7 +11,9 @@ a task that waits for a reply has a connection of its own.
 """
 
 import asyncio
+import os
 import select
+import socket
 import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
@@ -27,9 +29,13 @@ from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
-from kvstream.errors import InvalidArgument, ServerUnavailable, StoreClosed, UnknownOutcome
-from kvstream.meta.txn import Txn
-from kvstream.remote.connection import CONNECT_S, Connection, Link, mark_unsent
+from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
+from kvstream.remote.connection import (
+    CONNECT_S,
+    Connection,
+    Link,
+    mark_unsent,
+)
 from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock
 from kvstream.types.options import StoreOptions
@@ -475,8 +481,18 @@ class LoopLink(Link):
         return not self._writer.is_closing() and not self._ended.poll(0)
 
     def close(self) -> None:
-        """Close it at once: a task that is being cancelled does not wait."""
+        """Close it at once: a task that is being cancelled does not wait.
+
+        The loop closes the socket later. The server must not deliver to it what others add before.
+        """
+        writer = self._connection._writer
+        if writer is not None:
+            descriptor = writer.get_extra_info("socket").fileno()
+            with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as same:
+                same.shutdown(socket.SHUT_RDWR)
         self._connection._close()
+
+    end = close
 
     def _write(self, data: Sequence[bytes]) -> None:
         self._writer.writelines(data)
@@ -594,18 +610,3 @@ class LoopRemoteEngine(RemoteCalls, RemoteEngine):
     def __init__(self, url: str, db: int | None = None, connect_s: float = CONNECT_S) -> None:
         super().__init__(url, db, connect_s)
         self._local: Any = OfTask()
-
-    def wait_for(
-        self,
-        names: list[bytes],
-        attempt: Callable[[Txn], T | None],
-        timeout_s: float | None,
-        retry_at: Callable[[Txn], int | None] | None = None,
-    ) -> T | None:
-        """Send a read until it replies; raise StoreClosed if the store is closed meanwhile."""
-        try:
-            return super().wait_for(names, attempt, timeout_s, retry_at)
-        except (ServerUnavailable, UnknownOutcome):
-            if self._closed:
-                raise StoreClosed from None
-            raise

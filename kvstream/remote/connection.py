@@ -7,6 +7,7 @@ repeated names. Its errors become kvstream's; no error shows a password.
 import os
 import re
 import select
+import socket
 import ssl
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -33,6 +34,7 @@ from kvstream.errors import (
     RequestError,
     ServerLoading,
     ServerUnavailable,
+    StoreClosed,
     Unblocked,
     UnknownOutcome,
     WrongType,
@@ -306,6 +308,13 @@ class Link:
         _links.discard(self)
         self._connection.disconnect()
 
+    def end(self) -> None:
+        """End the wait of another thread for a reply; that thread closes the link."""
+        plain = self._connection._sock
+        if plain is not None:
+            with suppress(OSError):  # SSLSocket's own method would break the other thread's read
+                socket.socket.shutdown(plain, socket.SHUT_RDWR)
+
     def _write(self, data: Sequence[bytes]) -> None:
         """Send requests, and wait a little for the first reply."""
         self._connection.send_packed_command(data)
@@ -378,6 +387,9 @@ class Link:
         return [error_of(each) if isinstance(each, RedisError) else each for each in done]
 
 
+_READS = frozenset({"XREAD", "XREADGROUP"})
+
+
 class Connection:
     """Sends commands to one database of a server; errors are kvstream's."""
 
@@ -392,6 +404,8 @@ class Connection:
         self.client: Any = client  # its methods for plain commands are untyped
         self._errors, self._refusals = RedisError, ResponseError
         self._free: list[Link] = []
+        self._blocked: set[Link] = set()
+        """Links whose command waits for an entry."""
         self._closed = False
         settings = client.connection_pool.connection_kwargs
         if db is not None:
@@ -400,7 +414,10 @@ class Connection:
         self._block_s_max = min(BLOCK_S_MAX, (settings.get("socket_timeout") or REPLY_S) / 2)
 
     def close(self) -> None:
+        """Close the free connections, and end reads that wait; other commands are answered."""
         self._closed = True
+        for link in list(self._blocked):
+            link.end()
         while self._free:
             self._free.pop().close()
         self.client.close()
@@ -431,7 +448,12 @@ class Connection:
     def _execute(self, *words: Word) -> Any:
         """Return the reply to a command. The client's ``execute_command`` takes twice as long."""
         link = self.take()
+        blocks = words[0] in _READS and "BLOCK" in words
         try:
+            if blocks:
+                self._blocked.add(link)
+                if self._closed:
+                    raise StoreClosed
             reply = link.ask(words)
         except self._refusals:
             self.give_back(link)
@@ -439,6 +461,9 @@ class Connection:
         except BaseException:
             link.close()
             raise
+        finally:
+            if blocks:
+                self._blocked.discard(link)
         self.give_back(link)
         return reply
 

@@ -29,6 +29,7 @@ from kvstream.errors import (
     NoSuchKey,
     RequestError,
     ServerTooOld,
+    ServerUnavailable,
     StoreClosed,
     StoreError,
     UnknownOutcome,
@@ -203,9 +204,17 @@ class RemoteEngine:
         timeout_s: float | None,
         retry_at: Callable[[Txn], int | None] | None = None,
     ) -> T | None:
-        """Send a read until it replies; return None after ``timeout_s`` (None: never)."""
+        """Send a read until it replies; return None after ``timeout_s`` (None: never).
+
+        Raises StoreClosed if the store is closed meanwhile.
+        """
         assert isinstance(attempt, PlainRead | GroupRead)
-        reply = self._read(attempt, timeout_s)
+        try:
+            reply = self._read(attempt, timeout_s)
+        except (ServerUnavailable, UnknownOutcome):
+            if self._closed:
+                raise StoreClosed from None
+            raise
         if reply is None and self._local.transaction is not None:
             warn_of_block()
         return reply  # type: ignore[return-value]

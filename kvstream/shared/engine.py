@@ -24,6 +24,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import partial
 from itertools import chain, count
 from pathlib import Path
 from time import monotonic
@@ -115,9 +116,22 @@ _open: "set[SharedEngine]" = set()
 """Engines that are not closed. An owner's thread goes on if the program drops its reference."""
 
 
+def _report(
+    shown: Callable[[threading.ExceptHookArgs], object], args: threading.ExceptHookArgs
+) -> None:
+    """Show an error that ends a thread, unless it is that of a store closed at the end."""
+    if not issubclass(args.exc_type, StoreClosed):
+        shown(args)
+
+
 @atexit.register
 def _close_all() -> None:
-    """Close the stores that the program has left open, so that no client loses a call."""
+    """Close the stores that the program has left open, so that no client loses a call.
+
+    Daemon threads in a blocked read get a StoreClosed, which nobody needs to see.
+    """
+    if _open:
+        threading.excepthook = partial(_report, threading.excepthook)
     for engine in list(_open):
         with suppress(KVStreamError, RuntimeError):  # the event loop has ended
             engine.close()

@@ -4,6 +4,7 @@ import asyncio
 import random
 import threading
 from collections.abc import Awaitable, Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -184,6 +185,24 @@ def test_cancellation_that_closes_the_connection_loses_no_entry(place: str) -> N
             assert pending | rest == set(added)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("run", LOOPS)
+def test_what_is_added_after_a_read_was_cancelled_is_not_delivered_to_it(
+    run: Callable[[Main], None], place: str
+) -> None:
+    async def main() -> None:
+        async with kvstream.aio.open(place) as store:
+            stream = store.stream("s")
+            group = await stream.create_group("g")
+            for n in range(20):
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(0.02):
+                        await group.consumer("gone").read(block=0)
+                eid = await stream.add({"n": n})  # the loop has not run since
+                assert [entry.id for entry in await group.consumer("c").read()] == [eid]
+
+    run(main)
 
 
 @pytest.mark.parametrize("run", LOOPS)

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -16,10 +17,10 @@ import pytest
 import redis
 
 import kvstream
-from kvstream import InvalidArgument, ServerUnavailable, Store, UnknownOutcome
+from kvstream import InvalidArgument, ServerUnavailable, Store, StoreClosed, UnknownOutcome
 from kvstream.commands.table import find
 from kvstream.remote.commands import SINCE
-from kvstream.remote.connection import Connection, Link, connect
+from kvstream.remote.connection import BLOCK_S_MAX, Connection, Link, connect
 from kvstream.remote.engine import RemoteEngine
 from kvstream.resp import twins
 from kvstream.spark.jobs.places import place as place_of_job
@@ -142,6 +143,37 @@ def test_a_read_whose_connection_is_lost_is_sent_again(old: str) -> None:
         store.stream("s").add({"n": 1})
         wait.join(PATIENCE_S)
         assert [entry.fields for entry in got[0]] == [{b"n": b"1"}]
+
+
+def test_closing_a_store_ends_the_reads_of_other_threads_at_once(url: str) -> None:
+    store = kvstream.open(url)
+    stream = store.stream("s")
+    group = stream.create_group("g")
+    errors: list[Exception] = []
+
+    def run(read: Callable[[], object]) -> None:
+        try:
+            read()
+        except StoreClosed as error:
+            errors.append(error)
+
+    reads: list[Callable[[], object]] = [
+        lambda: stream.read(block=0),
+        lambda: group.consumer("c").read(block=0),
+        lambda: list(group.consumer("d").listen(poll=60)),
+    ]
+    threads = [threading.Thread(target=run, args=(read,), daemon=True) for read in reads]
+    for thread in threads:
+        thread.start()
+    with redis.Redis.from_url(url) as client:
+        until(lambda: blocked(client) == len(threads))
+        begun = time.monotonic()
+        store.close()
+        for thread in threads:
+            thread.join(PATIENCE_S)
+        assert time.monotonic() - begun < BLOCK_S_MAX / 2
+        assert len(errors) == len(threads)
+        until(lambda: blocked(client) == 0)
 
 
 def test_a_group_read_whose_connection_is_lost_may_have_delivered(old: str) -> None:

@@ -244,6 +244,21 @@ def test_an_owner_that_closes_loses_no_call(directory: Path) -> None:
         store.close()
 
 
+def test_a_program_may_end_while_a_daemon_thread_reads(directory: Path) -> None:
+    program = """if True:
+        import sys, threading, kvstream
+        store = kvstream.open(sys.argv[1], shared=True)
+        stream = store.stream("s")
+        worker = stream.create_group("g").consumer("c")
+        for read in (lambda: stream.read(block=0), lambda: worker.read(block=0)):
+            threading.Thread(target=read, daemon=True).start()
+        while len(store._engine.own_engine.waiters) < 2:
+            pass
+    """
+    done = subprocess.run([sys.executable, "-c", program, str(directory)], capture_output=True)
+    assert (done.returncode, done.stderr) == (0, b"")
+
+
 def test_two_stores_of_one_process_share_a_directory(directory: Path) -> None:
     with shared(directory) as first, shared(directory) as second:
         assert (is_owner(first), is_owner(second)) == (True, False)

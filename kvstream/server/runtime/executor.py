@@ -181,12 +181,15 @@ class Executor:
     def ended(self, client: Client) -> bool:
         """Note the end of a client's input; return False if the connection may close at once.
 
-        Otherwise it closes after the last reply. A blocked client's reply would never be read.
+        Otherwise it closes after the last reply. A blocked client's reply would never be read: what
+        the next turn adds must not be delivered to it.
         """
         asked = client.has_work or any(each.client is client for each in self.bursts)
-        if client.block is not None or not (
-            asked or client.reply_unfinished or self.reply_queue.is_waiting
-        ):
+        if client.block is not None:
+            client.closing = True
+            self.blocking.cancel(client)
+            return False
+        if not (asked or client.reply_unfinished or self.reply_queue.is_waiting):
             return False
         client.direct, client.leaving = False, True
         self.ready[client] = None

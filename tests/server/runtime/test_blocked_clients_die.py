@@ -65,6 +65,19 @@ def test_a_closed_connection_no_longer_waits(
         connection.close()
 
 
+@pytest.mark.parametrize("die", [half_close, close])
+def test_an_entry_that_comes_just_after_the_end_of_a_reader_is_not_delivered_to_it(
+    served: Served, asker: Asker, die: Callable[[socket.socket], None]
+) -> None:
+    for _ in range(50):
+        connection = wait_in_group(served)
+        die(connection)
+        asker.ask("XADD s * f v")
+        assert asker.ask("XPENDING s g") == [0, None, None, None]
+        asker.ask("XGROUP SETID s g $")
+        connection.close()
+
+
 def test_requests_after_the_wait_of_a_dead_client_are_not_run(served: Served, asker: Asker) -> None:
     connection = wait_in_group(served)
     connection.sendall(request("SET", "k", "v") * 10)
