@@ -11,10 +11,12 @@ from kvstream.cli.exit_codes import fail_unless
 from kvstream.cli.output import Output, output_options
 from kvstream.cli.parameters import (
     ID,
+    ConsumerName,
+    ConsumerOfFirst,
     Count,
     Duration,
+    GroupOfFirst,
     Moment,
-    Name,
     Position,
     RangeBound,
     StreamName,
@@ -68,8 +70,8 @@ Reply = Mapping[bytes, Sequence[HistoryEntry]]
     "--count", "-n", type=Count(1), metavar="N", help="Read at most N entries per stream."
 )
 @click.option("--block", type=Duration(), metavar="DURATION", help="Wait for entries.")
-@click.option("--group", type=Name(), help="Read new entries as a consumer of this group.")
-@click.option("--consumer", type=Name(), help="Read as this consumer.")
+@click.option("--group", type=GroupOfFirst(), help="Read new entries as a consumer of this group.")
+@click.option("--consumer", type=ConsumerOfFirst(), help="Read as this consumer.")
 @click.option("--noack", is_flag=True, help="Do not make the entries pending.")
 @click.option(
     "--claim", type=Duration(), metavar="DURATION", help="First claim entries idle that long."
@@ -229,7 +231,7 @@ def nack(
 ) -> None:
     """Return pending entries to the group.
 
-    The next `read --claim` delivers them first. An ID of - reads IDs from stdin, one per line. The
+    The next `read --group` delivers them first. An ID of - reads IDs from stdin, one per line. The
     exit code is 1 if none of them was pending.
     """
     wanted = ids_given(ids)
@@ -271,7 +273,7 @@ justid_option = click.option(
 @click.option("--start", type=RangeBound(), help="List from this ID or time.")
 @click.option("--end", type=RangeBound(), help="List up to this ID or time.")
 @click.option("--count", "-n", type=Count(1), metavar="N", help="List at most N, by default 100.")
-@click.option("--consumer", type=Name(), help="List the entries of one consumer.")
+@click.option("--consumer", type=ConsumerName(), help="List the entries of one consumer.")
 @click.option(
     "--min-idle", type=Duration(), metavar="DURATION", help="List entries idle that long."
 )

@@ -102,6 +102,7 @@ class StreamName(Name):
         # Arguments before an option whose value is completed are not parsed yet.
         unparsed = dict(zip(self.inside, map(os.fsencode, ctx.args), strict=False))
         given: list[Any] = [ctx.params.get(name) or unparsed.get(name) for name in self.inside]
+        given = [name[0] if isinstance(name, tuple) else name for name in given]
         if None in given:
             return []
         names = names_in(ctx.find_root(), lambda store: self.names(store, *given))
@@ -112,22 +113,34 @@ class GroupName(StreamName):
     """The name of a group of the stream that is named before it."""
 
     name = "group"
-    inside = ("stream",)
+    inside: tuple[str, ...] = ("stream",)
 
     def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
         (stream,) = inside
         return (each.name for each in store.stream(stream).groups())
 
 
+class GroupOfFirst(GroupName):
+    """The name of a group of the first of the streams that are named before it."""
+
+    inside = ("streams",)
+
+
 class ConsumerName(StreamName):
     """The name of a consumer of the group that is named before it."""
 
     name = "consumer"
-    inside = ("stream", "group")
+    inside: tuple[str, ...] = ("stream", "group")
 
     def names(self, store: "Store", *inside: bytes) -> Iterator[bytes]:
         stream, group = inside
         return (each.name for each in store.stream(stream).group(group).consumers())
+
+
+class ConsumerOfFirst(ConsumerName):
+    """The name of a consumer of a group of the first of the streams that are named before it."""
+
+    inside = ("streams", "group")
 
 
 class ProfileName(Type):

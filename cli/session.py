@@ -62,7 +62,7 @@ NAMES_MAX = 10_000
 """Names that the completion of a shell looks at."""
 TRIES = 100
 """Attempts of a transaction that other clients of a server overtake."""
-COMMAND_LENGTH_MAX = 60
+COMMAND_LENGTH_MAX = 120
 COUNTED_MAX = 10_000
 """Entries of a server that are read in order to count them, if it does not know their number."""
 
@@ -418,12 +418,13 @@ def holder_of(directory: Path) -> str | None:
 
 
 def _command(pid: int) -> str:
-    """Return the command line of a process, cut if it is long; empty if it cannot be read."""
+    """Return the command line of a process on one line, without the folders of its program."""
     try:
         words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
     except OSError:
         return ""
-    text = b" ".join(words).decode("utf-8", "replace")
+    names = [os.path.basename(word) for word in words[:2]]  # of the interpreter and the program
+    text = " ".join(b" ".join([*names, *words[2:]]).decode("utf-8", "replace").split())
     return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."
 
 

@@ -16,6 +16,7 @@ from kvstream.engine.coerce import (
     Seconds,
     StoreSettings,
     budget_of,
+    clock_of,
     expiry_ms,
     mark_of,
     name_bytes,
@@ -133,7 +134,7 @@ class Store(Generic[S]):
         )
         _checked_db(db, settings)
         decoder = decoder_of(decode, errors)
-        engine = cls._engine_type(directory, settings, clock)
+        engine = cls._engine_type(directory, settings, clock_of(clock))
         try:
             return cls(engine, db, decoder)
         except BaseException:  # an interrupt: the caller has no store to close

@@ -15,7 +15,7 @@ from kvstream.cli.output import Output, progress_bar, summary_options
 from kvstream.cli.parameters import Name, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
-from kvstream.errors import ClientMissing, RequestError
+from kvstream.errors import ClientMissing, RequestError, StoreError, UnknownOutcome
 
 if TYPE_CHECKING:
     from kvstream.store import Store
@@ -149,6 +149,10 @@ def import_(
             raise RequestError(f"{source.label}: {bad}; {_summary(run)}") from None
         except KeyboardInterrupt:
             _print(f"{source.label}: interrupted; {_kept(run, source)}")
+            raise
+        except StoreError as error:  # such as a full disk, or a server that ends
+            run.in_doubt = isinstance(error, UnknownOutcome)
+            _print(f"{source.label}: stopped; {_kept(run, source)}")
             raise
     reports.close()
     totals = run.totals

@@ -294,7 +294,16 @@ def opening_of(
         raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
     level = Durability.EVERYSEC if durability is None else durability
     settings = {"durability": level, "read_only": read_only, "create": create, **options}
-    return Asked(url, db, shared, wait_s, clock, settings)
+    return Asked(url, db, shared, wait_s, clock_of(clock), settings)
+
+
+def clock_of(clock: Clock | None) -> Clock | None:
+    """Return the clock of a store; raise InvalidArgument if it cannot be one."""
+    if clock is not None and not callable(getattr(clock, "now_ms", None)):
+        raise InvalidArgument(
+            f"clock is an object with now_ms(), such as kvstream.ManualClock(), not {shown(clock)}"
+        )
+    return clock
 
 
 def path_of(path: AnyPath) -> Path:

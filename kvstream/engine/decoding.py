@@ -107,7 +107,17 @@ class Decoder(Generic[S]):
         """Return pending entries of a stream, some of them deleted."""
         return cast(list[HistoryEntry[S]], self.entries(key, cast(Iterable[Entry], undecoded)))
 
-    def _malformed(self, key: bytes, entries: Iterable[Entry]) -> NotText:
+    def _fields(self, key: bytes, fields: Any, what: str) -> Any:
+        """Return the fields of something that has no ID yet, which ``what`` names."""
+        if self.errors is None:
+            return fields
+        entry = Entry(MIN_ID, fields)
+        try:
+            return _Texts(self.errors).entry(entry).fields
+        except UnicodeDecodeError:
+            raise self._malformed(key, [entry], what) from None
+
+    def _malformed(self, key: bytes, entries: Iterable[Entry], what: str = "") -> NotText:
         """Return the error of the first field that is not text."""
         for entry in entries:
             for name, value in entry.pairs:
@@ -117,8 +127,9 @@ class Decoder(Generic[S]):
                     which = f"the value of field {quoted(name)} is not UTF-8: {shown(value)}"
                 else:
                     continue
+                what = what or f"entry {entry.id}"
                 return NotText(
-                    f"entry {entry.id} of stream {quoted(key_of(key))}: {which}; open the store "
+                    f"{what} of stream {quoted(key_of(key))}: {which}; open the store "
                     'with errors="replace" or without decode'
                 )
         raise AssertionError("every field is text")
@@ -135,12 +146,12 @@ class Decoder(Generic[S]):
 
     def delayed_message(self, key: bytes, message: Any) -> DelayedMessage[S]:
         """Return a message of ``operations.delayed`` that is not due yet."""
-        entry = self.entries(key, [Entry(MIN_ID, message.fields)])[0]
-        return DelayedMessage(message.ticket, entry.fields)
+        what = f"message {message.ticket}"
+        return DelayedMessage(message.ticket, self._fields(key, message.fields, what))
 
     def schedule(self, key: bytes, schedule: Any) -> Schedule[S]:
         """Return a schedule of ``operations.schedules``."""
-        entry = Entry(MIN_ID, fields_of(schedule.flat))
+        what = f"schedule {quoted(schedule.name)}"
         return Schedule(
             name=self.name(schedule.name),
             cron=schedule.cron,
@@ -150,7 +161,7 @@ class Decoder(Generic[S]):
             next=_moment(schedule.next_ms),
             last=_moment(schedule.last_ms),
             error=schedule.error,
-            fields=self.entries(key, [entry])[0].fields,
+            fields=self._fields(key, fields_of(schedule.flat), what),
         )
 
     # --- records --------------------------------------------------------------------------------

@@ -23,7 +23,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
 from kvstream.engine.listening import every_in_thread
-from kvstream.engine.lock import EngineLock
+from kvstream.engine.lock import ENDS_ELSEWHERE, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.timing import TimerThread
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
@@ -271,6 +271,8 @@ class Engine:
                 txn = self.begin_turn()
                 signals = txn.signals
                 yield txn
+                if not self.is_open_here():
+                    raise InvalidArgument(ENDS_ELSEWHERE)
                 sequence = self.commit_turn(txn)
                 if signals and not self._always:
                     self._serve(signals)

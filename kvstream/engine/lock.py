@@ -13,6 +13,13 @@ RETRY_S = 0.05
 """How often a parked thread looks at the lock itself, in case an interrupt lost its wake-up."""
 
 
+ENDS_ELSEWHERE = (
+    "a transaction ends in the thread that began it, and this is another one: nothing was written, "
+    "and that thread still has the store; a generator that yields inside the block may be resumed "
+    "in any thread"
+)
+
+
 class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
     """An RLock that threads take when they run, and that they do not wait in.
 
@@ -77,11 +84,16 @@ class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock, for longer than a call."""
+        """Hold the lock, for longer than a call.
+
+        Only the thread that took it can let it go: in any other the end does nothing.
+        """
         nested = self.busy and self.park()
-        with self:
+        self.acquire()
+        try:
             self.busy = True
-            try:
-                yield
-            finally:
+            yield
+        finally:
+            if self.is_held_here():
                 self.leave(nested)
+                self.release()

@@ -10,6 +10,8 @@ import asyncio
 import time
 from collections.abc import Generator
 from contextlib import suppress
+from datetime import timedelta
+from math import inf
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
@@ -26,7 +28,7 @@ from kvstream.errors import (
     ServerUnavailable,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.job import ID, AnyJobs, made_ms
+from kvstream.jobs.job import ID, AnyJobs, checked_seconds, made_ms
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -44,6 +46,15 @@ AWAY_S = 0.2
 """Pause between two tries while the server is away."""
 _TRIES = 100
 _PAGE = 1000
+
+
+def _wait_s(timeout: float | timedelta | None) -> float | None:
+    """Return how many seconds to wait: None for ever, 0 for a time that has passed."""
+    if isinstance(timeout, int | float) and type(timeout) is not bool:
+        if timeout == inf:
+            return None
+        timeout = 0 if timeout < 0 else timeout
+    return None if timeout is None else checked_seconds(timeout, "timeout")
 
 
 def state_of(pending: PendingEntry | None) -> str:
@@ -95,15 +106,17 @@ class JobHandle(Generic[R]):
         status = self._last().get(b"status", RETRY)
         return None if status == RETRY else status.decode()
 
-    def result(self, timeout: float | None = None) -> R:
+    def result(self, timeout: float | timedelta | None = None) -> R:
         """Wait for the job, and return what its task returned.
 
-        ``timeout`` is in seconds, None waits for ever. Raises TimeoutError, JobFailed with error
-        and traceback once the job is not tried again, JobCancelled, or JobUnknown if its result is
-        not kept any more. A server that is away may come back within ``timeout``.
+        ``timeout`` is in seconds or a timedelta, None waits for ever. Raises TimeoutError,
+        JobFailed with error and traceback once the job is not tried again, JobCancelled, or
+        JobUnknown if its result is not kept any more. A server that is away may come back within
+        ``timeout``.
         """
-        looks, found = self._looks(timeout), None
-        deadline = None if timeout is None else monotonic() + timeout
+        wait_s = _wait_s(timeout)
+        looks, found = self._looks(wait_s), None
+        deadline = None if wait_s is None else monotonic() + wait_s
         while True:
             try:
                 asked = looks.send(found)
@@ -155,10 +168,11 @@ class JobHandle(Generic[R]):
         failed.traceback = fields.get(b"traceback", b"").decode()
         raise failed
 
-    async def aresult(self, timeout: float | None = None) -> R:
+    async def aresult(self, timeout: float | timedelta | None = None) -> R:
         """Await the result, as ``result`` waits for it; no thread waits."""
-        looks, found = self._looks(timeout), None
-        deadline = None if timeout is None else monotonic() + timeout
+        wait_s = _wait_s(timeout)
+        looks, found = self._looks(wait_s), None
+        deadline = None if wait_s is None else monotonic() + wait_s
         while True:
             try:
                 asked = looks.send(found)

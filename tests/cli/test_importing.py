@@ -3,6 +3,7 @@
 import json
 import signal
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,9 @@ import pytest
 from kvstream import Store
 from kvstream.cli import session
 from kvstream.cli.importing import batches, command
-from kvstream.cli.session import IMPORT_PREFIX
+from kvstream.cli.importing.batches import BATCH_ROWS
+from kvstream.cli.session import IMPORT_PREFIX, atomically
+from kvstream.errors import StoreFull, UnknownOutcome
 from tests.cli.program import Program
 
 pytestmark = pytest.mark.places("store", "server", "redis")
@@ -392,3 +395,31 @@ def test_ctrl_c_in_a_commit_reports_only_known_numbers(
     done = kvstream.one("import", "s", str(path))
     assert (done["added"], done["resumed_after_line"]) == (0, 2)
     assert fields_of(kvstream) == [{"n": "1"}, {"n": "2"}]
+
+
+@pytest.mark.parametrize(
+    ("error", "kept"),
+    [
+        (StoreFull("no space left"), "stopped; 2,000 entries added and kept; the same command"),
+        (UnknownOutcome("no reply"), "stopped; at least 2,000 entries added and kept; the same"),
+    ],
+)
+def test_an_import_that_the_store_stops_says_what_is_kept(
+    kvstream: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, error: Exception, kept: str
+) -> None:
+    path = tmp_path / "rows.jsonl"
+    path.write_text('{"n": 1}\n' * (3 * BATCH_ROWS))
+    commits = count()
+
+    def failing(*arguments: Any) -> Any:
+        if next(commits) == 2:
+            raise error
+        return atomically(*arguments)
+
+    monkeypatch.setattr(batches, "atomically", failing)
+    shown = kvstream("import", "s", str(path), code=5).stderr
+    assert f"rows.jsonl: {kept}" in shown
+    assert str(error) in shown
+    monkeypatch.undo()
+    kvstream("import", "s", str(path))
+    assert kvstream.one("len", "s") == {"length": 3 * BATCH_ROWS}

@@ -191,7 +191,7 @@ def test_the_process_that_holds_the_store_is_named(orders: Program) -> None:
 
         until(holds, "a process to open it", look_s=0.2)
         shown = orders("ls", code=3).stderr
-        assert f"is held by process {holder.pid} (" in shown
+        assert f"is held by process {holder.pid} (python" in shown
         assert "kvstream" in shown
 
 
@@ -339,6 +339,9 @@ def test_the_shell_completes_commands_and_streams(orders: Program) -> None:
         ("kvstream range orders:2", ["2025"]),
         ("kvstream group destroy orders ", ["billing"]),
         ("kvstream consumer del orders billing w", ["worker-1"]),
+        ("kvstream read orders --group ", ["billing"]),
+        ("kvstream read --group billing orders --consumer w", ["worker-1"]),
+        ("kvstream pending orders billing --consumer w", ["worker-1"]),
         ("kvstream add 'a b' --fields '{\"a\": 1}' --approx", ["--approximate"]),
     ],
 )

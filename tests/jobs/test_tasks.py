@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -309,11 +309,18 @@ def test_a_waiting_program_gets_the_timeout_of_a_job(jobs: Jobs) -> None:
     with pytest.raises(TimeoutError, match=r"not done after 0\.01 s"):
         handle.result(0.01)
 
+    with pytest.raises(TimeoutError):
+        handle.result(timeout=-1)  # a deadline that has passed
+
     async def program() -> None:
-        await handle.aresult(0.01)
+        await handle.aresult(timedelta(milliseconds=10))
 
     with pytest.raises(TimeoutError):
         asyncio.run(program())
+    wrong: Any
+    for wrong in ("5", float("nan"), True):
+        with pytest.raises(InvalidArgument, match="timeout is not a number of seconds"):
+            handle.result(timeout=wrong)
 
 
 @pytest.mark.parametrize("place", [*PLACES, "client"], indirect=True)

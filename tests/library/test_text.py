@@ -70,6 +70,16 @@ def test_delivered_binary_entries_stay_pending(texts: Store[str]) -> None:
     assert group.ack(bad) == 1
 
 
+def test_the_error_names_what_has_no_id_yet(texts: Store[str]) -> None:
+    jobs = texts.stream("jobs")
+    ticket = jobs.add({"a": b"\xff"}, delay=60)
+    jobs.schedule("nightly", "0 3 * * *", {b"\xff": "a"})
+    with pytest.raises(NotText, match=f"^message {ticket} of stream 'jobs': the value of field"):
+        jobs.delayed()
+    with pytest.raises(NotText, match=r"^schedule 'nightly' of stream 'jobs': the field name"):
+        jobs.schedules()
+
+
 def test_the_error_shows_a_binary_name(texts: Store[str]) -> None:
     texts.stream(b"\xff").add({"a": 1})
     with pytest.raises(NotText, match=r"^the key is not UTF-8: b'\\xff'$"):
@@ -86,6 +96,7 @@ def test_the_selected_database_has_text_too(texts: Store[str]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"clock": 5}, r"clock is an object with now_ms\(\), such as kvstream.ManualClock"),
         ({"decode": "utf-8"}, "decode is True or False, not 'utf-8'"),
         ({"decode": True, "errors": "repalce"}, "errors is that of bytes.decode, such as"),
         ({"decode": True, "errors": None}, "errors is that of bytes.decode, such as"),

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import NoGroup, RequestError, Store, StreamID
+from kvstream import InvalidArgument, NoGroup, RequestError, Store, StreamID
 from tests.engine.waiting import Call, ms_of
 from tests.opening import Stores
 
@@ -192,3 +192,26 @@ def test_a_group_destroyed_under_its_consumers_fails_them_cleanly(store: Store) 
 
     in_threads(work, threads=4)
     assert len(stream) == 60
+
+
+def test_a_transaction_that_ends_in_another_thread_says_so(store: Store) -> None:
+    block = store.transaction()
+    block.__enter__()
+    store.stream("s").add({"n": 1})
+    errors: list[BaseException] = []
+
+    def end() -> None:
+        try:
+            block.__exit__(None, None, None)
+        except BaseException as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=end)
+    thread.start()
+    thread.join()
+    assert [type(error) for error in errors] == [InvalidArgument]
+    assert "ends in the thread that began it" in str(errors[0])
+    store.engine.abandon_turn()  # what the other thread could not do
+    store.engine._lock.leave()
+    store.engine._lock.release()
+    assert len(store.stream("s")) == 0
