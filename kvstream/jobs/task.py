@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Generic, ParamSpec, TypeVar
+from typing import Any, Generic, ParamSpec, TypeVar, overload
 
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
@@ -18,7 +18,8 @@ from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
 
 P = ParamSpec("P")
-R = TypeVar("R")
+R_co = TypeVar("R_co", covariant=True)
+T = TypeVar("T")
 
 DELIVERIES_MIN = 5
 """A job whose workers die is given up after this number of deliveries, or ``retries`` + 1."""
@@ -28,13 +29,13 @@ OPTIONS = frozenset({"delay", "at", "key", "unique", "window", "on_conflict", "p
 """The options of ``enqueue``; all other arguments are the function's."""
 
 
-class Task(Generic[P, R]):
+class Task(Generic[P, R_co]):
     """A function of a ``Jobs``; calling it runs the function here and now."""
 
     def __init__(
         self,
         jobs: AnyJobs,
-        function: Callable[P, R],
+        function: Callable[P, R_co],
         *,
         name: str,
         queue: str,
@@ -84,7 +85,7 @@ class Task(Generic[P, R]):
         if inspect.isgeneratorfunction(self.function) or inspect.isasyncgenfunction(self.function):
             raise InvalidArgument(f"{self.name} is a generator: a task returns its result")
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R_co:
         return self.function(*args, **kwargs)
 
     def __repr__(self) -> str:
@@ -92,6 +93,34 @@ class Task(Generic[P, R]):
 
     # --- enqueueing -----------------------------------------------------------------------------
 
+    @overload
+    def enqueue(
+        self: Task[P, Coroutine[Any, Any, T]],
+        *args: Any,
+        delay: float | timedelta | None = ...,
+        at: float | datetime | None = ...,
+        key: str | None = ...,
+        unique: str | bool | None = ...,
+        window: float | timedelta | None = ...,
+        on_conflict: str = ...,
+        priority: str | None = ...,
+        ttl: float | timedelta | None = ...,
+        **kwargs: Any,
+    ) -> JobHandle[T]: ...
+    @overload
+    def enqueue(
+        self,
+        *args: Any,
+        delay: float | timedelta | None = ...,
+        at: float | datetime | None = ...,
+        key: str | None = ...,
+        unique: str | bool | None = ...,
+        window: float | timedelta | None = ...,
+        on_conflict: str = ...,
+        priority: str | None = ...,
+        ttl: float | timedelta | None = ...,
+        **kwargs: Any,
+    ) -> JobHandle[R_co]: ...
     def enqueue(
         self,
         *args: Any,
@@ -128,10 +157,38 @@ class Task(Generic[P, R]):
         )
         return handle
 
+    @overload
+    async def aenqueue(
+        self: Task[P, Coroutine[Any, Any, T]], *args: Any, **kwargs: Any
+    ) -> JobHandle[T]: ...
+    @overload
+    async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[R_co]: ...
     async def aenqueue(self, *args: Any, **kwargs: Any) -> JobHandle[Any]:
         """Enqueue a call as ``enqueue`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue, *args, **kwargs))
 
+    @overload
+    def enqueue_many(
+        self: Task[P, Coroutine[Any, Any, T]],
+        calls: Iterable[Sequence[Any] | Mapping[str, Any]],
+        *,
+        delay: float | timedelta | None = ...,
+        at: float | datetime | None = ...,
+        key: str | None = ...,
+        priority: str | None = ...,
+        ttl: float | timedelta | None = ...,
+    ) -> list[JobHandle[T]]: ...
+    @overload
+    def enqueue_many(
+        self,
+        calls: Iterable[Sequence[Any] | Mapping[str, Any]],
+        *,
+        delay: float | timedelta | None = ...,
+        at: float | datetime | None = ...,
+        key: str | None = ...,
+        priority: str | None = ...,
+        ttl: float | timedelta | None = ...,
+    ) -> list[JobHandle[R_co]]: ...
     def enqueue_many(
         self,
         calls: Iterable[Sequence[Any] | Mapping[str, Any]],
@@ -162,6 +219,14 @@ class Task(Generic[P, R]):
         priority = priority or self.default_priority
         return self.jobs.put_many(self, jobs, names, priority=priority, delay=delay, at=at, ttl=ttl)
 
+    @overload
+    async def aenqueue_many(
+        self: Task[P, Coroutine[Any, Any, T]], calls: Iterable[Any], **options: Any
+    ) -> list[JobHandle[T]]: ...
+    @overload
+    async def aenqueue_many(
+        self, calls: Iterable[Any], **options: Any
+    ) -> list[JobHandle[R_co]]: ...
     async def aenqueue_many(self, calls: Iterable[Any], **options: Any) -> list[JobHandle[Any]]:
         """Enqueue many calls as ``enqueue_many`` does, without blocking the event loop."""
         return await asyncio.to_thread(functools.partial(self.enqueue_many, calls, **options))

@@ -1,4 +1,4 @@
-"""mypy and pyright accept a typical program, and find sixteen planted mistakes."""
+"""mypy and pyright accept a typical program, and find seventeen planted mistakes."""
 
 import json
 import os
@@ -27,7 +27,7 @@ NOT_INSTALLED = (
 
 MISTAKES = """
 import kvstream
-from kvstream import Consumer, Entry, Group, Queue, Store, Stream, StreamID
+from kvstream import Consumer, Entry, Group, Jobs, Queue, Store, Stream, StreamID
 
 
 async def asynchronous() -> None:
@@ -50,6 +50,8 @@ def mistakes(store: Store, texts: Store[str], jobs: Stream, group: Group, worker
     queue = Queue(store, "q", backoff="1,10")  # wrong: seconds, a list or Backoff
     queue.put({"sku": "a"}, unique="a", on_conflict="drop")  # wrong: skip, replace, ...
     print(queue.get()[0].fields["sku"], ticket)  # wrong: fields are bytes
+    length: str = Jobs("data").task(len).enqueue("a").result()  # wrong: an int
+    print(length)
     shown: list[Entry] = texts.stream("jobs").range()  # wrong: of text
     print(shown)
 """
@@ -108,7 +110,7 @@ def test_a_program_has_no_error_and_each_mistake_is_found(
     (tmp_path / "mistakes.py").write_text(MISTAKES)
     lines = enumerate(MISTAKES.splitlines(), 1)
     wrong = {number for number, line in lines if "# wrong: " in line}
-    assert len(wrong) == 16
+    assert len(wrong) == 17
     assert checker(tmp_path) == {"mistakes.py": wrong}
 
 

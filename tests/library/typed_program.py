@@ -14,6 +14,7 @@ from kvstream import (
     Entry,
     Group,
     Inbox,
+    Jobs,
     LeaseLost,
     LeaseOutcome,
     Message,
@@ -114,6 +115,22 @@ async def asynchronous_queues() -> None:
                 await same.stream("sent").add({"to": message.fields["to"].upper()})
 
 
+def run_jobs() -> None:
+    jobs = Jobs("data")
+
+    @jobs.task(retries=3)
+    def count(text: str) -> int:
+        return len(text)
+
+    @jobs.task
+    async def fetch(url: str) -> bytes:
+        return url.encode()
+
+    length: int = count.enqueue("ann", delay=60).result(timeout=timedelta(minutes=2))
+    pages: list[bytes] = [each.result() for each in fetch.enqueue_many([("a",), ("b",)])]
+    print(length, pages, fetch.enqueue("c").status)
+
+
 def show(entry: Entry[str]) -> str:
     return ", ".join(f"{name}={value}" for name, value in entry.pairs)
 
@@ -149,3 +166,4 @@ def main(flag: bool) -> None:
         queues(reader, Store.open("texts", decode=True))
     asyncio.run(asynchronous())
     asyncio.run(asynchronous_queues())
+    run_jobs()
