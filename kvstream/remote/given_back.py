@@ -28,7 +28,7 @@ from kvstream.remote.connection import Connection
 from kvstream.remote.replies import NOBODY, pending_entry_of
 from kvstream.types.ids import MAX_ID, MIN_ID, StreamID
 from kvstream.types.options import NackMode
-from kvstream.types.records import PendingEntry
+from kvstream.types.records import HistoryEntry, PendingEntry
 
 LOOK_S = 0.1
 """Seconds between two looks for entries that others have given back."""
@@ -84,6 +84,8 @@ class GivenBack:
         reply: Reply = []
         if not has_xnack:
             reply, found = self._claimed(attempt)
+            if reply and len(attempt.wanted) == 1:
+                reply = self._filled(attempt, *reply[0])
             rest = LOOK_BEFORE_8_8_S if rest is None else min(rest, LOOK_BEFORE_8_8_S)
         if not found:
             block = connection.block_words(rest) if waits else ()
@@ -117,6 +119,15 @@ class GivenBack:
             if live:
                 reply.append((name, live))
         return reply, any_found
+
+    def _filled(self, attempt: GroupRead, name: bytes, claimed: Iterable[HistoryEntry]) -> Reply:
+        """Return claimed entries of the only stream and, up to the count, new ones."""
+        entries = list(claimed)
+        count = None if attempt.count is None else attempt.count - len(entries)
+        if count != 0:
+            for _, new in self._call(commands.group_read(replace(attempt, count=count))):
+                entries += new
+        return [(name, entries)]
 
     def _unowned(self, name: bytes, group: bytes, count: int | None) -> dict[StreamID, int]:
         """Return the entries of NOBODY, oldest first, with their deliveries."""

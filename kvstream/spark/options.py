@@ -20,7 +20,14 @@ from urllib.parse import urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, nearest, shown
+from kvstream.errors import (
+    InvalidArgument,
+    InvalidID,
+    KVStreamError,
+    RequestError,
+    nearest,
+    shown,
+)
 from kvstream.types.ids import MIN_ID, StreamID, duration_ms, position, range_end, range_start
 
 Options = Mapping[str, str]
@@ -203,12 +210,17 @@ def choice(options: Options, name: str, words: tuple[str, ...]) -> str:
 
 def first_id(options: Options) -> StreamID:
     """Return the first ID of a read: the option ``start``, an ID or a time."""
-    return range_start(options.get("start", "-").strip())
+    with _naming("start"):
+        return range_start(options.get("start", "-").strip())
 
 
 def last_id(options: Options) -> StreamID:
     """Return the last ID of a read: the lower of the options ``end`` and ``asof``."""
-    return min(range_end(options.get(name, "+").strip()) for name in ("end", "asof"))
+    ids = []
+    for name in ("end", "asof"):
+        with _naming(name):
+            ids.append(range_end(options.get(name, "+").strip()))
+    return min(ids)
 
 
 def after_id(options: Options) -> StreamID | None:
@@ -221,7 +233,17 @@ def after_id(options: Options) -> StreamID | None:
         return MIN_ID
     if text.lower() in ("latest", "$", "+"):
         return None
-    return position(text)
+    with _naming("startingId"):
+        return position(text)
+
+
+@contextmanager
+def _naming(name: str) -> Iterator[None]:
+    """Name an option in the error of its value."""
+    try:
+        yield
+    except InvalidID as error:
+        raise InvalidArgument(f"the option {name}: {error}") from None
 
 
 _OURS = re.compile(r"^(?:kvstream\.)[\w.]*?(\w+): (\S.*)$", re.MULTILINE)

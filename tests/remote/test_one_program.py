@@ -414,6 +414,25 @@ def test_listen_leaves_out_what_must_not_be_tried_again(place: str) -> None:
         assert [next(heard).id, next(heard).id] == [ids[2], ids[3]]
 
 
+def test_a_read_returns_new_entries_after_what_was_given_back(place: str) -> None:
+    with kvstream.open(place) as store:
+        jobs = store.stream("jobs")
+        ids = jobs.add_many([{"n": n} for n in range(6)])
+        group = jobs.create_group("g", "0")
+        ann, bob = group.consumer("ann"), group.consumer("bob")
+        ann.read(1)
+        ann.nack(ids[0])
+        assert [(each.id, each.deliveries) for each in bob.read(3)] == [
+            (ids[0], 1),
+            (ids[1], None),
+            (ids[2], None),
+        ]
+        bob.nack(*ids[:2])
+        assert [each.id for each in ann.read(2, block=0)] == ids[:2]
+        ann.nack(*ids[:2])
+        assert [each.id for each in ann.read()] == [*ids[:2], *ids[3:]]
+
+
 def test_a_blocked_read_is_woken_by_what_is_given_back(place: str) -> None:
     with kvstream.open(place) as store:
         jobs = store.stream("jobs")

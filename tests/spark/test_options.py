@@ -8,7 +8,15 @@ import pytest
 
 from kvstream.errors import InvalidArgument
 from kvstream.spark.jobs import verify
-from kvstream.spark.options import OPTIONS, check_names, duration_s, patterns
+from kvstream.spark.options import (
+    OPTIONS,
+    after_id,
+    check_names,
+    duration_s,
+    first_id,
+    last_id,
+    patterns,
+)
 from kvstream.spark.source import KVStreamSource
 from tests.spark.conftest import ROOT, Read
 
@@ -95,3 +103,10 @@ def test_every_option_is_in_the_docs(name: str) -> None:
 @pytest.mark.parametrize("name", [name for name in UNKNOWN if "Offsets" in name or "ubscr" in name])
 def test_the_docs_name_our_option_for_each_of_kafkas(name: str) -> None:
     assert f"`{name}`" in DOCS.partition("## From Kafka")[2]
+
+
+@pytest.mark.parametrize("name", ["start", "end", "asof", "startingId"])
+def test_a_wrong_bound_names_its_option(name: str) -> None:
+    options = {name.lower(): "yesterday"}
+    with pytest.raises(InvalidArgument, match=f"^the option {name}: .*'yesterday'"):
+        first_id(options), last_id(options), after_id(options)
