@@ -5,7 +5,9 @@ time, UTC by default, or ``now-15m``.
 """
 
 import os
+import re
 import sys
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -196,6 +198,7 @@ class OldestID(Parsed):
     wanted = f"an ID or {TIME_HELP}"
 
     def parse(self, text: Any) -> StreamID:
+        _hint(text)
         return id_or_time(text)
 
 
@@ -208,6 +211,13 @@ class AddID(Parsed):
     def parse(self, text: Any) -> str:
         parse_add_id(text)
         return str(text)
+
+
+def _hint(bound: str) -> None:
+    """Warn of a bound that can only be seconds, in place of the library."""
+    if hint := seconds_hint(bound):
+        click.echo(f"Warning: {hint}.", err=True)
+        warnings.filterwarnings("ignore", re.escape(hint), UserWarning)
 
 
 class RangeBound(Type):
@@ -225,8 +235,7 @@ class RangeBound(Type):
         except InvalidArgument:
             pass
         else:
-            if hint := seconds_hint(bound):
-                click.echo(f"Warning: {hint}.", err=True)
+            _hint(bound)
             return str(value)
         try:
             return f"{opening}{id_or_time(bound).ms}"

@@ -1,5 +1,7 @@
 """Entries: add, range, revrange, len, del, trim."""
 
+import warnings
+
 import pytest
 
 from kvstream import Store
@@ -217,3 +219,14 @@ def test_found_entries_are_shown_while_others_are_read(orders: Program) -> None:
     assert [line for line in lines if line.startswith("id ")] == lines[:1]
     assert orders.lines("find", "many", "n=2400")[1].endswith("n=2400  s=a*b")
     assert len(orders.lines("find", "many", "s", "-n", "1500")) == 1501
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("range", "orders", "1700000000"), ("trim", "orders", "--minid", "1700000000")],
+)
+def test_a_bound_in_seconds_is_warned_of_once(orders: Program, words: tuple[str, ...]) -> None:
+    hint = "Warning: the bound 1700000000 is 1970-01-20 16:13 in milliseconds: for Unix seconds"
+    with warnings.catch_warnings(record=True, action="always") as others:
+        shown = orders(*words).stderr
+    assert (shown.count(hint), others) == (1, [])
