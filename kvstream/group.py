@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from datetime import date, timedelta
-from typing import Any, Generic, Literal, cast, overload
+from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, cast, overload
 
 from kvstream.engine import listening
 from kvstream.engine.blocking_reads import group_read, idle_known, misnamed
@@ -35,10 +35,11 @@ from kvstream.engine.queue_arguments import (
     rules_of,
     span_ms,
 )
-from kvstream.errors import InvalidArgument, NoGroup, advise, shown
+from kvstream.errors import InvalidArgument, NoGroup, NoSuchKey, advise, shown
 from kvstream.layout.keys import key_of
 from kvstream.meta.pel import COUNT_MAX
 from kvstream.meta.policy import GroupPolicy
+from kvstream.meta.txn import Txn
 from kvstream.operations import ack, claim, groups, info, readgroup
 from kvstream.operations.ack import Nack
 from kvstream.operations.claim import AUTOCLAIM_COUNT
@@ -59,6 +60,9 @@ from kvstream.types.records import (
     PendingSummary,
     S,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Group(Generic[S]):
@@ -83,6 +87,18 @@ class Group(Generic[S]):
     def __repr__(self) -> str:
         return f"<Group {self._name!r} of {key_of(self._key)!r}>"
 
+    def _run(
+        self,
+        operation: Callable[Concatenate[Txn, bytes, bytes, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on the group; its error suggests the name that was meant."""
+        try:
+            return self._engine.run(operation, self._key, self._name, *args, **kwargs)
+        except (NoGroup, NoSuchKey) as error:
+            raise error.with_detail(misnamed(self._engine, self._key, self._name)) from None
+
     def consumer(self, name: Name) -> "Consumer[S]":
         """Return a consumer by name; its first read creates it."""
         return Consumer(self, name_bytes(name, "the consumer"))
@@ -101,10 +117,8 @@ class Group(Generic[S]):
 
     def ack_delete(self, *ids: IDs, ref_policy: Policy = RefPolicy.KEEPREF) -> list[Outcome]:
         """Acknowledge and delete entries, as XACKDEL does, and return each ID's outcome."""
-        return self._engine.run(
+        return self._run(
             ack.acknowledge_and_delete,
-            self._key,
-            self._name,
             id_list(ids),
             RefPolicy(ref_policy),
         )
@@ -122,10 +136,8 @@ class Group(Generic[S]):
         returns them, before new entries. "FATAL": they must not be tried again; only a claim or a
         read with ``claim_min_idle`` returns them. ``retrycount`` sets the delivery count.
         """
-        return self._engine.run(
+        return self._run(
             ack.negative_acknowledge,
-            self._key,
-            self._name,
             id_list(ids),
             Nack(NackMode(mode), optional(retrycount, "retrycount"), force),
         )
@@ -193,10 +205,8 @@ class Group(Generic[S]):
         time_ms = None if time is None else milliseconds(time, "time")
         if idle is not None:
             time_ms = self._engine.clock.now_ms() - milliseconds(idle, "idle")
-        claimed = self._engine.run(
+        claimed = self._run(
             claim.claim,
-            self._key,
-            self._name,
             name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
             id_list(ids),
@@ -257,10 +267,8 @@ class Group(Generic[S]):
         """
         if type(count) is not int:
             count = whole(count, "count")
-        result = self._engine.run(
+        result = self._run(
             claim.autoclaim,
-            self._key,
-            self._name,
             name_bytes(consumer, "the consumer"),
             milliseconds(min_idle, "min_idle"),
             range_start(start),
@@ -276,7 +284,7 @@ class Group(Generic[S]):
 
     def pending(self) -> PendingSummary[S]:
         """Return the number of pending entries, their bounds and owners, as XPENDING does."""
-        summary = self._engine.run(claim.pending_summary, self._key, self._name)
+        summary = self._run(claim.pending_summary)
         return self._decoder.pending_summary(summary)
 
     def pending_range(
@@ -291,10 +299,8 @@ class Group(Generic[S]):
         """Return pending entries one by one, as XPENDING's extended form does."""
         if type(count) is not int:
             count = whole(count, "count")
-        rows = self._engine.run(
+        rows = self._run(
             claim.pending_range,
-            self._key,
-            self._name,
             range_start(start, self._engine.clock.now_ms),
             range_end(end, self._engine.clock.now_ms),
             count,
@@ -305,15 +311,15 @@ class Group(Generic[S]):
 
     def info(self) -> GroupInfo[S]:
         """Return this group's part of XINFO GROUPS."""
-        return self._decoder.group_info(self._engine.run(info.group_info, self._key, self._name))
+        return self._decoder.group_info(self._run(info.group_info))
 
     def backlog(self) -> int:
         """Return the exact number of entries not yet delivered, even if ``lag`` is None."""
-        return self._engine.run(info.backlog, self._key, self._name)
+        return self._run(info.backlog)
 
     def consumers(self) -> list[ConsumerInfo[S]]:
         """Return XINFO CONSUMERS."""
-        infos = self._engine.run(info.consumer_infos, self._key, self._name)
+        infos = self._run(info.consumer_infos)
         return [self._decoder.consumer_info(each) for each in infos]
 
     # --- care -----------------------------------------------------------------------------------
@@ -322,7 +328,7 @@ class Group(Generic[S]):
         """Move the last delivered ID to an ID, "$", "-" or "+"; pending entries stay."""
         after = None if start in ("$", b"$", "+", b"+") else range_start(start)
         read = optional(entries_read, "entries_read")
-        self._engine.run(groups.set_group_id, self._key, self._name, after, read)
+        self._run(groups.set_group_id, after, read)
 
     def seek(self, when: Moment | timedelta) -> StreamID:
         """Deliver the entries added at a time and later, again or for the first time.
@@ -339,17 +345,17 @@ class Group(Generic[S]):
                 "seek takes a datetime, Unix seconds, or a timedelta (that long ago), not "
                 f"{shown(when)}; set_id() takes an ID"
             )
-        return self._engine.run(groups.seek, self._key, self._name, max(0, at_ms))
+        return self._run(groups.seek, max(0, at_ms))
 
     def create_consumer(self, name: Name) -> bool:
         """Create a consumer before its first read; return whether it is new."""
         consumer = name_bytes(name, "the consumer")
-        return self._engine.run(groups.create_consumer, self._key, self._name, consumer)
+        return self._run(groups.create_consumer, consumer)
 
     def delete_consumer(self, name: Name) -> int:
         """Delete a consumer; return how many pending entries were lost with it."""
         consumer = name_bytes(name, "the consumer")
-        return self._engine.run(groups.delete_consumer, self._key, self._name, consumer)
+        return self._run(groups.delete_consumer, consumer)
 
     def remove_consumer(self, name: Name) -> int:
         """Delete a consumer and give its pending entries back to the group; return how many.
@@ -357,11 +363,11 @@ class Group(Generic[S]):
         Unlike ``delete_consumer`` it loses none.
         """
         consumer = name_bytes(name, "the consumer")
-        return self._engine.run(consumers.pass_on, self._key, self._name, consumer)
+        return self._run(consumers.pass_on, consumer)
 
     def destroy(self) -> bool:
         """Delete the group with its consumers and pending entries; return whether it existed."""
-        return self._engine.run(groups.destroy_group, self._key, self._name)
+        return self._run(groups.destroy_group)
 
     # --- the policy -----------------------------------------------------------------------------
 
@@ -399,23 +405,23 @@ class Group(Generic[S]):
             rate=rate,
             reap=reap,
         )
-        return self._engine.run(policy.set_policy, self._key, self._name, rules)
+        return self._run(policy.set_policy, rules)
 
     def policy(self) -> GroupPolicy | None:
         """Return the rules of the group, times in milliseconds; None if it has none."""
-        return self._engine.run(policy.policy_of, self._key, self._name)
+        return self._run(policy.policy_of)
 
     def drop_policy(self) -> bool:
         """Remove all rules of the group; return whether it had any."""
-        return self._engine.run(policy.drop_policy, self._key, self._name)
+        return self._run(policy.drop_policy)
 
     def pause(self) -> None:
         """Deliver no entry until ``resume``, to no client; pending ones may be acknowledged."""
-        self._engine.run(policy.set_policy, self._key, self._name, {"paused": True})
+        self._run(policy.set_policy, {"paused": True})
 
     def resume(self) -> bool:
         """Deliver entries again; return whether the group was paused."""
-        return self._engine.run(policy.resume, self._key, self._name)
+        return self._run(policy.resume)
 
 
 class Consumer(Generic[S]):

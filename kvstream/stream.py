@@ -1,9 +1,20 @@
 """One stream of a store."""
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, Generic, Literal, TypeAlias, cast, overload
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Concatenate,
+    Generic,
+    Literal,
+    ParamSpec,
+    TypeAlias,
+    TypeVar,
+    cast,
+    overload,
+)
 
-from kvstream.engine.blocking_reads import plain_read, read_position
+from kvstream.engine.blocking_reads import misnamed, plain_read, read_position
 from kvstream.engine.coerce import (
     NUMBER_MAX,
     IDs,
@@ -29,7 +40,7 @@ from kvstream.engine.queue_arguments import (
     span_ms,
     unique_of,
 )
-from kvstream.errors import BusyGroup, InvalidArgument, optional_package, shown
+from kvstream.errors import BusyGroup, InvalidArgument, NoSuchKey, optional_package, shown
 from kvstream.group import Group
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import (
@@ -41,6 +52,7 @@ from kvstream.layout.values import (
     to_bytes,
 )
 from kvstream.meta.policy import Retention
+from kvstream.meta.txn import Txn
 from kvstream.operations import append, delayed, delete, groups, info, read, trim
 from kvstream.operations import range as ranges
 from kvstream.operations.append import Idempotency
@@ -78,6 +90,9 @@ if TYPE_CHECKING:
 ArrowSchema: TypeAlias = "pa.Schema | Mapping[str, Any] | None"
 
 _SCAN_PAGE = 1000
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class Stream(Generic[S]):
@@ -546,14 +561,26 @@ class Stream(Generic[S]):
                 yield entry
                 position = entry.id
 
+    def _known(
+        self,
+        operation: Callable[Concatenate[Txn, bytes, P], T],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> T:
+        """Run an operation on a stream that must exist; its error suggests the name meant."""
+        try:
+            return self._engine.run(operation, self._name, *args, **kwargs)
+        except NoSuchKey as error:
+            raise error.with_detail(misnamed(self._engine, self._name)) from None
+
     def info(self) -> StreamInfo[S]:
         """Return the counters of XINFO STREAM. Raises NoSuchKey if there is no stream."""
-        details = self._engine.run(info.stream_info, self._name)
+        details = self._known(info.stream_info)
         return self._decoder.stream_info(self._name, details)
 
     def info_full(self, count: int = FULL_COUNT) -> StreamDetail[S]:
         """Return XINFO STREAM FULL with ``count`` entries and pending entries; 0 means all."""
-        details = self._engine.run(info.stream_detail, self._name, whole(count, "count"))
+        details = self._known(info.stream_detail, whole(count, "count"))
         return self._decoder.stream_detail(self._name, details)
 
     # --- tables ---------------------------------------------------------------------------------
@@ -663,7 +690,7 @@ class Stream(Generic[S]):
 
     def groups(self) -> list[GroupInfo[S]]:
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
-        infos = self._engine.run(info.group_infos, self._name)
+        infos = self._known(info.group_infos)
         return [self._decoder.group_info(each) for each in infos]
 
 

@@ -177,7 +177,7 @@ def _decoded(reply: Reply | None) -> PendingLists:
     return [(name, list(entries)) for name, entries in reply or ()]
 
 
-def misnamed(engine: AnyEngine, name: bytes, group: bytes) -> str:
+def misnamed(engine: AnyEngine, name: bytes, group: bytes | None = None) -> str:
     """Return which of a stream and its group is missing, with the nearest name; "" if none is."""
     key, database = key_of(name), database_of(name)
     try:
@@ -187,7 +187,7 @@ def misnamed(engine: AnyEngine, name: bytes, group: bytes) -> str:
         return f"there is no stream {shown(text(key))}{nearest(text(key), keys)}"
     except KVStreamError:
         return ""
-    if text(group) in names:
+    if group is None or text(group) in names:
         return ""
     near = nearest(text(group), names) or ": create_group creates it"
     return f"stream {shown(text(key))} has no group {shown(text(group))}{near}"

@@ -128,6 +128,20 @@ ERRORS: dict[str, tuple[Call, str]] = {
         "No such key 'order' or consumer group 'workers' in XREADGROUP with GROUP option: "
         "there is no stream 'order': did you mean 'orders'?",
     ),
+    "the counters of a wrong stream": (
+        lambda s: other_of(s, "order").info(),
+        "no such key: there is no stream 'order': did you mean 'orders'?",
+    ),
+    "a claim for a wrong group": (
+        lambda s: s.group("worker").consumer("w").claim("1-1", min_idle=0),
+        "No such key 'orders' or consumer group 'worker': "
+        "stream 'orders' has no group 'worker': did you mean 'workers'?",
+    ),
+    "the pending entries of a group of a wrong stream": (
+        lambda s: other_of(s, "order").group("workers").pending(),
+        "No such key 'order' or consumer group 'workers': "
+        "there is no stream 'order': did you mean 'orders'?",
+    ),
     "a blocking read of a wrong group": (
         lambda s: s.group("worker").consumer("w").read(block=5),
         "No such key 'orders' or consumer group 'worker' in XREADGROUP with GROUP option: "

@@ -171,7 +171,7 @@ def test_information_on_a_stream_is_that_of_xinfo(five: Stream, store: Store) ->
     assert [len(group.pending) for group in five.info_full(count=0).groups] == [2]
     missing = store.stream("missing")
     for ask in (missing.info, missing.info_full, missing.groups):
-        with pytest.raises(NoSuchKey, match=r"^no such key$"):
+        with pytest.raises(NoSuchKey, match=r"^no such key: there is no stream 'missing'$"):
             ask()
 
 
