@@ -54,9 +54,17 @@ if TYPE_CHECKING:
 class ConnectionLost(ServerUnavailable):
     """A connection ended before the reply came; another one may be made."""
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        return ServerUnavailable, self.args
+
 
 class NotSent(ConnectionLost):
     """The command did not reach a server: nothing was done."""
+
+
+for _own in (ConnectionLost, NotSent):  # programs see the public class in tracebacks and logs
+    _own.__name__ = _own.__qualname__ = ServerUnavailable.__name__
+    _own.__module__ = ServerUnavailable.__module__
 
 
 _BY_CODE: dict[str, type[KVStreamError]] = {

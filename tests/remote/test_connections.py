@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 from collections.abc import Callable
 from itertools import count
 from pathlib import Path
@@ -45,6 +46,15 @@ def test_a_missing_server_is_reported_at_once(tmp_path: Path) -> None:
         kvstream.open("redis://127.0.0.1:1")
     with pytest.raises(ServerUnavailable, match="No such file"):
         kvstream.open(f"unix://{tmp_path}/none")
+
+
+def test_the_error_of_a_missing_server_is_shown_by_its_public_name() -> None:
+    with pytest.raises(ServerUnavailable) as refused:
+        kvstream.open("redis://127.0.0.1:1")
+    (shown,) = traceback.format_exception_only(refused.value)
+    assert shown.startswith("kvstream.errors.ServerUnavailable: no connection to 127.0.0.1:1: ")
+    same = pickle.loads(pickle.dumps(refused.value))
+    assert (type(same), str(same)) == (ServerUnavailable, str(refused.value))
 
 
 def test_a_url_is_no_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
