@@ -20,6 +20,7 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import (
     BashComplete,
+    FishComplete,
     ShellComplete,
     add_completion_class,
     get_completion_class,
@@ -293,6 +294,13 @@ class Bash(BashComplete):
         if line[-1:].isspace() or not words:
             return words, ""
         return words[:-1], words[-1]
+
+
+@add_completion_class
+class Fish(FishComplete):
+    """Completion by fish, of names with commas too."""
+
+    source_template = FishComplete.source_template.replace("string split ", "string split --max 1 ")
 
 
 @click.command(
