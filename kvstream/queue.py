@@ -74,7 +74,7 @@ from kvstream.types.records import (
 LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
-"""Every tenth read that returns messages begins with the lowest priority."""
+"""Each lower priority begins one of so many reads that return messages."""
 _DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
 _log = logging.getLogger(__name__)
@@ -380,16 +380,19 @@ class Queue(Generic[S]):
         """Lease up to ``count`` messages; [] if there are none.
 
         First come those that are due again, then those whose lease has ended, then new ones; of
-        several priorities the most urgent come first, but for every tenth read that returns
-        messages, which begins with the lowest. Waits at most ``block`` seconds: 0 is for ever, None
-        not at all.
+        several priorities the most urgent come first, but each lower one begins every tenth read
+        that returns messages. Waits at most ``block`` seconds: 0 is for ever, None not at all.
         """
         return take([self], count, block)
 
     def _wanted(self) -> list[bytes]:
         """Return the streams of the next read, in its order."""
-        is_low = self._reads % LOW_SHARE == LOW_SHARE - 1
-        return self._names[::-1] if is_low else self._names
+        names = self._names
+        share = max(LOW_SHARE, len(names))
+        behind = share - self._reads % share
+        if behind >= len(names):
+            return names
+        return [names[-behind], *names[:-behind], *names[len(names) - behind + 1 :]]
 
     def listen(
         self, count: int = 1, *, poll: Seconds = 1.0, stop: Stop | None = None

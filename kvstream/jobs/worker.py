@@ -147,6 +147,8 @@ class Worker:
             self._ended.wait(FAILED_PAUSE_S)
             return
         self._poll_s = POLL_FIRST_S if messages else min(POLL_S, 2 * self._poll_s)
+        if messages:
+            self._queues.append(self._queues.pop(0))  # each queue is the first in turn
         if stop.is_set():
             self._return(messages)
             return

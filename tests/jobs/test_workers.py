@@ -3,9 +3,11 @@
 import asyncio
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -346,6 +348,25 @@ def test_a_worker_of_some_queues_leaves_the_others(jobs: Jobs, working: Start) -
     worker.stop()
     working(jobs)
     assert handles[0].result(PATIENCE_S) == "other"
+
+
+def test_no_queue_of_a_worker_is_starved_by_another(jobs: Jobs, working: Start) -> None:
+    ran: list[str] = []
+    enough = threading.Event()
+
+    def run(name: str) -> None:
+        ran.append(name)
+        if len(ran) == 90:
+            enough.set()
+
+    for queue in ("default", "mail", "images"):
+        jobs.task(name=queue, queue=queue)(partial(run, queue))
+        jobs.tasks[queue].enqueue_many([()] * 200)
+    worker = working(jobs, concurrency=2)
+    assert enough.wait(PATIENCE_S)
+    worker.stop()
+    shares = Counter(ran[:90])
+    assert min(shares[queue] for queue in ("default", "mail", "images")) > 20, shares
 
 
 def test_four_failing_jobs_do_not_block_the_others(jobs: Jobs, working: Start) -> None:

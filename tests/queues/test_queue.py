@@ -3,6 +3,7 @@
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime, timedelta
@@ -388,7 +389,7 @@ def test_listening_ends_on_request(place: str) -> None:
 # --- priorities ---------------------------------------------------------------------------------
 
 
-def test_urgent_messages_come_first_and_lower_ones_at_every_tenth_read(place: str) -> None:
+def test_urgent_messages_come_first_and_each_lower_priority_at_every_tenth_read(place: str) -> None:
     with two(place, priorities=("high", "normal", "low")) as (ann, bob):
         for n in range(21):
             ann.put({"n": f"h{n}"}, priority="high")
@@ -398,11 +399,20 @@ def test_urgent_messages_come_first_and_lower_ones_at_every_tenth_read(place: st
         assert [stream.key for stream in ann.streams()] == [b"q:high", b"q", b"q:low"]
         read = [names(bob.get())[0].decode() for _ in range(21)]
         urgent = [f"h{n}" for n in range(21)]
-        assert read == [*urgent[:9], "l0", *urgent[9:18], "l1", "h18"]
-        assert names(bob.get(10)) == [b"h19", b"h20", b"n0", b"l2"]
+        assert read == [*urgent[:8], "n0", "l0", *urgent[8:17], "l1", "h17"]
+        assert names(bob.get(10)) == [b"h18", b"h19", b"h20", b"l2"]
         assert bob.get(10) == []
         with pytest.raises(InvalidArgument, match="the queue has no priority 'hihg': did you mean"):
             ann.put({"n": 1}, priority="hihg")
+
+
+def test_no_priority_is_starved_by_others(store: Store) -> None:
+    names = ("a", "b", "c", "normal", "d")
+    queue = Queue(store, "q", priorities=names)
+    for name in names:
+        queue.put_many([{"of": name}] * 200, priority=name)
+    first = Counter(queue.get()[0].fields[b"of"].decode() for _ in range(100))
+    assert first == {"a": 60, "b": 10, "c": 10, "normal": 10, "d": 10}
 
 
 # --- policies -----------------------------------------------------------------------------------
