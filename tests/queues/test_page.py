@@ -3,11 +3,14 @@
 import re
 import shlex
 from collections.abc import Iterator
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from kvstream import Jobs, Message, Queue, Stream
+from kvstream.jobs import Task
 from kvstream.meta.policy import GroupPolicy
 from tests.server.conftest import Served
 from tests.test_readme import ROOT, masked, run
@@ -54,3 +57,14 @@ def test_every_rule_of_a_policy_is_in_the_table() -> None:
     for name in GroupPolicy.__dataclass_fields__.keys() - others:
         plain = name.removesuffix("_ms").removesuffix("_count").removesuffix("_idle")
         assert f"{plain}=" in rules, name
+
+
+def test_every_option_for_users_of_other_systems_exists() -> None:
+    page = (ROOT / "docs" / "queues-from-others.md").read_text()
+    right = [row.split(" | ")[-1] for row in page.splitlines() if row.startswith("| ")]
+    named = set(re.findall(r"\b([a-z_]+)=", "\n".join(right)))
+    named |= set(re.findall(r"`((?:max|min)_[a-z_]+)`", "\n".join(right)))
+    functions: list[Any] = [Queue.__init__, Queue.put, Message.nack, Stream.set_retention]
+    functions += [Stream.add, Jobs.__init__, Jobs.task, Jobs.cron, Task.enqueue]
+    known = {name for function in functions for name in signature(function).parameters}
+    assert named <= known, named - known
