@@ -193,6 +193,9 @@ def in_flight(txn: Txn, group: GroupMeta) -> int:
 
 def _rate_left(txn: Txn, group: GroupMeta, policy: GroupPolicy) -> int:
     """Return how many entries the rate allows now."""
+    if any(at > txn.now_ms for at, _ in group.rated):  # the clock was set back
+        group.rated = _recent_deliveries(txn, group, policy)
+        txn.member_changed(group)
     return max(
         0, policy.rate_count - sum(count for _, count in _recent_deliveries(txn, group, policy))
     )

@@ -329,6 +329,20 @@ def test_a_rate_survives_a_restart(open_store: Stores, clock: ManualClock) -> No
     assert len(read(say)) == 3
 
 
+def test_a_rate_holds_for_its_own_time_after_a_clock_was_set_back(
+    store: Store, say: Say, clock: ManualClock
+) -> None:
+    say("KVSTREAM.POLICY SET s g RATE 3 1000")
+    add(say, *range(1, 9))
+    assert len(read(say)) == 3
+    clock.advance(-3_600_000)
+    assert read(say) == []
+    clock.advance(999)
+    assert read(say) == []
+    clock.advance(1)
+    assert len(read(say)) == 3
+
+
 def test_a_paused_group_delivers_nothing(store: Store, say: Say, clock: ManualClock) -> None:
     say("KVSTREAM.POLICY SET s g LEASE 1000")
     add(say, 1, 2)
