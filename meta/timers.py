@@ -224,6 +224,8 @@ def take_due(txn: Txn, stream: StreamMeta, limit: int) -> list[Timer]:
     set_due(txn, stream, next_ms)
     if due and due[-1].at_ms == next_ms:
         txn.catalog.timers_taken[stream.queue_tree] = keys[-1][len(head) :] + b"\0"
+    else:
+        txn.catalog.timers_taken.pop(stream.queue_tree, None)
     return due
 
 

@@ -55,6 +55,7 @@ def test_messages_of_one_millisecond_keep_the_order_of_their_adds(
     clock.advance(10)
     step(quiet, 7)
     assert values(quiet) == [str(n) for n in sorted(range(50), key=lambda n: (-(n % 3), n))]
+    assert quiet.engine.catalog.timers_taken == {}
 
 
 def test_a_blocked_group_reader_gets_a_message_when_it_is_due(
