@@ -75,6 +75,7 @@ LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
 """Each lower priority begins one of so many reads that return messages."""
+_PAGE = 1000
 _DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"
 _log = logging.getLogger(__name__)
@@ -629,9 +630,12 @@ class Queue(Generic[S]):
         Those in work can be settled, and are not repeated. Dead letters stay.
         """
         before, cancelled = self.info(), 0
-        for stream in self.streams():
-            stream.trim(maxlen=0)
-            while delayed := stream.delayed():
+        for stream, group in zip(self.streams(), self.groups(), strict=True):
+            with suppress(NoSuchKey, NoGroup):
+                last = stream.info().last_generated_id
+                stream.trim(maxlen=0)
+                _forget_given_back(group, last)
+            while delayed := stream.delayed(count=_PAGE):
                 cancelled += stream.cancel(*[each.ticket for each in delayed])
         return before.ready + before.waiting + before.held + cancelled
 
@@ -763,6 +767,15 @@ def _take(
         for name, entries in lists
         for entry in first._decoder.entries(name, cast("Iterable[Entry]", entries))
     ]
+
+
+def _forget_given_back(group: Group[S], last: StreamID) -> None:
+    """Acknowledge the entries up to an ID that no consumer has: their messages were deleted."""
+    start: BoundLike = "-"
+    while rows := group.pending_range(start, last, _PAGE):
+        if given_back := [row.id for row in rows if not row.consumer]:
+            group.ack(*given_back)
+        start = f"({rows[-1].id}"
 
 
 # --- arguments ------------------------------------------------------------------------------------

@@ -474,6 +474,21 @@ def test_a_purge_deletes_all_but_dead_letters(place: str) -> None:
         assert bob.get(10) == []
 
 
+def test_a_purge_leaves_nothing_of_messages_that_wait_or_are_held(place: str) -> None:
+    with two(place, order_by="k", backoff=60) as (ann, bob):
+        ann.put_many([{"k": "a", "n": n} for n in range(1500)])
+        ann.put({"k": "b"})
+        held_up, waiting = ann.get(2)
+        waiting.nack()
+        before = bob.info()
+        assert (before.leased, before.waiting, before.held) == (1, 1, 1499)
+        assert bob.purge() == 1500
+        after = bob.info()
+        assert (after.leased, after.ready, after.waiting, after.held) == (1, 0, 0, 0)
+        held_up.ack()
+        assert bob.info().oldest_age is None
+
+
 # --- transactions -------------------------------------------------------------------------------
 
 
