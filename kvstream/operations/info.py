@@ -158,7 +158,7 @@ def count_pending(txn: Txn, name: bytes, group_name: bytes, so_far: Counted) -> 
         return so_far._replace(following=None)
     if group.indexed or group.index is not None:
         oldest, nacked = oldest_delivery(txn, group), nacked_in(txn, group)
-        waiting = nacked - count_given_back(txn, group, b"", OWNED_FIRST) if nacked else 0
+        waiting = nacked - count_given_back(txn, group, b"", OWNED_FIRST)[0] if nacked else 0
         return Counted(pending_in(txn, group), nacked, oldest, waiting, None)
     runs = group.runs.some(txn.batch, so_far.following or b"", thresholds.RUNS_TOGETHER)
     times = [run.time_ms for run in runs if run.owned]
@@ -198,16 +198,21 @@ def group_figures(
     )
 
 
-def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> int:
-    """Count the entries given back between two places in the order of time, of GIVEN_BACK_RUNS."""
+def count_given_back(txn: Txn, group: GroupMeta, start: bytes, end: bytes) -> tuple[int, bool]:
+    """Count the entries given back between two places in the order of time, of GIVEN_BACK_RUNS.
+
+    Return also whether these are all.
+    """
     count = 0
-    for suffix in islice(times_of(txn, group, start), GIVEN_BACK_RUNS):
+    for looked, suffix in enumerate(times_of(txn, group, start)):
         if suffix >= end:
             break
+        if looked == GIVEN_BACK_RUNS:
+            return count, False
         run = group.runs.get(txn.batch, suffix[TIME_BYTES:])
         if run is not None and not run.owned:
             count += run.length
-    return count
+    return count, True
 
 
 def _group(txn: Txn, name: bytes, group_name: bytes) -> GroupMeta | None:

@@ -1,8 +1,9 @@
 """KVSTREAM.INFO: what a stream is like as a queue, with the figures of each group.
 
 The cost grows with the groups, not with the entries. What tells entries that were given back apart
-(ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each group. If Redis's rules do
-not tell the lag of a group, it is counted by nodes, of which COUNTED_NODES are read at most.
+(ready, waiting, held) is read from at most GIVEN_BACK_RUNS runs of each kind: if one kind has more,
+it has what is left by the others. If Redis's rules do not tell the lag of a group, it is counted by
+nodes, of which COUNTED_NODES are read at most.
 """
 
 from typing import NamedTuple
@@ -12,7 +13,7 @@ from kvstream.meta import nodes, pel, timers
 from kvstream.meta.pel_index import nacked_in, pending_in
 from kvstream.meta.policy import GroupPolicy, Retention
 from kvstream.meta.records import GroupMeta, StreamMeta
-from kvstream.meta.runs import HELD_MS, OWNED_FIRST
+from kvstream.meta.runs import HELD_MS, OWNED_FIRST, first_waiting
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, entries
 from kvstream.operations.groups import lag
@@ -73,12 +74,8 @@ def queue_info(txn: Txn, name: bytes) -> QueueInfo:
 def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> GroupQueue:
     """Return what a group is like as a queue."""
     pending, nacked = pending_in(txn, group), nacked_in(txn, group)
-    again = held = 0
-    if nacked:
-        again = count_given_back(txn, group, b"", OWNED_FIRST)
-        held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
+    again, waiting, held = _given_back(txn, group, nacked) if nacked else (0, 0, 0)
     behind = _undelivered(txn, stream, group)
-    waiting = max(0, nacked - again - held)
     ready_ms = pel.next_ready_ms(txn, group) if waiting else None
     return GroupQueue(
         name=group.name,
@@ -92,6 +89,18 @@ def group_queue(txn: Txn, name: bytes, stream: StreamMeta, group: GroupMeta) -> 
         policy=group.policy,
         next_ms=0 if waiting and ready_ms is None else ready_ms and ready_ms - txn.now_ms,
     )
+
+
+def _given_back(txn: Txn, group: GroupMeta, nacked: int) -> tuple[int, int, int]:
+    """Return how many of the entries that were given back are ready, wait and are held."""
+    again, is_all_again = count_given_back(txn, group, b"", OWNED_FIRST)
+    held, is_all_held = count_given_back(txn, group, _HELD_FIRST, b"\xff")
+    if not (is_all_again and is_all_held):
+        waiting, is_all = count_given_back(txn, group, first_waiting(txn.now_ms), _HELD_FIRST)
+        rest = nacked - again - waiting - held
+        if is_all:
+            return (again, waiting, held + rest) if is_all_again else (again + rest, waiting, held)
+    return again, max(0, nacked - again - held), held
 
 
 def _undelivered(txn: Txn, stream: StreamMeta, group: GroupMeta) -> int | None:

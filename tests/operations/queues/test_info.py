@@ -4,10 +4,11 @@ from typing import Any
 
 import pytest
 
-from kvstream import ManualClock, Store
+from kvstream import ManualClock, Queue, Store
 from kvstream.commands.replies import ErrorReply, Map
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
+from kvstream.operations import info
 from kvstream.operations.delivery import ordering
 from kvstream.operations.groups import Reader, consumer_of, existing_group
 from kvstream.operations.queues import info as queue_info
@@ -104,6 +105,23 @@ def test_entries_that_wait_for_another_delivery_are_counted_apart(quiet: Store) 
     (group,) = run(quiet, "KVSTREAM.INFO s")["groups"]
     assert group["next_ms"] == 5000
     assert (group["leased"], group["held"], group["waiting"], group["ready"]) == (2, 0, 2, 1)
+
+
+@pytest.mark.parametrize("is_released", [False, True])
+def test_very_many_entries_given_back_are_of_their_kind(
+    quiet: Store, monkeypatch: pytest.MonkeyPatch, is_released: bool
+) -> None:
+    monkeypatch.setattr(info, "GIVEN_BACK_RUNS", 5)
+    queue = Queue(quiet, "s", order_by="k", backoff=60, consumer="c")
+    queue.put_many([{"k": "a"}] * 400)
+    queue.put_many([{"k": n} for n in range(4)])
+    for message in queue.get(5)[2:]:
+        message.nack()
+    if is_released:
+        queue.groups()[0].set_policy(order_by="")
+    counts = queue.info()
+    ready, held = (399, 0) if is_released else (0, 399)
+    assert (counts.ready, counts.leased, counts.waiting, counts.held) == (ready, 2, 3, held)
 
 
 def test_schedules_are_counted(quiet: Store) -> None:
