@@ -10,6 +10,7 @@ enqueued. Pickle is never used.
 import base64
 import collections.abc
 import enum
+import functools
 import hashlib
 import inspect
 import json
@@ -420,6 +421,7 @@ class Signature:
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
+        self._name = getattr(function, "__qualname__", type(function).__name__)
         self._signature = inspect.signature(function)
         self.names = tuple(self._signature.parameters)
         self.by_name = tuple(
@@ -448,9 +450,9 @@ class Signature:
     @cached_property
     def _codecs(self) -> dict[str, Codec]:
         try:
-            hints = typing.get_type_hints(self._function, include_extras=False)
+            hints = typing.get_type_hints(function_of(self._function), include_extras=False)
         except NameError as error:
-            raise TypeError(f"a type hint of {self._function.__qualname__}: {error}") from None
+            raise TypeError(f"a type hint of {self._name}: {error}") from None
         return {name: codec_of(hints.get(name, Any)) for name in (*self.names, "return")}
 
     def dump(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:
@@ -519,10 +521,8 @@ class Signature:
     def _dumped(self, name: str, value: Any) -> Any:
         try:
             return self._codecs[name].dump(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(
-                f"argument {name!r} of {self._function.__qualname__}: {error}"
-            ) from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"argument {name!r} of {self._name}: {error}") from None
 
     def load(self, plain: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Return the arguments in plain data; raise TypeError if they do not fit the function."""
@@ -558,12 +558,20 @@ class Signature:
             return None
         try:
             return self._codecs["return"].dump(value)
-        except (TypeError, ValueError) as error:
-            raise TypeError(f"the result of {self._function.__qualname__}: {error}") from None
+        except (TypeError, ValueError, RecursionError) as error:
+            raise TypeError(f"the result of {self._name}: {error}") from None
 
     def load_result(self, plain: Any) -> Any:
         """Return the result that ``dump_result`` has made plain."""
         return None if plain is None else self._codecs["return"].load(plain)
+
+
+def function_of(function: Callable[..., Any]) -> Any:
+    """Return the function that a callable runs: that of a partial, or the method of an object."""
+    while isinstance(function, functools.partial):
+        function = function.func
+    is_own = inspect.isroutine(function) or inspect.isclass(function)
+    return function if is_own else type(function).__call__
 
 
 def checked_format(form: str) -> str:

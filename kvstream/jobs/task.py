@@ -12,7 +12,7 @@ from typing import Any, Generic, ParamSpec, TypeVar, overload
 from kvstream.engine.coerce import whole
 from kvstream.engine.queue_arguments import Backoff, rules_of
 from kvstream.errors import InvalidArgument, shown
-from kvstream.jobs.arguments import Signature, digest, pack, unpack
+from kvstream.jobs.arguments import Signature, digest, function_of, pack, unpack
 from kvstream.jobs.handle import JobHandle
 from kvstream.jobs.job import AnyJobs, Job, Refused, checked_seconds, new_id
 from kvstream.meta.policy import GroupPolicy
@@ -47,6 +47,7 @@ class Task(Generic[P, R_co]):
         priority: str | None,
         result_ttl: float | timedelta,
     ) -> None:
+        functools.update_wrapper(self, function)  # first: an object may have such attributes
         self.jobs = jobs
         self.function = function
         self.name = _text(name, "the name of a task")
@@ -61,8 +62,7 @@ class Task(Generic[P, R_co]):
         """Rules of its queue: rate, max_in_flight, dead_letter."""
         self._backoff = _backoff(backoff)
         self.signature = Signature(function)
-        self.is_async = inspect.iscoroutinefunction(function)
-        functools.update_wrapper(self, function)
+        self.is_async = inspect.iscoroutinefunction(function_of(function))
         if taken := sorted(OPTIONS.intersection(self.signature.by_name)):
             raise InvalidArgument(
                 f"the parameter {taken[0]!r} of {name} has the name of an option of enqueue: "
@@ -253,7 +253,7 @@ class Task(Generic[P, R_co]):
         wanted = self._unique if unique is None else unique
         if wanted is True:
             return f"{self.name}:{digest(unpack(job.packed, job.form))}"
-        if not wanted:
+        if wanted is False:
             return None
         return wanted if unique is not None else self.signature.formatted(wanted, args, kwargs)
 

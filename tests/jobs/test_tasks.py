@@ -5,7 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
 from uuid import UUID
@@ -45,6 +45,28 @@ def test_a_task_stays_callable_and_needs_no_parentheses(jobs: Jobs) -> None:
 
     assert (double(2), triple(2), double.name, double.__doc__) == (4, 6, "double", "Double.")
     assert jobs._store is None  # no store is open
+
+
+def test_a_partial_and_an_object_that_is_called_may_be_tasks(jobs: Jobs, working: Start) -> None:
+    class Adder:
+        def __init__(self) -> None:
+            self.name, self.queue, self.jobs = "own name", "own queue", 5
+
+        async def __call__(self, day: date, days: int) -> date:
+            return day + timedelta(days)
+
+    def later(days: int, day: date) -> date:
+        return day + timedelta(days)
+
+    object_task = jobs.task(name="object")(Adder())
+    partial_task = jobs.task(name="partial")(partial(later, 2))
+    assert (object_task.name, object_task.queue) == ("object", "default")
+    working(jobs)
+    new_year = date(2027, 1, 1)
+    assert object_task.enqueue(new_year, 1).result(PATIENCE_S) == date(2027, 1, 2)
+    assert partial_task.enqueue(new_year).result(PATIENCE_S) == date(2027, 1, 3)
+    with pytest.raises(TypeError, match="argument 'day' of partial: 'today' is not a date"):
+        partial_task.enqueue("today")
 
 
 def test_a_job_runs_once_and_its_result_comes_back_with_its_type(
@@ -267,6 +289,24 @@ def test_a_result_that_cannot_be_stored_fails_the_job_at_once(jobs: Jobs, workin
     with pytest.raises(JobFailed, match=r"the result of .*lost"):
         lost.enqueue().result(PATIENCE_S)
     assert ran == [1]
+
+
+def test_a_result_that_contains_itself_fails_the_job_at_once(jobs: Jobs, working: Start) -> None:
+    @jobs.task(retries=3)
+    def endless() -> list[Any]:
+        found: list[Any] = []
+        found.append(found)
+        return found
+
+    @jobs.task
+    def first(value: list[Any]) -> None: ...
+
+    working(jobs)
+    handle = endless.enqueue()
+    with pytest.raises(JobFailed, match=r"TypeError: the result of .*endless: maximum"):
+        handle.result(PATIENCE_S)
+    with pytest.raises(TypeError, match="argument 'value' of"):
+        first.enqueue(endless())
 
 
 def test_a_result_that_a_server_refuses_fails_its_job_alone(
@@ -538,6 +578,17 @@ def test_a_redis_takes_no_job(places: Places) -> None:
             task.enqueue()
     with kvstream.open(str(jobs.place)) as store:
         assert not list(store.keys())
+
+
+def test_an_empty_unique_name_is_refused(jobs: Jobs) -> None:
+    @jobs.task(unique="{to}")
+    def send(to: str) -> None: ...
+
+    for to, unique in (("", None), ("a", "")):
+        with pytest.raises(InvalidArgument, match="a unique ID has 1 to 1024 bytes, not 0"):
+            send.enqueue(to, unique=unique)
+    first = send.enqueue("", unique=False)
+    assert send.enqueue("", unique=False).id != first.id
 
 
 def test_names_of_tasks_and_parameters_must_be_clear() -> None:
