@@ -495,19 +495,19 @@ class Queue(Generic[S]):
                 raise InvalidArgument(f"{shown(each)} is not a message{hint}")
         outcomes: dict[int, LeaseOutcome] = {}
         unknown: list[Any] = []
-        by_stream = sorted(messages, key=_stream_and_consumer)
+        by_stream = sorted(enumerate(messages), key=_stream_and_consumer)
         for _, group in groupby(by_stream, key=_stream_and_consumer):
             some = list(group)
-            done = self._run(operation, *some, **options)
+            done = self._run(operation, *(message for _, message in some), **options)
             if not isinstance(done, list):  # in a transaction on a server
                 unknown.append(done)
                 continue
-            for message, outcome in zip(some, done, strict=True):
-                outcomes[id(message)] = LeaseOutcome(outcome)
+            for (at, message), outcome in zip(some, done, strict=True):
+                outcomes[at] = LeaseOutcome(outcome)
                 message._settled |= operation is not leases.extend and outcome == 1
         if unknown:
             return unknown[0] if len(unknown) == 1 else unknown
-        return [outcomes[id(message)] for message in messages]
+        return [outcomes[at] for at in range(len(messages))]
 
     def _settle(self, message: Message[S], done: Any) -> None:
         """Mark a message as settled; raise LeaseLost if its lease was lost."""
@@ -787,8 +787,8 @@ _WHY = {
 }
 
 
-def _stream_and_consumer(message: Message[Any]) -> tuple[bytes, bytes]:
-    return message._name, message._consumer
+def _stream_and_consumer(placed: tuple[int, Message[Any]]) -> tuple[bytes, bytes]:
+    return placed[1]._name, placed[1]._consumer
 
 
 def _letter_id(letter: Any) -> StreamID:

@@ -110,6 +110,17 @@ def test_a_batch_has_an_outcome_for_each(place: str) -> None:
         assert (info.ready, info.leased, info.waiting) == (0, 1, 1)
 
 
+def test_a_message_that_is_twice_in_a_batch_is_settled_by_the_first(place: str) -> None:
+    with two(place) as (ann, _):
+        ann.put_many([{"n": n} for n in range(2)])
+        first, second = ann.get(2)
+        done, gone, lost = LeaseOutcome.DONE, LeaseOutcome.NOT_PENDING, LeaseOutcome.LOST
+        assert ann.extend(first, second, first) == [done, done, done]
+        assert ann.nack(second, first, second) == [done, done, lost]
+        first = the(ann.get())
+        assert ann.ack(first, first) == [done, gone]
+
+
 def test_a_failed_message_is_delivered_again_after_its_backoff(place: str) -> None:
     with two(place, backoff=[0, 60]) as (ann, bob):
         ann.put({"n": 1})
