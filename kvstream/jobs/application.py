@@ -49,8 +49,10 @@ LARGE_RESULT = 1_000_000
 """Bytes: a server may be set to refuse larger ones (stream-entry-max-bytes)."""
 LEASE_S, LEASE_S_MIN = 30.0, 0.2
 """The lease of a job, unless a task has a shorter timeout. Workers extend it while they live."""
-_RESERVED = frozenset({"dead", "result", *PRIORITIES})
-_CRON = "cron:"
+_SCHEDULED = "scheduled"
+"""The stream that lists the queues which have had schedules, the default one left out."""
+_RESERVED = frozenset({"dead", "result", _SCHEDULED, *PRIORITIES})
+_CRON = b"cron:"
 _log = logging.getLogger(__name__)
 
 
@@ -86,7 +88,7 @@ class Schedule(NamedTuple):
 
     @property
     def name(self) -> str:
-        return f"{_CRON}{self.task.name}:{self.cron}"
+        return f"{_CRON.decode()}{self.task.name}:{self.cron}"
 
 
 class Jobs:
@@ -592,16 +594,18 @@ class Jobs:
         """
         for queue in self.queues():
             queue._prepare()
-        wanted = {schedule.name: schedule for schedule in self.schedules}
-        for queue in self.queues():
-            stream = self._plain_stream(queue)
+        wanted = {
+            (self.queue_of(schedule.task).name, schedule.name.encode()): schedule
+            for schedule in self.schedules
+        }
+        for stream in self._scheduled_streams():
             for found in stream.schedules():
-                stored = found.name.decode()
-                if stored.startswith(_CRON) and stored not in wanted:
+                if found.name.startswith(_CRON) and (stream.key, found.name) not in wanted:
+                    stored = found.name.decode()
                     _log.info("the schedule %s is removed: the application has it no more", stored)
                     stream.delete_schedule(stored)
-        for schedule in wanted.values():
-            self._plain_stream(self.queue_of(schedule.task)).schedule(
+        for (key, _), schedule in wanted.items():
+            self.store.stream(key).schedule(
                 schedule.name,
                 schedule.cron,
                 self._scheduled_fields(schedule.task),
@@ -610,9 +614,18 @@ class Jobs:
                 most=schedule.most,
             )
 
-    def _plain_stream(self, queue: Queue) -> Stream:
-        """Return the stream of a queue's normal priority."""
-        return self.store.stream(queue.name)
+    def _scheduled_streams(self) -> list[Stream]:
+        """Return the streams that may have schedules, also of queues that are not used any more.
+
+        Those that get some now are noted.
+        """
+        default = self.name.encode()
+        noted = self.store.stream(f"{self.name}:{_SCHEDULED}")
+        keys = {default, *(entry.fields[b"queue"] for entry in noted.range())}
+        for key in {self.queue_of(schedule.task).name for schedule in self.schedules} - keys:
+            noted.add({"queue": key})
+            keys.add(key)
+        return [self.store.stream(key) for key in sorted(keys)]
 
     def _scheduled_fields(self, task: Task[..., Any]) -> dict[bytes, str | bytes]:
         found: dict[bytes, str | bytes] = {

@@ -204,6 +204,23 @@ def test_a_schedule_removed_from_the_application_is_deleted() -> None:
         assert [each.name for each in stream.schedules()] == [b"cron:other:@daily", b"mine"]
 
 
+def test_a_schedule_goes_with_its_queue_and_with_its_task_to_another_one() -> None:
+    jobs = Jobs("nowhere")
+    moved = jobs.cron("@hourly", name="moved")(lambda: None)
+    jobs.cron("@hourly", name="gone", max_in_flight=1)(lambda: None)
+    with jobs.test() as testing:
+        assert [each.name for each in jobs.store.stream("jobs:gone").schedules()]
+        jobs.schedules.clear()
+        jobs.tasks.clear()
+        jobs.cron("@hourly", name="moved", max_in_flight=1)(moved.function)
+        jobs.declare()
+        schedules = {key: jobs.store.stream(key).schedules() for key in ("jobs", "jobs:gone")}
+        assert schedules == {"jobs": [], "jobs:gone": []}
+        testing.turn(3600)
+        assert [job.task_name for job in testing.ran] == ["moved"]
+        assert jobs.store.stream("jobs:gone").delayed_count() == 0
+
+
 def test_a_job_that_kills_its_workers_is_given_up() -> None:
     jobs = Jobs("nowhere")
 
