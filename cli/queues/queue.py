@@ -39,6 +39,7 @@ from kvstream.cli.tables import (
     printable,
     size,
 )
+from kvstream.errors import ServerTooOld
 from kvstream.types.ids import Ticket
 from kvstream.types.options import CONFLICTS
 from kvstream.types.records import QueueInfo
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
     from kvstream.meta.policy import Retention
     from kvstream.queue import Queue
     from kvstream.store import Store
+    from kvstream.stream import Stream
 
 
 @click.group(epilog=example("kvstream queue ls"))
@@ -92,7 +94,7 @@ _PAUSED = (*_LS[:2], Column("paused", "paused"), *_LS[2:])
 def list_queues(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
     """List the queues, and how many messages they have.
 
-    A queue is a group that has rules.
+    A queue is a group that has rules, or a stream of put messages that no worker has read from.
     A message is delayed, until its time comes; ready; leased to a worker; waiting to be repeated;
     held behind another one of its key; or dead. Oldest is the age of the oldest message that is not
     done. A PATTERN as of KEYS, such as 'orders:*', selects streams by name.
@@ -105,13 +107,35 @@ def list_queues(session: Session, out: Output, /, pattern: bytes | None, everyth
 
 def _rows(store: Store, pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern):
-        if info.type != "stream" or not info.groups or info.key.startswith(IMPORT_PREFIX):
+        if info.type != "stream" or info.key.startswith(IMPORT_PREFIX):
             continue
         stream = store.stream(info.key)
+        if not info.groups and _was_put_into(stream):
+            counts = jsonable(queue_of(store, info.key).info())
+            yield {"queue": info.key, "group": None, **counts}
+            continue
         for group in (stream.group(each.name) for each in stream.groups()):
             if everything or group.policy() is not None:
                 counts = jsonable(figures_of(store, info.key, group))
                 yield {"queue": info.key, "group": group.name, **counts}
+
+
+def _was_put_into(stream: Stream) -> bool:
+    """Return whether a Queue has made a stream that has no group: no worker has read from it."""
+    try:
+        rules = stream.retention()
+    except ServerTooOld:
+        return False
+    return rules is not None and rules.acked
+
+
+def _chosen(store: Store, stream: bytes, name: bytes | None) -> tuple[Queue, Group | None]:
+    """Return a queue and its group; None if messages were put and no worker has read from it."""
+    stored = existing_stream(store, stream)
+    if name is None and not stored.groups() and _was_put_into(stored):
+        return queue_of(store, stream), None
+    group = chosen_group(store, stream, name)
+    return queue_of(store, stream, group=group.name), group
 
 
 def figures_of(store: Store, stream: bytes, group: Group) -> QueueInfo:
@@ -134,14 +158,15 @@ def queue_of(store: Store, stream: bytes, **options: Any) -> Queue:
 def info(session: Session, out: Output, /, stream: bytes, group: bytes | None) -> None:
     """Show the messages of a queue by state, and its rules."""
     with session.reading() as store:
-        chosen = chosen_group(store, stream, group)
-        rules = chosen.policy()
-        counts = jsonable(figures_of(store, stream, chosen))
+        found, chosen = _chosen(store, stream, group)
+        rules = None if chosen is None else chosen.policy()
+        counts = jsonable(found.info())
+    name = None if chosen is None else chosen.name
     if out.for_programs:
-        out.object(queue=stream, group=chosen.name, **counts, policy=policy_values(rules))
+        out.object(queue=stream, group=name, **counts, policy=policy_values(rules))
         return
     numbers = ("ready", "leased", "waiting", "held", "delayed", "dead")
-    shown: dict[str, Any] = {"group": chosen.name, **{each: counts[each] for each in numbers}}
+    shown: dict[str, Any] = {"group": name or "-", **{each: counts[each] for each in numbers}}
     shown["oldest"] = or_dash(_age)(counts["oldest_age"])
     out.record(shown, dict.fromkeys(numbers, number))
     rows = dict(policy_rows(rules, stream))
@@ -220,7 +245,8 @@ def peek(session: Session, out: Output, /, stream: bytes, group: bytes | None, c
     or wait to be repeated, and `delayed ls` those that are not due.
     """
     with session.reading() as store:
-        after = chosen_group(store, stream, group).info().last_delivered_id
+        _, chosen = _chosen(store, stream, group)
+        after = "0-0" if chosen is None else chosen.info().last_delivered_id
         out.entries(islice(store.stream(stream).scan(f"({after}"), count))
 
 
@@ -270,8 +296,7 @@ def purge(
     letters stay. Messages in work may be settled, and are not repeated; they are not counted.
     """
     with session.reading() if dry_run else session.writing() as store:
-        chosen = chosen_group(store, stream, group)
-        found = queue_of(store, stream, group=chosen.name)
+        found, _ = _chosen(store, stream, group)
         if dry_run:
             counts = found.info()
             count = counts.ready + counts.waiting + counts.held + counts.delayed

@@ -125,6 +125,21 @@ def test_put_creates_the_stream(emails: Program) -> None:
     assert emails.one("len", "new") == {"length": 0}
 
 
+def test_a_queue_that_no_worker_has_read_is_shown_and_purged(emails: Program) -> None:
+    emails("queue", "put", "new", "n=1")
+    emails("queue", "put", "new", "n=2", "--delay", "1h")
+    (row,) = emails.json("queue", "ls", "new")
+    assert (row["group"], row["ready"], row["delayed"]) == (None, 1, 1)
+    assert emails.lines("queue", "ls", "new")[1].split()[:3] == ["new", "-", "1"]
+    assert emails.one("queue", "info", "new")["group"] is None
+    assert emails.lines("queue", "info", "new")[:2] == ["group    -", "ready    1"]
+    assert [row["fields"] for row in emails.json("queue", "peek", "new")] == [{"n": "1"}]
+    assert emails.one("queue", "purge", "new", "--dry-run")["deleted"] == 2
+    assert emails.one("queue", "purge", "new")["deleted"] == 2
+    (row,) = emails.json("queue", "ls", "new")
+    assert (row["ready"], row["delayed"]) == (0, 0)
+
+
 def test_peek_shows_the_next_messages_without_delivering_them(emails: Program) -> None:
     before = counts_of(emails)
     rows = emails.json("queue", "peek", "emails")
