@@ -27,7 +27,7 @@ from kvstream.meta.txn import Txn
 from kvstream.operations.ack import note_released
 from kvstream.operations.delete import delete_but
 from kvstream.operations.delivery.retries import GivenBack
-from kvstream.operations.groups import group_of_key
+from kvstream.operations.groups import consumer_of, group_of_key
 from kvstream.types.ids import PACKED, StreamID, ascending, ascending_packed
 from kvstream.types.images import PackedID
 from kvstream.types.records import LeaseOutcome
@@ -121,6 +121,7 @@ def extend(
         _change(txn, of_group, parts, partial(_renewed, txn.now_ms))
         note_renewed(txn, of_group)
         txn.member_changed(of_group)
+        consumer_of(txn, name, of_group, consumer)  # it is not idle: REAP lets it be
     return outcomes
 
 

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import ManualClock, NoGroup, RequestError, Store
+from kvstream import ManualClock, NoGroup, Queue, RequestError, Store
 from kvstream.commands.command import Stepwise
 from kvstream.commands.table import find
 from kvstream.engine import timing
@@ -137,6 +137,21 @@ def test_an_idle_consumer_is_removed_and_its_entries_are_delivered_again(
     assert info.pending == 4
     again = group.consumer("new").read(count=10)
     assert [entry.id for entry in again][:3] == [entry.id for entry in first]
+
+
+def test_a_consumer_that_renews_its_lease_is_not_idle(quiet: Store, clock: ManualClock) -> None:
+    queue = Queue(quiet, "work", consumer="busy", lease=0.6)
+    queue.put({"n": 1})
+    (message,) = queue.get()
+    queue.groups()[0].set_policy(reap=1)
+    for _ in range(5):
+        clock.advance(500)
+        fire(quiet)
+        message.extend()
+    message.ack()
+    clock.advance(1000)
+    fire(quiet)
+    assert queue.groups()[0].consumers() == []
 
 
 def test_a_consumer_that_appears_later_is_removed_too(quiet: Store, clock: ManualClock) -> None:
