@@ -343,11 +343,9 @@ class Worker:
         self._return([run.message for run in unfinished])
 
     def _return(self, messages: Sequence[Message]) -> None:
-        """Give jobs back as not tried."""
+        """Give jobs back as not tried, unless another worker has them by now."""
         for message in messages:
-            with suppress(KVStreamError):
-                stream = message.queue.store.stream(message.key)
-                stream.group(self.jobs.group).nack(message.id, mode="SILENT")
+            message.queue._give_back(message)
             _log.info("message %s is given back", message.id)
 
 

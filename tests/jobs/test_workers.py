@@ -258,6 +258,23 @@ def test_jobs_unfinished_at_the_deadline_are_given_back_as_untried(
     assert attempts == [1, 1]
 
 
+def test_a_worker_that_stops_leaves_a_job_that_another_one_has(jobs: Jobs) -> None:
+    @jobs.task(timeout=0.2)
+    def run() -> None: ...
+
+    run.enqueue()
+    jobs.declare()
+    (queue,) = jobs.queues()
+    (late,) = queue.get()
+    other = Queue(jobs.store, "jobs", consumer="other")
+    (current,) = other.get(block=PATIENCE_S)
+    Worker(jobs)._return([late])
+    current.extend()
+    Worker(jobs)._return([current])
+    (again,) = other.get()
+    assert (current.deliveries, again.deliveries) == (2, 2)
+
+
 def test_a_second_signal_gives_jobs_back_at_once(jobs: Jobs, working: Start) -> None:
     begun, go = threading.Event(), threading.Event()
 
