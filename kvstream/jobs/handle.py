@@ -25,6 +25,7 @@ from kvstream.errors import (
     JobFailed,
     JobUnknown,
     NoGroup,
+    RequestError,
     ServerUnavailable,
 )
 from kvstream.jobs.arguments import unpack
@@ -32,6 +33,7 @@ from kvstream.jobs.job import ID, AnyJobs, checked_seconds, made_ms
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
+    from kvstream.queue import Queue
     from kvstream.stream import Stream
     from kvstream.types.records import Entry, PendingEntry
 
@@ -44,6 +46,8 @@ SKEW_MS = 60_000
 """How far the clocks of a program and of the store may be apart."""
 AWAY_S = 0.2
 """Pause between two tries while the server is away."""
+REDRIVE_S = 0.02
+"""The same while another redrive of the dead letters runs."""
 _TRIES = 100
 _PAGE = 1000
 
@@ -341,16 +345,45 @@ class JobHandle(Generic[R]):
 
         It is tried as often as a new one.
         """
-        last = self._last()
-        if last.get(b"status") != FAILED:
+        records = self._records()
+        if not records or records[-1].fields.get(b"status") != FAILED:
             return False
+        last = records[-1].fields
         failure = {"error": last[b"error"], "traceback": last[b"traceback"]}
         self._jobs.record(self.id, RETRY, self._ttl, failure)
-        for queue in self._jobs.queues():
-            if queue.redrive(where=(ID, self.id)).moved:
-                return True
-        self._jobs.record(self.id, FAILED, self._ttl, failure)
+        moved = False
+        try:
+            moved = self._redrive(records[-1].id.ms)
+        finally:
+            if not moved:
+                self._jobs.record(self.id, FAILED, self._ttl, failure)
+        return moved
+
+    def _redrive(self, failed_ms: int) -> bool:
+        """Move the dead letter of the job back; return whether there was one.
+
+        It was added by the commit that wrote the failure, so it is looked for from there on first.
+        """
+        queues = {queue.dead_stream().key: queue for queue in self._jobs.queues()}
+        for start in (f"{failed_ms}-0", "-"):
+            for queue in queues.values():
+                for letter in queue.dead_stream().scan(start):
+                    if letter.fields.get(ID) == self.id.encode():
+                        return self._redriven(queue, letter.id)
         return False
+
+    @staticmethod
+    def _redriven(queue: Queue, letter: StreamID) -> bool:
+        """Move a dead letter back, once another redrive of its stream has ended."""
+        until = monotonic() + LOOK_S
+        while True:
+            try:
+                return queue.redrive(letter).moved > 0
+            except RequestError:
+                other = queue.redrive_status()
+                if other is None or other.state != "running" or monotonic() >= until:
+                    raise
+            time.sleep(REDRIVE_S)
 
     @property
     def _ttl(self) -> float | None:

@@ -668,6 +668,25 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
     assert len(jobs.store.stream("jobs:dead")) == 0
 
 
+def test_a_failed_job_is_retried_among_very_many_while_others_are(
+    jobs: Jobs, working: Start
+) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    jobs.task(name="limited", max_in_flight=1)(lambda: None)
+    jobs.store.stream("jobs:dead").add_many([{"n": n} for n in range(2000)])
+    worker = working(jobs)
+    handle = fail.enqueue()
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    worker.stop()
+    assert jobs.queues()[0].redrive(where=("n", "none")).state == "running"
+    assert handle.retry()
+    assert handle.status == "queued"
+
+
 def test_a_retried_job_is_cancelled_by_its_first_handle(jobs: Jobs, working: Start) -> None:
     @jobs.task
     def fail() -> None:
