@@ -28,6 +28,10 @@ STORE_ROWS = 1 << 18
 """Rows of trees with room for more than CACHED_ROWS that a store keeps in memory: 80 MB if each has
 one ID."""
 
+LOADS_TRIED, LOADS_DOUBLED = 3, 3
+"""A tree that shrinks is loaded again after each CACHED_ROWS / 2 deletions. After the first number
+of loads that failed the deletions between two are doubled, this many times."""
+
 CHUNK = 512
 """Sorted keys that are moved together, at least."""
 
@@ -170,6 +174,7 @@ class Tree(Generic[T]):
         "_decode",
         "_deletes",
         "_encode",
+        "_failures",
         "_tried",
         "id",
         "memory",
@@ -196,6 +201,8 @@ class Tree(Generic[T]):
         self.room = 0
         """Rows that are kept in memory if they are more than CACHED_ROWS."""
         self._deletes = 0
+        self._failures = 0
+        """How often in a row its rows were too many to load."""
 
     def _load(self, batch: Batch) -> SortedRows[T] | None:
         """Return the rows in memory; load them if that was never tried."""
@@ -208,8 +215,17 @@ class Tree(Generic[T]):
                 self.memory = SortedRows(
                     {key[start:]: decode(key[start:], value) for key, value in rows}
                 )
+            self._failures = self._failures + 1 if rows is None else 0
             self.room = 0 if rows is None else min(self.room, len(rows))
         return self.memory
+
+    def _may_be_small(self) -> bool:
+        """Return whether so many rows were deleted on disk that it is to be loaded again.
+
+        A load that fails has read CACHED_ROWS rows: of a very large tree it is tried less often.
+        """
+        doubled = min(max(0, self._failures - LOADS_TRIED), LOADS_DOUBLED)
+        return self._deletes > CACHED_ROWS // 2 << doubled
 
     def _few_rows(self, batch: Batch) -> list[Row] | None:
         """Return all rows, or None if they are too many for memory."""
@@ -345,7 +361,7 @@ class Tree(Generic[T]):
             return
         batch.puts[_TREES][self.prefix + suffix] = None
         self._deletes += 1
-        if self._deletes > CACHED_ROWS // 2:  # the tree may have become small again
+        if self._may_be_small():
             self.reload(batch)
 
     def delete_all(self, batch: Batch, suffixes: list[bytes]) -> None:
@@ -382,7 +398,7 @@ class Tree(Generic[T]):
         puts.update({prefix + suffix: value for suffix, value in values.items()})
         if memory is None:
             self._deletes += len(gone)
-            if self._deletes > CACHED_ROWS // 2:  # the tree may have become small again
+            if self._may_be_small():
                 self.reload(batch)
             return
         items = memory.items

@@ -191,3 +191,26 @@ def test_a_tree_that_is_small_again_returns_to_memory(
     assert ten_rows.get(batch, b"j") == (b"j", b"")
     assert ten_rows.memory is not None
     assert [suffix for suffix, _ in ten_rows.scan(batch)] == [b"i", b"j", b"k"]
+
+
+def test_a_very_large_tree_is_seldom_loaded_in_vain_while_it_shrinks(
+    metadata: Metadata, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trees, "CACHED_ROWS", 10)
+    tree, batch = new_tree(metadata), metadata.txn.batch
+    suffixes = [b"%04d" % number for number in range(500)]
+    for suffix in suffixes:
+        tree.put(batch, suffix, (suffix, b"v"))
+    tried = 0
+    few_rows = Tree._few_rows
+
+    def counted(self: Tree[Item], batch: Batch) -> object:
+        nonlocal tried
+        tried += 1
+        return few_rows(self, batch)
+
+    monkeypatch.setattr(Tree, "_few_rows", counted)
+    for suffix in suffixes:
+        tree.delete(batch, suffix)
+    assert tried < 20
+    assert next(tree.scan(batch), None) is None
