@@ -482,7 +482,7 @@ def _expiry(name: bytes) -> Call:
 
 def _flush(db: int) -> Call:
     commands = (("DBSIZE",), ("FLUSHDB",))
-    return Call(db, (), commands, lambda reply: reply[0], writes=True, immediate=True)
+    return Call(db, (), commands, lambda reply: reply[0], writes=True)
 
 
 def _flush_all(databases: int) -> Call:
@@ -491,7 +491,7 @@ def _flush_all(databases: int) -> Call:
         return sum(int(text.partition("keys=")[2].partition(",")[0]) for text in sizes.values())
 
     commands = (("INFO", "keyspace"), ("FLUSHALL",))
-    return Call(None, (), commands, count, writes=True, immediate=True)
+    return Call(None, (), commands, count, writes=True)
 
 
 def _dump(name: bytes, target: str | None = None) -> Call:

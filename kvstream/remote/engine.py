@@ -446,6 +446,8 @@ class Transaction:
         self._watched: set[bytes] = set()
         self._guards: list[Call] = []
         self._written: set[bytes] = set()
+        self._writes_all = False
+        """A queued write concerns all keys."""
         self._queue: list[tuple[Call, Queued]] = []
 
     @property
@@ -475,11 +477,12 @@ class Transaction:
         queued = Queued()
         self._queue.append((call, queued))
         self._written.update(call.keys)
+        self._writes_all = self._writes_all or not call.keys
         return queued
 
     def refuse_stale(self, keys: Sequence[bytes]) -> None:
         """Raise InvalidArgument if a read of keys (none: all) would miss a queued write."""
-        if self._written and not (keys and self._written.isdisjoint(keys)):
+        if self._writes_all or (self._written and not (keys and self._written.isdisjoint(keys))):
             raise InvalidArgument(
                 "a transaction on a server writes when its block ends: read a stream before you "
                 "write to it"

@@ -83,7 +83,6 @@ def test_calls_that_need_a_result_are_refused(server: str) -> None:
             lambda: group.consumer("c").read(block=1),
             lambda: group.claim("c", eid),
             lambda: group.autoclaim("c"),
-            store.flush,
         ]
         with store.transaction():
             for call in calls:
@@ -97,6 +96,25 @@ def test_calls_that_need_a_result_are_refused(server: str) -> None:
             with pytest.raises(InvalidArgument, match="works on one database"):
                 store.select(3).stream("s").add({"n": 3})
         assert len(stream) == 2
+
+
+def test_a_flush_is_a_write_of_all_keys(server: str) -> None:
+    with kvstream.open(server) as store:
+        for flush in (store.flush, store.flush_all):
+            store.stream("old").add({"n": 1})
+            with store.transaction():
+                store.stream("new").add({"n": 1})
+                flushed = flush()
+                store.stream("new").add({"n": 2})
+                with pytest.raises(InvalidArgument, match="read a stream before you write"):
+                    store.exists("old")
+            assert flushed == 2
+            assert [entry.fields for entry in store.stream("new").range()] == [{b"n": b"2"}]
+            store.flush()
+        with store.transaction():
+            store.flush()
+            with pytest.raises(InvalidArgument, match="read a stream before you write"):
+                store.size()
 
 
 def test_another_client_that_changes_what_was_read_is_a_conflict(server: str) -> None:
