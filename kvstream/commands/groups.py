@@ -16,7 +16,7 @@ _SETID_WORDS = (5, 7)
 @COMMANDS.command(
     "xgroup|create",
     "key group id|$ [MKSTREAM] [ENTRIESREAD entries-read]",
-    *(GROW | flags("invalidates"), SECOND),
+    *(GROW, SECOND),
     since="5.0.0",
     uses="RW insert",
     usage="<key> <groupname> <id|$> [option]",

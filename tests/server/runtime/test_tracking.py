@@ -34,7 +34,9 @@ MODES = {
         *("bob: XADD s 2-1 f v", "ann: XLEN s", "bob: XDEL s 1-1", "ann: XREAD STREAMS s t 0 0"),
         *("bob: XADD t 1-1 f v", "bob: XTRIM s MAXLEN 0", "ann: XLEN s"),
         *("bob: XADD s 9-1 f v", "bob: XGROUP CREATE s g 0", "ann: XRANGE s - +"),
-        *("bob: XREADGROUP GROUP g c STREAMS s >", "bob: XACK s g 9-1", "bob: DEL s"),
+        *("bob: XREADGROUP GROUP g c STREAMS s >", "bob: XACK s g 9-1"),
+        *("bob: XGROUP CREATE s h 0", "bob: XGROUP CREATE s i 0 MKSTREAM", "ann: XLEN new"),
+        *("bob: XGROUP CREATE new g 0", "bob: XGROUP CREATE new g 0 MKSTREAM", "bob: DEL s"),
     ],
     "its own changes": [
         *("ann: CLIENT TRACKING ON", "ann: SET k v", "ann: GET k", "ann: SET k w", "ann: GET k"),
