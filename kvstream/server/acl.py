@@ -25,6 +25,8 @@ from kvstream.types.glob import matcher
 
 TOGETHER_MS = 60_000
 """A refusal that is repeated within this time counts in the same entry, as in Redis."""
+COMPARED = 10
+"""The newest entries: a refusal is a repetition of one of them only, as in Redis."""
 
 
 @dataclass(slots=True)
@@ -45,11 +47,11 @@ class Denial:
     updated_ms: int
     count: int = 1
 
-    def is_of(self, other: "Denial") -> bool:
-        """Return whether another refusal is a repetition of this one."""
+    def repeats(self, other: "Denial") -> bool:
+        """Return whether this new refusal is a repetition of another one."""
         mine = (self.reason, self.context, self.object, self.user)
         same = mine == (other.reason, other.context, other.object, other.user)
-        return same and other.created_ms - self.updated_ms <= TOGETHER_MS
+        return same and self.created_ms - other.updated_ms <= TOGETHER_MS
 
 
 class Denials:
@@ -64,7 +66,7 @@ class Denials:
         self, reason: str, context: str, what: bytes, user: bytes, client: str, now_ms: int
     ) -> None:
         fresh = Denial(-1, reason, context, what, user, client, now_ms, now_ms)
-        known = next((entry for entry in self._entries if entry.is_of(fresh)), None)
+        known = next(filter(fresh.repeats, islice(self._entries, COMPARED)), None)
         if known is not None:
             self._entries.remove(known)
             known.count += 1

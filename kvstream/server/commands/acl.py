@@ -240,7 +240,7 @@ def _denial(denial: Denial, now_ms: int) -> Reply:
             (b"context", denial.context.encode()),
             (b"object", denial.object),
             (b"username", denial.user),
-            (b"age-seconds", Double((now_ms - denial.created_ms) / 1000)),
+            (b"age-seconds", Double((now_ms - denial.updated_ms) / 1000)),
             (b"client-info", denial.client.encode("utf-8", "surrogateescape")),
             (b"entry-id", denial.number),
             (b"timestamp-created", denial.created_ms),

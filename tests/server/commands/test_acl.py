@@ -2,6 +2,7 @@
 
 import hashlib
 import re
+import time
 from pathlib import Path
 
 import pytest
@@ -146,6 +147,34 @@ def test_a_refused_exec_is_in_a_transaction_only_after_multi(served: Served) -> 
         asker.ask("MULTI")
         asker.ask("EXEC")
         assert admin.ask("ACL LOG")[0][5] == b"multi"
+
+
+def test_a_refusal_repeats_one_of_the_ten_newest_entries(served: Served, redis82_port: int) -> None:
+    found = []
+    for port in (served.port, redis82_port):
+        with Asker(port) as admin, Asker(port) as asker:
+            admin.ask("ACL LOG RESET")
+            admin.ask("ACL SETUSER ann on >secret ~mine:* +get")
+            asker.ask("AUTH ann secret")
+            for key in ("a", "a", *range(9), "a", *range(20, 30), "a"):
+                asker.ask("GET", str(key))
+            entries = admin.ask("ACL LOG 100")
+            found.append([(entry[7], entry[1]) for entry in entries])
+            admin.ask("ACL DELUSER ann")
+    assert found[0] == found[1]
+    assert found[0][0] == (b"a", 1)
+
+
+def test_the_age_of_an_entry_of_the_log_counts_from_its_last_repetition(served: Served) -> None:
+    with served.asker() as admin, served.asker() as asker:
+        admin.ask("ACL SETUSER ann on >secret ~mine:* +get")
+        asker.ask("AUTH ann secret")
+        asker.ask("GET other")
+        time.sleep(0.3)
+        asker.ask("GET other")
+        entry = admin.ask("ACL LOG")[0]
+        assert entry[1] == 2
+        assert float(entry[11]) < 0.25
 
 
 @pytest.mark.parametrize("rule", ["+get|", "+xinfo|"])
