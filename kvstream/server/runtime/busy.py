@@ -140,11 +140,11 @@ class Busy:
         """End the script, or raise the reason why ``command`` does not end it."""
         if not self.is_on:
             raise NotBusy
-        if command != self._kill:
-            raise BusyError(self._kill)
         if self.has_written:
             raise Unkillable
-        self._end = KILLED[command]
+        if command != self._kill:
+            raise BusyError(self._kill)
+        self._end = KILLED
 
     @property
     def function(self) -> tuple[bytes, int] | None:

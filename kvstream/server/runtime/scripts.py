@@ -272,7 +272,8 @@ class Scripts:
 
     def _error(self, failure: Failure, name: bytes, command: str) -> ErrorReply:
         """Count a script of ``command`` that has failed, and return its reply."""
-        message, statistics = failure.message, self.dispatcher.statistics
+        message = failure.message.partition(b"\0")[0]  # as in Redis, where a text of C ends there
+        statistics = self.dispatcher.statistics
         statistics.of(command).failed += 1
         if not failure.counted:
             statistics.count_error(_code(message))

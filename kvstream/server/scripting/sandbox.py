@@ -40,10 +40,10 @@ _SINGLE = (
 SPARE_REFERENCES: Final = 16
 """Places for references to Lua objects that are made and freed first. Freeing a reference then
 needs no memory, of which a state that was filled has none."""
-KILLED: Final = {"SCRIPT KILL": 1, "FUNCTION KILL": 2}
-STOPPED: Final = 3
-INTERNAL_ERROR: Final = 4
-LOAD_TIMEOUT: Final = 5
+KILLED: Final = 1
+STOPPED: Final = 2
+INTERNAL_ERROR: Final = 3
+LOAD_TIMEOUT: Final = 4
 """The errors that end a script, as ``sandbox.lua`` has them."""
 _NO_MEMORY = b"ERR not enough memory"
 _FOLDER = Path(__file__).parent / "lua"

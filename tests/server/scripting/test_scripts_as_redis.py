@@ -122,6 +122,27 @@ return {pcall(error,{err='A'})}
 return {pcall(function() error('x') end)}
 return {pcall(function() return redis.call('nosuch') end)}
 return {pcall(redis.call)}
+return {pcall(pcall)}
+local ok,e = pcall() return {ok,e}
+local t={pcall(unpack,true)} return t
+local t={pcall(next,5),pcall(setmetatable,1)} return t
+local x=unpack(5) return x
+local u=unpack local x=u(5) return x
+local x=('x'):rep({}) return x
+local x=('x'):rep(nil) return x
+local x=string.rep('x',{}) return x
+error('a\0b')
+error({err='a\0b'})
+return {err='a\0b'}
+return redis.error_reply('a\0b c')
+local c=coroutine.wrap(function() string.match(nil,'x') end) c()
+local c=coroutine.wrap(function() local x=unpack(5) end) c()
+local c=coroutine.create(function() local x=string.match(nil) end) return {coroutine.resume(c)}
+local c=coroutine.wrap(function() error('x') end) local t={pcall(c)} return t
+local c=coroutine.wrap(function() error({err='MY x'}) end) c()
+local c=coroutine.wrap(function() return 1 end) c() c()
+local c=coroutine.wrap(function(...) return (select('#',...)) end) return c(nil,nil)
+local c=coroutine.wrap(function() return {coroutine.yield()} end) c() return #c(1,2,3)
 return {xpcall(function() error('a') end, function(e) return 'H:'..tostring(e) end)}
 local c=coroutine.create(function() error('x') end) return {coroutine.resume(c)}
 local c=coroutine.create(function() redis.call('nosuch') end) return {coroutine.resume(c)}

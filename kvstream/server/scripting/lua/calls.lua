@@ -2,7 +2,8 @@
 local replies, state, die, command, permitted, sha1hex, log, set_resp, version, version_number = ...
 local error, select, tonumber, tostring, type, unpack =
   error, select, tonumber, tostring, type, unpack
-local byte, find, sub, concat, floor = string.byte, string.find, string.sub, table.concat, math.floor
+local byte, find, match, sub = string.byte, string.find, string.match, string.sub
+local concat, floor = table.concat, math.floor
 local parse, number_text = replies.parse, replies.number_text
 
 -- What Python returns beside a value: the value is no reply yet.
@@ -69,7 +70,7 @@ local function error_reply(...)
   if select('#', ...) ~= 1 or type(text) ~= 'string' then
     return { err = 'ERR wrong number or type of arguments' }
   end
-  text = text:gsub('^[\r\n]+', ''):gsub('[\r\n]+$', '')
+  text = match(text, '^[^%z]*'):gsub('^[\r\n]+', ''):gsub('[\r\n]+$', '') -- a text of C ends at a zero
   if byte(text) ~= 45 then return { err = #text > 0 and find(text, ' ', 1, true) and text or 'ERR ' .. text } end
   text = sub(text, 2)
   return { err = find(text, ' ', 1, true) and text or 'ERR ' .. text }

@@ -26,7 +26,7 @@ local null = cjson.null
 local byte, find, format, rep, sub = string.byte, string.find, string.format, string.rep, string.sub
 local gmatch, gsub, match = string.gmatch, string.gsub, string.match
 local max, min, concat = math.max, math.min, table.concat
-local create, resume, wrap, yield = coroutine.create, coroutine.resume, coroutine.wrap, coroutine.yield
+local create, resume, yield = coroutine.create, coroutine.resume, coroutine.yield
 local fixed_parameters = varargs
 
 local tables = load_tables()
@@ -46,8 +46,7 @@ end
 
 -- The errors of ``tick``, by number: no string comes from Python when there may be no memory.
 local ENDS = {
-  'ERR Script killed by user with SCRIPT KILL.',
-  'ERR Script killed by user with FUNCTION KILL.',
+  'ERR Script killed by user with SCRIPT KILL...', -- of functions, too, as in Redis
   'ERR The script was ended, as the server stops.',
   'ERR internal error',
   'ERR FUNCTION LOAD timeout',
@@ -105,6 +104,7 @@ local function caught(ok, ...)
 end
 
 local function safe_pcall(...)
+  if select('#', ...) == 0 then return false, 'attempt to call a boolean value' end
   return caught(raw_pcall(...))
 end
 
@@ -147,14 +147,35 @@ local function safe_create(f)
   return create(hooked(f))
 end
 
+-- The results of a resumed coroutine. The stack of one that has failed is still there: it has the
+-- position in the script that an error of a C function lacks.
+local function resumed(co, ok, ...)
+  if ok then return true, ... end
+  local err = ...
+  if type(err) ~= 'string' or not find(err, POSITION) then return false, err end
+  local level, info = 0, getinfo(co, 0, 'Sl')
+  while info and (info.currentline < 1 or OURS[info.source]) do
+    level = level + 1
+    info = getinfo(co, level, 'Sl')
+  end
+  local at = info and info.short_src .. ':' .. info.currentline .. ': ' or ''
+  return false, at .. without_position(err)
+end
+
+local function unwrapped(ok, ...)
+  if ok then return ... end
+  error((...), 3) -- with the position of the caller, as in C
+end
+
 local function safe_wrap(f)
   if type(f) ~= 'function' then error("bad argument #1 to 'wrap' (Lua function expected)", 2) end
-  return wrap(hooked(f))
+  local co = create(hooked(f))
+  return function(...) return unwrapped(resumed(co, resume(co, ...))) end
 end
 
 local function safe_resume(co, ...)
   if type(co) ~= 'thread' then error("bad argument #1 to 'resume' (coroutine expected)", 2) end
-  return living(resume(co, ...))
+  return living(resumed(co, resume(co, ...)))
 end
 
 -- Add the position in the script to an error that ends it.

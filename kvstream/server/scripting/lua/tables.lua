@@ -1,8 +1,8 @@
 -- Read-only tables of the sandbox: proxies, and the functions of Lua that know them.
 local error, getmetatable, next, rawget, rawset, select, setmetatable, tonumber, type =
   error, getmetatable, next, rawget, rawset, select, setmetatable, tonumber, type
-local format, insert, remove, setn, sort =
-  string.format, table.insert, table.remove, table.setn, table.sort
+local format, getinfo, insert, remove, setn, sort =
+  string.format, debug.getinfo, table.insert, table.remove, table.setn, table.sort
 
 local READONLY = 'Attempt to modify a readonly table'
 local INT_END = 2 ^ 31
@@ -28,7 +28,12 @@ function tables.protect_metatable(metatable)
   proxies[metatable] = tables.protect(metatable)
 end
 
+-- Refuse an argument of the calling function. As in C it is called by the name that its caller has
+-- for it, and the object of a method does not count.
 local function wrong(position, name, expected, value)
+  local called = getinfo(2, 'n')
+  if called.namewhat == 'method' then position = position - 1 end
+  if getinfo(3, 'S').what ~= 'tail' then name = called.name or '?' end
   error(format("bad argument #%d to '%s' (%s expected, got %s)", position, name, expected, type(value)), 3)
 end
 tables.wrong = wrong
