@@ -49,13 +49,15 @@ class Writer:
 
     It has weak references to loop and reader: the host keeps it while the store is open, and a loop
     that was stopped with open clients must be garbage collected, so that they release the store.
+    Then, and when a reply finds the loop closed, it disconnects from the host.
     """
 
     def __init__(self, host: Host, reader: Reader) -> None:
         """Connect to the host; replies go to ``reader``."""
         loop = asyncio.get_running_loop()
         self._host = host
-        self._loop, self._reader = weakref.ref(loop), weakref.ref(reader)
+        self._loop = weakref.ref(loop)
+        self._reader = weakref.ref(reader, lambda _: self._disconnect())
         self._client: Client | None = None
         self._open = True
         host.submit(self._enter)
@@ -81,8 +83,12 @@ class Writer:
     def close(self) -> None:
         """Disconnect from the host. The host calls this, too."""
         if self._open:
-            self._open = False
+            self._disconnect()
             self._tell(Reader.end)
+
+    def _disconnect(self) -> None:
+        if self._open:
+            self._open = False
             if not self._host.ended:
                 self._host.enqueue(self._leave)
 
@@ -125,12 +131,12 @@ class Writer:
         """Call into the loop, unless it is closed or gone."""
         loop, reader = self._loop(), self._reader()
         if loop is None or reader is None:
-            self._open = False
+            self._disconnect()
             return
         try:
             loop.call_soon_threadsafe(function, reader, *args)
         except RuntimeError:
-            self._open = False
+            self._disconnect()
 
 
 class Connection(_Base):  # type: ignore[misc]

@@ -208,6 +208,31 @@ def test_stopped_loops_with_open_clients_release_the_store(tmp_path: Path, close
     sound(tmp_path / "data").close()
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("collects", [True, False])
+def test_a_subscriber_of_a_closed_loop_is_disconnected(tmp_path: Path, collects: bool) -> None:
+    kept: list[Any] = []
+
+    async def program() -> None:
+        client: Any = kvstream.connect_async(tmp_path / "data")
+        pubsub = client.pubsub()
+        await pubsub.subscribe("news")
+        await pubsub.get_message(timeout=PATIENCE_S)
+        kept.append(pubsub)
+
+    with kvstream.connect(tmp_path / "data") as client:
+        asyncio.run(program())
+        if collects:
+            kept.clear()
+            gc.collect()
+        else:
+            client.publish("news", "nobody reads it")
+        until(lambda: client.pubsub_channels() == [])
+        assert client.publish("news", "nobody") == 0
+        kept.clear()
+
+
 def test_an_unreferenced_task_keeps_waiting(tmp_path: Path) -> None:
     found: list[Any] = []
 
