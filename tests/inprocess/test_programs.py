@@ -274,3 +274,33 @@ def test_interrupts_at_any_moment_leave_a_client_that_works(
     # An exception that a signal raises within coverage's own lock leaves that lock held.
     assert run(tmp_path, program, measured=False).startswith("sound")
     assert length(tmp_path) > 0
+
+
+SCRIPTS_INTERRUPTED = """
+import signal
+import kvstream
+r = kvstream.connect("data", decode_responses=True)
+signal.signal(signal.SIGVTALRM, signal.default_int_handler)
+r.function_load("#!lua name=l\\nredis.register_function('f', function() while true do end end)")
+loop = "while true do end"
+for call in (
+    lambda: r.eval("redis.call('set', 'k', 'v') " + loop, 0),
+    lambda: r.eval("while true do redis.call('get', 'k') end", 0),
+    lambda: r.eval(f"while true do pcall(function() {loop} end) end", 0),
+    lambda: r.eval(f"local c = coroutine.wrap(function() {loop} end) c()", 0),
+    lambda: r.eval("local t = {} t[1] = t t[2] = t return t", 0),
+    lambda: r.fcall("f", 0),
+    lambda: r.function_load("#!lua name=m\\n" + loop),
+):
+    try:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.1)
+        print(call())
+    except KeyboardInterrupt:
+        assert r.eval("return 5", 0) == 5
+assert r.get("k") is None
+print("sound")
+"""
+
+
+def test_an_interrupt_ends_a_script_and_undoes_it(tmp_path: Path) -> None:
+    assert run(tmp_path, SCRIPTS_INTERRUPTED, measured=False) == "sound\n"

@@ -243,6 +243,8 @@ class Interpreter:
             raise NotCompiled(f"Error registering functions: ERR {error}") from None
         if type(result) is bytes:
             raise NotCompiled(text(result))
+        if isinstance(result, BaseException):
+            raise result
         values = result[1:] if type(result) is tuple else ()
         return [Function(*values[at : at + 3]) for at in range(0, len(values), 3)]
 
@@ -284,6 +286,8 @@ class Interpreter:
             self._start()
             return Failure(b"ERR " + str(error).encode() if str(error) else _NO_MEMORY)
         if type(result) is not tuple:
+            if isinstance(result, BaseException):  # an interrupt
+                raise result
             return result  # type: ignore[no-any-return]
         if result[1] == 1:
             return Wire(result[0])

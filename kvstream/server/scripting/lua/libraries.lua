@@ -131,6 +131,7 @@ local function load_library(source)
   show_globals(function_globals)
   local made = registered
   registered = nil
+  if type(err) == 'userdata' then return err end -- an exception of Python, by an interrupt
   if ok and #made > FUNCTIONS_MAX then ok, err = false, 'too many functions' end
   if not ok then
     local text = type(err) == 'table' and rawget(err, 'err') or 'ERR ' .. tostring(err)

@@ -52,6 +52,7 @@ local ENDS = {
   'ERR FUNCTION LOAD timeout',
 }
 local dead -- the error that ends the script: pcall does not catch it
+local interrupt -- an exception of Python that ends the script; Python raises it again
 local step, looked = 0, 0 -- the step that the hooks have, and the time of the last look
 local hook
 
@@ -78,9 +79,11 @@ local function without_position(err)
   return (gsub(err, POSITION, ''))
 end
 
--- Whether an error is an exception of Python, by an interrupt: no script may hold it.
+-- Whether an error is an exception of Python, by an interrupt. It is noted, and no script may hold it.
 local function is_foreign(err)
-  return type(err) == 'userdata' and err ~= null
+  local found = type(err) == 'userdata' and err ~= null
+  if found then interrupt = err end
+  return found
 end
 
 -- The results of a protected call, unless the script ends.
@@ -190,6 +193,7 @@ local function positioned(err)
     local at = info and info.short_src .. ':' .. info.currentline .. ': ' or '' -- none in a tail call
     err = at .. without_position(err)
   end
+  if is_foreign(err) then return err end
   if shown[err] then err = tables.READONLY end -- Redis's handler of errors fails to write to it
   if type(err) ~= 'table' then err = { err = 'ERR ' .. tostring(err) } end
   if info then
@@ -414,6 +418,7 @@ local function feed(...)
 end
 
 local function failure(err)
+  if is_foreign(err) then return end
   if type(err) ~= 'table' then return 'ERR ' .. tostring(err), FAILED end
   local text = rawget(err, 'err')
   if type(text) == 'number' then text = tostring(text) end
@@ -439,6 +444,13 @@ local function finished(ok, result, protocol, size_max)
   return nil
 end
 
+local function unless_interrupted(...)
+  if not interrupt then return ... end
+  local exception = interrupt
+  interrupt = nil
+  return exception
+end
+
 -- Call a function of a library, or run a script; the first ``count`` of the other arguments are keys.
 local function run(key, protocol, size_max, count, ...)
   prepare()
@@ -455,7 +467,7 @@ local function run(key, protocol, size_max, count, ...)
     ok, result = raw_xpcall(functions[key], positioned)
     globals.KEYS, globals.ARGV = nil, nil
   end
-  return finished(ok, result, protocol, size_max)
+  return unless_interrupted(finished(ok, result, protocol, size_max))
 end
 
 local all = _G
