@@ -68,12 +68,12 @@ return function(name, text, is_shared)
   end
 end
 """
-# A long bracket that is not closed takes all the rest: looking for its end again and again would
-# take long.
+# A long bracket that is not closed takes all the rest, and a string that is not closed the rest of
+# its line: looking for the end again and again would take long.
 _RETURNED_CALL = re.compile(rb"\breturn\s+" + _SINGLE + rb"\s*\(")
 _TOKEN = re.compile(
     rb"--\[(?P<c>=*)\[.*?(?:\](?P=c)\]|\Z)|--[^\n]*|\[(?P<s>=*)\[.*?(?:\](?P=s)\]|\Z)"
-    rb"|\"(?:\\.|[^\"\\\n])*\"|'(?:\\.|[^'\\\n])*'"
+    rb"|\"(?:\\.|[^\"\\\n])*\"?|'(?:\\.|[^'\\\n])*'?"
     rb"|(?P<call>\breturn\s+)" + _SINGLE + rb"\s*(?P<first>\()|(?P<open>\()|(?P<close>\))",
     re.DOTALL,
 )

@@ -85,6 +85,11 @@ REFUSED = {
     ),
     "an unclosed long string": "return redis.call('ping') " + "[==[" * 100000,
     "unclosed long comments": "return redis.call('ping') " + "--[==[\n" * 100000,
+    "an unclosed string": "return redis.call('ping') " + '"\\' * 100000,
+    "another unclosed string": "return redis.call('ping') " + "'\\" * 100000,
+    "an error with very many line breaks": (
+        "return redis.error_reply('x' .. ('\\n'):rep(1000000) .. 'y')"
+    ),
     "a long string (CVE-2025-46819)": (
         "return loadstring('return [' .. ('='):rep(50000000) .. '[')()"
     ),

@@ -135,6 +135,8 @@ error('a\0b')
 error({err='a\0b'})
 return {err='a\0b'}
 return redis.error_reply('a\0b c')
+return redis.error_reply('-\r\nCODE \r\ntext\r\n')
+return {redis.error_reply('\r-\r'), redis.error_reply('\n \n'), redis.error_reply('-a \r\n')}
 local c=coroutine.wrap(function() string.match(nil,'x') end) c()
 local c=coroutine.wrap(function() local x=unpack(5) end) c()
 local c=coroutine.create(function() local x=string.match(nil) end) return {coroutine.resume(c)}

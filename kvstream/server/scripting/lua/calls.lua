@@ -2,7 +2,7 @@
 local replies, state, die, command, permitted, sha1hex, log, set_resp, version, version_number = ...
 local error, select, tonumber, tostring, type, unpack =
   error, select, tonumber, tostring, type, unpack
-local byte, find, match, sub = string.byte, string.find, string.match, string.sub
+local find, match, sub = string.find, string.match, string.sub
 local concat, floor = table.concat, math.floor
 local parse, number_text = replies.parse, replies.number_text
 
@@ -70,10 +70,12 @@ local function error_reply(...)
   if select('#', ...) ~= 1 or type(text) ~= 'string' then
     return { err = 'ERR wrong number or type of arguments' }
   end
-  text = match(text, '^[^%z]*'):gsub('^[\r\n]+', ''):gsub('[\r\n]+$', '') -- a text of C ends at a zero
-  if byte(text) ~= 45 then return { err = #text > 0 and find(text, ' ', 1, true) and text or 'ERR ' .. text } end
-  text = sub(text, 2)
-  return { err = find(text, ' ', 1, true) and text or 'ERR ' .. text }
+  text = match(text, '^-?([^%z]*)') -- a text of C ends at a zero
+  local blank = find(text, ' ', 1, true)
+  local code = blank and sub(text, 1, blank - 1) or 'ERR'
+  text = match(text, '^[\r\n]*(.*)', (blank or 0) + 1)
+  text = sub(text, 1, find(text, '[^\r\n][\r\n]*$') or 0) -- '[\r\n]+$' alone takes the square of the time
+  return { err = code .. ' ' .. text }
 end
 
 local function status_reply(...)
