@@ -10,14 +10,13 @@ names a client that gets them instead: one that is subscribed and speaks RESP2 g
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
-from operator import itemgetter
 
 from kvstream.commands.command import Attempt, Blocked, Command, Flag
-from kvstream.commands.replies import RESP3, Push, Reply
+from kvstream.commands.replies import RESP3, Push, Reply, Shared
 from kvstream.layout.keys import key_of
 from kvstream.meta.keyspace import KeyWatch
 from kvstream.meta.txn import Txn
+from kvstream.server.acl import User
 from kvstream.server.runtime.client import Argv, Client, PendingReplies, Server
 from kvstream.server.runtime.reply_queue import Slot
 
@@ -48,10 +47,6 @@ class Tracking:
             self.caching if b"OPTIN" in self.modes else not self.caching
         )
 
-    def prefix_of(self, key: bytes) -> bytes | None:
-        """Return the prefix by which the client gets the changes of a key, or None."""
-        return next(filter(key.startswith, self.prefixes), None)
-
 
 class Trackers:
     """The tracking clients of one server."""
@@ -64,35 +59,46 @@ class Trackers:
         self._watch: KeyWatch | None = None
         self._messages: dict[Client, list[Sequence[bytes] | None]] = {}
         """Keys to invalidate, by tracking client; None: all keys."""
-        self._broadcasts: dict[Client, set[tuple[bytes, bytes]]] = {}
-        """(prefix, key) pairs to invalidate, by tracking client."""
+        self.prefixes: dict[bytes, dict[Client, None]] = {}
+        """The clients in broadcast mode, by prefix."""
+        self._lengths: set[int] = set()
+        """The lengths of the prefixes."""
+        self._broadcasts: dict[bytes, dict[bytes, Client | None]] = {}
+        """Keys to invalidate, by prefix, and the only client that has changed each; None: others
+        have, too."""
 
     def begin(self, client: Client, tracking: Tracking) -> None:
         """Begin tracking for a client."""
         if self._watch is None:
             self._watch = self._server.engine.catalog.index.watch()
         self.clients[client] = tracking
+        for prefix in tracking.prefixes:
+            self.prefixes.setdefault(prefix, {})[client] = None
+            self._lengths.add(len(prefix))
 
     def end(self, client: Client) -> None:
         """End tracking for a client."""
-        if self.clients.pop(client, None) is None:
+        tracking = self.clients.pop(client, None)
+        if tracking is None:
             return
         self._messages.pop(client, None)
-        self._broadcasts.pop(client, None)
+        for prefix in tracking.prefixes:
+            del self.prefixes[prefix][client]
+            if not self.prefixes[prefix]:
+                del self.prefixes[prefix]
+                self._lengths = set(map(len, self.prefixes))
         if not self.clients:
             self._watch = None
             self.known.clear()
 
-    @property
-    def prefixes(self) -> set[bytes]:
-        """All prefixes in broadcast mode."""
-        return {prefix for tracking in self.clients.values() for prefix in tracking.prefixes}
-
     def is_tracked(self, key: bytes) -> bool:
         """Return whether a change of a key is sent to anybody."""
-        return key in self.known or any(
-            tracking.prefix_of(key) is not None for tracking in self.clients.values()
-        )
+        return key in self.known or bool(self._prefixes_of(key))
+
+    def _prefixes_of(self, key: bytes) -> list[bytes]:
+        """Return the prefixes of clients in broadcast mode that a key has."""
+        prefixes = [key[:length] for length in self._lengths if length <= len(key)]
+        return [prefix for prefix in prefixes if prefix in self.prefixes]
 
     # --- calls ----------------------------------------------------------------------------------
 
@@ -154,24 +160,22 @@ class Trackers:
 
     def _change(self, keys: Iterable[bytes], by: Client | None) -> None:
         for key in keys:
+            alone = (key,)
             for number in self.known.pop(key, ()):
                 client = self._server.clients.get(number)
                 tracking = None if client is None else self.clients.get(client)
                 if client is None or tracking is None or b"BCAST" in tracking.modes:
                     continue  # it is gone, or tracks no more
                 if client is not by or b"NOLOOP" not in tracking.modes:
-                    self._messages.setdefault(client, []).append((key,))
-            for client, tracking in self.clients.items():
-                prefix = tracking.prefix_of(key)
-                if prefix is None or (client is by and b"NOLOOP" in tracking.modes):
-                    continue
-                if client.user.may_read(key):  # names of forbidden keys stay secret
-                    self._broadcasts.setdefault(client, set()).add((prefix, key))
+                    self._messages.setdefault(client, []).append(alone)
+            for prefix in self._prefixes_of(key):
+                changed = self._broadcasts.setdefault(prefix, {})
+                changed[key] = by if changed.get(key, by) is by else None
 
     def _change_all(self) -> None:
         self.known.clear()
+        self._broadcasts.clear()
         for client in self.clients:
-            self._broadcasts.pop(client, None)
             self._messages[client] = [None]
 
     # --- messages -------------------------------------------------------------------------------
@@ -182,12 +186,12 @@ class Trackers:
         most = self._server.options.tracked_keys_max
         while 0 < most < len(self.known):
             self._change((next(iter(self.known)),), None)
-        for client, pairs in self._broadcasts.items():
-            messages = self._messages.setdefault(client, [])
-            for _, group in groupby(sorted(pairs), itemgetter(0)):
-                messages.append([key for _, key in group])
+        for prefix in sorted(self._broadcasts):
+            self._broadcast(prefix)
         self._broadcasts.clear()
         slots: list[PendingReplies] = []
+        shared: dict[tuple[int, int], Shared] = {}
+        sent: list[object] = []
         for client in list(self._messages):
             receiver = self._receiver(client)
             if receiver is None:
@@ -199,12 +203,28 @@ class Trackers:
             elif receiver.protocol == RESP3 or (
                 self.clients[client].redirect and receiver.subscriptions
             ):
-                slots += [
-                    _invalidation(receiver, None if keys is None else list(keys))
-                    for keys in self._messages[client]
-                ]
-            del self._messages[client]
+                for keys in self._messages[client]:
+                    same = id(keys), receiver.protocol
+                    if same not in shared:
+                        shared[same] = _invalidation(receiver.protocol, keys)
+                    slots.append(_slot_of(receiver, shared[same]))
+            sent.append(self._messages.pop(client))  # which keeps the identities
         return slots
+
+    def _broadcast(self, prefix: bytes) -> None:
+        """Make the messages of the changed keys with a prefix."""
+        changed = self._broadcasts[prefix]
+        names = sorted(changed)
+        by_user: dict[User, list[bytes]] = {}
+        for client in self.prefixes.get(prefix, ()):
+            keys = by_user.get(client.user)
+            if keys is None:  # names of forbidden keys stay secret
+                keys = [name for name in names if client.user.may_read(name)]
+                by_user[client.user] = keys
+            if b"NOLOOP" in self.clients[client].modes and client in changed.values():
+                keys = [name for name in keys if changed[name] is not client]
+            if keys:
+                self._messages.setdefault(client, []).append(keys)
 
     def _receiver(self, client: Client) -> Client | None:
         """Return the client that gets the messages of a client; None: it is gone or closing."""
@@ -223,11 +243,12 @@ class Trackers:
         return [_slot_of(client, Push([b"tracking-redir-broken", tracking.redirect]))]
 
 
-def _invalidation(client: Client, keys: Reply) -> Slot:
-    """Return the message of invalid keys, None for all, as the protocol of its client has it."""
-    if client.protocol == RESP3:
-        return _slot_of(client, Push([b"invalidate", keys]))
-    return _slot_of(client, [b"message", INVALIDATE, keys])
+def _invalidation(protocol: int, names: Sequence[bytes] | None) -> Shared:
+    """Return the message of invalid keys, None for all, as a protocol has it."""
+    keys: Reply = None if names is None else [*names]
+    if protocol == RESP3:
+        return Shared(Push([b"invalidate", keys]))
+    return Shared([b"message", INVALIDATE, keys])
 
 
 def _slot_of(client: Client, message: Reply) -> Slot:

@@ -1,5 +1,6 @@
 """CLIENT TRACKING: a caching client gets the invalidations that Redis sends."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,7 @@ MODES = {
     "all keys after those of a prefix": [
         *("ann: CLIENT TRACKING ON BCAST PREFIX b PREFIX a", "ann: CLIENT TRACKINGINFO"),
         *("ann: CLIENT TRACKING ON BCAST", "bob: SET k v", "ann: CLIENT TRACKINGINFO"),
+        "bob: MSET a1 v b v c v",
     ],
     "all but its own changes": [
         *("ann: CLIENT TRACKING ON BCAST NOLOOP", "bob: SET k v", "ann: SET l v", "bob: SET l w"),
@@ -423,6 +425,45 @@ def test_a_broadcast_names_no_key_that_its_client_may_not_read(
     bob.ask("SET", "own:1", "w")
     bob.ask("SET", "other", "w")
     assert ann.heard() == invalid(b"other")
+
+
+@pytest.mark.parametrize("modes", [(), ("BCAST", "PREFIX", "other:")])
+def test_a_change_that_concerns_no_client_costs_the_same_however_many_there_are(
+    server: Server, bob: Talker, modes: tuple[str, ...]
+) -> None:
+    def calls() -> int:
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        bob.send("SET", "key", "v")
+        sys.setprofile(note)
+        try:
+            server.turn()
+        finally:
+            sys.setprofile(None)
+        return count
+
+    tracking(server.client(), *modes)
+    bob.ask("SET", "key", "v")
+    few = calls()
+    for _ in range(100):
+        tracking(server.client(), *modes)
+    bob.ask("SET", "key", "v")
+    assert calls() <= few + 10
+
+
+def test_own_changes_are_left_out_for_noloop_clients_alone(server: Server, bob: Talker) -> None:
+    clients = [tracking(server.client(), "BCAST") for _ in range(3)]
+    own = tracking(server.client(), "BCAST", "NOLOOP")
+    own.send("SET", "a", "v")
+    bob.send("SET", "b", "v")
+    server.turn()
+    for client in clients:
+        assert client.heard() == invalid(b"a", b"b")
+    assert own.heard() == b"+OK\r\n" + invalid(b"b")
 
 
 def test_the_number_of_tracked_keys_is_limited(server: Server, ann: Talker, bob: Talker) -> None:
