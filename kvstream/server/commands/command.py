@@ -74,7 +74,7 @@ def _named(client: Client, word: bytes) -> Row | None:
 
 def _described(row: Row) -> Reply:
     if not isinstance(row, Container):
-        return _row_of(row, [])
+        return _row_of(row, SetReply([]))  # in RESP3 Redis sends a set if there are none
     parts: list[Reply] = [_described(each) for each in row.subcommands.values()]
     if row.alone is not None:
         return _row_of(row.alone, parts)
@@ -82,7 +82,7 @@ def _described(row: Row) -> Reply:
     return [row.name.encode(), -2, nothing, 0, 0, 0, _set(["@slow"]), nothing, nothing, parts]
 
 
-def _row_of(row: Command, subcommands: list[Reply]) -> Reply:
+def _row_of(row: Command, subcommands: Reply) -> Reply:
     flags, categories = _set(flags_of(row)), _set([f"@{each}" for each in categories_of(row)])
     tips = SetReply([tip.encode() for tip in row.tips.split()])
     specs = SetReply([_spec(spec) for spec in key_specs(row)])

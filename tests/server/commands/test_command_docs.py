@@ -4,6 +4,7 @@ import os
 import pty
 import re
 import shutil
+import socket
 import subprocess
 import time
 from typing import Any
@@ -138,6 +139,20 @@ def test_command_docs_has_arguments(served: Served) -> None:
     assert b"arguments" not in group
     created = group[b"subcommands"][b"xgroup|create"]
     assert created[b"arguments"][0][b"key_spec_index"] == 0
+
+
+@pytest.mark.parametrize("name", ["publish", "script|load", "xadd"])
+def test_command_info_is_that_of_redis_in_resp3(
+    served: Served, redis82_port: int, name: str
+) -> None:
+    found = []
+    for port in (served.port, redis82_port):
+        with socket.create_connection(("127.0.0.1", port), timeout=PATIENCE_S) as link:
+            link.sendall(f"HELLO 3\r\nCOMMAND INFO {name}\r\nQUIT\r\n".encode())
+            data = b"".join(iter(lambda link=link: link.recv(65536), b""))  # type: ignore[misc]
+        found.append(data.removesuffix(b"+OK\r\n")[-8:])
+    assert found[0] == found[1]
+    assert found[0].endswith(b"~0\r\n")
 
 
 def test_redis_cli_shows_the_syntax_of_a_command(served: Served) -> None:
