@@ -13,13 +13,15 @@ arguments and results are names unless they say so.
 When keys were last used (OBJECT IDLETIME) is kept in memory alone, for the last 20,000 to 40,000.
 """
 
+from collections import deque
 from collections.abc import Callable, Collection, Container, Iterator
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from struct import Struct
 from struct import error as StructError
-from weakref import ref
+from weakref import getweakrefs, ref
 
 from kvstream.errors import Corruption, StoreError
 from kvstream.layout.keys import (
@@ -243,7 +245,7 @@ class KeyWatch:
 
     def __init__(self, only: set[bytes] | None) -> None:
         self.only = only
-        """The stored names that count; None means all."""
+        """The stored names that count; None means all. ``KeyIndex.follow`` adds to them."""
         self.changed: set[bytes] = set()
         """Stored names of keys that were created, deleted, rewritten as strings or got another
         expiry.
@@ -252,11 +254,6 @@ class KeyWatch:
         """
         self.broken = False
         """More keys may have changed than ``changed`` holds."""
-
-    def record(self, name: bytes) -> None:
-        """Record a change of a key, by its stored name."""
-        if self.only is None or name in self.only:
-            self.changed.add(name)
 
 
 @dataclass(slots=True)
@@ -298,6 +295,15 @@ class KeyIndex:
         self.watches: set[ref[KeyWatch]] = set()
         """A set, since the truth of a WeakSet takes 0.2 us and is asked at each change; callers
         look before they report a change."""
+        self._general: set[ref[KeyWatch]] = set()
+        """Those of all keys."""
+        self._by_name: dict[bytes, set[ref[KeyWatch]]] = {}
+        """The others, by stored name."""
+        self._ended_watches: deque[tuple[set[bytes], ref[KeyWatch]]] = deque()
+        """Watches that are still in ``_by_name``, though nobody keeps them, and their names.
+
+        The garbage collector may call at any moment, so it only appends.
+        """
         self.usage = Usage()
 
     def add(self, txn: Txn, key: Key) -> None:
@@ -323,9 +329,9 @@ class KeyIndex:
 
     def rewritten(self, names: Collection[bytes]) -> None:
         """Report strings that get another value to the watches, by their stored names."""
-        for watch in self._live_watches():
+        if self.watches:
             for name in names:
-                watch.record(name)
+                self._report(name)
 
     def remove(self, txn: Txn, key: Key, counted: bool = True) -> None:
         """Undo ``add``; ``counted`` is False if the key is off the count and reported already."""
@@ -576,10 +582,39 @@ class KeyIndex:
         self.break_watches()
 
     def watch(self, only: set[bytes] | None = None) -> KeyWatch:
-        """Record every change of keys for as long as the caller keeps the watch."""
+        """Record every change of keys for as long as the caller keeps the watch.
+
+        ``only``: the first change of each of the names that ``follow`` adds to this set.
+        """
+        self._forget_ended()
         watch = KeyWatch(only)
-        self.watches.add(ref(watch, self.watches.discard))
+        reference = ref(watch, partial(self._end_watch, only))
+        self.watches.add(reference)
+        if only is None:
+            self._general.add(reference)
         return watch
+
+    def follow(self, watch: KeyWatch, name: bytes) -> None:
+        """Have a watch of some keys record the changes of one more, by its stored name."""
+        assert watch.only is not None
+        watch.only.add(name)
+        reference = next(each for each in getweakrefs(watch) if each in self.watches)
+        self._by_name.setdefault(name, set()).add(reference)
+
+    def _end_watch(self, only: set[bytes] | None, reference: "ref[KeyWatch]") -> None:
+        self.watches.discard(reference)
+        self._general.discard(reference)
+        if only:
+            self._ended_watches.append((only, reference))
+
+    def _forget_ended(self) -> None:
+        while self._ended_watches:
+            names, reference = self._ended_watches.popleft()
+            for name in names:
+                followers = self._by_name.get(name, set())
+                followers.discard(reference)
+                if not followers:
+                    self._by_name.pop(name, None)
 
     def _live_watches(self) -> list[KeyWatch]:
         """Return the watches that their callers still keep."""
@@ -587,8 +622,14 @@ class KeyIndex:
 
     def report_change(self, key: Key) -> None:
         """Report a change of a key to the watches."""
-        for watch in self._live_watches():
-            watch.record(key.name)
+        self._report(key.name)
+
+    def _report(self, name: bytes) -> None:
+        followers = self._by_name.pop(name, None)  # one change of a key is enough for them
+        for reference in [*self._general, *followers] if followers else list(self._general):
+            watch = reference()
+            if watch is not None:
+                watch.changed.add(name)
 
     def note_swapped(self, dbs: Collection[int], is_there: Callable[[bytes], bool]) -> None:
         """Report the watched keys of swapped databases that exist.
@@ -598,7 +639,7 @@ class KeyIndex:
         for watch in self._live_watches():
             for name in watch.only or ():
                 if database_of(name) in dbs and is_there(key_of(name)):
-                    watch.record(name)
+                    watch.changed.add(name)
 
     def break_watches(self) -> None:
         """Report that any key may have changed."""

@@ -55,12 +55,11 @@ def guard(
 class Watched:
     """The keys under WATCH and the guarded leases, and whether they have changed since."""
 
-    __slots__ = ("_only", "_prints", "_unchanged", "_watch", "guards")
+    __slots__ = ("_prints", "_unchanged", "_watch", "guards")
 
     def __init__(self) -> None:
         self.guards: list[Guard] = []
         self._prints: dict[bytes, object] = {}
-        self._only: set[bytes] = set()
         self._watch: KeyWatch | None = None
         self._unchanged = False
 
@@ -75,10 +74,10 @@ class Watched:
         if name in self._prints:
             return
         if self._watch is None:
-            self._watch = txn.catalog.index.watch(self._only)
+            self._watch = txn.catalog.index.watch(set())
         # This deletes an expired key before it is watched.
         self._prints[name] = _fingerprint(txn, name)
-        self._only.add(txn.catalog.databases.stored_name(txn, name))
+        txn.catalog.index.follow(self._watch, txn.catalog.databases.stored_name(txn, name))
 
     def is_changed(self, txn: Txn) -> bool:
         """Return whether any of the keys has changed, even if it changed back, or a lease is lost.

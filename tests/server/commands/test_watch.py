@@ -1,5 +1,7 @@
 """WATCH: which changes stop EXEC, and which do not."""
 
+import sys
+
 import pytest
 
 from kvstream.operations import keyspace, thresholds
@@ -27,6 +29,44 @@ def test_exec_does_nothing_when_a_watched_key_was_changed_back(
         assert not bob.ask(*request.split()).startswith(b"-")
     ann.ask("MULTI")
     assert ann.ask("EXEC") == b"*-1\r\n"
+
+
+@pytest.mark.parametrize("request_", ["SET other v", "XADD s * f v", "EXPIRE other 9", "DEL other"])
+def test_a_change_costs_the_same_however_many_clients_watch_other_keys(
+    server: Server, ann: Talker, bob: Talker, request_: str
+) -> None:
+    def calls() -> int:
+        count = 0
+
+        def note(frame: object, event: str, arg: object) -> None:
+            nonlocal count
+            count += event in ("call", "c_call")
+
+        bob.ask("SET", "other", "w")
+        bob.send(*request_.split())
+        sys.setprofile(note)
+        try:
+            server.turn()
+        finally:
+            sys.setprofile(None)
+        return count
+
+    ann.ask("WATCH", "k", "l")
+    calls()
+    few = calls()
+    watching = [server.client() for _ in range(100)]
+    for client in watching:
+        client.ask("WATCH", "k", "l")
+    calls()
+    assert calls() <= few + 10
+    bob.ask("SET", "l", "v")
+    for client in (ann, *watching):
+        client.ask("MULTI")
+        assert client.ask("EXEC") == b"*-1\r\n"
+    index = server.executor.engine.catalog.index
+    ann.ask("WATCH", "k")
+    assert len(index.watches) == 1
+    assert len(index._by_name) == 1
 
 
 def test_exec_does_nothing_when_no_bytes_were_appended_to_a_watched_key(
