@@ -58,7 +58,12 @@ class Counts:
         self.busy, self.held, self.first = busy, held, first
 
     def encode(self) -> bytes:
-        return _COUNTS.pack(self.busy, self.held, self.first)
+        """Return the value of the row; raise Corruption if an entry was not counted before."""
+        try:
+            return _COUNTS.pack(self.busy, self.held, self.first)
+        except StructError as error:
+            counts = f"{self.busy} busy, {self.held} held"
+            raise Corruption(f"the counts of a key contradict its entries: {counts}") from error
 
     @classmethod
     def decode(cls, value: bytes) -> "Counts":

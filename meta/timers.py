@@ -173,6 +173,12 @@ _TIME_ROWS: Mapping[Kind, bytes] = {Kind.RETENTION: TIMER_ROW, Kind.REAP: REAP_R
 """The row, before ``rest``, that has the time of the only timer of a kind and rest."""
 
 
+def time_row(kind: int, rest: bytes) -> bytes | None:
+    """Return the suffix of the row with the time of the only timer of a kind and rest, if it has
+    one."""
+    return _TIME_ROWS[Kind(kind)] + rest if kind in _TIME_ROWS else None
+
+
 def arm(txn: Txn, stream: StreamMeta, kind: Kind, at_ms: int, rest: bytes = b"") -> None:
     """Set the only timer of a kind and rest, in place of the one before."""
     disarm(txn, stream, kind, rest)

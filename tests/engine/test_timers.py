@@ -27,7 +27,7 @@ def fired(monkeypatch: pytest.MonkeyPatch) -> Fired:
     def fire(txn: Txn, name: bytes, stream: StreamMeta, due: list[Timer]) -> None:
         found.extend((name[2:], timer.rest) for timer in due)
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
     return found
 
 
@@ -43,7 +43,7 @@ def put(store: Store, at_ms: int, rest: bytes, key: str = "s") -> None:
     def operation(txn: Txn) -> None:
         stream = txn.stream(qualified(0, key.encode()))
         assert stream is not None
-        timers.put(txn, stream, at_ms, Kind.REAP, rest, b"value of " + rest)
+        timers.put(txn, stream, at_ms, Kind.RETRY, rest, b"value of " + rest)
 
     if not store.exists(key):
         store.stream(key).create_group("g", mkstream=True)
@@ -83,7 +83,7 @@ def test_a_removed_timer_does_not_fire(quiet: Store, clock: ManualClock, fired: 
     def operation(txn: Txn) -> tuple[bytes | None, bytes | None]:
         stream = txn.stream(NAME)
         assert stream is not None
-        taken = [timers.take(txn, stream, at_ms, Kind.REAP, b"x") for _ in range(2)]
+        taken = [timers.take(txn, stream, at_ms, Kind.RETRY, b"x") for _ in range(2)]
         return taken[0], taken[1]
 
     assert quiet.engine.run(operation) == (b"value of x", None)
@@ -167,7 +167,7 @@ def test_a_failing_step_is_undone_and_repeated(
         if len(tries) == 1:
             raise RuntimeError("once")
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
     put(quiet, clock.now_ms(), b"x")
     with pytest.raises(RuntimeError, match="once"):
         step(quiet)
@@ -225,7 +225,7 @@ def test_the_thread_survives_an_exception(
         if len(tries) == 1:
             raise ZeroDivisionError("a bug")
 
-    monkeypatch.setattr(timing, "KINDS", {Kind.REAP: fire})
+    monkeypatch.setattr(timing, "KINDS", {Kind.RETRY: fire})
     store = open_store("own")
     put(store, clock.now_ms(), b"x")
     until(lambda: tries == [b"x", b"x"], "the second try")

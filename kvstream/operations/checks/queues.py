@@ -30,6 +30,7 @@ from kvstream.types.ids import StreamID
 _TREES = Family.TREES
 _DAMAGED = "a timer cannot be decoded"
 _UNKNOWN_ROW = "a row of queues of an unknown kind"
+_NOT_ITS_TIMER = "a row of queues has not the time of its timer"
 
 
 def check_queue(survey: Survey, stream: StreamMeta, place: str) -> None:
@@ -46,6 +47,10 @@ class _QueueCheck:
         self._stream = stream
         self._place = place
         self._tree = tree_prefix(stream.queue_tree)
+        self._times: dict[bytes, bytes] = {}
+        """The rows with the time of the only timer of a kind and rest, by their suffixes."""
+        self._armed: dict[bytes, set[int]] = {}
+        """The times of such timers, by the suffix of their row."""
 
     def run(self) -> None:
         stream, first = self._stream, 0
@@ -56,6 +61,9 @@ class _QueueCheck:
                 if timer is not None:
                     first = first or timer.at_ms
                     kinds[timer.kind] += 1
+                    time_row = timers.time_row(timer.kind, timer.rest)
+                    if time_row is not None:
+                        self._armed.setdefault(time_row, set()).add(timer.at_ms)
                 continue
             is_sound = _TAGS.get(suffix[:1])
             if is_sound is None or not is_sound(self, suffix, value):
@@ -65,6 +73,7 @@ class _QueueCheck:
                 self._place, "the time of the first timer", stream.due_at, first
             )
             stream.due_at = first
+        self._check_times()
         self._check_count(kinds[Kind.DELAYED])
 
     def _timer(self, suffix: bytes, value: bytes) -> Timer | None:
@@ -75,6 +84,28 @@ class _QueueCheck:
             self._drop(_DAMAGED, suffix)
             return None
         return timer
+
+    def _check_times(self) -> None:
+        """Check the rows with the time of a timer: one without its timer is never due."""
+        for suffix in sorted(self._times.keys() | self._armed.keys()):
+            value, armed = self._times.get(suffix, b""), self._armed.get(suffix)
+            if armed is None:
+                self._arm(suffix, value)
+            elif value not in map(U64.pack, armed):
+                self._findings.fault(self._place, _NOT_ITS_TIMER, suffix[:40].hex())
+                self._findings.put(_TREES, self._tree + suffix, U64.pack(min(armed)))
+
+    def _arm(self, suffix: bytes, value: bytes) -> None:
+        """Report a row without its timer, and set one that is due now."""
+        if len(value) != U64.size:
+            self._drop(_UNKNOWN_ROW, suffix)
+            return
+        at_ms = self._survey.now_ms
+        if suffix == TIMER_ROW:
+            self._need_timer(at_ms, Kind.RETENTION, b"")
+        else:
+            self._need_timer(at_ms, Kind.REAP, suffix.removeprefix(REAP_ROWS))
+        self._findings.put(_TREES, self._tree + suffix, U64.pack(at_ms))
 
     def _check_count(self, true: int) -> None:
         """Check the row that counts the delayed messages."""
@@ -125,6 +156,8 @@ class _QueueCheck:
             row = unique.decode(suffix[1:], value)
         except DECODING_ERRORS:
             return False
+        if not row.check_ms:
+            return False
         self._need_timer(row.check_ms, Kind.UNIQUE, suffix[1:])
         return True
 
@@ -142,7 +175,8 @@ class _QueueCheck:
         if suffix == CURSOR_ROW:
             return len(value) == ID_BYTES
         if suffix == TIMER_ROW or suffix.startswith(REAP_ROWS):
-            return len(value) == U64.size
+            self._times[suffix] = value  # ``_check_times`` compares it with its timer
+            return True
         if suffix.startswith(LATEST_ROWS):
             sound = len(suffix) == len(LATEST_ROWS) + DIGEST_BYTES and len(value) == ID_BYTES
             last = max(self._stream.last, self._stream.max_deleted)

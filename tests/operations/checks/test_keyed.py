@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
-from kvstream import Store
+from kvstream import Corruption, Store
 from kvstream.layout.keys import qualified
 from kvstream.meta.keyed import ENTRY, HELD, IS_BUSY, KEY, Counts, key_of_value
 from kvstream.meta.runs import HELD_MS
@@ -87,6 +87,10 @@ def add_a_key(rows: Rows) -> None:
     rows.put_in(tree(rows), KEY + key_of_value(b"z"), Counts(1).encode())
 
 
+def forget_busy(rows: Rows) -> None:
+    rows.put_in(tree(rows), KEY + A, Counts(0, 3, held(rows)[0]).encode())
+
+
 def add_what(rows: Rows) -> None:
     rows.put_in(tree(rows), b"what is this", b"")
 
@@ -146,3 +150,17 @@ def test_a_key_with_held_entries_and_free_room_is_reported(ordered: Store, reope
     busy = store.stream("orders").group("billing").pending_range(consumer="ann")
     store.stream("orders").group("billing").ack(busy[0].id)
     assert store.check() == []
+
+
+@pytest.mark.parametrize("spoil", [lose_counts, forget_busy])
+def test_entries_that_were_not_counted_are_damage(
+    ordered: Store, reopen: Reopen, spoil: Callable[[Rows], None]
+) -> None:
+    """A count below 0 was an error of struct."""
+    store = damage(ordered, reopen, spoil)
+    group = store.stream("orders").group("billing")
+    with pytest.raises(Corruption):
+        group.ack([each.id for each in group.pending_range()])
+    store.check(repair=True)
+    assert store.check() == []
+    group.delete_consumer("ann")

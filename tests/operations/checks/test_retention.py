@@ -7,6 +7,7 @@ from kvstream.engine import timing
 from kvstream.layout.keys import qualified
 from kvstream.meta import timers
 from kvstream.meta.policy import LATEST_ROWS, Retention
+from kvstream.meta.txn import Txn
 from kvstream.operations.queues import retention
 from tests.opening import Stores
 
@@ -67,3 +68,54 @@ def test_damaged_rules_do_not_stop_the_retention_of_others(ruled: Store) -> None
         pass
     assert (len(ruled.stream("a")), len(ruled.stream("t"))) == (1, 1)
     ruled.check(repair=True)
+
+
+# --- rows with the time of the only timer of a kind ---------------------------------------------
+
+DAMAGE: dict[str, tuple[str, bytes | None]] = {
+    "no timer": ("timer", None),
+    "no row": ("row", None),
+    "another time": ("row", b"\0" * 8),
+    "a later time": ("row", b"\x7f" + b"\xff" * 7),
+    "no time": ("row", b"short"),
+}
+
+
+@pytest.mark.parametrize("title", DAMAGE)
+@pytest.mark.parametrize("kind", [timers.Kind.RETENTION, timers.Kind.REAP])
+def test_what_one_timer_does_goes_on_after_a_repair(
+    ruled: Store, clock: ManualClock, kind: timers.Kind, title: str
+) -> None:
+    """A lost timer, or a row with a wrong time, stops retention by age and reaping for ever."""
+    group = ruled.stream("s").create_group("workers", "$")
+    group.set_policy(reap=30)
+    group.create_consumer("ann")
+    ruled.stream("s").add({"user": "ann"})
+    group.consumer("ann").read()
+    group.ack([each.id for each in group.pending_range()])
+    ruled.engine.run(timing.run_due, 10)
+    assert ruled.check() == []
+    stream = ruled.engine.catalog.streams[NAME]
+    rest = b"workers" if kind is timers.Kind.REAP else b""
+    what, value = DAMAGE[title]
+
+    def damage(txn: Txn) -> None:
+        (timer,) = timers.scan(txn, stream, kind)
+        suffix = timers.suffix_of(*timer[:3])
+        if what == "row":
+            suffix = (b"Pr" if rest else b"Pt") + rest
+        if value is None:
+            timers.delete_row(txn, stream, suffix)
+        else:
+            timers.put_row(txn, stream, suffix, value)
+
+    ruled.engine.run(damage)
+    ruled.engine.catalog.forget()
+    assert len(ruled.check()) == 1
+    ruled.check(repair=True)
+    assert ruled.check() == []
+    clock.advance(61_000)
+    for _ in range(3):
+        ruled.engine.run(timing.run_due, 10)
+    assert (len(ruled.stream("s")), group.consumers()) == (0, [])
+    assert ruled.check() == []
