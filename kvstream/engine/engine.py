@@ -612,6 +612,9 @@ class Engine:
 
         If writes wait for space, small ranges count too.
         """
+        with self._compacting:
+            if not self.expiry.closing:
+                self.database.flush_deletes()
         if self.database.needs_space:
             self.run(trim.sweep_streams)
         for lower, upper in self.database.large_deleted():

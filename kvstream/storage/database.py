@@ -177,6 +177,7 @@ class Database:
         stalls.unseen += size
         if stalls.unseen >= LOOK_BYTES:
             self.pause_s = stalls.look()
+            maintenance.flush_deletes(self._families, maintenance.DELETES_MAX)
         if batch.ranges:
             self._range_deletes.count(batch.ranges)
         return self._latest_sequence()  # type: ignore[no-any-return]
@@ -344,6 +345,11 @@ class Database:
         except Exception as error:
             raise classified(error) from None
         return ranges
+
+    def flush_deletes(self) -> None:
+        """Flush the memtables whose deleted rows delay readers."""
+        if self.failure is None:
+            maintenance.flush_deletes(self._families, maintenance.DELETES_LEFT)
 
     def compact_messages(self, lower: bytes, upper: bytes) -> None:
         """Compact a range of messages; the next write raises what goes wrong."""

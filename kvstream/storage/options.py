@@ -285,6 +285,7 @@ def _metadata(options: StoreOptions) -> FamilySettings:
             "set_memtable_whole_key_filtering": (True,),
             "set_memtable_prefix_bloom_ratio": (0.02,),
             **_STALLS,
+            **_DELETION_COLLECTOR,
         },
     )
 

@@ -20,7 +20,7 @@ from kvstream.storage.batch import Batch, Family
 from kvstream.storage.database import Database
 from kvstream.storage.options import Settings, database_settings
 from kvstream.types.options import MEGABYTE, StoreOptions
-from tests.patience import retried
+from tests.patience import retried, until
 
 LOAD = int(os.environ.get("KVSTREAM_LOAD") or 40_000)
 """Entries that are trimmed, or acknowledged."""
@@ -110,6 +110,31 @@ def trim_all_the_time(place: Path) -> None:
     with Store.open(place, free_space_reserve=0) as store:
         assert spent(lambda: store.stream("queue").read(after="0", count=10)) < WORST_S
         assert store.check() == []
+
+
+def test_entries_and_keys_deleted_one_by_one_delay_no_reader(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A memtable kept their rows for hours: reading the last of ten entries took 160 ms."""
+    monkeypatch.setattr("kvstream.engine.expiry.RECLAIM_PAUSE_S", 0.1)
+    looks: dict[str, Callable[[], object]]
+    with Store.open(tmp_path / "store", durability="no") as store:
+        queue = store.stream("queue")
+        ids = queue.add_many([{"n": number} for number in range(LOAD)])
+        for at in range(10, LOAD, STEP):
+            queue.delete(ids[at : at + STEP])
+        for number in range(LOAD):
+            store.stream(f"short-lived {number}").add({"n": number})
+            store.delete(f"short-lived {number}")
+        looks = {
+            "the last entry": lambda: queue.revrange(count=1),
+            "an entry behind the deleted ones": lambda: queue.read(after=ids[9]),
+            "the keys": store.keys,
+        }
+        for title, look in looks.items():
+            until(lambda: spent(look) < WORST_S / 20, title)  # noqa: B023
+        assert len(queue.range()) == 10
+        assert store.keys() == [b"queue"]
 
 
 def test_stuck_entries_are_found_at_once_among_acknowledged_ones(places: Iterator[Path]) -> None:
