@@ -102,7 +102,11 @@ def runs_at(
     while at < len(ids):
         run = run_at(txn, group, ids[at])
         if run is None:
-            at += 1
+            if at + 1 == len(ids):
+                return
+            # a stream may have thousands of groups without pending entries
+            following = group.runs.first(txn.batch, ids[at])
+            at = len(ids) if following is None else bisect_left(ids, following.anchor, at + 1)
             continue
         end = bisect_right(ids, run.last, at)
         yield run, ids[at:end]

@@ -30,12 +30,12 @@ from kvstream.types.options import SWEEP_ENTRIES, RefPolicy
 
 def referenced(txn: Txn, stream: StreamMeta, ids: list[StreamID]) -> set[StreamID]:
     """Return those of ``ids``, ascending, that a group has pending or has not delivered yet."""
-    packed = [PACKED(*eid) for eid in ids]
-    pending: set[StreamID] = set()
-    for group in txn.catalog.groups(txn, stream):
-        reached = bisect_right(ids, group.last_delivered)
-        pending.update(ids[reached:])
-        pending.update(map(StreamID.unpack, pending_among(txn, group, packed[:reached])))
+    groups = list(txn.catalog.groups(txn, stream))
+    reached = min([bisect_right(ids, group.last_delivered) for group in groups], default=len(ids))
+    packed = [PACKED(*eid) for eid in ids[:reached]]
+    pending = set(ids[reached:])
+    for group in groups:
+        pending.update(map(StreamID.unpack, pending_among(txn, group, packed)))
     return pending
 
 

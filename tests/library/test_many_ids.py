@@ -6,7 +6,9 @@ from typing import Any
 
 import pytest
 
-from kvstream import Group, ManualClock, NackMode, Store, Stream, StreamID
+from kvstream import Group, ManualClock, NackMode, RefPolicy, Store, Stream, StreamID
+from kvstream.meta import pel
+from kvstream.meta.runs import Run
 from kvstream.operations import trim
 
 ENTRIES = 700
@@ -208,3 +210,34 @@ def test_entries_given_back_together_are_those_given_back_one_by_one(
         assert one.nack(*ids, mode=mode, force=True) == alone
         assert pending(one) == pending(other)
     assert store.check() == []
+
+
+@pytest.mark.parametrize("ref_policy", [RefPolicy.DELREF, RefPolicy.ACKED])
+@pytest.mark.parametrize("how", ["trim", "delete"])
+def test_groups_without_pending_entries_cost_a_deletion_nothing_per_entry(
+    store: Store, monkeypatch: pytest.MonkeyPatch, ref_policy: RefPolicy, how: str
+) -> None:
+    """XTRIM DELREF of 200,000 entries with 2,000 groups took 222 s: a lookup each for each."""
+    stream = store.stream("s")
+    ids = stream.add_many([{"n": number} for number in range(2000)])
+    for number in range(20):
+        stream.create_group(f"g{number}", "$")
+    old = stream.create_group("old", "0")
+    old.consumer("ann").read(count=1500)
+    old.ack(ids[:1000])
+    lookups = 0
+    run_at = pel.run_at
+
+    def counted(*args: Any) -> Run | None:
+        nonlocal lookups
+        lookups += 1
+        return run_at(*args)
+
+    monkeypatch.setattr(pel, "run_at", counted)
+    if how == "trim":
+        stream.trim(maxlen=0, ref_policy=ref_policy)
+    else:
+        stream.delete_entries(ids, ref_policy=ref_policy)
+    assert lookups < 1000
+    assert len(stream) == (0 if ref_policy is RefPolicy.DELREF else 1000)
+    assert old.pending().count == (0 if ref_policy is RefPolicy.DELREF else 500)
