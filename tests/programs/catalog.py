@@ -1,6 +1,7 @@
 """The programs, in the order of the page that lists them."""
 
 from tests.programs import (
+    channels,
     django_redis,
     fakeredis,
     faststream,
@@ -8,6 +9,7 @@ from tests.programs import (
     iredis,
     limits,
     npm,
+    npm_packages,
     phpredis,
     redis_exporter,
     redis_py,
@@ -27,8 +29,10 @@ PROGRAMS: tuple[Program, ...] = (
     *fakeredis.PROGRAMS,
     *limits.PROGRAMS,
     *django_redis.PROGRAMS,
+    *channels.PROGRAMS,
     *walrus.PROGRAMS,
     *npm.PROGRAMS,
+    *npm_packages.PROGRAMS,
     *phpredis.PROGRAMS,
     *symfony.PROGRAMS,
     *iredis.PROGRAMS,
