@@ -240,16 +240,13 @@ def deliver(
     txn: Txn, group: GroupMeta, ids: Sequence[PackedID], owner: bytes, time_ms: int
 ) -> None:
     """Make ``ids``, ascending, pending for the first time, and take over those that are pending."""
-    last = group.runs.last(txn.batch)
-    if last is None or last.last < ids[0]:
-        if (
-            last is not None
-            and last.length + len(ids) <= RUN_IDS_MAX
-            and last.shared == (owner, time_ms, 1, 0)
-        ):
-            pel_index.resize(txn, group, last, last.packed + b"".join(ids))
+    run = group.runs.last(txn.batch)
+    if run is None or run.packed[-ID_BYTES:] < ids[0]:
+        shared = (owner, time_ms, 1, 0)
+        if run is not None and run[2:] == shared and run.length + len(ids) <= RUN_IDS_MAX:
+            pel_index.resize(txn, group, run, run.packed + b"".join(ids))
         else:
-            _append(txn, group, ids, (owner, time_ms, 1, 0))
+            _append(txn, group, ids, shared)
     else:  # SETID moved the group's last ID back
         lift(txn, group, ids)
         place(txn, group, ids, owner, time_ms, 1)
