@@ -394,18 +394,19 @@ class ServerSampler:
     def _oldest(
         self, groups: list[tuple[bytes, Mapping[str, Any]]]
     ) -> dict[tuple[bytes, bytes], int]:
-        """Return the age of the oldest pending entry of each group that has any."""
+        """Return the age of the oldest pending entry with a consumer of each group that has any."""
         asked = [(name, group["name"]) for name, group in groups if group["pending"]]
         replies: list[Any] = []
         for some in pages(asked, STREAMS_PER_TRIP):
             replies += self._connection.ask_all(
                 ("XPENDING", name, group, "-", "+", PENDING_SAMPLED) for name, group in some
             )
-        return {
-            place: max((idle for _, _, idle, _ in reply if idle >= 0), default=0)
+        ages = {
+            place: [idle for _, _, idle, _ in reply if idle >= 0]
             for place, reply in zip(asked, replies, strict=True)
             if not isinstance(reply, Exception)  # the group was deleted meanwhile
         }
+        return {place: max(idle) for place, idle in ages.items() if idle}
 
 
 def _groups(reply: list[Any]) -> list[Mapping[str, Any]]:
@@ -504,7 +505,7 @@ def _stream_samples(store: Store, key: bytes) -> Iterator[StreamSample]:
     for group in run(info.group_names, name, GROUPS_MAX):
         figures = run(info.group_figures, name, group)
         if figures is not None:
-            oldest = figures.oldest_ms if figures.pending else None
+            oldest = figures.oldest_ms if figures.pending > figures.nacked else None
             queue = sample_of(queue_of.get(group), figures.entries_read)
             counts = figures.consumers, figures.lag, figures.pending, oldest
             groups.append(GroupSample(group, *counts, queue))

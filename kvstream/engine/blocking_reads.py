@@ -12,14 +12,14 @@ from typing import cast
 
 from kvstream.engine.coerce import Seconds, block_of, count_of, milliseconds
 from kvstream.engine.interface import AnyEngine
-from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, nearest, shown
+from kvstream.errors import KVStreamError, NoGroup, NoSuchKey, advise, nearest, shown
 from kvstream.layout.keys import database_of, key_of
 from kvstream.meta.txn import Txn
 from kvstream.operations import info, read, readgroup
 from kvstream.operations.groups import text
 from kvstream.operations.read import Position, Reply
 from kvstream.operations.reply_limits import Budget
-from kvstream.types.ids import IDLike, StreamID
+from kvstream.types.ids import IDLike, StreamID, seconds_hint
 from kvstream.types.records import Entry, HistoryEntry
 
 _NAMES_MAX = 1000
@@ -54,6 +54,8 @@ def read_position(after: IDLike) -> StreamID | Position:
         raise read.new_only()
     if sign in _POSITIONS:
         return _POSITIONS[sign]
+    if (hint := seconds_hint(after)) is not None:
+        advise(hint)
     return StreamID.parse(after)
 
 

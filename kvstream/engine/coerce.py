@@ -290,6 +290,8 @@ def opening_of(
     for name, value in {**own, "shared": shared or None, "wait_s": wait_s, **options}.items():
         if url is not None and value is not None:
             raise InvalidArgument(f"{name} is for a store in a directory: a server has its own")
+    if type(shared) is not bool:
+        raise InvalidArgument(f"shared is True or False, not {shown(shared)}")
     if wait_s is not None and not shared:
         raise InvalidArgument("wait_s is for shared=True: the seconds to wait for an owner")
     level = Durability.EVERYSEC if durability is None else durability

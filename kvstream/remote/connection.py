@@ -131,6 +131,11 @@ def error_of(error: "redis.RedisError", *, writing: bool = False) -> KVStreamErr
     if isinstance(error, exceptions.ResponseError):
         return _refusal(error, message)
     if isinstance(error, exceptions.AuthenticationError | exceptions.AuthorizationError):
+        if "without any password" in message:
+            return AccessDenied(
+                "the server has no password: leave it out of the URL, or give the user's name too "
+                f"({message})"
+            )
         return AccessDenied(f"the server lets nobody in without the right password: {message}")
     if isinstance(error, exceptions.BusyLoadingError):
         return ServerLoading(f"the server is still loading: {message}")

@@ -71,6 +71,10 @@ T = TypeVar("T")
 PENDING_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
+ENDS_ELSEWHERE = (
+    "a transaction ends in the thread that began it, and this is another one: nothing was written; "
+    "a generator that yields inside the block may be resumed in any thread"
+)
 
 
 class _Local(threading.local):
@@ -154,10 +158,16 @@ class RemoteEngine:
             raise InvalidArgument(f"{name} works on the files of a store, not on a server")
         return procedure(self, *args, **kwargs)  # type: ignore[no-any-return]
 
+    @property
+    def _transaction(self) -> "Transaction | None":
+        """The open transaction of this thread."""
+        transaction: Transaction | None = self._local.transaction
+        return None if transaction is None or transaction.ended else transaction
+
     def call(self, call: Call) -> Any:
         """Return the result of a call, or a ``Queued`` until the end of a transaction."""
         connection = self.connection(call.db)
-        transaction = self._local.transaction
+        transaction = self._transaction
         try:
             if transaction is not None and call.commands:
                 return transaction.take(call)
@@ -215,7 +225,7 @@ class RemoteEngine:
             if self._closed:
                 raise StoreClosed from None
             raise
-        if reply is None and self._local.transaction is not None:
+        if reply is None and self._transaction is not None:
             warn_of_block()
         return reply  # type: ignore[return-value]
 
@@ -228,7 +238,7 @@ class RemoteEngine:
         call_of, rest_s = self._call_of(attempt), rest_of(timeout_s)
         while True:
             rest = rest_s()
-            waits = self._local.transaction is None and (rest is None or rest > 0)
+            waits = self._transaction is None and (rest is None or rest > 0)
             block = self.connection().block_words(rest) if waits else ()
             reply: Reply = self.call(call_of(block))
             if reply or not waits:
@@ -270,14 +280,16 @@ class RemoteEngine:
     @contextmanager
     def transaction(self) -> Iterator[None]:
         """Send the writes of this thread as one MULTI when the block ends; see the module."""
-        if self._local.transaction is not None:
+        if self._transaction is not None:
             raise InvalidArgument("a transaction is open in this thread already")
         transaction = self._local.transaction = Transaction(self)
         try:
             try:
                 yield
+                if self._transaction is not transaction:
+                    raise InvalidArgument(ENDS_ELSEWHERE)
             finally:
-                self._local.transaction = None
+                transaction.ended = True
             try:
                 transaction.commit()
             except RequestError as error:
@@ -300,8 +312,8 @@ class RemoteEngine:
             yield from page
 
     def _key_pages(self, db: int, pattern: bytes | None) -> Iterator[list[bytes]]:
-        if self._local.transaction is not None:
-            self._local.transaction.refuse_stale(())
+        if self._transaction is not None:
+            self._transaction.refuse_stale(())
         options = () if pattern is None else ("MATCH", pattern)
         return self.connection(db).key_pages(*options)
 
@@ -449,6 +461,8 @@ class Transaction:
         self._writes_all = False
         """A queued write concerns all keys."""
         self._queue: list[tuple[Call, Queued]] = []
+        self.ended = False
+        """Its block has ended, perhaps in another thread."""
 
     @property
     def whole(self) -> Call:

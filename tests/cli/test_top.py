@@ -349,6 +349,17 @@ def test_without_redis_py_the_error_names_the_package_to_install(
     assert len(result.stderr.splitlines()) == 1
 
 
+def test_a_group_has_no_oldest_entry_if_all_were_given_back(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        stream = store.stream("orders")
+        stream.add({"n": 1})
+        group = stream.create_group("billing", start="0")
+        group.nack(*(entry.id for entry in group.consumer("worker").read()))
+    shown = json.loads(run("--store", str(tmp_path / "store"), "--once", "--json").stdout)
+    (billing,) = shown["streams"][0]["groups"]
+    assert (billing["pending"], billing["oldest_ms"]) == (1, None)
+
+
 def test_a_store_without_an_owner_is_read_directly(orders: Program) -> None:
     (shown,) = orders.json("top", "--once", "--sort", "name")
     assert shown["server"] is None

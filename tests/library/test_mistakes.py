@@ -240,6 +240,12 @@ WARNINGS: dict[str, tuple[Call, object, str]] = {
         "the bound 1700000000 is 1970-01-20 16:13 in milliseconds: for Unix seconds give "
         "1700000000000, or '1700000000-0' if it is an ID",
     ),
+    "a read after seconds": (
+        lambda s: len(s.read(1_700_000_000)),
+        1,
+        "the bound 1700000000 is 1970-01-20 16:13 in milliseconds: for Unix seconds give "
+        "1700000000000, or '1700000000-0' if it is an ID",
+    ),
 }
 """The warnings of mistakes that Redis's rules allow, with the result."""
 

@@ -18,7 +18,14 @@ import pytest
 import redis
 
 import kvstream
-from kvstream import InvalidArgument, ServerUnavailable, Store, StoreClosed, UnknownOutcome
+from kvstream import (
+    AccessDenied,
+    InvalidArgument,
+    ServerUnavailable,
+    Store,
+    StoreClosed,
+    UnknownOutcome,
+)
 from kvstream.commands.table import find
 from kvstream.remote.commands import SINCE
 from kvstream.remote.connection import BLOCK_S_MAX, Connection, Link, connect
@@ -81,6 +88,13 @@ def test_a_directory_opens_as_before(directory: Path) -> None:
         store.stream("s").add({"a": 1})
     with kvstream.open(os.fsencode(directory), read_only=True, db=1) as store:
         assert len(store.stream("s")) == 1
+
+
+def test_a_password_for_a_server_without_one_is_named(url: str) -> None:
+    if url.startswith("unix:"):
+        pytest.skip("a path has no place for a password")
+    with pytest.raises(AccessDenied, match="the server has no password: leave it out of the URL"):
+        kvstream.open(url.replace("://", "://:secret@"))
 
 
 def test_methods_that_need_files_are_refused(url: str) -> None:

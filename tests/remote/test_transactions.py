@@ -1,5 +1,6 @@
 """``transaction()``: its common behaviour on every place, and the differences of servers."""
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -172,3 +173,15 @@ def test_an_unsupported_command_undoes_it(old: str) -> None:
         assert not store.exists("other")
         with pytest.raises(RequestError), store.transaction():
             store.stream("s").add({"n": 2}, id="1-0")
+
+
+def test_it_ends_in_the_thread_that_began_it(server: str) -> None:
+    with kvstream.open(server) as store, ThreadPoolExecutor(1) as other:
+        block = store.transaction()
+        block.__enter__()
+        store.stream("s").add({"n": 1})
+        with pytest.raises(InvalidArgument, match="nothing was written"):
+            other.submit(block.__exit__, None, None, None).result()
+        assert not store.exists("s")
+        store.stream("s").add({"n": 2})
+        assert [entry.fields for entry in store.stream("s").range()] == [{b"n": b"2"}]

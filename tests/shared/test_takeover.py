@@ -333,6 +333,7 @@ def test_an_opening_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         ({"shared": True, "read_only": True}, "read_only"),
         ({"shared": True, "clock": ManualClock()}, "clock"),
         ({"wait_s": 1}, "wait_s"),
+        ({"shared": "yes"}, "shared is True or False"),
         ({"shared": True, "wait_s": -1}, "negative"),
         ({"shared": True, "nonsense": 1}, "nonsense"),
     ],
