@@ -25,7 +25,8 @@ RETRY_S = 5
 FSYNC = "fsync"
 _PREFIX = "checkpoint-"
 _NAME = re.compile(_PREFIX + "[0-9]{20}")
-
+_STAGE = re.compile(rf"\.{_PREFIX}[0-9]{{20}}-.*")
+"""A checkpoint that is being made, or whose process was killed."""
 
 _log = logging.getLogger(__name__)
 
@@ -182,6 +183,9 @@ class Checkpoints:
             self._engine.sync()
             return
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for stage in self.directory.iterdir():
+            if _STAGE.fullmatch(stage.name):  # its links keep the space of deleted tables
+                shutil.rmtree(stage, ignore_errors=True)
         self._engine.checkpoint(self.directory / f"{_PREFIX}{time.time_ns():020}")
         checkpoints = [path for path in self.directory.iterdir() if _NAME.fullmatch(path.name)]
         for old in sorted(checkpoints)[: -self._kept]:

@@ -57,6 +57,19 @@ def test_the_newest_saves_are_kept_and_nothing_else_is_touched(
         assert store.check() == []
 
 
+def test_a_save_removes_what_a_killed_one_has_left(serve: Serve, tmp_path: Path) -> None:
+    directory = tmp_path / "saved"
+    left = directory / ".checkpoint-01795934414787000000-x1y2z3_4"
+    mine = directory / ".checkpoint-of-mine"
+    for folder in (left / "checkpoint-01795934414787000000.tmp", mine):
+        folder.mkdir(parents=True)
+        (folder / "000009.sst").write_bytes(b"rows")
+    serve(checkpoint_dir=directory).client().save()
+    assert not left.exists()
+    assert mine.exists()
+    assert len(_checkpoints(directory)) == 1
+
+
 def test_a_save_in_the_background_is_one_at_a_time(serve: Serve, tmp_path: Path) -> None:
     served = serve(checkpoint_dir=tmp_path / "saved")
     go = threading.Event()
