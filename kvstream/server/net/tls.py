@@ -8,9 +8,12 @@ and the remedy, which OpenSSL's do not.
 """
 
 import asyncio
+import fcntl
 import logging
 import socket
 import ssl
+import sys
+import termios
 from functools import partial
 from pathlib import Path
 
@@ -100,7 +103,9 @@ def _reason(error: ssl.SSLError) -> str:
 
 
 SHUTDOWN_S = 5.0
-"""Seconds for the other side to confirm the end of a connection."""
+"""Seconds for the other side to take the last bytes of a connection."""
+SENT_PAUSE_S = 0.005
+"""Seconds between two looks at whether it has."""
 CHUNK = 64 << 10
 """Bytes that are encrypted together. More would enter the socket's buffer as one piece, where the
 limits on unread replies do not see it."""
@@ -116,9 +121,33 @@ class SecuredConnection(Connection):
     def eof_received(self) -> bool:
         return False  # TLS ends both directions at once
 
+    def close(self) -> None:
+        """Close once the other side has the written bytes: an idle client confirms no end."""
+        if self.transport is not None and not self.transport.is_closing():
+            super().close()  # a second close() would take asyncio's transport from its socket
+            self._close_when_sent(was_sent=False)
+
+    def _close_when_sent(self, *, was_sent: bool) -> None:
+        """Close if two looks find all sent: between them the transport writes what it holds."""
+        connection = None if self.transport is None else self.transport.get_extra_info("socket")
+        if connection is None or connection.fileno() < 0:
+            return
+        sent = not (self.pending_output() or _unconfirmed(connection.fileno()))
+        if sent and was_sent:
+            self.abort()
+            return
+        look = partial(self._close_when_sent, was_sent=sent)
+        asyncio.get_running_loop().call_later(SENT_PAUSE_S, look)
+
     def send(self, data: bytes) -> None:
         for at in range(0, len(data), CHUNK):
             super().send(data[at : at + CHUNK])
+
+
+def _unconfirmed(descriptor: int) -> int:
+    """Return the bytes of a socket that the other side has not confirmed yet."""
+    count = fcntl.ioctl(descriptor, termios.TIOCOUTQ, bytes(4))
+    return int.from_bytes(count, sys.byteorder)
 
 
 class SecuredServer:

@@ -15,6 +15,7 @@ import redis
 from redis.backoff import NoBackoff
 from redis.retry import Retry
 
+from kvstream.server.net import tls
 from kvstream.server.net.tls import BadCertificate, load
 from kvstream.server.options import ServerOptions
 from tests.patience import PATIENCE_S, until
@@ -126,6 +127,29 @@ def test_redis_cli_connects_by_tls(secured: Served, authority: Authority) -> Non
     words += ["--cert", identity.certificate, "--key", identity.key, "PING"]
     ran = subprocess.run(words, capture_output=True, text=True, timeout=PATIENCE_S)
     assert (ran.returncode, ran.stdout) == (0, "PONG\n")
+
+
+def test_an_idle_client_need_not_confirm_the_end(
+    secured: Served, authority: Authority, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(tls, "SHUTDOWN_S", 1000.0)
+    with connected(secured, trusting(authority, authority.certify("ann"))) as connection:
+        connection.sendall(PING + request("QUIT"))
+        until(lambda: secured.executor.statistics.connections and not secured.executor.clients)
+        assert connection.recv(100) + connection.recv(100) == b"+PONG\r\n+OK\r\n"
+        assert connection.recv(100) == b""
+
+
+def test_a_slow_client_gets_its_last_replies_before_the_end(
+    secured: Served, authority: Authority
+) -> None:
+    value = b"v" * 8_000_000
+    secured.client().set("k", value)
+    with connected(secured, trusting(authority, authority.certify("ann"))) as connection:
+        connection.sendall(request("GET", "k") + request("QUIT"))
+        time.sleep(0.3)
+        received = b"".join(iter(lambda: connection.recv(1 << 20), b""))
+    assert received == b"$8000000\r\n" + value + b"\r\n+OK\r\n"
 
 
 @pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
