@@ -156,6 +156,45 @@ def test_a_query_begins_at_its_start_option(place: Place, starting: str, first: 
     assert query.batch() == {"s": [*first, "5-5"]}
 
 
+@pytest.mark.parametrize("starting", ["now-15m", "2-0"])
+def test_a_query_may_begin_above_the_last_id_of_a_stream(place: Place, starting: str) -> None:
+    options, run = place
+    add(run, "s", "1-1")
+    query = Query(stream="s", startingId=starting, **options).begin()
+    assert query.batch() == {}
+    query.restart()
+    assert query.batch() == {}
+    add(run, "s", "1-2")  # before the start
+    assert query.batch() == {}
+    above = "4102444800000-0"  # in the year 2100
+    add(run, "s", above)
+    assert query.batch() == {"s": [above]}
+    query.restart()
+    run("DEL", "s")
+    add(run, "s", "1-1")
+    with pytest.raises(DataLoss, match="but now ends at 1-1"):
+        query.batch()
+
+
+def test_a_restart_at_another_place_fails_the_query(place: Place, tmp_path: Path) -> None:
+    options, run = place
+    add(run, "s", "1-1")
+    query = Query(stream="s", **options)
+    assert query.batch() == {"s": ["1-1"]}
+    with Store.open(tmp_path / "other") as store:
+        store.stream("s").add({"a": "b"}, id="1-1")
+    query.options = {"stream": "s", "path": str(tmp_path / "other")}
+    query.reader = query.started()
+    with pytest.raises(DataLoss, match=r"the checkpoint has positions in .*other: name each place"):
+        query.batch()
+    assert query.offset is not None
+    with pytest.raises(DataLoss, match="the checkpoint has positions in"):
+        query.read({}, query.offset)
+    query.options["failondataloss"] = "false"
+    query.reader = query.started()
+    assert query.batch() == {"s": ["1-1"]}
+
+
 def test_new_streams_that_match_a_pattern_are_included(place: Place) -> None:
     options, run = place
     run("SET", "s:no", "a string")

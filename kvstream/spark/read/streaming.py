@@ -2,11 +2,12 @@
 
 ::
 
-    offset := {PLACE: {STREAM: [ID, ADDED]}}
+    offset := {PLACE: {STREAM: [ID, ADDED] or [ID, ADDED, true]}}
 
 ID is the last entry read. ADDED is the stream's ``entries-added`` at that entry, null if unknown.
 Compared with the stream's current counts, it tells whether entries were trimmed before they were
-read. A key that is not UTF-8 is written as ``base64:...``.
+read. The third value marks a query that begins above the stream's last ID, such as at ``now-15m``
+of an idle stream. A key that is not UTF-8 is written as ``base64:...``.
 """
 
 import base64
@@ -73,7 +74,7 @@ def text_key(text: str) -> bytes:
 def position_in(offset: Offset, place: str, key: bytes) -> Position | None:
     """Return the position of a stream in an offset."""
     pair = offset.get(place, {}).get(key_text(key))
-    return None if pair is None else Position(StreamID.parse(pair[0]), pair[1])
+    return None if pair is None else Position(StreamID.parse(pair[0]), *pair[1:])
 
 
 class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
@@ -153,6 +154,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: Offset, limit: ReadLimit) -> Offset:
         """Return the end of the next micro-batch. Raises DataLoss if some of it was trimmed."""
+        self._refuse_other_places(start)
         offsets = []
         for each, key, ends in self._streams():
             position = self._position(start, each, key, ends)
@@ -206,6 +208,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _first(self, each: Watch, key: bytes, ends: Ends, after: StreamID) -> Position:
         """Return the position after an ID, in a stream that was not read before."""
+        if after > ends.last:
+            return Position(after, None, ahead=True)
         live = each.live_after(key, ends, after)
         return Position(after, None if live is None else ends.added - live)
 
@@ -215,6 +219,8 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if position is None:
             return self._first(each, key, ends, MIN_ID)
         if ends.last < position.id:
+            if position.ahead:
+                return position
             if self._fail_on_loss:
                 what = f"it was read up to {position.id}, but now ends at {ends.last}"
                 raise DataLoss.of(key, each.shown, what)
@@ -268,6 +274,7 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Split a micro-batch among tasks. It may have been planned before a restart."""
         if start == end:
             return []
+        self._refuse_other_places(end)
         parts: list[tuple[Source, list[Piece]]] = []
         ends = {(each.shown, key): (each, found) for each, key, found in self._streams()}
         for each in self._watches:
@@ -287,6 +294,16 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             parts.append((each.source(self._fail_on_loss), pieces))
         total = sum(piece.entries for _, pieces in parts for piece in pieces)
         return task_partitions(parts, self._partitions or tasks_for(total))
+
+    def _refuse_other_places(self, offset: Offset) -> None:
+        """Raise DataLoss if the query has read a place that its options no longer name."""
+        gone = sorted(offset.keys() - {place.shown for place in self._places})
+        if gone and self._fail_on_loss:
+            raise DataLoss(
+                f"the checkpoint has positions in {_some(gone)}, but the query reads "
+                f"{_some([place.shown for place in self._places])}: name each place as when the "
+                "query began, use a new checkpoint, or set the option failOnDataLoss to false"
+            )
 
     def _refuse_trimmed(self, start: Offset, each: Watch, keys: set[bytes]) -> None:
         """Raise DataLoss if some of a micro-batch was trimmed while it was being split."""
@@ -330,7 +347,8 @@ def _some(names: Sequence[str]) -> str:
 
 
 def _pair(position: Position) -> list[Any]:
-    return [str(position.id), position.added]
+    pair = [str(position.id), position.added]
+    return [*pair, True] if position.ahead else pair
 
 
 def _allotted(waiting: Sequence[int], most: int | None) -> list[int | None]:

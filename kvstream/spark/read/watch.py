@@ -39,6 +39,8 @@ class Position:
     id: StreamID
     added: int | None
     """``entries-added`` of the stream at that entry; None if unknown."""
+    ahead: bool = False
+    """The query begins here, above the last ID that the stream had then."""
 
 
 def follower(path: str, db: int) -> Store:
