@@ -83,6 +83,8 @@ def _cast_to(kind: pa.DataType) -> Cast:
         return partial(_to_timestamp, kind=kind)
     if pa.types.is_integer(kind):
         return partial(_to_integer, kind=kind)
+    if pa.types.is_time(kind):
+        return partial(_to_time, kind=kind)
     return lambda values: pc.cast(pc.cast(values, pa.string()), kind)
 
 
@@ -92,6 +94,12 @@ def _to_integer(values: pa.Array, kind: pa.DataType) -> pa.Array:
         if pc.any(pc.match_substring(values, letter)).as_py():
             raise pa.ArrowInvalid("a number in hexadecimal digits")
     return pc.cast(pc.cast(values, pa.string()), kind)
+
+
+def _to_time(values: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Cast times of a day, as those of one day: Arrow has no cast from text."""
+    text = pc.binary_join_element_wise("1970-01-01T", pc.cast(values, pa.string()), "")
+    return pc.cast(pc.cast(text, pa.timestamp("us")), kind)
 
 
 def _to_timestamp(values: pa.Array, kind: pa.TimestampType) -> pa.Array:
@@ -194,8 +202,8 @@ class Batches:
     def batch(self, columns: Columns, stream: bytes, store: str = "") -> pa.RecordBatch:
         """Return a page as a batch.
 
-        Raises MalformedEntry for a malformed value in FAILFAST mode, and InvalidArgument for an ID
-        or a name that the column's type cannot hold.
+        Raises MalformedEntry for a malformed value in FAILFAST mode or a null in a column that is
+        not nullable, and InvalidArgument for an ID or a name that the column's type cannot hold.
         """
         page = Page(columns, stream, store)
         self._bad = []
@@ -205,7 +213,13 @@ class Batches:
         arrays = [self._corrupt(page) if array is None else array for array in arrays]
         batch = pa.RecordBatch.from_arrays(arrays, schema=self.schema)
         if self._bad and self._mode is Mode.DROPMALFORMED:
-            return batch.filter(pa.array(~self._any_bad(page)))
+            batch = batch.filter(pa.array(~self._any_bad(page)))
+        for field, array in zip(self.schema, batch.columns, strict=True):
+            if array.null_count and not field.nullable:
+                raise MalformedEntry(
+                    f"the column {field.name} of the schema is not nullable, but an entry of "
+                    f"stream {quoted(page.stream)} has no value for it: make the column nullable"
+                )
         return batch
 
     def _column(self, column: Column, page: Page) -> pa.Array | None:

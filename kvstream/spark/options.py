@@ -139,9 +139,13 @@ def places(options: Options) -> list[Place]:
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)
     if paths:  # a server may hold the store: user and password are for that server
-        stores = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
-        return [Place("path", path, db, user, password) for path in stores]
-    return [Place("url", url, db, user, password) for url in urls]
+        paths = [os.path.abspath(path_of(path.removeprefix("file:"))) for path in paths]
+    kind: Literal["path", "url"] = "path" if paths else "url"
+    found = [Place(kind, address, db, user, password) for address in paths or urls]
+    repeated = [place.shown for place in found if found.count(place) > 1]
+    if repeated:
+        raise InvalidArgument(f"the option {kind} names {shown(repeated[0])} twice")
+    return found
 
 
 def listed(options: Options, name: str) -> list[str]:
@@ -152,7 +156,10 @@ def listed(options: Options, name: str) -> list[str]:
     try:
         values = json.loads(text)
     except ValueError as error:
-        raise InvalidArgument(f"the option {name} is not a JSON array: {error}") from None
+        raise InvalidArgument(
+            f"the option {name} begins with '[' but is not a JSON array: {error} (a name that "
+            f"begins with '[' is given in an array: {json.dumps([text])})"
+        ) from None
     if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
         raise InvalidArgument(f"the option {name} is not a JSON array of strings")
     return values
@@ -184,7 +191,7 @@ def number(options: Options, name: str, missing: int | None, least: int = 0) -> 
         return missing
     if not text.isascii() or not text.isdigit() or len(text) > 18 or int(text) < least:
         raise InvalidArgument(
-            f"the option {name} must be an integer of at least {least}, not {shown(text)}"
+            f"the option {_spelled(name)} must be an integer of at least {least}, not {shown(text)}"
         )
     return int(text)
 
@@ -195,8 +202,15 @@ def flag(options: Options, name: str, missing: bool) -> bool:
     if not text:
         return missing
     if text not in _TRUE | _FALSE:
-        raise InvalidArgument(f"the option {name} must be true or false, not {shown(text)}")
+        raise InvalidArgument(
+            f"the option {_spelled(name)} must be true or false, not {shown(text)}"
+        )
     return text in _TRUE
+
+
+def _spelled(name: str) -> str:
+    """Return an option's name as the documentation spells it."""
+    return next((known for known in OPTIONS if known.lower() == name), name)
 
 
 def choice(options: Options, name: str, words: tuple[str, ...]) -> str:

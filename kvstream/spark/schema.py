@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql.types import (
     ArrayType,
-    AtomicType,
     BinaryType,
+    BooleanType,
     DataType,
+    DatetimeType,
     DecimalType,
     LongType,
     MapType,
+    NumericType,
     StringType,
     StructField,
     StructType,
@@ -24,7 +26,7 @@ from pyspark.sql.types import (
 )
 
 from kvstream.arrow.schema import Column, Mode, Role
-from kvstream.errors import InvalidArgument
+from kvstream.errors import InvalidArgument, shown
 from kvstream.spark.options import Options, choice
 
 if TYPE_CHECKING:
@@ -89,6 +91,9 @@ def read_schema(options: Options, schema: StructType) -> ReadSchema:
         fits, types = _FITS[column.role]
         if not fits(field.dataType):
             raise InvalidArgument(f"the column {column.name} cannot be {column.kind}; use {types}")
+    repeated = {name for name in schema.names if schema.names.count(name) > 1}
+    if repeated:
+        raise InvalidArgument(f"the schema has {shown(min(repeated))} twice")
     return ReadSchema(schema, columns, Mode(choice(options, "mode", tuple(Mode))))
 
 
@@ -132,8 +137,9 @@ _FITS: dict[Role, tuple[Callable[[DataType], bool], str]] = {
     Role.STORE: (_is_string, "string"),
     Role.FIELDS: (_is_fields, "map or array<struct<name,value>>, of string or binary"),
     Role.FIELD: (
-        lambda kind: isinstance(kind, AtomicType),
-        "an atomic type (read structures as string and apply from_json)",
+        lambda kind: _is_text(kind) or isinstance(kind, BooleanType | NumericType | DatetimeType),
+        "string, binary, boolean, a number, a date or a time (read structures as string and apply "
+        "from_json)",
     ),
     Role.CORRUPT: (_is_string, "string"),
 }

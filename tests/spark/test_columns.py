@@ -10,13 +10,22 @@ from hypothesis import strategies as st
 
 pa = pytest.importorskip("pyarrow")
 
-from pyspark.sql.types import LongType, MapType, StringType, StructType  # noqa: E402
+from pyspark.sql.types import (  # noqa: E402
+    DataType,
+    DayTimeIntervalType,
+    LongType,
+    MapType,
+    StringType,
+    StructType,
+    VariantType,
+    YearMonthIntervalType,
+)
 
 from kvstream.arrow.batches import (  # noqa: E402
     Page,
     typed,
 )
-from kvstream.errors import InvalidArgument  # noqa: E402
+from kvstream.errors import DataError, InvalidArgument  # noqa: E402
 from kvstream.layout.columns import Columns, of_replies  # noqa: E402
 from kvstream.spark.schema import read_schema  # noqa: E402
 
@@ -93,6 +102,7 @@ NOON = datetime(2024, 5, 17, 12, 0, tzinfo=UTC)
         (UTC_TIME, [b"2024-05-17 12:00:00", b"2024-05-17T12:00:00"], [NOON, NOON]),
         (UTC_TIME, [b"2024-05-17T12:00:00Z", b"2024-05-17 14:00:00.0+02:00"], [NOON, NOON]),
         (UTC_TIME, [b"2024-05-17T12:00:00Z", b"2024-05-17T12:00:00", None, b"noon"], [NOON, NOON]),
+        (pa.time64("ns"), [b"12:00:00", b"12:00", None, b"12:00Z", b"noon"], [NOON.time()] * 2),
         (pa.timestamp("us"), [b"2024-05-17T12:00:00", None], [NOON.replace(tzinfo=None)]),
     ],
 )
@@ -105,3 +115,31 @@ def test_text_is_converted_to_values_and_invalid_text_is_named(
     assert column.to_pylist() == values + [None] * (len(texts) - len(values))
     wrong = [place >= len(values) and text is not None for place, text in enumerate(texts)]
     assert (list(bad) if bad is not None else [False] * len(texts)) == wrong
+
+
+@pytest.mark.parametrize("mode", ["PERMISSIVE", "FAILFAST"])
+def test_a_null_in_a_column_that_is_not_nullable_is_named(mode: str) -> None:
+    shape = read_schema({"mode": mode}, StructType().add("n", LongType(), nullable=False))
+    batches = shape.batches()
+    assert batches.batch(columns_of([[(b"n", b"5")]]), b"s").to_pydict() == {"n": [5]}
+    with pytest.raises(DataError, match="the column n of the schema is not nullable"):
+        batches.batch(columns_of([[(b"n", b"5")], [(b"other", b"5")]]), b"s")
+
+
+def test_malformed_entries_are_dropped_from_a_column_that_is_not_nullable() -> None:
+    shape = read_schema({"mode": "DROPMALFORMED"}, StructType().add("n", LongType(), False))
+    found = shape.batches().batch(columns_of([[(b"n", b"5")], [(b"n", b"five")]]), b"s")
+    assert found.to_pydict() == {"n": [5]}
+
+
+@pytest.mark.parametrize(
+    "kind", [VariantType(), DayTimeIntervalType(), YearMonthIntervalType(), StructType()]
+)
+def test_a_field_of_a_type_without_text_is_refused(kind: DataType) -> None:
+    with pytest.raises(InvalidArgument, match="use string, binary, boolean, a number"):
+        read_schema({}, StructType().add("n", kind))
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(InvalidArgument, match="the schema has 'n' twice"):
+        read_schema({}, StructType().add("n", LongType()).add("n", StringType()))

@@ -14,8 +14,11 @@ from kvstream.spark.options import (
     check_names,
     duration_s,
     first_id,
+    flag,
     last_id,
+    number,
     patterns,
+    places,
 )
 from kvstream.spark.source import KVStreamSource
 from tests.spark.conftest import ROOT, Read
@@ -110,3 +113,26 @@ def test_a_wrong_bound_names_its_option(name: str) -> None:
     options = {name.lower(): "yesterday"}
     with pytest.raises(InvalidArgument, match=f"^the option {name}: .*'yesterday'"):
         first_id(options), last_id(options), after_id(options)
+
+
+def test_a_wrong_value_names_its_option_as_the_docs_spell_it() -> None:
+    with pytest.raises(InvalidArgument, match="the option failOnDataLoss must be true or false"):
+        flag({"failondataloss": "perhaps"}, "failondataloss", True)
+    with pytest.raises(InvalidArgument, match="the option txnVersion must be an integer"):
+        number({"txnversion": "-1"}, "txnversion", None)
+
+
+def test_a_pattern_that_begins_with_a_bracket_is_given_in_an_array() -> None:
+    with pytest.raises(InvalidArgument, match="given in an array") as caught:
+        patterns({"match": "[ab]*"})
+    assert str(caught.value).endswith("""given in an array: ["[ab]*"])""")
+    assert patterns({"match": '["[ab]*"]'}) == ["[ab]*"]
+
+
+@pytest.mark.parametrize(
+    ("options", "place"),
+    [({"path": "/a,/b,/a/"}, "'/a'"), ({"url": "redis://:pw@h,redis://:pw@h"}, "'redis://h'")],
+)
+def test_a_place_is_named_once(options: dict[str, str], place: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"names {place} twice"):
+        places(options)

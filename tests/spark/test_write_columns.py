@@ -205,6 +205,11 @@ def test_an_unsuitable_dataframe_is_refused(
         columns_of(parsed(schema), options)
 
 
+def test_a_column_that_to_json_does_not_take_is_to_be_cast() -> None:
+    with pytest.raises(InvalidArgument, match=r"as with cast\(n as string\)"):
+        columns_of(types.StructType().add("n", types.TimeType()), {"stream": "s"})
+
+
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(InvalidArgument, match="two columns"):
         columns_of(parsed("n int, n int"), {"stream": "s"})

@@ -104,7 +104,7 @@ def test_a_failed_task_leaves_nothing_visible_and_nothing_staged(
         ({"stream": "s"}, "both name the stream"),
         ({"url": "redis://127.0.0.1:1"}, "either the option path"),
         ({"txnAppId": "me"}, "go together"),
-        ({"delivery": "perhaps"}, "the option delivery must be one of"),
+        ({"delivery": "perhaps"}, "the option delivery must be one of exactlyOnce, atLeastOnce"),
     ],
 )
 def test_invalid_options_are_refused_before_any_job_runs(

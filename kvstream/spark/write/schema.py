@@ -192,13 +192,16 @@ def _fields_kind(schema: types.StructType, at: int, others: list[int]) -> Fields
 
 
 def _field_name(field: types.StructField) -> bytes:
+    nested = (types.StructType, types.MapType, types.ArrayType, types.VariantType)
+    is_nested = isinstance(field.dataType, nested)
+    conversion = f"to_json({field.name})" if is_nested else f"cast({field.name} as string)"
     hint = (
         " (a map would be the column fields)" if isinstance(field.dataType, types.MapType) else ""
     )
     _expect(
         field,
         (*_PLAIN, types.NullType),
-        f"a plain type{hint}: convert it to text first, as with to_json({field.name})",
+        f"a plain type{hint}: convert it to text first, as with {conversion}",
     )
     if not field.name:
         raise InvalidArgument("a column has no name")

@@ -2,7 +2,7 @@
 
 For a store: SST files beside it, or files of pages if the rows' IDs are not known yet. For a
 server: files of rows that are uploaded; if it takes none, the task's message, up to a limit; with
-the delivery "atleastonce" the rows are added immediately.
+the delivery "atLeastOnce" the rows are added immediately.
 """
 
 import os
@@ -19,7 +19,7 @@ from kvstream.types.options import MEGABYTE
 
 MESSAGE_MAX = 64 * MEGABYTE
 """Bytes of rows in a task's message: the driver holds those of all tasks at once."""
-EXACTLY, AT_LEAST_ONCE = DELIVERIES = ("exactlyonce", "atleastonce")
+EXACTLY, AT_LEAST_ONCE = DELIVERIES = ("exactlyOnce", "atLeastOnce")
 
 
 class FileSpill:
