@@ -595,7 +595,7 @@ class KeyIndex:
         return watch
 
     def follow(self, watch: KeyWatch, name: bytes) -> None:
-        """Have a watch of some keys record the changes of one more, by its stored name."""
+        """Record the next change of one more key, by its stored name, in a watch of some keys."""
         assert watch.only is not None
         watch.only.add(name)
         reference = next(each for each in getweakrefs(watch) if each in self.watches)

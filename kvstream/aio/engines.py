@@ -30,12 +30,7 @@ from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.waiters import Signal, Waiter
 from kvstream.errors import InvalidArgument, StoreClosed, UnknownOutcome
-from kvstream.remote.connection import (
-    CONNECT_S,
-    Connection,
-    Link,
-    mark_unsent,
-)
+from kvstream.remote.connection import CONNECT_S, Connection, Link, mark_unsent
 from kvstream.remote.engine import RemoteEngine
 from kvstream.types.clock import Clock
 from kvstream.types.options import StoreOptions

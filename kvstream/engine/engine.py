@@ -272,7 +272,7 @@ class Engine:
                 signals = txn.signals
                 yield txn
                 if not self.is_open_here():
-                    raise InvalidArgument(ENDS_ELSEWHERE)
+                    raise InvalidArgument(f"{ENDS_ELSEWHERE}. That thread still has the store")
                 sequence = self.commit_turn(txn)
                 if signals and not self._always:
                     self._serve(signals)

@@ -14,9 +14,8 @@ RETRY_S = 0.05
 
 
 ENDS_ELSEWHERE = (
-    "a transaction ends in the thread that began it, and this is another one: nothing was written, "
-    "and that thread still has the store; a generator that yields inside the block may be resumed "
-    "in any thread"
+    "a transaction ends in the thread that began it, and this is another one: nothing was written; "
+    "a generator that yields inside the block may be resumed in any thread"
 )
 
 

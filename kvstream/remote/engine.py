@@ -22,6 +22,7 @@ from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
 from kvstream.engine.listening import every_in_thread
+from kvstream.engine.lock import ENDS_ELSEWHERE
 from kvstream.errors import (
     Conflict,
     InvalidArgument,
@@ -71,10 +72,6 @@ T = TypeVar("T")
 PENDING_PAGE = 1000
 _JOB_PAUSE_S = 0.1
 """Pause before a background job of the server is asked about again."""
-ENDS_ELSEWHERE = (
-    "a transaction ends in the thread that began it, and this is another one: nothing was written; "
-    "a generator that yields inside the block may be resumed in any thread"
-)
 
 
 class _Local(threading.local):
