@@ -74,7 +74,7 @@ from kvstream.types.records import (
 LEASE_S, REAP_S = 30.0, 86_400.0
 """The lease of a new queue, and the idle time after which its consumers are deleted."""
 LOW_SHARE = 10
-"""Each lower priority begins one of so many reads that return messages."""
+"""Of this many reads that return messages, each lower priority begins one."""
 _PAGE = 1000
 _DELETE_DONE = Retention(acked=True)
 _STAY = "the stream %s was there before its queue, so it keeps what is done: set keep=True or False"

@@ -174,8 +174,7 @@ _TIME_ROWS: Mapping[Kind, bytes] = {Kind.RETENTION: TIMER_ROW, Kind.REAP: REAP_R
 
 
 def time_row(kind: int, rest: bytes) -> bytes | None:
-    """Return the suffix of the row with the time of the only timer of a kind and rest, if it has
-    one."""
+    """Return the suffix of the row with the time of an only timer; None: its kind has no row."""
     return _TIME_ROWS[Kind(kind)] + rest if kind in _TIME_ROWS else None
 
 
