@@ -314,7 +314,7 @@ class Listener:
         """Run a turn after all reads of this iteration of the loop."""
         if not self.scheduled and (self.executor.pending or self._has_pages):
             self.scheduled = True
-            self._loop.call_soon(self._run_turn)
+            self._loop.call_soon(self.turn)
 
     def write_pages(self) -> None:
         """Schedule the next pages of streamed replies."""
@@ -326,11 +326,12 @@ class Listener:
         assert self.epoll_reader is not None
         until = monotonic() + ROUNDS_S
         while self.epoll_reader.receive() and not self.scheduled:
-            self._run_turn()
+            self.turn()
             if self.scheduled or self.executor.reply_queue.is_waiting or monotonic() >= until:
                 return  # replies that wait for an fsync ask for it in the next iteration
 
-    def _run_turn(self) -> None:
+    def turn(self) -> None:
+        """Run the requests that have arrived, and write the next pages of streamed replies."""
         self.scheduled = False
         self.run_turn()
         streaming = self.executor.streaming

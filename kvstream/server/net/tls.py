@@ -119,7 +119,10 @@ class SecuredConnection(Connection):
     """A connection after its handshake."""
 
     def eof_received(self) -> bool:
-        return False  # TLS ends both directions at once
+        """Answer what has arrived: the transport closes both directions after this call."""
+        if super().eof_received():
+            self._listener.turn()
+        return False
 
     def close(self) -> None:
         """Close once the other side has the written bytes: an idle client confirms no end."""

@@ -258,31 +258,74 @@ def test_connections_in_their_handshake_count_among_the_clients(
             assert third.recv(100) == b""
 
 
+class Ends:
+    """A client of TLS that decides which messages of it are sent together."""
+
+    def __init__(self, context: ssl.SSLContext, connection: socket.socket) -> None:
+        self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.sides = context.wrap_bio(self._incoming, self._outgoing, server_hostname="localhost")
+        self._connection = connection
+
+    def shake_hands(self) -> None:
+        """Do the handshake, but for sending its last part."""
+        while True:
+            try:
+                self.sides.do_handshake()
+                return
+            except ssl.SSLWantReadError:
+                self.send()
+                self._receive()
+
+    def send(self) -> None:
+        self._connection.sendall(self._outgoing.read())
+
+    def read(self) -> bytes:
+        """Return the next bytes of the server; none at the end of the connection."""
+        while True:
+            try:
+                return self.sides.read(100)
+            except ssl.SSLZeroReturnError:
+                return b""
+            except ssl.SSLWantReadError:
+                self._receive()
+
+    def _receive(self) -> None:
+        received = self._connection.recv(1 << 16)
+        if received:
+            self._incoming.write(received)
+        else:
+            self._incoming.write_eof()
+
+
 def test_requests_sent_with_the_end_of_the_handshake_are_answered(
     secured: Served, authority: Authority
 ) -> None:
     context = trusting(authority, authority.certify("ann"))
-    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = context.wrap_bio(incoming, outgoing, server_hostname="localhost")
     with socket.create_connection(
         ("localhost", secured.tls_port), timeout=PATIENCE_S
     ) as connection:
-        while True:
-            try:
-                sides.do_handshake()
-                break
-            except ssl.SSLWantReadError:
-                connection.sendall(outgoing.read())
-                incoming.write(connection.recv(1 << 16))
-        sides.write(PING)
-        connection.sendall(outgoing.read())  # the last part of the handshake, and the request
-        while True:
-            incoming.write(connection.recv(1 << 16))
-            try:
-                assert sides.read(100) == b"+PONG\r\n"
-                break
-            except ssl.SSLWantReadError:
-                continue
+        ends = Ends(context, connection)
+        ends.shake_hands()
+        ends.sides.write(PING)
+        ends.send()  # the last part of the handshake, and the request
+        assert ends.read() == b"+PONG\r\n"
+
+
+def test_requests_sent_with_the_end_of_the_connection_are_answered(
+    secured: Served, authority: Authority
+) -> None:
+    context = trusting(authority, authority.certify("ann"))
+    with socket.create_connection(
+        ("localhost", secured.tls_port), timeout=PATIENCE_S
+    ) as connection:
+        ends = Ends(context, connection)
+        ends.shake_hands()
+        ends.sides.write(2 * PING)
+        with suppress(ssl.SSLWantReadError):
+            ends.sides.unwrap()
+        ends.send()  # the requests, and close_notify
+        assert ends.read() == b"+PONG\r\n+PONG\r\n"
+        assert ends.read() == b""
 
 
 def test_a_renegotiation_is_refused(secured: Served, authority: Authority) -> None:
