@@ -16,6 +16,7 @@ from bench.jobs import run_jobs
 from bench.library import LIBRARY_ROWS, run_library
 from bench.library_limits import LIBRARY_LIMITS, tasks_beside_redis
 from bench.migrate import MIGRATION_ROWS, run_migration
+from bench.nats import run_nats
 from bench.open_loop import open_loop
 from bench.processes import PeerMissing, require_load, require_peer
 from bench.queue_cycle import CYCLE_ROWS, READING_ROWS
@@ -53,6 +54,7 @@ COMMAND_GROUPS: dict[str, Sequence[ServerRow]] = {
 ROWS = (
     *(work.key for work in (*LIBRARY_ROWS, *SERVER_ROWS, *MIGRATION_ROWS)),
     *COMMAND_GROUPS,
+    "nats",
     "rivals",
     "jobs",
     *SPARK_KEYS,
@@ -87,6 +89,8 @@ def _run(
         if key in chosen:
             log(title)
             report.limits.extend(measure(folder, sizes))
+    if "nats" in chosen:
+        report.nats.extend(run_nats(sizes, folder, log))
     if "rivals" in chosen:
         report.rivals.extend(run_rivals(sizes, folder, log))
     if "jobs" in chosen:

@@ -9,7 +9,7 @@ import selectors
 import socket
 import time
 from collections.abc import Generator, Iterable, Sequence
-from contextlib import closing
+from contextlib import ExitStack, closing
 from functools import lru_cache
 
 from bench.processes import framed
@@ -71,8 +71,8 @@ class Line:
 class _Connection:
     """One socket with its script, and what has arrived of the next reply."""
 
-    def __init__(self, port: int, script: Script) -> None:
-        self.socket = connect(port)
+    def __init__(self, connection: socket.socket, script: Script) -> None:
+        self.socket = connection
         self._script = script
         self._parts: list[bytes] = []
         self._lines = 0
@@ -105,27 +105,29 @@ class _Connection:
 
 def run_scripts(port: int, scripts: Sequence[Script]) -> float:
     """Run each script on a connection of its own; return the seconds until all have ended."""
-    connections = [_Connection(port, script) for script in scripts]
-    try:
-        with selectors.DefaultSelector() as selector:
-            for connection in connections:
-                selector.register(connection.socket, selectors.EVENT_READ, connection)
-            begun = time.perf_counter()
-            for connection in connections:
-                connection.start()
-            left = len(connections)
-            while left:
-                ready = selector.select(STALL_S)
-                if not ready:
-                    raise WrongReply(f"no reply within {STALL_S:g} s")
-                for key, _ in ready:
-                    if key.data.received():
-                        selector.unregister(key.data.socket)
-                        left -= 1
-            return time.perf_counter() - begun
-    finally:
+    with ExitStack() as stack:
+        return run_on([stack.enter_context(connect(port)) for _ in scripts], scripts)
+
+
+def run_on(opened: Sequence[socket.socket], scripts: Sequence[Script]) -> float:
+    """Run each script on the connection at its place; return the seconds until all have ended."""
+    with selectors.DefaultSelector() as selector:
+        connections = [*map(_Connection, opened, scripts)]
         for connection in connections:
-            connection.socket.close()
+            selector.register(connection.socket, selectors.EVENT_READ, connection)
+        begun = time.perf_counter()
+        for connection in connections:
+            connection.start()
+        left = len(connections)
+        while left:
+            ready = selector.select(STALL_S)
+            if not ready:
+                raise WrongReply(f"no reply within {STALL_S:g} s")
+            for key, _ in ready:
+                if key.data.received():
+                    selector.unregister(key.data.socket)
+                    left -= 1
+        return time.perf_counter() - begun
 
 
 def exchanges(pairs: Iterable[tuple[bytes, bytes]]) -> Script:

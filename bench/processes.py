@@ -219,7 +219,11 @@ def port_of(client: redis.Redis) -> int:
 
 def processor_seconds(client: Any) -> float:
     """Return the processor time of a server's process: of the user and of the system."""
-    pid = client.info("server")["process_id"]
+    return process_seconds(client.info("server")["process_id"])
+
+
+def process_seconds(pid: int) -> float:
+    """Return the processor time of a process: of the user and of the system."""
     return time.clock_gettime(~pid << 3 | 2)  # what clock_getcpuclockid(3) returns on Linux
 
 

@@ -35,7 +35,8 @@ ADDS_A_SECOND = 5_000
 _ID = re.compile(rb"\d+-\d+")
 
 
-def _queue(number: int) -> str:
+def queue(number: int) -> str:
+    """Return the stream of one client."""
     return f"queue-{number}"
 
 
@@ -44,12 +45,13 @@ def _per_queue(count: int) -> int:
     return max(count // QUEUES // BATCH, 1) * BATCH
 
 
-def _prepare_queues(client: Redis, count: int) -> None:
+def prepare_queues(client: Redis, count: int) -> None:
+    """Make the streams of the clients, each with a group."""
     for number in range(QUEUES):
-        client.xgroup_create(_queue(number), GROUP, id="0", mkstream=True)
+        client.xgroup_create(queue(number), GROUP, id="0", mkstream=True)
 
 
-def _cycles(key: str, count: int, batch: int) -> Script:
+def cycles(key: str, count: int, batch: int) -> Script:
     """Add ``batch`` entries, read them one by one, acknowledge them one by one; repeat."""
     add = framed("XADD", key, "*", *ENTRY) * batch
     read = framed("XREADGROUP", "GROUP", GROUP, CONSUMER, "COUNT", 1, "STREAMS", key, ">") * batch
@@ -67,18 +69,19 @@ def _cycles(key: str, count: int, batch: int) -> Script:
 def _run_cycles(batch: int) -> Load:
     def load(client: Redis, count: int) -> float:
         each = _per_queue(count)
-        scripts = [_cycles(_queue(number), each, batch) for number in range(QUEUES)]
+        scripts = [cycles(queue(number), each, batch) for number in range(QUEUES)]
         return run_scripts(port_of(client), scripts) * count / (each * QUEUES)
 
     return load
 
 
-def _check_queues(client: Any, count: int) -> None:
+def check_queues(client: Any, count: int) -> None:
+    """Raise WrongReply unless ``count`` entries were added, read and acknowledged."""
     for number in range(QUEUES):
-        length = client.xlen(_queue(number))
-        group = client.xinfo_groups(_queue(number))[0]
+        length = client.xlen(queue(number))
+        group = client.xinfo_groups(queue(number))[0]
         if length != _per_queue(count) or group["pending"] or group["lag"]:
-            raise WrongReply(f"{_queue(number)} has {length} entries and {group}")
+            raise WrongReply(f"{queue(number)} has {length} entries and {group}")
 
 
 def _ack_at_random(client: Redis, count: int) -> float:
@@ -140,7 +143,7 @@ def _cycle_row(key: str, title: str, target: float, batch: int) -> ServerRow:
 
     load = _run_cycles(batch)
     return ServerRow(
-        key, title, target, "everysec", count, load, _prepare_queues, _check_queues, _rounds
+        key, title, target, "everysec", count, load, prepare_queues, check_queues, _rounds
     )
 
 

@@ -23,10 +23,8 @@ FIGURES = DOCS / "benchmarks.json"
 PLOT = DOCS / "benchmarks.svg"
 
 _RESULTS = re.compile(r"(<!-- results -->\n).*?(<!-- end of results -->)", re.DOTALL)
-PROCESSOR = "CPU us, Redis"
-"""The column with the processor time of a request: kvstream's, and Redis's."""
 _SCALING_HEAD = ("Spark, kvstream alone", "1 core, rows/s", "2 cores, rows/s", "times")
-_WORST_HEAD = ("worst rows", "measured", "target", "of its target", PROCESSOR)
+_WORST_HEAD = ("worst rows", "measured", "target", "of its target", "CPU us, Redis")
 WORST = 10
 """Rows of the table with the worst rows."""
 _LIMIT_HEAD = ("claim", "measured", "bound", "result", "note")
@@ -51,6 +49,8 @@ class Report:
     """kvstream as an embedded queue, beside SQLite by hand and packages."""
     jobs: list[Comparison] = field(default_factory=list)
     """Jobs from enqueue to done, beside huey on SQLite and packages on redis-server."""
+    nats: list[Comparison] = field(default_factory=list)
+    """kvstream's server beside nats-server with JetStream; in entries."""
     migration: list[Comparison] = field(default_factory=list)
     """An RDB file into a store, beside redis-server and a copy loop."""
     spark: list[Comparison] = field(default_factory=list)
@@ -76,6 +76,7 @@ def compared(report: Report) -> tuple[Compared, ...]:
         Compared("contests", "work", "Redis", report.library),
         Compared("served", "server", "Redis", report.server),
         Compared("commands", "command", "Redis", report.commands),
+        Compared("nats", "beside NATS", "NATS", report.nats),
         Compared("rivals", "embedded queue", "SQLite", report.rivals),
         Compared("jobs", "jobs", "huey", report.jobs),
         Compared("moved", "migration", "other", report.migration),
@@ -106,7 +107,7 @@ def _figures(table: Compared) -> Figures:
     names = list(dict.fromkeys(name for row in table.rows for name in row.further_rates))
     head = (table.title, "kvstream/s", f"{table.peer}/s", "ratio", "rounds", "target", "result")
     further = tuple(f"{name}/s" for name in names)
-    processor = (PROCESSOR,) if any(row.processor_us for row in table.rows) else ()
+    processor = (f"CPU us, {table.peer}",) if any(row.processor_us for row in table.rows) else ()
     return (*head, *processor, *further), [_comparison_row(row, names) for row in table.rows]
 
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from bench.__main__ import COMMAND_GROUPS, main
 from bench.library import LIBRARY_ROWS
 from bench.migrate import MIGRATION_ROWS
+from bench.nats import nats_program
 from bench.report import PAGE, Report, as_json, markdown, worst_rows
 from bench.results import Comparison, Limit, Scaling
 from bench.server import SERVER_ROWS
@@ -93,6 +94,7 @@ def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.Monke
     assert {row["key"] for row in found["claims"]} >= CLAIMED
     assert [row["key"] for row in found["commands"]] == [rows[0].key for rows in few.values()]
     assert (len(found["rivals"]), len(found["jobs"])) == (6, 1)
+    assert len(found["nats"]) == (0 if nats_program() is None else 8)
 
 
 @pytest.mark.usefixtures("peer")
