@@ -67,7 +67,7 @@ QUICK_ROWS = tuple(row for row in ROWS if not row.startswith("spark"))
 def _run(
     report: Report,
     chosen: Sequence[str],
-    commands: Sequence[str],
+    commands: Sequence[ServerRow],
     sizes: Sizes,
     folder: Path,
     console: Console,
@@ -82,7 +82,7 @@ def _run(
     migration = [row for row in MIGRATION_ROWS if row.key in chosen]
     report.library.extend(run_library(library, sizes, folder, log))
     report.server.extend(run_server(server, sizes, folder, log))
-    groups = {**COMMAND_GROUPS, "commands": command_rows(commands)}
+    groups = {**COMMAND_GROUPS, "commands": commands}
     several = [row for key, rows in groups.items() if key in chosen for row in rows]
     report.commands.extend(run_server(several, sizes, folder / "commands", log))
     for key, (title, measure) in LIMITS.items():
@@ -114,6 +114,12 @@ def _run(
     type=click.Choice(COMMAND_NAMES),
     help="A command of the group commands; repeatable.",
 )
+@click.option(
+    "--clients",
+    multiple=True,
+    type=click.IntRange(1, 10_000),
+    help="Send the commands from this number of clients, one by one; repeatable.",
+)
 @click.option("--quick", is_flag=True, help="Small sizes, to check that it runs.")
 @click.option("--write", is_flag=True, help="Write tables, plot and JSON into docs/.")
 @click.option(
@@ -133,6 +139,7 @@ def _run(
 def main(
     only: tuple[str, ...],
     commands: tuple[str, ...],
+    clients: tuple[int, ...],
     quick: bool,
     write: bool,
     json_path: Path | None,
@@ -141,10 +148,10 @@ def main(
     folder: Path | None,
 ) -> None:
     """Compare kvstream with redis-server, both on this machine in the same run."""
-    if commands:
+    if commands or clients:
         only = (*only, "commands")
     if write and (quick or only):
-        raise click.UsageError("--write needs a whole run: not with --quick, --only or --command")
+        raise click.UsageError("--write needs a whole run: name no rows, and no --quick")
     console = Console(width=None if sys.stdout.isatty() else WIDTH)
     try:
         require_peer()
@@ -161,7 +168,7 @@ def main(
     report = Report(os.getloadavg()[0])
     try:
         chosen = only or (QUICK_ROWS if quick else ROWS)
-        _run(report, chosen, commands, sizes, work, console)
+        _run(report, chosen, command_rows(commands, clients), sizes, work, console)
     finally:
         shutil.rmtree(work)
         print_report(report, console)  # of a failed run too, what was measured

@@ -495,19 +495,29 @@ def _row(command: Command, clients: int, pipeline: int, target: float) -> Server
     )
 
 
-def command_rows(names: Sequence[str] = ()) -> list[ServerRow]:
-    """Return the rows of all commands, or of those named."""
-    rows = []
-    for command in COMMANDS:
-        if not names or command.name in names:
-            for pipeline, target in zip((1, PIPELINED), command.targets, strict=True):
-                rows.append(_row(command, CLIENTS, pipeline, target))
-    few = replace(PING, divisor=3), replace(XADD, divisor=3), replace(XREADGROUP, divisor=3)
-    for command in few:
-        if not names or command.name in names:
-            rows.append(_row(command, 1, 1, SINGLE_TARGET))
-            rows.append(_row(command, 1000, 1, 0))
-    return rows
+def command_rows(names: Sequence[str] = (), clients: Sequence[int] = ()) -> list[ServerRow]:
+    """Return the rows of all commands, or of those named.
+
+    With ``clients`` each command has a row for each of these numbers, in place of its own rows.
+    """
+    chosen = [command for command in COMMANDS if not names or command.name in names]
+    few = [replace(each, divisor=3) for each in (PING, XADD, XREADGROUP)]
+    few = [command for command in few if not names or command.name in names]
+    if clients:
+        by_name = {command.name: command for command in (*few, *chosen)}
+        return [_sent_by(each, number) for each in by_name.values() for number in clients]
+    rows = [
+        _row(command, CLIENTS, pipeline, target)
+        for command in chosen
+        for pipeline, target in zip((1, PIPELINED), command.targets, strict=True)
+    ]
+    return rows + [_sent_by(command, number) for command in few for number in (1, 1000)]
+
+
+def _sent_by(command: Command, clients: int) -> ServerRow:
+    """Return the row of a command that some clients send one by one."""
+    target = {1: SINGLE_TARGET, CLIENTS: command.targets[0]}.get(clients, 0)
+    return _row(command, clients, 1, target)
 
 
 COMMAND_NAMES = [command.name for command in (*COMMANDS, XADD)]

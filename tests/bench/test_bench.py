@@ -86,7 +86,7 @@ def test_a_whole_run_reports_every_row(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setattr("bench.__main__.QUICK", SMALLEST)
     few = {key: rows[:1] for key, rows in COMMAND_GROUPS.items()}
     monkeypatch.setattr("bench.__main__.COMMAND_GROUPS", few)
-    monkeypatch.setattr("bench.__main__.command_rows", lambda _: few["commands"])
+    monkeypatch.setattr("bench.__main__.command_rows", lambda *_: few["commands"])
     found = _figures(tmp_path)
     assert [row["key"] for row in found["contests"]] == [work.key for work in LIBRARY_ROWS]
     assert [row["key"] for row in found["served"]] == [work.key for work in SERVER_ROWS]
@@ -110,6 +110,14 @@ def test_a_run_of_one_command_reports_its_rows(tmp_path: Path) -> None:
     rows = found["commands"]
     assert [row["key"] for row in rows] == ["ping-p1", "ping-p16", "ping-c1", "ping-c1000"]
     assert all("processor_us" in row and "redis_processor_us" in row for row in rows)
+
+
+@pytest.mark.usefixtures("peer")
+def test_any_number_of_clients_sends_a_command(tmp_path: Path) -> None:
+    asked = ["--command", "xack", "--command", "ping", "--clients", "1", "--clients", "3"]
+    rows = _figures(tmp_path, *asked)["commands"]
+    assert [row["key"] for row in rows] == ["ping-c1", "ping-c3", "xack-c1", "xack-c3"]
+    assert [row["target_ratio"] for row in rows] == [0.6, 0, 0.6, 0]
 
 
 @pytest.mark.parametrize("part", [["--quick"], ["--only", "add"], ["--command", "ping"]])
