@@ -21,6 +21,7 @@ from struct import error as StructError
 from typing import NamedTuple, TypeAlias
 
 from kvstream.errors import Corruption, InvalidArgument, nearest, quoted, shown
+from kvstream.layout.keys import ID_BYTES
 from kvstream.meta import pel, timers
 from kvstream.meta.records import GroupMeta, StreamMeta
 from kvstream.meta.runs import HELD_MS
@@ -131,6 +132,8 @@ def state_of(txn: Txn, stream: StreamMeta, eid: StreamID) -> State:
 
 def _start_of(txn: Txn, stream: StreamMeta, group: GroupMeta) -> StreamID:
     packed = timers.get_row(txn, stream, START_TAG + group.name)
+    if packed is not None and len(packed) != ID_BYTES:
+        raise Corruption(f"the start of the group {quoted(group.name)} has no ID")
     return MIN_ID if packed is None else StreamID.unpack(packed)
 
 

@@ -25,11 +25,12 @@ from kvstream.operations.checks.survey import DECODING_ERRORS, Survey
 from kvstream.operations.queues import redrive, schedules
 from kvstream.operations.queues.redrive import Job, State
 from kvstream.storage.batch import Family
-from kvstream.types.ids import StreamID
+from kvstream.types.ids import StreamID, Ticket
 
 _TREES = Family.TREES
 _DAMAGED = "a timer cannot be decoded"
 _UNKNOWN_ROW = "a row of queues of an unknown kind"
+_NO_HOLDER = "a unique ID is held by a delayed message that does not exist"
 _NOT_ITS_TIMER = "a row of queues has not the time of its timer"
 
 
@@ -151,15 +152,32 @@ class _QueueCheck:
         return True
 
     def _is_unique(self, suffix: bytes, value: bytes) -> bool:
-        """Return whether the row of a unique ID can be read; it needs a timer, which frees it."""
+        """Return whether the row of a unique ID can be read; it needs a timer, which frees it.
+
+        A delayed message that is not there would hold the ID for ever.
+        """
         try:
             row = unique.decode(suffix[1:], value)
         except DECODING_ERRORS:
             return False
         if not row.check_ms:
             return False
+        if isinstance(row.holder, Ticket) and not self._is_delayed(row.holder, suffix[1:]):
+            self._drop(_NO_HOLDER, suffix)
+            return True
         self._need_timer(row.check_ms, Kind.UNIQUE, suffix[1:])
         return True
+
+    def _is_delayed(self, ticket: Ticket, unique_id: bytes) -> bool:
+        """Return whether a delayed message has a ticket and a unique ID."""
+        rest = U64.pack(ticket.number)
+        suffix = timers.suffix_of(ticket.at_ms, Kind.DELAYED, rest)
+        value = self._survey.rows.get(_TREES, self._tree + suffix)
+        try:
+            _, message, _ = delayed.decode_timer(timers.decode(suffix, value or b""))
+        except DECODING_ERRORS:
+            return False
+        return message.unique_id == unique_id
 
     def _is_start(self, suffix: bytes, value: bytes) -> bool:
         """Return whether the row of a group's first position has an ID."""

@@ -13,6 +13,7 @@ of its schedule, and then ``cron:name`` and ``cron:at``, the planned time in Uni
 
 import logging
 from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
 from enum import StrEnum
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -111,6 +112,8 @@ def decode(name: bytes, value: bytes) -> Schedule:
         if tuple(map(type, rule)) != _TYPES or set(map(type, flat)) != {bytes} or len(flat) % 2:
             raise ValueError("parts of a wrong type")
         text, zone, misfire, most, next_ms, last_ms, error = rule
+        for at_ms in (next_ms, last_ms):
+            datetime.fromtimestamp(at_ms / 1000, UTC)  # or raises
         return Schedule(name, text, zone, flat, Misfire(misfire), most, next_ms, last_ms, error)
     except Exception as error:  # msgpack raises errors of many classes
         raise Corruption(f"the schedule {quoted(name)} is damaged: {error!r}") from error

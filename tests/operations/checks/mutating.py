@@ -2,7 +2,8 @@
 
 import os
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import islice
 from struct import Struct
@@ -10,7 +11,7 @@ from typing import Any
 
 import msgpack
 
-from kvstream import Store, StreamID
+from kvstream import KVStreamError, Store, StreamID
 from kvstream.layout.keys import (
     ALLOCATOR_KEY,
     NUMBERS_KEY,
@@ -26,8 +27,8 @@ from kvstream.meta.keyspace import decode_numbers
 from kvstream.meta.records import ConsumerMeta, GroupMeta, Node, StreamMeta
 from kvstream.meta.runs import Run
 from kvstream.meta.strings import StringMeta
-from kvstream.storage.batch import Family
-from tests.operations.checks.seeding import MESSAGES, METADATA, TREES, Rows
+from kvstream.storage.batch import Batch, Family
+from tests.operations.checks.seeding import MESSAGES, METADATA, TREES, Rows, fault_texts
 
 FLIPS = 24
 """The bits flipped in each value, one at a time."""
@@ -52,6 +53,7 @@ LOCK = b"\x00\x00lock"
 LARGE = b"\x00\x00large"
 """The name of a string in three pieces."""
 
+Call = Callable[[Store], object]
 Decode = Callable[[bytes], Any]
 _How = dict[str, Any]
 
@@ -107,7 +109,7 @@ def targets(store: Store) -> dict[str, Target]:
 
     def within(tree: int, suffix: bytes, **how: Any) -> Target:
         (found,) = [key for key, _ in rows.tree(tree) if key.startswith(suffix)][:1]
-        return _target(TREES, tree_prefix(tree) + found, **how)
+        return target_of(TREES, tree_prefix(tree) + found, **how)
 
     def node(first: StreamID) -> Target:
         return within(
@@ -118,7 +120,7 @@ def targets(store: Store) -> dict[str, Target]:
         )
 
     def a_group(group: GroupMeta) -> Target:
-        return _target(
+        return target_of(
             TREES,
             group.row,
             decode=lambda value: GroupMeta.decode(group.name, group.row, value),
@@ -126,7 +128,7 @@ def targets(store: Store) -> dict[str, Target]:
         )
 
     def a_consumer(consumer: ConsumerMeta) -> Target:
-        return _target(
+        return target_of(
             TREES,
             consumer.row,
             decode=lambda value: ConsumerMeta.decode(consumer.name, consumer.row, value),
@@ -138,11 +140,11 @@ def targets(store: Store) -> dict[str, Target]:
         return within(group.runs.id, anchor, decode=lambda v: Run.decode(anchor, v), free=ids)
 
     return {
-        "the first entry": _target(MESSAGES, messages[0], **entry),
-        "an entry": _target(MESSAGES, messages[-9], **entry),
-        "the last entry": _target(MESSAGES, messages[-1], **entry),
-        "an entry with repeated names": _target(MESSAGES, brief[1], **entry),
-        "a stream": _target(
+        "the first entry": target_of(MESSAGES, messages[0], **entry),
+        "an entry": target_of(MESSAGES, messages[-9], **entry),
+        "the last entry": target_of(MESSAGES, messages[-1], **entry),
+        "an entry with repeated names": target_of(MESSAGES, brief[1], **entry),
+        "a stream": target_of(
             METADATA,
             orders.row,
             decode=lambda value: StreamMeta.decode(orders.name, value),
@@ -152,19 +154,19 @@ def targets(store: Store) -> dict[str, Target]:
                 *("iids_added", "iids_duplicates"),
             },
         ),
-        "a string": _target(
+        "a string": target_of(
             METADATA,
             stream_row(LOCK),
             decode=lambda value: StringMeta.decode(LOCK, value),
             free={"value"},
         ),
-        "a large string": _target(METADATA, stream_row(LARGE), decode=_in_pieces),
-        "a piece": _target(MESSAGES, rows.pieces_of(LARGE)[1], decode=len),
-        "the allocator": _target(METADATA, ALLOCATOR_KEY, **number),
-        "a number of keys": _target(METADATA, key_count_row(0)),
-        "a listed key": _target(METADATA, scan_row(0, orders.generation)),
-        "an expiring key": _target(METADATA, expiring),
-        "a flushed database": _target(METADATA, flushed_row(2)),
+        "a large string": target_of(METADATA, stream_row(LARGE), decode=_in_pieces),
+        "a piece": target_of(MESSAGES, rows.pieces_of(LARGE)[1], decode=len),
+        "the allocator": target_of(METADATA, ALLOCATOR_KEY, **number),
+        "a number of keys": target_of(METADATA, key_count_row(0)),
+        "a listed key": target_of(METADATA, scan_row(0, orders.generation)),
+        "an expiring key": target_of(METADATA, expiring),
+        "a flushed database": target_of(METADATA, flushed_row(2)),
         "numbers of databases": Target(METADATA, NUMBERS_KEY, decode_numbers, may_miss=True),
         "the first node": node(rows.nodes[0].first),
         "the last closed node": node(rows.nodes[-1].first),
@@ -185,10 +187,96 @@ def targets(store: Store) -> dict[str, Target]:
     }
 
 
-def _target(
+def target_of(
     family: Family, key: bytes, decode: Decode = repr, free: set[str] | None = None
 ) -> Target:
     return Target(family, key, decode, frozenset(free or ()))
+
+
+class _Undo(Exception):
+    """Ends a transaction without a commit."""
+
+
+class Damaged:
+    """A store with every kind of row, which damages one row at a time and restores it."""
+
+    def __init__(self, store: Store, found: dict[str, "Target"]) -> None:
+        self.store = store
+        self.targets = found
+        self._sound = self._rows()
+
+    def sound(self, family: Family, key: bytes) -> bytes:
+        return self._sound[family, key]
+
+    def put(self, family: Family, key: bytes, value: bytes | None) -> None:
+        self._write({(family, key): value})
+
+    def restore(self) -> None:
+        """Restore every changed row."""
+        now = self._rows()
+        gone = dict.fromkeys(now.keys() - self._sound.keys())
+        lost = {place: row for place, row in self._sound.items() if now.get(place) != row}
+        self._write({**gone, **lost})
+
+    def outcome(self, call: Call) -> Exception | None:
+        """Run a call up to its commit and undo it; return the exception that it raised."""
+        try:
+            with suppress(_Undo), self.store.transaction() as _:
+                call(self.store)
+                self.store.engine.run(lambda txn: txn.finish())
+                raise _Undo
+        except Exception as error:
+            return error
+        return None
+
+    def foreign_errors(self, title: str, calls: Mapping[str, Call]) -> list[object]:
+        """Damage a row in all ways; return the calls that raised an error that is not ours."""
+        target = self.targets[title]
+        foreign: list[object] = []
+        for mutant in mutants(title, target, self.sound(target.family, target.key)):
+            self.put(target.family, target.key, mutant)
+            for name, call in calls.items():
+                error = self.outcome(call)
+                if error is not None and not isinstance(error, KVStreamError):
+                    foreign.append((name, mutant, error))
+        self.restore()
+        return foreign
+
+    def unseen_and_unmended(self, title: str) -> tuple[list[object], list[object]]:
+        """Damage a row in all ways; return what a check does not see, and a repair leaves.
+
+        Mutants that other rows allow as sound values are exempt.
+        """
+        target = self.targets[title]
+        sound = self.sound(target.family, target.key)
+        unseen: list[object] = []
+        unmended: list[object] = []
+        for mutant in mutants(title, target, sound):
+            self.put(target.family, target.key, mutant)
+            found = self.store.check(repair=True)
+            if not found and not target.may_be(sound, mutant):
+                unseen.append(mutant)
+            left = self.store.check()
+            kept = [fault for fault in found if not fault.repaired]
+            if sorted(fault_texts(left)) != sorted(fault_texts(kept)):
+                unmended.append((mutant, found, left))
+            self.restore()
+        return unseen, unmended
+
+    def _rows(self) -> dict[tuple[Family, bytes], bytes]:
+        database = self.store.engine.database
+        return {
+            (family, key): value
+            for family in Family
+            for key, value in database.scan(family, b"", b"\xff" * 64)
+        }
+
+    def _write(self, rows: dict[tuple[Family, bytes], bytes | None]) -> None:
+        batch = Batch(self.store.engine.database)
+        for (family, key), value in rows.items():
+            batch.puts[family][key] = value
+        self.store.engine.database.write(batch)
+        self.store.engine.catalog.forget()
 
 
 def mutants(title: str, target: Target, value: bytes) -> list[bytes | None]:

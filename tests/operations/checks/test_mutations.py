@@ -6,26 +6,19 @@ or all of them with ``KVSTREAM_MUTANTS=all``.
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from typing import Any
 
 import pytest
 
-from kvstream import Fault, KVStreamError, ManualClock, Store
+from kvstream import ManualClock, Store
 from kvstream.operations import info, keyspace, strings, thresholds
 from kvstream.operations.images import copy
-from kvstream.storage.batch import Batch, Family
 from tests.opening import Stores
-from tests.operations.checks.mutating import LARGE, LOCK, mutants, targets
-from tests.operations.checks.seeding import GROUP, KEY, NODE_ENTRIES, fault_texts, fill, small_trees
+from tests.operations.checks.mutating import LARGE, LOCK, Call, Damaged, mutants, targets
+from tests.operations.checks.seeding import GROUP, KEY, NODE_ENTRIES, fill, small_trees
 from tests.pieces import small_pieces
 
 ORDERS = b"\0\0orders"
-Call = Callable[[Store], object]
-
-
-class _Undo(Exception):
-    """Ends a transaction without a commit."""
 
 
 def _of_stream(call: Callable[[Any], object]) -> Call:
@@ -153,54 +146,6 @@ def _plain(store: Store) -> Any:
     return store.stream("brief").group("plain")
 
 
-class Damaged:
-    """A store with every kind of row, which damages one row at a time and restores it."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.targets = targets(store)
-        self._sound = self._rows()
-
-    def sound(self, family: Family, key: bytes) -> bytes:
-        return self._sound[family, key]
-
-    def put(self, family: Family, key: bytes, value: bytes | None) -> None:
-        self._write({(family, key): value})
-
-    def restore(self) -> None:
-        """Restore every changed row."""
-        now = self._rows()
-        gone = dict.fromkeys(now.keys() - self._sound.keys())
-        lost = {place: row for place, row in self._sound.items() if now.get(place) != row}
-        self._write({**gone, **lost})
-
-    def outcome(self, call: Call) -> Exception | None:
-        """Run a call up to its commit and undo it; return the exception that it raised."""
-        try:
-            with suppress(_Undo), self.store.transaction() as _:
-                call(self.store)
-                self.store.engine.run(lambda txn: txn.finish())
-                raise _Undo
-        except Exception as error:
-            return error
-        return None
-
-    def _rows(self) -> dict[tuple[Family, bytes], bytes]:
-        database = self.store.engine.database
-        return {
-            (family, key): value
-            for family in Family
-            for key, value in database.scan(family, b"", b"\xff" * 64)
-        }
-
-    def _write(self, rows: dict[tuple[Family, bytes], bytes | None]) -> None:
-        batch = Batch(self.store.engine.database)
-        for (family, key), value in rows.items():
-            batch.puts[family][key] = value
-        self.store.engine.database.write(batch)
-        self.store.engine.catalog.forget()
-
-
 @pytest.fixture(scope="module")
 def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
     clock = ManualClock()
@@ -224,7 +169,7 @@ def damaged(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Damaged]:
         store.engine.run(keyspace.swap, 1, 3)
         flushed.stream("new").add({"a": "b"})
         clock.advance(10)
-        yield Damaged(store)
+        yield Damaged(store, targets(store))
         stores.finish()
 
 
@@ -250,39 +195,12 @@ def test_every_kind_of_row_is_damaged(damaged: Damaged) -> None:
 def test_each_call_on_a_damaged_row_returns_or_raises_an_error_of_ours(
     damaged: Damaged, title: str
 ) -> None:
-    target = damaged.targets[title]
-    sound = damaged.sound(target.family, target.key)
-    foreign = []
-    for mutant in mutants(title, target, sound):
-        damaged.put(target.family, target.key, mutant)
-        for name, call in CALLS.items():
-            error = damaged.outcome(call)
-            if error is not None and not isinstance(error, KVStreamError):
-                foreign.append((name, mutant, error))
-    damaged.restore()
-    assert foreign == []
+    assert damaged.foreign_errors(title, CALLS) == []
 
 
 @pytest.mark.parametrize("title", TITLES)
 def test_a_check_reports_each_damaged_row_and_a_repair_does_what_it_reports(
     damaged: Damaged, title: str
 ) -> None:
-    """Mutants that other rows allow as sound values are exempt."""
-    target = damaged.targets[title]
-    sound = damaged.sound(target.family, target.key)
-    unseen, unmended = [], []
-    for mutant in mutants(title, target, sound):
-        damaged.put(target.family, target.key, mutant)
-        found = damaged.store.check(repair=True)
-        if not found and not target.may_be(sound, mutant):
-            unseen.append(mutant)
-        left = damaged.store.check()
-        if sorted(fault_texts(left)) != sorted(fault_texts(_left(found))):
-            unmended.append((mutant, found, left))
-        damaged.restore()
-    assert (unseen, unmended) == ([], [])
+    assert damaged.unseen_and_unmended(title) == ([], [])
     assert damaged.store.check() == []
-
-
-def _left(found: list[Fault]) -> list[Fault]:
-    return [fault for fault in found if not fault.repaired]
