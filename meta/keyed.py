@@ -154,6 +154,8 @@ class Edit:
             value = self._tree.first(self._batch, suffix)
             if value is None or len(value) != KEY_BYTES + ID_BYTES or value[:KEY_BYTES] != key:
                 raise Corruption(f"no held entry of the key {key.hex()} is found")
+            if HELD + value < suffix:
+                raise Corruption(f"a held entry of the key {key.hex()} is out of order")
             suffix = HELD + value
             if suffix not in self._rows:
                 return value[KEY_BYTES:]

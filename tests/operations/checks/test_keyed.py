@@ -67,6 +67,11 @@ def begin_too_late(rows: Rows) -> None:
     rows.put_in(tree(rows), KEY + A, Counts(1, 3, held(rows)[1]).encode())
 
 
+def point_back(rows: Rows) -> None:
+    first, second, _ = held(rows)
+    rows.put_in(tree(rows), HELD + A + second, A + first)
+
+
 def damage_counts(rows: Rows) -> None:
     rows.put_in(tree(rows), KEY + A, b"?")
 
@@ -103,6 +108,7 @@ def add_what(rows: Rows) -> None:
         (lose_counts, MISSING),
         (miscount, WRONG),
         (begin_too_late, WRONG),
+        (point_back, WRONG),
         (damage_counts, WRONG),
         (damage_entry, WRONG),
         (call_it_busy, WRONG),
@@ -149,6 +155,18 @@ def test_a_key_with_held_entries_and_free_room_is_reported(ordered: Store, reope
     assert fault_texts(store.check()) == ["a key has held entries although it has room"]
     busy = store.stream("orders").group("billing").pending_range(consumer="ann")
     store.stream("orders").group("billing").ack(busy[0].id)
+    assert store.check() == []
+
+
+def test_a_held_row_that_points_back_is_damage(ordered: Store, reopen: Reopen) -> None:
+    """A change of the policy looked for the next held entry for ever."""
+    store = damage(ordered, reopen, point_back)
+    group = store.stream("orders").group("billing")
+    with pytest.raises(Corruption, match="out of order"):
+        group.set_policy(order_by="user", max_per_key=4)
+    store.check(repair=True)
+    group.set_policy(order_by="user", max_per_key=4)
+    assert len(group.consumer("bob").read()) == 3
     assert store.check() == []
 
 
