@@ -19,7 +19,7 @@ from kvstream.engine.queue_arguments import checked_priorities, one_of, rules_of
 from kvstream.errors import AccessDenied, ClientMissing, InvalidArgument, nearest, shown
 from kvstream.jobs.arguments import checked_format, pack
 from kvstream.jobs.handle import DONE, JobHandle
-from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds
+from kvstream.jobs.job import ARGS, FORMAT, ID, TASK, VERSION, Job, checked_seconds, id_of
 from kvstream.jobs.middleware import Middleware
 from kvstream.jobs.task import Task
 from kvstream.operations.queues.schedules import refuse_most
@@ -476,7 +476,7 @@ class Jobs:
         if fields is None:
             last = self.store.stream(self._unique_key(unique)).revrange(count=1)
             fields = last[0].fields if last else {}
-        return JobHandle(self, fields.get(ID, str(where).encode()).decode(), task, where)
+        return JobHandle(self, id_of(fields, where), task, where)
 
     def _unique_key(self, unique: str) -> str:
         return f"{self.name}:unique:{unique}"

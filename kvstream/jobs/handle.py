@@ -29,7 +29,7 @@ from kvstream.errors import (
     ServerUnavailable,
 )
 from kvstream.jobs.arguments import unpack
-from kvstream.jobs.job import ID, AnyJobs, checked_seconds, made_ms
+from kvstream.jobs.job import AnyJobs, checked_seconds, id_of, made_ms
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -108,6 +108,10 @@ class JobHandle(Generic[R]):
     def _end(self) -> str | None:
         """Return how the job has ended: "done", "failed" or "cancelled"; None if it has not."""
         status = self._last().get(b"status", RETRY)
+        if status == FAILED:
+            if self._is_redriven():
+                return None
+            status = self._last().get(b"status", RETRY)  # it may have ended just now
         return None if status == RETRY else status.decode()
 
     def result(self, timeout: float | timedelta | None = None) -> R:
@@ -149,7 +153,8 @@ class JobHandle(Generic[R]):
         while True:
             wait_s = LOOK_S if deadline is None else min(LOOK_S, deadline - monotonic())
             found = yield after, (wait_s if known and wait_s > 0 else None)
-            if found and found[-1].fields[b"status"] != RETRY:
+            status = found[-1].fields[b"status"] if found else RETRY
+            if status != RETRY and (status != FAILED or (yield None) == "failed"):
                 return self._outcome(found[-1].fields)
             after = found[-1].id if found else after
             if not known:
@@ -280,7 +285,7 @@ class JobHandle(Generic[R]):
             start, count = (None, _PAGE) if where is None else (where, 1)
             while page := stream.delayed(start, count):
                 for each in page:
-                    if each.fields.get(ID) == self.id.encode():
+                    if id_of(each.fields, each.ticket) == self.id:
                         return stream, each.ticket
                 if where is not None:
                     break
@@ -301,7 +306,7 @@ class JobHandle(Generic[R]):
                 entry = stream.get(where)
                 if entry is not None and self._is_mine(entry):
                     return stream, where
-            if self._last().get(b"status") != RETRY:
+            if self._last().get(b"status") not in (RETRY, FAILED):
                 return None  # else it may have a new ID, from the dead letters
         start = where.at_ms if isinstance(where, Ticket) else max(0, made_ms(self.id) - SKEW_MS)
         for stream in self._streams():
@@ -311,7 +316,7 @@ class JobHandle(Generic[R]):
         return None
 
     def _is_mine(self, entry: Entry) -> bool:
-        return entry.fields.get(ID, str(entry.id).encode()) == self.id.encode()
+        return id_of(entry.fields, entry.id) == self.id
 
     def cancel(self) -> bool:
         """Cancel the job; return False if it had ended before.
@@ -360,17 +365,35 @@ class JobHandle(Generic[R]):
         return moved
 
     def _redrive(self, failed_ms: int) -> bool:
-        """Move the dead letter of the job back; return whether there was one.
+        """Move the dead letter of the job back; return whether there was one."""
+        for start in (f"{failed_ms}-0", "-"):
+            if (found := self._letter(start)) is not None:
+                return self._redriven(*found)
+        return False
 
-        It was added by the commit that wrote the failure, so it is looked for from there on first.
+    def _letter(self, start: str) -> tuple[Queue, StreamID] | None:
+        """Return the queue and ID of the dead letter of the job, from a position on.
+
+        It was added by the commit that wrote the failure.
         """
         queues = {queue.dead_stream().key: queue for queue in self._jobs.queues()}
-        for start in (f"{failed_ms}-0", "-"):
-            for queue in queues.values():
-                for letter in queue.dead_stream().scan(start):
-                    if letter.fields.get(ID) == self.id.encode():
-                        return self._redriven(queue, letter.id)
-        return False
+        for queue in queues.values():
+            for letter in queue.dead_stream().scan(start):
+                if self._is_mine(letter):
+                    return queue, letter.id
+        return None
+
+    def _is_redriven(self) -> bool:
+        """Return whether a redrive of many has moved the failed job back to its queue.
+
+        Its records do not tell: only ``retry`` writes them.
+        """
+        queues = {queue.dead_stream().key: queue for queue in self._jobs.queues()}
+        if not any(queue.redrive_status() for queue in queues.values()):
+            return False
+        records = self._records()
+        start = f"{records[-1].id.ms}-0" if records else "-"
+        return self._letter(start) is None and self._found() is not None
 
     @staticmethod
     def _redriven(queue: Queue, letter: StreamID) -> bool:

@@ -9,11 +9,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
 from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost
+from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD
 
 if TYPE_CHECKING:
     from kvstream.queue import Message, Queue
@@ -105,17 +107,36 @@ class AnyJobs(Protocol):
 
 def new_id(now_ms: int) -> str:
     """Return a UUID of version 7, which sorts by time; RFC 9562."""
-    number = (now_ms & (1 << 48) - 1) << 80 | int.from_bytes(os.urandom(10), "big")
+    return _uuid(now_ms, os.urandom(10))
+
+
+def _uuid(ms: int, rest: bytes) -> str:
+    number = (ms & (1 << 48) - 1) << 80 | int.from_bytes(rest, "big")
     number = number & ~(0xF << 76) & ~(0x3 << 62) | 0x7 << 76 | 0x2 << 62
     text = f"{number:032x}"
     return f"{text[:8]}-{text[8:12]}-{text[12:16]}-{text[16:20]}-{text[20:]}"
+
+
+def id_of(fields: Mapping[bytes, bytes], entry_id: object) -> str:
+    """Return the ID of the job in a message.
+
+    One of a schedule has no field for it. Its ID follows from its time and schedule, so that it is
+    the same when the message has come back from the dead letters.
+    """
+    if ID in fields:
+        return fields[ID].decode()
+    at = fields.get(AT_FIELD, b"")
+    if at.isdigit():
+        name = fields.get(NAME_FIELD, b"")
+        return _uuid(int(at), blake2b(name, digest_size=10).digest())
+    return str(entry_id)
 
 
 def made_ms(job_id: str) -> int:
     """Return the Unix milliseconds at which an ID was made."""
     try:
         return UUID(job_id).int >> 80
-    except ValueError:  # of a message of a schedule: its stream ID
+    except ValueError:  # of a message without an ID: that of its entry
         ms = job_id.partition("-")[0]
         if ms.isdecimal():
             return int(ms)
@@ -177,7 +198,7 @@ class Job:
         try:
             key, headers = fields.get(KEY), fields.get(HEADERS)
             return cls(
-                id=fields.get(ID, b"").decode() or str(entry_id),
+                id=id_of(fields, entry_id),
                 task_name=fields[TASK].decode(),
                 packed=fields[ARGS],
                 form=fields.get(FORMAT, b"json").decode(),

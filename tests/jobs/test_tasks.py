@@ -25,7 +25,7 @@ from kvstream import (
     current_job,
 )
 from kvstream.jobs import Backoff, GiveUp, Job, Middleware, Retry
-from kvstream.jobs.job import made_ms, new_id
+from kvstream.jobs.job import id_of, made_ms, new_id
 from tests.jobs.conftest import PLACES, Working
 from tests.patience import PATIENCE_S, until
 from tests.remote.conftest import Places
@@ -666,6 +666,86 @@ def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: 
     assert handle.result(PATIENCE_S) == "fixed"
     assert attempts == [1, 2, 1]
     assert len(jobs.store.stream("jobs:dead")) == 0
+
+
+def test_a_failed_job_that_a_redrive_of_many_has_moved_is_queued(
+    jobs: Jobs, working: Start
+) -> None:
+    fixed: list[bool] = []
+
+    @jobs.task
+    def fixed_later() -> str:
+        if not fixed:
+            raise ValueError("no")
+        return "fixed"
+
+    handles = [fixed_later.enqueue(), fixed_later.enqueue()]
+    worker = working(jobs)
+    for handle in handles:
+        with pytest.raises(JobFailed):
+            handle.result(PATIENCE_S)
+    worker.stop()
+    fixed.append(True)
+    queue = jobs.queues()[0]
+    first, second = (handles[0].id.encode(), handles[1].id.encode())
+    assert {letter.fields[b"id"] for letter in queue.dead()} == {first, second}
+    assert queue.redrive(where=("id", first)).moved == 1
+    assert [jobs.handle(each.id).status for each in handles] == ["queued", "failed"]
+    with pytest.raises(TimeoutError):
+        handles[0].result(0)
+    with pytest.raises(JobFailed):
+        handles[1].result(0)
+    assert not handles[0].retry()
+    assert queue.redrive().moved == 1
+    assert handles[1].cancel()
+    assert [each.status for each in handles] == ["queued", "cancelled"]
+    working(jobs)
+    assert handles[0].result(PATIENCE_S) == "fixed"
+
+
+def test_a_failed_job_stays_failed_without_its_dead_letter(jobs: Jobs, working: Start) -> None:
+    @jobs.task
+    def fail() -> None:
+        raise ValueError("no")
+
+    handle = fail.enqueue()
+    working(jobs)
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    dead = jobs.store.stream("jobs:dead")
+    jobs.queues()[0].redrive(where=("n", "none"))
+    dead.trim(maxlen=0)
+    assert handle.status == "failed"
+    with pytest.raises(JobFailed):
+        handle.result(0)
+
+
+def test_a_job_of_a_schedule_keeps_its_id_when_it_is_tried_again(
+    jobs: Jobs, working: Start
+) -> None:
+    fixed: list[bool] = []
+
+    @jobs.cron("0 3 * * *")
+    def nightly() -> str:
+        if not fixed:
+            raise ValueError("no")
+        return "fixed"
+
+    jobs.declare()
+    (schedule,) = jobs.store.stream("jobs").schedules()
+    entry = jobs.store.stream("jobs").run_schedule(schedule.name)
+    fields = jobs.store.stream("jobs").range(entry, entry)[0].fields
+    handle = jobs.handle(id_of(fields, entry))
+    assert handle.status == "queued"
+    worker = working(jobs)
+    with pytest.raises(JobFailed):
+        handle.result(PATIENCE_S)
+    worker.stop()
+    assert handle.retry()
+    assert handle.status == "queued"
+    fixed.append(True)
+    working(jobs)
+    assert handle.result(PATIENCE_S) == "fixed"
 
 
 def test_a_failed_job_is_retried_among_very_many_while_others_are(
