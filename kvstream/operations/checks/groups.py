@@ -14,6 +14,7 @@ follow from these. The key of a held entry without a row is that of its message.
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby, pairwise
+from typing import TypeAlias
 
 from kvstream.errors import KVStreamError
 from kvstream.layout.keys import ID_BYTES, U64, tree_prefix
@@ -47,15 +48,24 @@ _MISSING = "a row of the order by key is missing"
 _STRAY = "a row of the order by key belongs to no entry"
 _UNORDERED = "entries are held in a group without order"
 
+Ordered: TypeAlias = dict[bytes, Run] | None
+"""The runs of a group by anchor as a repair writes them; None: as they are."""
 
-def check_keyed(survey: Survey, stream: StreamMeta, group: GroupMeta, place: str) -> None:
-    """Check that each held entry can become ready, and that no key is busy for nothing."""
+
+def check_keyed(
+    survey: Survey, stream: StreamMeta, group: GroupMeta, place: str, ordered: Ordered
+) -> None:
+    """Check that each held entry can become ready, and that no key is busy for nothing.
+
+    ``ordered``: what ``check_runs`` has returned.
+    """
     policy = group.policy
+    runs = _runs(survey, group) if ordered is None else ordered.values()
     if policy is None or not policy.keyed_tree:
-        _check_none_held(survey, group, place)
+        _check_none_held(survey, group, place, runs)
         return
     rows = dict(survey.tree(policy.keyed_tree))
-    expected, counts = _expected(survey, stream, group, policy, rows)
+    expected, counts = _expected(survey, stream, runs, policy, rows)
     for key, count in counts.items():
         if count.held and count.busy < policy.max_per_key:
             survey.findings.fault(place, _STUCK, key.hex(), repaired=False)
@@ -78,14 +88,14 @@ def check_keyed(survey: Survey, stream: StreamMeta, group: GroupMeta, place: str
 def _expected(
     survey: Survey,
     stream: StreamMeta,
-    group: GroupMeta,
+    runs: Iterable[Run],
     policy: GroupPolicy,
     rows: dict[bytes, bytes],
 ) -> tuple[dict[bytes, bytes], dict[Key, Counts]]:
     """Return the rows of the pending entries, without those of keys, and the counts of these."""
     expected: dict[bytes, bytes] = {}
     counts: dict[Key, Counts] = {}
-    for run in _runs(survey, group):
+    for run in runs:
         held = run.time_ms == HELD_MS
         for eid in run.ids:
             value = rows.get(ENTRY + eid)
@@ -139,10 +149,10 @@ def _key_of_message(survey: Survey, stream: StreamMeta, eid: PackedID, field: by
         return key_of_value(b"")
 
 
-def _check_none_held(survey: Survey, group: GroupMeta, place: str) -> None:
+def _check_none_held(survey: Survey, group: GroupMeta, place: str, runs: Iterable[Run]) -> None:
     """Make held entries ready that no key would make so."""
     findings = survey.findings
-    for run in _runs(survey, group):
+    for run in runs:
         if not run.rank or run.time_ms != HELD_MS:
             continue
         findings.fault(place, _UNORDERED, run.anchor.hex())
@@ -203,9 +213,9 @@ class _Tally:
 
 def check_runs(
     survey: Survey, stream: StreamMeta, group: GroupMeta, place: str, owners: Owners
-) -> None:
+) -> Ordered:
     """Check the pending entries of a group; set its counters and those of its ``owners``."""
-    _RunsCheck(survey, stream, group, place, owners).run()
+    return _RunsCheck(survey, stream, group, place, owners).run()
 
 
 class _RunsCheck:
@@ -218,12 +228,11 @@ class _RunsCheck:
         self._group = group
         self._place = place
         self._owners = owners
-        self._ordered: dict[bytes, Run] | None = None
-        """The runs by anchor as they must be, if those on disk are not so."""
+        self._ordered: Ordered = None
         self._timed: dict[int, bool] = {}
         """Whether the group has a timer for a time."""
 
-    def run(self) -> None:
+    def run(self) -> Ordered:
         if self._is_faulty():
             self._ordered = self._put_in_order()
         tally = _Tally()
@@ -231,6 +240,7 @@ class _RunsCheck:
             self._count(tally, chunk)
         self._check_strays(tally)
         self._check_counts(tally)
+        return self._ordered
 
     def _check_counts(self, tally: _Tally) -> None:
         place, group = self._place, self._group
@@ -467,8 +477,8 @@ def _check_group(
     for tree in (group.consumers_tree, group.runs.id, group.times.id, *filter(None, keyed)):
         survey.claim_tree(place, tree)
     owners = _owners(survey, group, place)
-    check_runs(survey, stream, group, place, owners)
-    check_keyed(survey, stream, group, place)
+    ordered = check_runs(survey, stream, group, place, owners)
+    check_keyed(survey, stream, group, place, ordered)
     corrected = survey.findings.corrected
     _check_activity(survey, group, place, owners)
     for owner in owners.values():

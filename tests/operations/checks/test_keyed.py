@@ -133,6 +133,19 @@ def test_damage_is_found_and_repaired(
     assert [entry.fields[b"user"] for entry in seen] == [b"a"] * 3
 
 
+def test_one_repair_mends_the_runs_and_the_rows_that_follow_from_them(
+    ordered: Store, reopen: Reopen
+) -> None:
+    def repeat_a_held_entry(rows: Rows) -> None:
+        busy = rows.runs[0]
+        rows.put_run(busy._replace(packed=held(rows)[1], time_ms=HELD_MS + 1))
+
+    store = damage(ordered, reopen, repeat_a_held_entry)
+    found = store.check(repair=True)
+    left = [fault for fault in found if not fault.repaired]
+    assert fault_texts(store.check()) == fault_texts(left)
+
+
 def test_entries_held_in_a_group_without_order_become_ready(ordered: Store, reopen: Reopen) -> None:
     def forget_order(rows: Rows) -> None:
         rows.edit_group(policy=None)
