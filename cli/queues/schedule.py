@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import fields as dataclass_fields
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from kvstream.store import Store
     from kvstream.stream import Stream
 
+SKEW = timedelta(minutes=1)
+"""How far the clocks of this machine and of a server may be apart."""
 MOST = 100
 """Messages that --misfire all adds at once unless --most says otherwise."""
 
@@ -76,13 +79,32 @@ def list_schedules(session: Session, out: Output, /, stream: bytes | None) -> No
     """List the schedules of a stream, or of all streams.
 
     Times are in UTC.
-    A schedule stops if it can no longer be computed; then `--json` shows why.
+    A schedule stops if it can no longer be computed; then `--json` shows why. One that fired while
+    the clock was ahead is silent until that time, and a line on stderr says so.
     """
+    silent: list[tuple[bytes, Schedule]] = []
     with session.reading() as store:
         keys = [existing_stream(store, stream).key] if stream is not None else _streams(store)
         rows = ((key, each) for key in keys for each in store.stream(key).schedules())
-        shown = (_json(*row) if out.for_programs else _row(*row) for row in rows)
+        shown = (_json(*row) if out.for_programs else _row(*row) for row in _noting(rows, silent))
         out.table(_LS, shown, nothing="no schedules")
+    for key, each in silent:
+        click.echo(
+            f"{quoted(each.name)} of {quoted(key)} fired at {time_of(each.last)}, ahead of the "
+            "clock, and is silent until then: delete it and set it anew",
+            err=True,
+        )
+
+
+def _noting(
+    rows: Iterator[tuple[bytes, Schedule]], silent: list[tuple[bytes, Schedule]]
+) -> Iterator[tuple[bytes, Schedule]]:
+    """Yield rows; note those that fired at a time that is yet to come."""
+    ahead = datetime.now(UTC) + SKEW
+    for key, each in rows:
+        if each.last is not None and each.last > ahead:
+            silent.append((key, each))
+        yield key, each
 
 
 def _streams(store: "Store") -> Iterator[bytes]:

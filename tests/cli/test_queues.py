@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 from click.testing import CliRunner
 
+from kvstream import ManualClock, Store
 from kvstream.cli import main
 from kvstream.cli.session import DirectorySession
 from kvstream.cli.tables import cells
@@ -362,6 +363,19 @@ def test_many_delayed_messages_are_listed_in_pages(
     rows = emails.json("delayed", "ls", "emails")
     assert [row["fields"].get("n") for row in rows] == ["0", "1", "2", "3", "4", None]
     assert len(emails.json("delayed", "ls", "emails", "--count", "3")) == 3
+
+
+@pytest.mark.places("store")
+def test_a_schedule_that_fired_ahead_of_the_clock_is_named(emails: Program) -> None:
+    assert emails("schedule", "ls").stderr == ""
+    clock = ManualClock(4_000_000_000_000)
+    with Store.open(emails.directory, durability="no", clock=clock) as store:
+        store.stream("reports").schedule("early", "@every 10s", {"kind": "early"})
+        clock.advance(10_000)
+        until(lambda: len(store.stream("reports")) == 1)
+    said = emails("schedule", "ls", "reports").stderr
+    assert "'early' of 'reports' fired at 2096-10-02 07:06:50" in said
+    assert "is silent until then: delete it and set it anew" in said
 
 
 def test_schedules_are_set_listed_run_and_deleted(emails: Program) -> None:

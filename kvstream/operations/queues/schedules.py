@@ -50,6 +50,10 @@ LATE_MS = 5000
 STEP_SCHEDULES, STEP_MESSAGES = 50, 500
 """Of one commit; an expression takes some 50 us."""
 _log = logging.getLogger(__name__)
+_SILENT = (
+    "the schedule %s of stream %s fired while the clock was ahead: it is silent for %.0f s, unless "
+    "it is deleted and set anew"
+)
 _pack = msgpack.Packer(use_bin_type=True).pack
 
 
@@ -142,6 +146,8 @@ def set_schedule(
     old = None if stream is None else _get(txn, stream, schedule)
     if old is not None and old[1:3] == new[1:3] and old.next_ms:
         next_ms: int | None = old.next_ms
+        if stream is not None and old.last_ms > txn.now_ms:
+            _log.warning(_SILENT, *_places(stream, old), (old.last_ms - txn.now_ms) / 1000)
     else:
         next_ms = new.times.after(txn.now_ms)
     if next_ms is None:

@@ -50,6 +50,24 @@ def set_every(store: Store, misfire: str = "", every: str = "10s", name: str = "
     return made.next_ms
 
 
+def test_a_schedule_that_fired_ahead_of_the_clock_says_that_it_is_silent(
+    quiet: Store, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    set_every(quiet)
+    clock.advance(HOUR)
+    step(quiet)
+    set_every(quiet)
+    assert caplog.messages == []
+    clock.advance(-HOUR)
+    next_ms = set_every(quiet)
+    assert next_ms > clock.ms + HOUR
+    (said,) = caplog.messages
+    assert "'job' of stream 's' fired while the clock was ahead: it is silent for 3600 s" in said
+    ok(quiet, "KVSTREAM.SCHEDULE DEL s job")
+    assert set_every(quiet) == clock.ms + 10_000
+    assert len(caplog.messages) == 1
+
+
 def test_a_schedule_adds_a_message_at_each_time(quiet: Store, clock: ManualClock) -> None:
     start = clock.ms
     assert ok(quiet, "KVSTREAM.SCHEDULE SET s job @hourly FIELDS n 1 m 2") == start + HOUR
