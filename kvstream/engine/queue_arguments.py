@@ -73,6 +73,8 @@ def moment_ms(moment: Moment, what: str) -> int:
         return StreamID.parse(moment).ms
     if isinstance(moment, timedelta):
         raise InvalidArgument(f"{what} is a moment, not a time span: give delay={shown(moment)}")
+    if isinstance(moment, str | bytes):
+        raise InvalidArgument(f"{what} is a datetime or Unix seconds, not the text {shown(moment)}")
     if isinstance(moment, int | float) and moment >= _MILLISECONDS_FROM:
         raise InvalidArgument(
             f"{what} is in Unix seconds: {shown(moment)} is most likely milliseconds"

@@ -452,7 +452,7 @@ class Jobs:
 
     def _is_new(self, handle: JobHandle[Any], queue: Queue) -> bool:
         """Return whether a job was put that is to be unique, not left out for another one."""
-        if not isinstance(handle.where, StreamID | Ticket):  # in a transaction on a server
+        if handle.where is None:  # in a transaction on a server
             return True
         stored = self._fields_at(handle.where, queue)
         if stored is None:  # a delay that is over by now, or a job that has ended

@@ -30,6 +30,7 @@ from kvstream.errors import (
 )
 from kvstream.jobs.arguments import unpack
 from kvstream.jobs.job import AnyJobs, checked_seconds, id_of, made_ms
+from kvstream.operations.ack import acknowledge
 from kvstream.types.ids import StreamID, Ticket
 
 if TYPE_CHECKING:
@@ -74,7 +75,7 @@ def state_of(pending: PendingEntry | None) -> str:
 class JobHandle(Generic[R]):
     """A job that was enqueued; ``await`` it for its result in asyncio."""
 
-    __slots__ = ("_jobs", "_task", "id", "where")
+    __slots__ = ("_jobs", "_task", "_where", "id")
 
     def __init__(
         self, jobs: AnyJobs, job_id: str, task: Any = None, where: StreamID | Ticket | None = None
@@ -83,7 +84,12 @@ class JobHandle(Generic[R]):
         self.id = job_id
         self._jobs = jobs
         self._task = task
-        self.where = where
+        self._where = where
+
+    @property
+    def where(self) -> StreamID | Ticket | None:
+        """The ID or ticket of its message; None if unknown, as in a transaction on a server."""
+        return self._where if isinstance(self._where, StreamID | Ticket) else None
 
     def __repr__(self) -> str:
         return f"<JobHandle {self.id}>"
@@ -337,7 +343,8 @@ class JobHandle(Generic[R]):
                 with self._jobs.store._engine.brief_transaction():
                     if stream.get(entry_id) is None:
                         return False
-                    stream.group(self._jobs.group).ack(entry_id)
+                    group = stream.group(self._jobs.group)
+                    group._run(acknowledge, [entry_id])  # no worker may have made the group yet
                     stream.delete(entry_id)
                     self._jobs.record(self.id, CANCELLED, self._ttl)
                 return True

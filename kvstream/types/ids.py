@@ -164,6 +164,8 @@ class Ticket(NamedTuple):
         """Return the ticket of a text ``@ms-number``; raise InvalidID for any other value."""
         if type(value) is Ticket:
             return value
+        if isinstance(value, Ticket):  # the result of a transaction on a server
+            return cls(*value)
         match = _TICKET.fullmatch(_ascii(value)) if isinstance(value, str | bytes) else None
         if match is None or int(match[1]) > U64_MAX or int(match[2]) > U64_MAX:
             raise InvalidID("a ticket of a delayed message is '@ms-number'", value)

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -641,6 +642,20 @@ def test_use_after_close_opens_the_store_again(jobs: Jobs, working: Start) -> No
     assert handle.result(PATIENCE_S) == 1
     worker.stop()
     time.sleep(0)
+
+
+def test_jobs_of_a_transaction_have_a_state_and_can_be_cancelled(jobs: Jobs) -> None:
+    task = jobs.task(name="task")(lambda: None)
+    with jobs.store.transaction():
+        handles = [task.enqueue(), task.enqueue(delay=3600)]
+    with suppress(OSError), jobs.store.transaction():
+        undone = [task.enqueue(), task.enqueue(delay=3600)]
+        raise OSError
+    assert [each.status for each in handles] == ["queued", "scheduled"]
+    assert [each.status for each in undone] == ["unknown", "unknown"]
+    assert [each.cancel() for each in handles] == [True, True]
+    assert [each.cancel() for each in undone] == [False, False]
+    assert [each.status for each in handles] == ["cancelled", "cancelled"]
 
 
 def test_a_failed_job_is_tried_again_from_the_dead_letters(jobs: Jobs, working: Start) -> None:
