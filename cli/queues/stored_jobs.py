@@ -99,20 +99,24 @@ def _arguments(job: Job) -> tuple[Any, Any]:
 
 def jobs_of(jobs: StoredJobs) -> Iterator[dict[str, Any]]:
     """Yield the jobs that are in queues, then those that failed, then those with results."""
-    for queue in jobs.queues():
+    queues, shown = jobs.queues(), set()
+    was_redriven = any(queue.redrive_status() for queue in queues)
+    for queue in queues:
         for stream in queue.streams():
             yield from _waiting(stream)
-            yield from _in_stream(stream, jobs)
-    failed = set()
+            for row in _in_stream(stream, jobs):
+                if was_redriven:  # its result still says that it failed
+                    shown.add(row["id"])
+                yield row
     for stream in jobs.dead_streams():
         for entry in stream.scan():
             try:
                 row = _row(entry.fields, entry.id, "failed", entry.fields.get(b"dead:stream"))
             except Refused:
                 continue
-            failed.add(row["id"])
+            shown.add(row["id"])
             yield {**row, "error": _text(entry.fields.get(b"dead:error"))}
-    yield from _with_results(jobs, failed)
+    yield from _with_results(jobs, shown)
 
 
 def _waiting(stream: Stream) -> Iterator[dict[str, Any]]:
@@ -143,12 +147,12 @@ def _readable(
         return
 
 
-def _with_results(jobs: StoredJobs, failed: set[str]) -> Iterator[dict[str, Any]]:
+def _with_results(jobs: StoredJobs, shown: set[str]) -> Iterator[dict[str, Any]]:
     prefix = f"{jobs.name}{_RESULT}"
     for key in jobs.store.scan_keys(f"{prefix}*"):
         job_id = key.decode("utf-8", "replace").removeprefix(prefix)
         last = jobs.store.stream(key).revrange(count=1)
-        if not last or job_id in failed or last[0].fields[b"status"] == RETRY:
+        if not last or job_id in shown or last[0].fields[b"status"] == RETRY:
             continue
         fields = last[0].fields
         yield {

@@ -69,6 +69,15 @@ def test_jobs_retry_queues_a_failed_one_again(with_jobs: Program, job_ids: dict[
     with_jobs("jobs", "retry", job_ids["queued"], code=1)
 
 
+def test_a_job_that_was_redriven_with_others_is_listed_once(
+    with_jobs: Program, job_ids: dict[str, str]
+) -> None:
+    with_jobs("dead", "redrive", "jobs", "--all")
+    found = [row for row in with_jobs.json("jobs", "ls") if row["id"] == job_ids["failed"]]
+    assert [row["status"] for row in found] == ["queued"]
+    assert with_jobs.one("jobs", "show", job_ids["failed"])["status"] == "queued"
+
+
 def test_a_missing_job_is_reported(with_jobs: Program) -> None:
     errors = with_jobs("jobs", "show", "018bcfe5-6800-7000-8000-000000000001", code=1).stderr
     assert "another --name" in errors
