@@ -88,7 +88,6 @@ def _copying(source: Path, target: Path, state: Path) -> Iterator[None]:
 
 def _arrivals(target: Path) -> Iterator[int]:
     """Yield whenever the store has another batch; it is opened as a secondary."""
-    from kvstream.spark.read.stores import length_of
     from kvstream.spark.read.watch import catch_up, follower
 
     with follower(str(target), 0) as store:
@@ -96,7 +95,7 @@ def _arrivals(target: Path) -> Iterator[int]:
         while True:
             expected += BATCH_ROWS
             deadline = time.monotonic() + BATCH_WAIT_S
-            while (length_of(store, b"out") or 0) < expected:
+            while len(store.stream("out")) < expected:
                 assert time.monotonic() < deadline, "a micro-batch did not arrive"
                 time.sleep(LOOK_S)
                 catch_up(store)

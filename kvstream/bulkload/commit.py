@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from kvstream.bulkload.parts import BulkTicket, Pages, Part, Piece, PieceMaker, pieces_of
 from kvstream.engine.engine import Engine
-from kvstream.errors import Corruption, quoted
+from kvstream.errors import Corruption, WrongType, quoted
 from kvstream.layout.keys import (
     ID_BYTES,
     SHARED,
@@ -46,7 +46,7 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
     It reserves numbers for new streams and changes nothing else.
     """
     catalog, limits = txn.catalog, txn.catalog.limits
-    streams = {key: txn.stream(qualified(db, key)) for key in keys}
+    streams = {key: _stream(txn, db, key) for key in keys}
     fresh = [key for key, stream in streams.items() if stream is None]
     numbers = iter(catalog.numbers.take(txn, 1 + len(fresh)))
     shared = next(numbers) | SHARED
@@ -65,6 +65,14 @@ def ticket(txn: Txn, db: int, keys: Iterable[bytes]) -> BulkTicket:
         prefixes=prefixes,
         fresh=frozenset(fresh),
     )
+
+
+def _stream(txn: Txn, db: int, key: bytes) -> StreamMeta | None:
+    """Return the stream of a key, or None; the WrongType of a string names the key."""
+    try:
+        return txn.stream(qualified(db, key))
+    except WrongType:
+        raise WrongType(f"{quoted(key)} is a string, not a stream") from None
 
 
 def load(
@@ -182,7 +190,7 @@ class _Load:
         return all(unchanged) and self._misplaced(txn) == prepared.rewritten
 
     def _is_unchanged(self, txn: Txn, place: _Place) -> bool:
-        stream = txn.stream(self._name(place.key))
+        stream = _stream(txn, self._ticket.db, place.key)
         if stream is not place.stream:
             return False
         if stream is not None:
@@ -211,7 +219,7 @@ class _Load:
 
     def _fits(self, txn: Txn, key: bytes, found: list[tuple[int, Piece]]) -> bool:
         """Return whether a key's pieces follow its stream and each other, under its prefix."""
-        stream = txn.stream(self._name(key))
+        stream = _stream(txn, self._ticket.db, key)
         prefix = self._ticket.prefix_of(key)
         if stream is not None:
             last, right = stream.last, stream.prefix == prefix
@@ -265,7 +273,7 @@ class _Load:
         """Return where the entries of each key go, by prefix."""
         places = []
         for key in keys:
-            stream = txn.stream(self._name(key))
+            stream = _stream(txn, self._ticket.db, key)
             if stream is not None:
                 places.append(_Place(stream.prefix, key, stream.last, txn.now_ms, stream))
             else:
@@ -361,5 +369,5 @@ def _above(pages: Pages, last: StreamID, name: bytes) -> Pages:
     """Check that entries are above the last one of their stream."""
     for ids, values in pages:
         if ids[0] <= last.packed:
-            raise too_small(name)
+            raise too_small(name, ids[0])
         yield ids, values

@@ -8,7 +8,7 @@ number of a batch, is set in the same commit. A batch with a number up to the ma
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import lt
 from struct import Struct
 
@@ -485,7 +485,8 @@ def _ids(txn: Txn, name: bytes, ids: list[PackedID] | None, values: list[bytes])
     if len(ids) != len(values):
         raise InvalidArgument("there must be an ID for each value")
     if ids[0] <= last.packed or not all(map(lt, ids, ids[1:])):
-        raise too_small(name)
+        pairs = pairwise([last.packed, *ids])
+        raise too_small(name, next(eid for before, eid in pairs if eid <= before))
     return ids
 
 
@@ -494,11 +495,12 @@ def next_packed(last: StreamID, count: int, now_ms: int) -> list[PackedID]:
     return [PACKED(*eid) for eid in next_ids(last, count, now_ms)]
 
 
-def too_small(name: bytes) -> IDTooSmall:
+def too_small(name: bytes, eid: PackedID | None = None) -> IDTooSmall:
     """Return the error of IDs that are not ascending above the last one of their stream."""
+    which = "an ID" if eid is None else f"the ID {StreamID.unpack(eid)}"
     return IDTooSmall(
-        f"stream {quoted(key_of(name))}: an ID is equal or smaller than the stream's top item, or "
-        "is given twice"
+        f"{which} for stream {quoted(key_of(name))} is equal or smaller than the stream's top "
+        "item, or is given twice"
     )
 
 

@@ -84,6 +84,8 @@ _BY_TEXT: tuple[tuple[str, Callable[[str], KVStreamError]], ...] = (
     ("no such key", NoSuchKey),
     ("no such schedule", NoSuchKey),
     ("The ID specified in XADD", IDTooSmall),
+    ("the ID ", IDTooSmall),  # these two: of a bulk load
+    ("an ID for stream", IDTooSmall),
     ("The stream has exhausted", IDsExhausted),
     ("Invalid stream ID", InvalidID),
     ("Bad data format", lambda text: BadPayload("refused by the server", message=text)),

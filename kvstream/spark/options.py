@@ -25,7 +25,9 @@ from kvstream.errors import (
     InvalidID,
     KVStreamError,
     RequestError,
+    WrongType,
     nearest,
+    quoted,
     shown,
 )
 from kvstream.types.ids import MIN_ID, StreamID, duration_ms, position, range_end, range_start
@@ -249,6 +251,13 @@ def after_id(options: Options) -> StreamID | None:
         return None
     with _naming("startingId"):
         return position(text)
+
+
+def is_stream(key: bytes, kind: str) -> bool:
+    """Return whether a key exists, by its TYPE. Raises WrongType for a key that is no stream."""
+    if kind not in ("stream", "none"):
+        raise WrongType(f"{quoted(key)} is a {kind}, not a stream")
+    return kind == "stream"
 
 
 @contextmanager

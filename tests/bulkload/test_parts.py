@@ -224,9 +224,9 @@ def test_a_load_into_the_key_of_a_string_is_refused(store: Store, place: Path) -
     ticket = store.bulk_ticket(["s"])
     parts = parts_of(place, ticket, [{b"s": ([7], [7])}])
     store.bulk_append({}, mark=("s", 1))
-    with pytest.raises(WrongType):
+    with pytest.raises(WrongType, match=r"^'s' is a string, not a stream$"):
         store.bulk_ticket(["s"])
-    with pytest.raises(WrongType):
+    with pytest.raises(WrongType, match=r"^'s' is a string, not a stream$"):
         store.bulk_load(ticket, parts)
     assert store.type("s") == "string"
 

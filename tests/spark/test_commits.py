@@ -58,10 +58,22 @@ def test_rows_with_ids_are_sorted_by_them_and_precede_those_without(tmp_path: Pa
 
 def test_an_id_that_does_not_rise_refuses_all_streams_of_the_commit(tmp_path: Path) -> None:
     commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
-    with pytest.raises(IDTooSmall, match="stream 'a'"):
+    with pytest.raises(IDTooSmall, match=r"stream 'a': 5-0: .*: the option skipExisting skips"):
         commit(tmp_path / "s", share(rows(b"0", "new"), rows(b"a", "again", ids=["5-0"])))
     with Store.open(tmp_path / "s") as store:
         assert store.keys() == [b"a"]
+
+
+def test_an_id_that_a_bulk_load_refuses_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stores, "BATCH_ROWS", 1)
+    commit(tmp_path / "s", share(rows(b"a", "old", ids=["5-0"])))
+    work = Commit(QUERY, False, [share(rows(b"a", "1", "2", ids=["4-2", "6-0"]))])
+    work = work._replace(folder=str(tmp_path / "parts"))
+    with pytest.raises(IDTooSmall, match=r"the ID 4-2 for stream 'a' .*: the option skipExisting"):
+        commit_into(str(tmp_path / "s"), 0, 0, work)
+    assert values(tmp_path / "s", b"a") == ["old"]
 
 
 def test_existing_entries_are_skipped_on_request(tmp_path: Path) -> None:
@@ -69,11 +81,14 @@ def test_existing_entries_are_skipped_on_request(tmp_path: Path) -> None:
     again = share(rows(b"a", "again", "low", "new", ids=["5-0", "4-*", "5-1"]))
     assert commit(tmp_path / "s", again, skip=True) == 1
     assert values(tmp_path / "s", b"a") == ["old", "new"]
+    twice = share(rows(b"a", "one", "other", ids=["6-0", "6-0"]))
+    with pytest.raises(IDTooSmall, match=r"stream 'a': 6-0: .* top item$"):
+        commit(tmp_path / "s", twice, skip=True)
 
 
 def test_a_key_of_another_kind_refuses_all(tmp_path: Path) -> None:
     commit(tmp_path / "s", share(rows(b"a", "1")), marked=True)
-    with pytest.raises(WrongType):
+    with pytest.raises(WrongType, match=r"^'kvstream:spark:query' is a string, not a stream$"):
         commit(tmp_path / "s", share(rows(b"b", "1"), rows(QUERY.key, "2")))
     assert values(tmp_path / "s", b"b") == []
 

@@ -55,11 +55,15 @@ def test_rows_and_mark_are_one_transaction_that_runs_once(client: redis.Redis) -
 def test_an_id_that_does_not_rise_refuses_all(client: redis.Redis) -> None:
     commit_through(client, Commit(QUERY, False, [share(rows(b"a", "1", ids=["5-1"]))]))
     more = share(rows(b"b", "1"), rows(b"a", "2", ids=["5-1"]))
-    with pytest.raises(IDTooSmall, match="stream 'a': 5-1"):
+    with pytest.raises(IDTooSmall, match=r"stream 'a': 5-1: .*: the option skipExisting skips"):
         commit_through(client, Commit(QUERY, True, [more]))
     assert client.keys() == [b"a"]
     assert commit_through(client, Commit(QUERY, True, [more], True)) == (True, 1, 1)
     assert len(entries(client, b"b")) == 1
+    twice = Commit(QUERY, False, [share(rows(b"a", "3", "4", ids=["6-1", "6-1"]))], True)
+    with pytest.raises(IDTooSmall, match=r"stream 'a': 6-1: .* top item$"):  # neither is there yet
+        commit_through(client, twice)
+    assert len(entries(client, b"a")) == 1
 
 
 def test_a_key_of_another_kind_refuses_all(client: redis.Redis) -> None:
@@ -148,9 +152,9 @@ def test_a_refused_bulk_load_leaves_nothing(client: redis.Redis, bulky: list[str
     client.xadd("a", {"v": "0"}, id="9-1")
     client.set("text", "")
     more = share(rows(b"b", "1", "2"), rows(b"a", "3", ids=["9-1"]))
-    with pytest.raises(KVStreamError, match="equal or smaller"):
+    with pytest.raises(IDTooSmall, match=r"9-1.* equal or smaller .*: the option skipExisting"):
         commit_through(plain(client), Commit(QUERY, True, [more]))
-    with pytest.raises(WrongType):
+    with pytest.raises(WrongType, match=r"^'text' is a string, not a stream$"):
         commit_through(plain(client), Commit(QUERY, True, [share(rows(b"text", "1", "2", "3"))]))
     assert sorted(cast("list[bytes]", client.keys())) == [b"a", b"text"]
 

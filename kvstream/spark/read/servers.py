@@ -15,9 +15,9 @@ from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
 from kvstream.operations.range import Ends
-from kvstream.remote.connection import Connection, connect, translated
+from kvstream.remote.connection import Connection, checked, connect, translated
 from kvstream.remote.replies import members
-from kvstream.spark.options import Place
+from kvstream.spark.options import Place, is_stream
 from kvstream.spark.read.partitions import (
     DataLoss,
     Piece,
@@ -89,10 +89,12 @@ class ServerReader:
     # --- planning -------------------------------------------------------------------------------
 
     def streams(self, spec: ReadSpec) -> list[bytes]:
-        """Return the existing streams of a read."""
-        named = self.connection.ask_all([("TYPE", name) for name in spec.names])
+        """Return the existing streams of a read. Raises WrongType for a key that is no stream."""
+        named = checked(self.connection.ask_all([("TYPE", name) for name in spec.names]))
         keys = dict.fromkeys(
-            name for name, kind in zip(spec.names, named, strict=True) if kind != b"none"
+            name
+            for name, kind in zip(spec.names, named, strict=True)
+            if is_stream(name, kind.decode())
         )
         for pattern in spec.patterns:
             keys |= dict.fromkeys(sorted(self._scanned(pattern)))

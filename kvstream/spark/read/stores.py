@@ -19,7 +19,7 @@ from kvstream.layout.columns import Columns
 from kvstream.layout.keys import qualified
 from kvstream.operations import keyspace
 from kvstream.operations import range as ranges
-from kvstream.spark.options import MISSING_HINT, Place
+from kvstream.spark.options import MISSING_HINT, Place, is_stream
 from kvstream.spark.read.partitions import Piece, ReadSpec
 from kvstream.store import Store
 from kvstream.types.clock import ManualClock, SystemClock
@@ -143,17 +143,10 @@ def store_pages(store: Store, piece: Piece) -> Iterator[Columns]:
 
 def streams_of(store: Store, spec: ReadSpec) -> list[bytes]:
     """Return the existing streams of a read. Raises WrongType for a key that is no stream."""
-    keys = dict.fromkeys(name for name in spec.names if length_of(store, name) is not None)
+    keys = dict.fromkeys(name for name in spec.names if is_stream(name, store.type(name)))
     if spec.patterns:
         keys |= dict.fromkeys(spec.matches(_all_streams(store)))
     return list(keys)
-
-
-def length_of(store: Store, key: bytes) -> int | None:
-    """Return the length of a stream; None if the key does not exist."""
-    name = qualified(store.db, key)
-    length = store.engine.run(ranges.length, name)
-    return length if length or store.engine.run(keyspace.exists, name) else None
 
 
 def _all_streams(store: Store) -> list[bytes]:
@@ -170,7 +163,7 @@ def pieces_of(
     store: Store, keys: list[bytes], spec: ReadSpec, tasks: int, most: int = 1 << 40
 ) -> list[Piece]:
     """Split streams for a number of tasks, into pieces of at most ``most`` entries."""
-    total = sum(length_of(store, key) or 0 for key in keys)
+    total = sum(store.engine.run(ranges.length, qualified(store.db, key)) for key in keys)
     size = min(most, max(PIECE_LEAST, total // (PIECES_PER_TASK * tasks)))
     pieces = []
     for key in keys:

@@ -12,23 +12,30 @@ from operator import itemgetter
 from typing import NamedTuple, Protocol
 
 from kvstream.bulkload.parts import BulkTicket, Part, RowsFile
+from kvstream.errors import IDTooSmall, quoted
+from kvstream.operations.append import next_id
 from kvstream.spark.write.stage import (
     StagedFile,
+    StagedID,
     StagedRows,
     Transaction,
+    add_id,
     is_plain,
     order_of,
     pack_page,
     pages_of,
+    shown_id,
     store_of,
     unpack_page,
 )
+from kvstream.types.ids import StreamID
 from kvstream.types.options import MEGABYTE
 
 MESSAGE_ROWS_MAX = 1 * MEGABYTE
 """Bytes of rows for one store in a task's message: those of a thousand tasks fit the driver."""
 PAGE_MAX = 8 * MEGABYTE
 """Bytes of rows held in memory before they are spilled."""
+SKIP_HINT = "the option skipExisting skips rows whose IDs are not above the stream's last ID"
 _ROW_BYTES = 48
 """The memory of a row beside its value."""
 _VALUE = itemgetter(0)
@@ -204,6 +211,34 @@ class Committed(NamedTuple):
     rows: int
     skipped: int = 0
     """Rows left out by ``skip_existing``."""
+
+
+def rising(staged: StagedRows, last: StreamID, skip_existing: bool) -> list[int]:
+    """Return the positions of the rows with IDs to add to a stream that ends at ``last``.
+
+    ``skip_existing`` leaves out rows whose IDs are not above ``last``. Raises IDTooSmall for an ID
+    that is not above the one before it.
+    """
+    kept, before = [], last
+    for at, eid in enumerate(staged.ids):
+        if skip_existing and _is_existing(eid, last):
+            continue
+        try:
+            before = next_id(before, add_id(eid), before.ms)
+        except IDTooSmall as error:
+            hint = "" if skip_existing else f": {SKIP_HINT}"
+            raise IDTooSmall(
+                f"stream {quoted(staged.key)}: {shown_id(eid)}: {error}{hint}"
+            ) from None
+        kept.append(at)
+    return kept
+
+
+def _is_existing(staged: StagedID, last: StreamID) -> bool:
+    eid = add_id(staged)
+    if eid is None:
+        return False
+    return eid <= last if isinstance(eid, StreamID) else eid < last.ms
 
 
 def _pages(shares: Iterable[Share]) -> Iterator[bytes]:

@@ -16,13 +16,13 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from kvstream.bulkload.parts import RowsFile, RowsWriter, unpack_ticket
-from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType, quoted
+from kvstream.errors import IDTooSmall, KVStreamError, RequestError, WrongType
 from kvstream.layout.values import decode_fields
-from kvstream.operations.append import next_id
 from kvstream.remote.connection import Connection
 from kvstream.remote.replies import members
-from kvstream.spark.write.commit import Commit, Committed, Upload
-from kvstream.spark.write.stage import StagedRows, add_id, extend, shown_id
+from kvstream.spark.options import is_stream
+from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, Upload, rising
+from kvstream.spark.write.stage import StagedRows, extend, shown_id
 from kvstream.types.ids import MIN_ID, StreamID
 from kvstream.types.options import MEGABYTE
 from kvstream.types.records import flat_of
@@ -131,6 +131,8 @@ def _load(client: Any, work: Commit) -> Committed | None:
     try:
         sent = work.sent + send_rows(client, upload, loose)
         return Committed(*commit_load(client, upload, sent, work.mark))
+    except IDTooSmall as error:
+        raise IDTooSmall(f"{error}: {SKIP_HINT}") from None
     finally:
         discard_load(client, upload)
 
@@ -155,14 +157,13 @@ def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:
         pipe.watch(*(staged.key for staged in with_ids))
     kinds = [pipe.type(staged.key) for staged in streams]
     for staged, kind in zip(streams, kinds, strict=True):
-        if kind not in (b"stream", b"none"):
-            raise WrongType(f"{quoted(staged.key)} is a {kind.decode()}, not a stream")
+        is_stream(staged.key, kind.decode())
     skipped = 0
     chosen: list[tuple[StagedRows, list[int]]] = []
     for staged in streams:
         kept = list(range(len(staged.rows)))
         if staged.ids:
-            kept = _checked(pipe, staged, work.skip_existing)
+            kept = rising(staged, _last_id(pipe, staged.key), work.skip_existing)
         skipped += len(staged.rows) - len(kept)
         chosen.append((staged, kept))
     pipe.multi()
@@ -173,21 +174,6 @@ def _attempt(pipe: Any, work: Commit, streams: list[StagedRows]) -> Committed:
         pipe.set(mark, work.transaction.value)
     pipe.execute()
     return Committed(True, sum(len(kept) for _, kept in chosen), skipped)
-
-
-def _checked(pipe: Any, staged: StagedRows, skip_existing: bool) -> list[int]:
-    """Return the positions of the rows to add. Raises IDTooSmall if their IDs do not rise."""
-    last = _last_id(pipe, staged.key)
-    kept = []
-    for at, eid in enumerate(staged.ids):
-        try:
-            last = next_id(last, add_id(eid), last.ms)
-        except IDTooSmall as error:
-            if skip_existing:
-                continue
-            raise IDTooSmall(f"stream {quoted(staged.key)}: {shown_id(eid)}: {error}") from None
-        kept.append(at)
-    return kept
 
 
 def _last_id(pipe: Any, key: bytes) -> StreamID:

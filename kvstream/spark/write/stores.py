@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import TypeVar
 
 from kvstream.bulkload.parts import BulkTicket, PartWriter
-from kvstream.errors import IDTooSmall, NoSuchStore, StoreLocked, quoted
+from kvstream.errors import IDTooSmall, NoSuchStore, StoreLocked
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
-from kvstream.operations import append, strings
-from kvstream.spark.write.commit import Commit, Committed
+from kvstream.operations import append, keyspace, strings
+from kvstream.spark.options import is_stream
+from kvstream.spark.write.commit import SKIP_HINT, Commit, Committed, rising
 from kvstream.spark.write.stage import StagedRows, Transaction, add_id, extend
 from kvstream.storage.files import DIRECTORY_MODE
 from kvstream.store import Store
-from kvstream.types.ids import AddID, StreamID
+from kvstream.types.ids import MIN_ID, AddID, StreamID
 
 T = TypeVar("T")
 
@@ -61,7 +62,10 @@ def _load(store: Store, work: Commit) -> Committed | None:
         writer = PartWriter(work.folder, ticket, partition=partition)
         extend(writer, streams)
         parts += writer.close()
-    result = store.bulk_load(ticket, parts, mark=work.mark)
+    try:
+        result = store.bulk_load(ticket, parts, mark=work.mark)
+    except IDTooSmall as error:
+        raise IDTooSmall(f"{error}: {SKIP_HINT}") from None
     return Committed(result.applied, result.entries if result.applied else 0)
 
 
@@ -110,40 +114,40 @@ def _apply(txn: Txn, db: int, work: Commit) -> Committed:
     rows = skipped = 0
     for staged in work.streams():
         name = qualified(db, staged.key)
-        if work.skip_existing:
-            skipped += _skip(txn, name, staged)
-        _append(txn, name, staged)
+        is_stream(staged.key, keyspace.kind(txn, name))
+        last = _last_id(txn, name)
+        if work.skip_existing and staged.ids:
+            skipped += _skip(staged, last)
+        _append(txn, name, staged, last)
         rows += len(staged.rows)
     if work.marked:
         strings.put(txn, mark, work.transaction.value)
     return Committed(True, rows, skipped)
 
 
-def _append(txn: Txn, name: bytes, staged: StagedRows) -> None:
-    if not staged.ids:
-        append.add_many(txn, name, staged.rows)
-        return
-    ids: list[AddID] = list(map(add_id, staged.ids))
-    try:
-        append.add_under(txn, name, ids, staged.rows)
-    except IDTooSmall as error:
-        raise IDTooSmall(f"stream {quoted(staged.key)}: {error}") from None
-
-
-def _skip(txn: Txn, name: bytes, staged: StagedRows) -> int:
-    """Drop the rows whose IDs are not above the stream's last ID; return their number."""
+def _last_id(txn: Txn, name: bytes) -> StreamID:
     stream = txn.stream(name)
-    if stream is None or not staged.ids:
-        return 0
-    last = stream.last
-    kept = [at for at, eid in enumerate(staged.ids) if not _is_below(add_id(eid), last)]
+    return MIN_ID if stream is None else stream.last
+
+
+def _skip(staged: StagedRows, last: StreamID) -> int:
+    """Drop the rows whose IDs are not above the stream's last ID; return their number."""
+    kept = rising(staged, last, skip_existing=True)
     skipped = len(staged.ids) - len(kept)
     staged.ids = [staged.ids[at] for at in kept]
     staged.rows = [staged.rows[at] for at in kept]
     return skipped
 
 
-def _is_below(eid: AddID, last: StreamID) -> bool:
-    if eid is None:
-        return False
-    return eid <= last if isinstance(eid, StreamID) else eid < last.ms
+def _append(txn: Txn, name: bytes, staged: StagedRows, last: StreamID) -> None:
+    if not staged.rows:
+        return
+    if not staged.ids:
+        append.add_many(txn, name, staged.rows)
+        return
+    ids: list[AddID] = list(map(add_id, staged.ids))
+    try:
+        append.add_under(txn, name, ids, staged.rows)
+    except IDTooSmall:
+        rising(staged, last, skip_existing=False)  # names the ID
+        raise
