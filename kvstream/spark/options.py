@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Literal
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, quote, urlsplit
 
 from kvstream import errors
 from kvstream.engine.coerce import path_of
@@ -77,7 +77,13 @@ _ONLY_BATCH = {
     "start": "a streaming read begins at startingId",
     "end": "a streaming read has no end",
     "asof": "a streaming read has no end",
+    "table": "the metadata tables are read by spark.read",
 }
+_TABLE_HINT = (
+    "Spark passes none of the options with which CREATE TABLE made a table: use CREATE TEMPORARY "
+    "VIEW ... USING kvstream OPTIONS (...), or name them in each query, as in SELECT * FROM t WITH "
+    "(path '/data', stream 'orders')"
+)
 _TRUE, _FALSE = frozenset({"true", "yes", "1"}), frozenset({"false", "no", "0"})
 
 
@@ -103,7 +109,7 @@ def check_names(options: Options) -> None:
         warnings.warn(PATTERN_RENAMED, FutureWarning, stacklevel=2)
 
 
-def refuse_bounds(options: Options) -> None:
+def refuse_options_of_batches(options: Options) -> None:
     """Raise InvalidArgument for an option that would be without effect in a streaming read."""
     for name, instead in _ONLY_BATCH.items():
         if name in options:
@@ -124,19 +130,34 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The address without a password, for columns, plans and messages."""
+        """The address without a password, for columns, plans, messages and checkpoints."""
         if self.kind == "path":
             return self.address
         parts = urlsplit(self.address)
         host = parts.netloc.rpartition("@")[2]
-        return f"{parts.scheme}://{host}{parts.path}"
+        db = parse_qs(parts.query).get("db")  # the rest of the query may have a password
+        return f"{parts.scheme}://{host}{parts.path}" + (f"?db={db[-1]}" if db else "")
+
+    @property
+    def url(self) -> str:
+        """The URL of a server, with the user and password of the options."""
+        if self.user is None and self.password is None:
+            return self.address
+        scheme, _, rest = self.address.partition("://")
+        netloc = urlsplit(self.address).netloc
+        named, _, host = netloc.rpartition("@")
+        user, _, password = named.partition(":")
+        user = user if self.user is None else quote(self.user, safe="")
+        password = password if self.password is None else quote(self.password, safe="")
+        return f"{scheme}://{user}:{password}@{host}{rest[len(netloc) :]}"
 
 
 def places(options: Options) -> list[Place]:
     """Return the places in ``path`` or ``url``. Raises InvalidArgument for both, or neither."""
     paths, urls = listed(options, "path") or listed(options, "paths"), listed(options, "url")
     if bool(paths) == bool(urls):
-        raise InvalidArgument("give either the option path (a directory) or url (a server)")
+        hint = "" if options else f". {_TABLE_HINT}"
+        raise InvalidArgument(f"give either the option path (a directory) or url (a server){hint}")
     db = number(options, "db", None)
     user = options.get("user")
     password = options.get("password") or os.environ.get(PASSWORD_VARIABLE)

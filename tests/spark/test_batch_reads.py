@@ -276,6 +276,24 @@ def test_wrong_options_are_refused(read: Read, options: dict[str, str], message:
         read(**options).count()
 
 
+def test_a_table_of_spark_says_how_it_gets_its_options(
+    spark: "SparkSession", read: Read, orders: Path
+) -> None:
+    spark.sql(f"CREATE TABLE orders USING kvstream OPTIONS (path '{orders}', stream 'orders')")
+    try:
+        with pytest.raises(Exception, match=r"Spark passes none of the options .* CREATE TABLE"):
+            spark.sql("SELECT * FROM orders").count()
+        named = f"WITH (path '{orders}', stream 'orders')"
+        assert spark.sql(f"SELECT * FROM orders {named}").count() == 5000
+    finally:
+        spark.sql("DROP TABLE orders")
+    spark.sql(
+        f"CREATE TEMPORARY VIEW seen USING kvstream OPTIONS (path '{orders}', stream 'orders')"
+    )
+    assert spark.sql("SELECT * FROM seen").count() == 5000
+    spark.catalog.dropTempView("seen")
+
+
 def test_a_column_of_an_unsupported_type_is_refused(read: Read, orders: Path) -> None:
     with pytest.raises(Exception, match="the column id cannot be bigint; use struct"):
         read("id bigint", path=orders, stream="orders").count()

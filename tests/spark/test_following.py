@@ -371,6 +371,7 @@ def test_a_stopping_query_does_not_wait(place: Place) -> None:
         ({"minEntriesPerTrigger": 0}, "must be an integer of at least 1"),
         ({"start": "-"}, "the option start is for batch reads: .* begins at startingId"),
         ({"end": "+"}, "the option end is for batch reads: a streaming read has no end"),
+        ({"table": "groups"}, "the option table is for batch reads: the metadata tables are read"),
     ],
 )
 def test_options_without_meaning_for_a_query_are_refused(

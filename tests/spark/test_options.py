@@ -10,6 +10,7 @@ from kvstream.errors import InvalidArgument
 from kvstream.spark.jobs import verify
 from kvstream.spark.options import (
     OPTIONS,
+    Place,
     after_id,
     check_names,
     duration_s,
@@ -127,6 +128,39 @@ def test_a_pattern_that_begins_with_a_bracket_is_given_in_an_array() -> None:
         patterns({"match": "[ab]*"})
     assert str(caught.value).endswith("""given in an array: ["[ab]*"])""")
     assert patterns({"match": '["[ab]*"]'}) == ["[ab]*"]
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("redis://me:pw@h:1/3", "redis://h:1/3"),
+        ("redis://h?db=3&password=pw&socket_timeout=9", "redis://h?db=3"),
+        ("unix:///run/s?db=3", "unix:///run/s?db=3"),
+    ],
+)
+def test_a_place_shows_its_database_and_no_password(url: str, shown: str) -> None:
+    assert Place("url", url).shown == shown
+
+
+def test_databases_of_one_server_are_two_places() -> None:
+    first, second = places({"url": "unix:///run/s?db=1,unix:///run/s?db=2"})
+    assert first.shown != second.shown
+
+
+@pytest.mark.parametrize(
+    ("url", "user", "full"),
+    [
+        ("redis://h:1/3?socket_timeout=9", None, "redis://:p%40w@h:1/3?socket_timeout=9"),
+        ("redis://you:x@h", None, "redis://you:p%40w@h"),
+        ("redis://you:x@h", "me", "redis://me:p%40w@h"),
+        ("unix:///run/s", "me", "unix://me:p%40w@/run/s"),
+    ],
+)
+def test_a_url_gets_the_user_and_password_of_the_options(
+    url: str, user: str | None, full: str
+) -> None:
+    assert Place("url", url, None, user, "p@w").url == full
+    assert Place("url", url).url == url
 
 
 @pytest.mark.parametrize(

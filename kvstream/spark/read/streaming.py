@@ -35,7 +35,7 @@ from kvstream.spark.options import (
     flag,
     number,
     places,
-    refuse_bounds,
+    refuse_options_of_batches,
 )
 from kvstream.spark.read.batch import read_task, tasks_for
 from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec, Source, task_partitions
@@ -81,11 +81,11 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Follows streams. A stream that matches a pattern joins when it is first seen."""
 
     def __init__(self, options: Options, schema: StructType) -> None:
+        refuse_options_of_batches(options)
         self._places = places(options)
         self._spec = ReadSpec.of(options)
         self._schema = read_schema(options, schema)
         self._after = after_id(options)
-        refuse_bounds(options)
         self._most = number(options, "maxentriespertrigger", None, least=1)
         self._least = number(options, "minentriespertrigger", None, least=1)
         self._delay_s = duration_s(options, "maxTriggerDelay", MAX_TRIGGER_DELAY)
