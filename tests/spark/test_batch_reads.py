@@ -83,6 +83,11 @@ def test_a_missing_stream_is_an_error_unless_it_may_be_missing(read: Read, order
         read(path=orders, stream="refunds").count()
     assert read(path=orders, stream="refunds", ignoreMissing=True).count() == 0
     assert read(path=orders, match="refunds:*").count() == 0
+    for table in ("streams", "groups", "consumers", "pending"):
+        with pytest.raises(Exception, match="there is no stream 'refunds' in"):
+            read(path=orders, stream="refunds,orders", table=table).count()
+        some = read(path=orders, stream="refunds,orders", table=table, ignoreMissing=True)
+        assert some.count() == (1 if table == "streams" else 0)
 
 
 def test_typed_columns_are_decoded(read: Read, orders: Path) -> None:

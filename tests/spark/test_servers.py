@@ -121,6 +121,37 @@ def test_groups_and_pending_entries_are_tables(
         assert sorted(map(tuple, frame.collect())) == TABLES[table]
 
 
+@pytest.mark.parametrize("table", ["streams", *TABLES])
+def test_a_table_of_a_missing_stream_or_of_another_key_is_refused(
+    read: Read, redis_port: int, filled: Any, table: str
+) -> None:
+    url = f"redis://127.0.0.1:{redis_port}"
+    with pytest.raises(Exception, match="there is no stream 'refunds' in"):
+        read(url=url, table=table, stream="refunds").count()
+    assert read(url=url, table=table, stream="refunds", ignoreMissing=True).count() == 0
+    with pytest.raises(Exception, match="WrongType: 'plain' is a string, not a stream"):
+        read(url=url, table=table, stream="plain").count()
+    if table == "streams":
+        assert read(url=url, table=table).count() == 2
+
+
+def test_a_table_is_read_with_the_password_of_the_options(
+    read: Read, served: tuple[str, Path]
+) -> None:
+    url, _ = served
+    assert read(url=url, password=PASSWORD, table="streams", match="sku:*").count() == 10
+
+
+def test_a_read_names_a_key_that_is_no_stream(
+    read: Read, redis_port: int, filled: Any, tmp_path: Path
+) -> None:
+    with Store.open(tmp_path / "data") as store:
+        store.bulk_append({}, mark=("plain", 1))
+    for place in ({"url": f"redis://127.0.0.1:{redis_port}"}, {"path": tmp_path / "data"}):
+        with pytest.raises(Exception, match="WrongType: 'plain' is a string, not a stream"):
+            read(**place, stream="plain").count()
+
+
 def test_streams_are_a_table(read: Read, orders: Path) -> None:
     frame = read(path=orders, table="streams")
     assert frame.count() == 11

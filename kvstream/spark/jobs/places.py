@@ -64,8 +64,9 @@ def table(spark: "SparkSession", options: Options, name: str) -> "DataFrame":
 
 
 def lengths(spark: "SparkSession", options: Options) -> dict[str, int]:
-    """Return the length of each stream."""
-    rows = table(spark, options, "streams").select("stream", "length").collect()
+    """Return the length of each stream that exists."""
+    found = table(spark, {**options, "ignoreMissing": "true"}, "streams")
+    rows = found.select("stream", "length").collect()
     return {row.stream: row.length for row in rows}
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+import kvstream
 from kvstream.arrow.batches import PAGE_MIN, next_page
 from kvstream.errors import NoSuchKey, RequestError
 from kvstream.layout.columns import Columns, of_replies
@@ -24,6 +25,7 @@ from kvstream.spark.read.partitions import (
     ReadSpec,
     is_visible,
 )
+from kvstream.store import Store
 from kvstream.types.ids import StreamID, new_id
 
 if TYPE_CHECKING:
@@ -62,6 +64,10 @@ class Server:
 
     def open(self) -> "ServerReader":
         return ServerReader(client_of(self.place), self)
+
+    def store(self) -> Store:
+        """Open the server as the library does."""
+        return kvstream.open(self.place.url, db=self.place.db)
 
 
 class ServerReader:
