@@ -286,6 +286,21 @@ def test_a_recreated_stream_fails_the_query_or_is_read_from_its_start(place: Pla
     assert careless.batch() == {"s": ["1-1"]}
 
 
+def test_a_recreated_stream_whose_ids_go_on_fails_the_query(place: Place) -> None:
+    options, run = place
+    add(run, "s", "5-1", "6-1")
+    query = Query(**options, stream="s")
+    query.batch()
+    add(run, "s", "7-1")  # unread
+    run("DEL", "s")
+    add(run, "s", "8-1")
+    careless = Query(**options, stream="s", failOnDataLoss="false")
+    careless.offset = query.offset
+    with pytest.raises(DataLoss, match="it was recreated after it was read up to 6-1"):
+        query.batch()
+    assert careless.batch() == {"s": ["8-1"]}
+
+
 def test_entries_added_after_the_start_of_available_now_wait(place: Place) -> None:
     options, run = place
     add(run, "s:1", "1-1", "2-1", "3-1")

@@ -231,6 +231,9 @@ class FollowingReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             if missing > 0:
                 what = f"{missing} entries after {position.id} were removed before they were read"
                 raise DataLoss.of(key, each.shown, what)
+            if missing < 0:
+                what = f"it was recreated after it was read up to {position.id}"
+                raise DataLoss.of(key, each.shown, what)
         return position
 
     def _waiting(
