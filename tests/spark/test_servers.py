@@ -11,8 +11,9 @@ import pytest
 from kvstream import Store
 from kvstream.arrow.batches import PAGE_GROWTH, PAGE_MIN
 from kvstream.spark.options import Place
-from kvstream.spark.read.partitions import DataLoss, ReadSpec
+from kvstream.spark.read.partitions import DataLoss, Piece, ReadSpec
 from kvstream.spark.read.servers import Server, ServerReader, client_of
+from kvstream.types.ids import MAX_ID, MIN_ID
 from tests.server.conftest import Served
 from tests.spark.conftest import ROOT, Read, entries_of, fill, order, rows_of
 
@@ -241,6 +242,30 @@ def test_entries_trimmed_before_they_are_read_fail_the_read(
     else:
         assert read.rows(pages, lambda: read.client.execute_command(*words)) >= 2998
     read.client.close()
+
+
+@pytest.mark.parametrize(("abandons", "connections"), [(False, 1), (True, 21)])
+def test_pieces_are_read_over_one_connection_unless_a_reply_is_left(
+    trimmed_url: str, abandons: bool, connections: int
+) -> None:
+    client = redis.Redis.from_url(trimmed_url)
+    for number in range(20):
+        client.delete(f"short:{number}")
+        client.xadd(f"short:{number}", {"n": number})
+    read = Trimming(trimmed_url, 3000)
+    reader = read.source.open()
+    piece = read.pieces[0]
+    before = client.info("stats")["total_connections_received"]
+    for number in range(20):
+        if abandons:
+            next(reader.pages(piece))  # a second page is on its way
+        short = Piece(b"short:%d" % number, MIN_ID, MAX_ID, 1)
+        (page,) = reader.pages(short)
+        assert len(page) == 1
+    assert client.info("stats")["total_connections_received"] - before == connections
+    reader.close()
+    read.client.close()
+    client.close()
 
 
 def test_trimmed_entries_are_skipped_if_losses_are_allowed(trimmed_url: str) -> None:

@@ -85,8 +85,10 @@ class ServerReader:
             connection = self._client.connection_pool.get_connection()
         try:
             yield from _Pager(connection, piece, self._source).pages()
-        finally:
+        except BaseException:
             connection.disconnect()  # a reply may still be on its way
+            raise
+        finally:
             self._client.connection_pool.release(connection)
 
     def close(self) -> None:
