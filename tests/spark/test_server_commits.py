@@ -8,17 +8,25 @@ import pytest
 import redis
 
 from kvstream.engine.server_address import Address, write
-from kvstream.errors import AccessDenied, IDTooSmall, KVStreamError, StoreLocked, WrongType
+from kvstream.errors import (
+    AccessDenied,
+    IDTooSmall,
+    KVStreamError,
+    ServerUnavailable,
+    StoreLocked,
+    WrongType,
+)
 from kvstream.layout.values import encode_fields
 from kvstream.remote.connection import Connection
 from kvstream.server.commands.info import run_id
 from kvstream.spark.options import Place
 from kvstream.spark.read.servers import client_of
 from kvstream.spark.write.commit import Commit, Share, Upload
-from kvstream.spark.write.servers import commit_through
+from kvstream.spark.write.servers import append_now, commit_through
 from kvstream.spark.write.spill import EXACTLY, spill_of
 from kvstream.spark.write.stage import StagedRows, Transaction
 from kvstream.spark.write.writers import commit_to, mark_in, prepared
+from tests.ports import free_port
 from tests.server.conftest import Served, redis_port, redis_process
 from tests.spark.staged import QUERY, rows, share
 
@@ -64,6 +72,24 @@ def test_an_id_that_does_not_rise_refuses_all(client: redis.Redis) -> None:
     with pytest.raises(IDTooSmall, match=r"stream 'a': 6-1: .* top item$"):  # neither is there yet
         commit_through(client, twice)
     assert len(entries(client, b"a")) == 1
+
+
+def test_rows_that_are_added_at_once_name_the_id_that_is_refused(client: redis.Redis) -> None:
+    append_now(plain(client), [rows(b"a", "1", ids=["5-1"])])
+    with pytest.raises(IDTooSmall, match=r"^stream 'a': 4-1: The ID specified in XADD"):
+        append_now(plain(client), [rows(b"a", "2", "3", ids=["6-1", "4-1"])])
+    assert [eid for eid, _ in entries(client, b"a")] == [b"5-1", b"6-1"]
+    client.set("text", "")
+    with pytest.raises(WrongType, match=r"^stream 'text': \*: "):
+        append_now(plain(client), [rows(b"text", "1")])
+
+
+def test_a_server_that_is_gone_is_an_error_of_kvstream() -> None:
+    client = client_of(Place("url", f"redis://127.0.0.1:{free_port()}"))
+    with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1"):
+        commit_through(client, Commit(QUERY, True, [share(rows(b"a", "1"))]))
+    with pytest.raises(ServerUnavailable, match=r"no connection to 127\.0\.0\.1"):
+        append_now(client, [rows(b"a", "1")])
 
 
 def test_a_key_of_another_kind_refuses_all(client: redis.Redis) -> None:

@@ -64,7 +64,7 @@ def mark_in(place: Place, transaction: Transaction) -> bytes | None:
                 raise
             place = server
     with client_of(place) as client:
-        return cast("bytes | None", client.get(transaction.key))
+        return cast("bytes | None", Connection(client).ask("GET", transaction.key))
 
 
 def prepared(place: Place, key: bytes | None) -> tuple[Place, BulkTicket | Upload | None]:
