@@ -130,13 +130,17 @@ class Place:
 
     @property
     def shown(self) -> str:
-        """The address without a password, for columns, plans, messages and checkpoints."""
-        if self.kind == "path":
-            return self.address
-        parts = urlsplit(self.address)
-        host = parts.netloc.rpartition("@")[2]
-        db = parse_qs(parts.query).get("db")  # the rest of the query may have a password
-        return f"{parts.scheme}://{host}{parts.path}" + (f"?db={db[-1]}" if db else "")
+        """The address without a password, for columns, plans, messages and checkpoints.
+
+        A database is shown as the URL has it, or as ``?db=`` if the option ``db`` is not 0.
+        """
+        shown, db = self.address, str(self.db or "")
+        if self.kind == "url":
+            parts = urlsplit(self.address)
+            host = parts.netloc.rpartition("@")[2]
+            named = parse_qs(parts.query).get("db", [""])  # the rest of it may have a password
+            shown, db = f"{parts.scheme}://{host}{parts.path}", db or named[-1]
+        return f"{shown}?db={db}" if db else shown
 
     @property
     def url(self) -> str:

@@ -195,6 +195,17 @@ def test_a_restart_at_another_place_fails_the_query(place: Place, tmp_path: Path
     assert query.batch() == {"s": ["1-1"]}
 
 
+def test_a_restart_with_another_database_fails_the_query(place: Place) -> None:
+    options, run = place
+    add(run, "s", "1-1")
+    query = Query(stream="s", **options)
+    assert query.batch() == {"s": ["1-1"]}
+    query.options = query.options | {"db": "1"}
+    query.reader = query.started()
+    with pytest.raises(DataLoss, match=r"but the query reads .*\?db=1"):
+        query.batch()
+
+
 def test_new_streams_that_match_a_pattern_are_included(place: Place) -> None:
     options, run = place
     run("SET", "s:no", "a string")

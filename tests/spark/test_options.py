@@ -148,6 +148,19 @@ def test_databases_of_one_server_are_two_places() -> None:
 
 
 @pytest.mark.parametrize(
+    ("options", "shown"),
+    [
+        ({"path": "/data"}, "/data"),
+        ({"path": "/data", "db": "0"}, "/data"),
+        ({"path": "/data", "db": "1"}, "/data?db=1"),
+        ({"url": "redis://h:1", "db": "2"}, "redis://h:1?db=2"),
+    ],
+)
+def test_a_place_shows_the_database_of_the_options(options: dict[str, str], shown: str) -> None:
+    assert [place.shown for place in places(options)] == [shown]
+
+
+@pytest.mark.parametrize(
     ("url", "user", "full"),
     [
         ("redis://h:1/3?socket_timeout=9", None, "redis://:p%40w@h:1/3?socket_timeout=9"),
