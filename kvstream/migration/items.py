@@ -95,7 +95,8 @@ class Outline(NamedTuple):
     """What is known of a stream without reading its entries."""
 
     entries: int
-    bytes: int
+    bytes: Callable[[], int]
+    """Returns the size of the stream, which takes a request or reads of its own."""
     state: StreamState
     notes: list[Loss]
     """What reading the stream will lose."""

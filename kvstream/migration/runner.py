@@ -29,7 +29,6 @@ from kvstream.migration.items import (
 )
 from kvstream.migration.journal import Journal
 from kvstream.rdb.versions import Loss
-from kvstream.types.clock import now_ms
 
 REFUSED_MAX = 1000
 """Most keys that LossRefused names."""
@@ -130,7 +129,7 @@ def _planned_stream(
     losses = outline.notes + ([] if target is None else target.losses(outline.state))
     return _planned(item, exists)._replace(
         entries=outline.entries,
-        bytes=outline.bytes,
+        bytes=outline.bytes(),
         groups=len(outline.state.groups),
         pending=sum(len(group.pending) for group in outline.state.groups),
         losses=tuple(losses),
@@ -138,7 +137,7 @@ def _planned_stream(
     )
 
 
-def _outlined(item: Item, watch: Watch) -> tuple[Outline, list[str]]:
+def _outlined(item: Item, watch: Watch = lambda entries, bytes: None) -> tuple[Outline, list[str]]:
     """Return the outline of a stream, from the source or by reading the stream."""
     if item.outline is not None:
         return item.outline(), []
@@ -146,7 +145,8 @@ def _outlined(item: Item, watch: Watch) -> tuple[Outline, list[str]]:
     for _ in content.nodes():
         pass
     state = content.state()
-    return Outline(content.entries, content.bytes, state, content.notes), content.corrections
+    outline = Outline(content.entries, lambda: content.bytes, state, content.notes)
+    return outline, content.corrections
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,11 +201,13 @@ def _refuse_losses(
     source: Source, target: Target, selection: Selection, options: CopyOptions
 ) -> None:
     refused: dict[bytes, list[Loss]] = {}
-    for planned in plan(source, target, selection):
-        lost = options.refused(planned.losses)
-        expired = planned.expire_at_ms and planned.expire_at_ms <= now_ms()
-        if lost and not expired and len(refused) < REFUSED_MAX:
-            refused[planned.key] = lost
+    for item in source.items(selection):
+        if item.kind != STREAM or item.is_expired:
+            continue
+        outline, _ = _outlined(item)
+        lost = options.refused([*outline.notes, *target.losses(outline.state)])
+        if lost and len(refused) < REFUSED_MAX:
+            refused[item.key] = lost
     if refused:
         raise LossRefused(refused)
 

@@ -285,7 +285,7 @@ def outline(connection: Connection, key: bytes, has_queues: bool = False) -> Out
     """Return the outline of a stream without reading its entries."""
     stream = PagedStream(connection, key, has_queues=has_queues)
     state = stream.state()
-    return Outline(state.length, memory_of(connection, key), state, stream.notes)
+    return Outline(state.length, partial(memory_of, connection, key), state, stream.notes)
 
 
 def between(connection: Connection, key: bytes, first: PackedID, last: PackedID) -> Iterator[Page]:

@@ -5,6 +5,7 @@ from functools import partial
 
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.keys import qualified
+from kvstream.meta.txn import Txn
 from kvstream.migration.items import (
     STREAM,
     STRING,
@@ -18,6 +19,7 @@ from kvstream.migration.items import (
     gone,
 )
 from kvstream.operations import functions, info, keyspace, strings
+from kvstream.operations.images import load
 from kvstream.operations.images.load import StreamImage
 from kvstream.rdb.versions import Loss
 from kvstream.store import Store
@@ -88,8 +90,8 @@ class StoreSource:
         if not 0 <= db < len(self._databases):
             return None
         store = self._databases[db]
-        kind, expire_at_ms = store.type(key), self._expiry(db, key)
-        if kind == "none" or expire_at_ms is None:
+        kind, expire_at_ms = store.engine.run(_kind_and_expiry, qualified(db, key))
+        if expire_at_ms is None:
             return None
         item = Item(db, key, kind, expire_at_ms, rereadable=True)
         if kind == STREAM:
@@ -103,11 +105,12 @@ class StoreSource:
     def functions(self) -> list[bytes]:
         return [*self._store.engine.run(functions.libraries).values()]
 
-    def _expiry(self, db: int, key: bytes) -> int | None:
-        return self._store.engine.run(keyspace.expiry, qualified(db, key))
-
     def _string(self, db: int, key: bytes) -> bytes | None:
         return self._store.engine.run(strings.get, qualified(db, key))
+
+
+def _kind_and_expiry(txn: Txn, name: bytes) -> tuple[str, int | None]:
+    return keyspace.kind(txn, name), keyspace.expiry(txn, name)
 
 
 def _content(store: Store, key: bytes, has_queues: bool) -> Content:
@@ -134,9 +137,15 @@ def _between(store: Store, key: bytes, first: PackedID, last: PackedID) -> Itera
 
 
 def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
-    with _image(store, key, has_queues) as image:
-        state = image.state()
-    size = store.engine.run(info.usage, qualified(store.db, key)) or 0
+    state = store.engine.run(load.state_of_now, qualified(store.db, key))
+    if state is None:
+        raise gone(key)
+    if not has_queues:
+        state.queue = None
+
+    def size() -> int:
+        return store.engine.run(info.usage, qualified(store.db, key)) or 0
+
     return Outline(state.length, size, state, [])
 
 
@@ -177,18 +186,18 @@ class StoreTarget:
         loading = self._database(item).loader(
             item.key, label=label, replace=replace, expire_at_ms=item.expire_at_ms
         )
-        with loading as load:
-            reached = load.last.packed
+        with loading as loader:
+            reached = loader.last.packed
             resumed = entries = 0
             for node in content.nodes():
                 entries += node.count
                 if node.last_id <= reached:
                     resumed += node.count
                 else:
-                    load.node(node)
+                    loader.node(node)
             state = content.state()
             consent(content.notes)
-            loaded = load.finish(state)
+            loaded = loader.finish(state)
         if resumed and loaded.entries != entries:
             self._database(item).delete(item.key)
             raise RequestError(

@@ -126,6 +126,16 @@ def test_a_second_run_changes_nothing(source: RedisServer, tmp_path: Path) -> No
     assert second.outcomes == {Outcome.SAME: first.outcomes[Outcome.COPIED]}
 
 
+def test_the_search_for_losses_asks_the_target_nothing(target: RedisServer, tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        for number in range(20):
+            store.stream(f"s{number}").add({"a": "1"})
+    client = target.client()
+    client.config_resetstat()
+    assert run(tmp_path / "store", target.url).outcomes == {Outcome.COPIED: 20}
+    assert client.info("commandstats")["cmdstat_type"]["calls"] == 20
+
+
 def test_a_different_existing_key_is_kept_unless_it_may_be_replaced(
     source: RedisServer, tmp_path: Path
 ) -> None:

@@ -384,6 +384,16 @@ def image_of_now(txn: Txn, name: bytes, walks: Walks, start: PackedID | None) ->
     return found
 
 
+def state_of_now(txn: Txn, name: bytes) -> StreamState | None:
+    """Return everything of a stream except its entries, None if there is none."""
+    stream = txn.stream(name)
+    if stream is None:
+        return None
+    found = state(txn, stream)
+    found.queue = [*queue_image.rows(txn, stream)]
+    return found
+
+
 def image_in_steps(txn: Txn, name: bytes) -> Iterator[StreamImage | None]:
     """Return an iterator that yields None in each step, then the image of a stream as it is now.
 

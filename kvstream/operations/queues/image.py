@@ -73,6 +73,8 @@ def page(
 
 def rows(txn: Txn, stream: StreamMeta, behind: bytes = b"") -> Iterator[QueueRow]:
     """Yield the rows of a stream behind a key, ascending."""
+    if not (stream.queue_tree or stream.groups_count):
+        return
     for tag, read in _READERS.items():
         if tag >= behind[:1]:
             start = behind[1:] + b"\0" if tag == behind[:1] else b""
