@@ -1,5 +1,6 @@
 """Exit codes: their meaning, the errors that lead to them, and advice about errors."""
 
+import errno
 from collections.abc import Sequence
 from enum import IntEnum
 from typing import IO, Any
@@ -105,6 +106,10 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
 """What to do about an error; the first match counts."""
 
 
+_NO_ROOM = {errno.ENOSPC, errno.EDQUOT}
+"""Errors of a file for which the disk, or the user's quota, has no room."""
+
+
 class Failure(click.ClickException):
     """An error of kvstream or of the system, as one line on stderr."""
 
@@ -125,12 +130,14 @@ def explain(error: Exception) -> str:
     """Return an error and the advice about it as one printable line."""
     message = printable(_message(error))
     advice = next((text for kind, text in _ADVICE if isinstance(error, kind)), None)
+    if advice is None and isinstance(error, OSError) and error.errno in _NO_ROOM:
+        advice = "free space on the disk, then try again"
     return f"{message} ({advice})" if advice else message
 
 
 def _message(error: Exception) -> str:
-    if isinstance(error, OSError) and error.filename is not None and error.strerror is not None:
-        return f"{error.filename}: {error.strerror}"
+    if isinstance(error, OSError) and error.strerror is not None:
+        return error.strerror if error.filename is None else f"{error.filename}: {error.strerror}"
     return str(error)
 
 

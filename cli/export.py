@@ -41,6 +41,7 @@ from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_ar
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
+from kvstream.storage.files import named, naming
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
 
@@ -79,21 +80,24 @@ def open_export(
         return
     with _open(path, resume, overwrite) as file:
         point = _csv_resume_point(file, delimiter) if kind == "csv" else _json_resume_point(file)
-        file.seek(point.size)
-        file.truncate()
+        with naming(path):
+            file.truncate(file.seek(point.size))
         yield file, point
         file.flush()
-        os.fsync(file.fileno())
+        with naming(path):
+            os.fsync(file.fileno())
 
 
 def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
     if not path.exists():
-        return path.open("x+b")
-    if not resume and not overwrite:
+        how = os.O_CREAT | os.O_EXCL
+    elif resume or overwrite:
+        how = 0 if resume else os.O_TRUNC
+    else:
         raise RequestError(
             f"{path} exists: continue it with --resume, or replace it with --overwrite"
         )
-    return path.open("r+b" if resume else "w+b")
+    return named(os.open(path, os.O_RDWR | how, 0o666), path)
 
 
 def _json_resume_point(file: BinaryIO) -> ResumePoint:
@@ -252,10 +256,11 @@ def _whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes its name once it is whole and synced."""
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
-        with part.open("xb") as file:
+        with named(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), path) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            with naming(path):
+                os.fsync(file.fileno())
         part.replace(path)
     finally:
         part.unlink(missing_ok=True)

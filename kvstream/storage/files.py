@@ -7,6 +7,7 @@ which the system applies to new files instead of the umask. This module knows no
 
 import contextlib
 import errno
+import io
 import os
 import shutil
 import stat
@@ -15,7 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from struct import Struct
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 DIRECTORY_MODE = 0o700
 FILE_MODE = 0o600
@@ -122,6 +123,34 @@ def write(path: Path, content: bytes) -> None:
 
 
 @contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Give the errors of the block this path; the system names a file only in opening it."""
+    try:
+        yield
+    except OSError as error:
+        if error.filename is None:
+            error.filename = str(path)
+        raise
+
+
+class _Named(io.FileIO):
+    """A file whose errors of writing have its name."""
+
+    path: Path
+
+    def write(self, data: Any, /) -> int:
+        with naming(self.path):
+            return super().write(data)
+
+
+def named(descriptor: int, path: Path) -> BinaryIO:
+    """Return a file for reading and writing, whose errors of writing name ``path``."""
+    raw = _Named(descriptor, "r+")
+    raw.path, raw.name = path, str(path)
+    return io.BufferedRandom(raw)
+
+
+@contextmanager
 def replacing(path: Path) -> Iterator[BinaryIO]:
     """Open a private file that durably replaces ``path`` at the end of the block.
 
@@ -130,10 +159,11 @@ def replacing(path: Path) -> Iterator[BinaryIO]:
     """
     partial = path.with_name(path.name + PARTIAL_SUFFIX)
     try:
-        with open(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), "w+b") as file:
+        with named(os.open(partial, os.O_RDWR | _REPLACES, FILE_MODE), path) as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
+            with naming(path):
+                os.fsync(file.fileno())
         partial.rename(path)
     except BaseException:
         partial.unlink(missing_ok=True)

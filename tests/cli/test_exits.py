@@ -68,6 +68,9 @@ def test_an_error_is_one_printable_line_with_advice() -> None:
     )
     assert explain(PermissionError(13, "Permission denied", "f")) == "f: Permission denied"
     assert explain(OSError("no name")) == "no name"
+    full = "free space on the disk, then try again"
+    assert explain(OSError(28, "No space left", "f")) == f"f: No space left ({full})"
+    assert explain(OSError(28, "No space left")) == f"No space left ({full})"
 
 
 def test_the_store_must_be_an_option_or_in_the_environment(orders: Program) -> None:

@@ -1,6 +1,8 @@
 """Export: JSON Lines, CSV and tables, ranges, and resumed files."""
 
 import csv
+import os
+import resource
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -261,3 +263,27 @@ def test_a_failed_table_leaves_no_file(orders: Program) -> None:
     result = orders("export", "orders", "orders.parquet", code=2)
     assert "the entries have a field 'id', which is also the column" in result.stderr
     assert not list(Path().glob("*orders.parquet*"))
+
+
+@pytest.mark.parametrize(
+    ("file", "left"),
+    [
+        ("large.jsonl", ["large.jsonl"]),
+        ("large.parquet", []),
+        ("large.arrow", []),
+    ],
+)
+def test_a_file_without_room_is_named_and_only_one_to_resume_is_left(
+    orders: Program, tmp_path: Path, file: str, left: list[str]
+) -> None:
+    with Store.open(orders.directory) as store:
+        store.stream("large").add_many([{"v": os.urandom(1000)} for _ in range(100)])
+    result = orders.run(
+        "export",
+        "large",
+        str(tmp_path / file),
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+    )
+    assert result.stderr.decode().endswith(f"Error: {tmp_path / file}: File too large\n")
+    assert result.returncode == 5
+    assert sorted(path.name for path in tmp_path.glob("*large*")) == left

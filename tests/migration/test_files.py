@@ -2,6 +2,7 @@
 
 import os
 import re
+import resource
 import shutil
 from contextlib import suppress
 from pathlib import Path
@@ -299,3 +300,16 @@ FILLING = (
     "for n = tonumber(ARGV[1]), tonumber(ARGV[2]) do "
     "redis.call('XADD', KEYS[1], n .. '-0', 'n', n, 'text', string.rep('x', n % 80)) end"
 )
+
+
+def test_an_rdb_file_without_room_is_named_and_not_left(tmp_path: Path) -> None:
+    with Store.open(tmp_path / "store") as store:
+        store.stream("large").add_many([{"v": os.urandom(1000)} for _ in range(3000)])
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, before[1]))
+    try:
+        with pytest.raises(OSError, match=r"File too large: '.*/out.rdb'$"):
+            run(tmp_path / "store", tmp_path / "out.rdb")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not list(tmp_path.glob("out*"))
