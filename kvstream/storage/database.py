@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from time import monotonic, sleep
 from typing import Any, Self
+from uuid import uuid4
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
@@ -303,18 +304,27 @@ class Database:
     def checkpoint(self, target: Path, alone: AbstractContextManager[object]) -> None:
         """Make ``target`` a store with all that is written so far.
 
-        SST files are hard links; else they are copied while ``alone`` is held, which
-        keeps writers out. Raises StoreError if ``target`` exists.
+        SST files are hard links, or copies on another file system. If there are no links at all,
+        RocksDB copies them while ``alone`` is held, which keeps writers out. Raises StoreError if
+        ``target`` exists.
         """
         with directory.staged(target) as built:
             sequence = self.sequence
-            tables = checkpoint.LiveTables(self._root, self._ingesting)
-            if not checkpoint.copied(self.directory, built, tables):
+            if not self._copied(built):
                 with alone:
                     self.flush()
                     sequence = self.sequence
                     sst.checkpoint(self._root, built)
             directory.publish(built, target, sequence)
+
+    def _copied(self, target: Path) -> bool:
+        """Copy the files without RocksDB; return whether that was possible."""
+        tables = checkpoint.LiveTables(self._root, self._ingesting)
+        near = os.stat(self.directory).st_dev == os.stat(target.parent).st_dev
+        if near or self._options.read_only:  # which writes nothing into its directory
+            return checkpoint.copied(self.directory, target, tables)
+        stage = self.staging() / uuid4().hex
+        return checkpoint.copied_across(self.directory, target, tables, stage)
 
     def compact(self) -> None:
         """Compact every column family, which frees the space of deleted rows."""

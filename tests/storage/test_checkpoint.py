@@ -5,6 +5,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from time import sleep
 
 import pytest
@@ -36,6 +37,17 @@ class Entered:
 
     def __exit__(self, *error: object) -> None:
         pass
+
+
+@pytest.fixture
+def elsewhere(tmp_path: Path) -> Iterator[Path]:
+    """A directory on another file system than ``tmp_path``."""
+    for parent in (Path("/dev/shm"), Path("/var/tmp"), Path.home()):
+        if parent.is_dir() and parent.stat().st_dev != tmp_path.stat().st_dev:
+            with TemporaryDirectory(dir=parent) as folder:
+                yield Path(folder)
+            return
+    pytest.skip("there is one file system only")
 
 
 def opened_keys(path: Path) -> list[bytes]:
@@ -170,6 +182,17 @@ def test_without_links_rocksdb_copies_itself_while_writers_wait(
     database.checkpoint(tmp_path / "copy", alone)
     assert alone.count == 1
     assert len(opened_keys(tmp_path / "copy")) == 10
+
+
+def test_a_checkpoint_on_another_file_system_holds_nobody_up(
+    database: Database, elsewhere: Path
+) -> None:
+    put_one_by_one(database, range(10))
+    database.flush()
+    put_one_by_one(database, range(10, 20))
+    database.checkpoint(elsewhere / "copy", never())
+    assert len(opened_keys(elsewhere / "copy")) == 20
+    assert not list(database.staging().iterdir())
 
 
 def test_another_error_of_the_disk_is_raised(
