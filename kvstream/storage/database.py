@@ -19,7 +19,7 @@ from uuid import uuid4
 
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
-from kvstream.errors import StoreClosed, StoreError, StoreReadOnly, WriteStalled
+from kvstream.errors import DataError, StoreClosed, StoreError, StoreReadOnly, WriteStalled
 from kvstream.logs import Throttle
 from kvstream.storage import checkpoint, directory, maintenance, reads, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
@@ -434,7 +434,7 @@ class Database:
             self._opened.release()
             return
         sound = False
-        with suppress(StoreError):  # then the next opening recovers the log
+        with suppress(StoreError, DataError):  # then the next opening recovers the log
             self.flush()
             sound = True
         self.write_guard.shut(StoreClosed(_CLOSED))

@@ -228,7 +228,7 @@ _FILES = re.compile(
     r"|[0-9]+\.(sst|log|blob|dbtmp)|rocksdict-config\.json"
 )
 """Names of the files that we or RocksDB open; others, such as a server's socket, are ignored."""
-_PREVIEW = ".preview"
+_PREVIEW, _PREVIEW_WITHOUT_LOG = ".preview", ".preview-without-log"
 _KEPT = "before-recovery-{}"
 _OWN_TO_EACH_OPENER = ("LOCK", "LOG", "rocksdict-config.json")
 """Prefixes of files that RocksDB or ``rocksdict`` rewrite at every opening."""
@@ -370,15 +370,21 @@ class Directory:
             if name.startswith(("MANIFEST-", "OPTIONS-")) or name.endswith(".dbtmp"):
                 (self.path / name).unlink()
 
-    def open_view(self) -> View:
-        """Return a view of the store that RocksDB can open without changing the store."""
+    def open_view(self, with_log: bool = True) -> View:
+        """Return a view of the store that RocksDB can open without changing the store.
+
+        One without the log may be open beside one with it.
+        """
+        shared = self._shared_files()
+        if not with_log:
+            shared = [entry for entry in shared if not entry.name.endswith(".log")]
         if self.read_only:
-            return View.of_reader(self._shared_files())
-        place = self.path / _PREVIEW
+            return View.of_reader(shared)
+        place = self.path / (_PREVIEW if with_log else _PREVIEW_WITHOUT_LOG)
         if place.is_dir():
             shutil.rmtree(place)  # left by a process that was killed
         place.mkdir(DIRECTORY_MODE)
-        return View(place, self._shared_files())
+        return View(place, shared)
 
     def keep(self) -> Path:
         """Link all files of the store into a folder, which keeps them as they are; return it."""

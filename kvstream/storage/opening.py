@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 from pathlib import Path
+from struct import Struct
 from typing import Protocol, TypeVar
 
 from kvstream.errors import Corruption, DataError, LostWrites, NoSuchStore, StoreError
@@ -19,6 +20,8 @@ from kvstream.storage import files
 from kvstream.storage.directory import Directory, View
 from kvstream.storage.watermark import Mark, Watermark
 from kvstream.types.options import StoreOptions
+
+_HEAD = Struct("<IHBQ")
 
 
 class Access(Enum):
@@ -111,6 +114,7 @@ def open_reader(
         rocks = opener(view.path, Access.READ)
         if not options.accept_loss:
             _refuse_loss(rocks, mark)
+            _refuse_gap(rocks, place, opener)
     except BaseException:
         view.remove()
         raise
@@ -170,6 +174,7 @@ def _open_damaged(
         rocks = _open_in_place(place, Access.SALVAGE, opener)
         skipped = True
     recovered = rocks.latest_sequence_number()
+    skipped = skipped or (mark is not None and recovered >= mark.sequence)
     Watermark.create(place.path, recovered)
     loss = Loss(str(damage), recovered, mark.sequence if mark else None, skipped, kept)
     return rocks, Opened(place, Watermark.open(place.path), None, loss)
@@ -183,11 +188,56 @@ def _damage(place: Directory, mark: Mark | None, opener: Open[Rocks]) -> DataErr
     try:
         rocks = opener(view.path, Access.READ)
         _refuse_loss(rocks, mark)
+        _refuse_gap(rocks, place, opener)
         rocks.close()
     except DataError as error:
         return error
     finally:
         view.remove()
+    return None
+
+
+def _refuse_gap(rocks: Recovered, place: Directory, opener: Open[Recovered]) -> None:
+    """Close RocksDB and raise LostWrites if its log begins behind the end of its tables.
+
+    To RocksDB a manifest that is older than the log looks like a sound one. After a clean close
+    the log is empty; else the store is opened once more, without it.
+    """
+    begins = _beginning_of_log(place.path)
+    if begins is None or begins > rocks.latest_sequence_number():  # nothing of it was recovered
+        return
+    try:
+        view = place.open_view(with_log=False)
+        try:
+            tables = opener(view.path, Access.READ)
+            end = tables.latest_sequence_number()
+            tables.close()
+        finally:
+            view.remove()
+        if begins > end + 1:
+            raise LostWrites(
+                f"acknowledged writes are missing: the tables end at sequence number {end}, the "
+                f"log begins at {begins}: MANIFEST is older than the log or cut short, or the "
+                "files were copied while the store was open"
+            )
+    except BaseException:
+        rocks.close()  # an exception may be kept, and with it a reference to RocksDB
+        raise
+
+
+def _beginning_of_log(path: Path) -> int | None:
+    """Return the sequence number with which the oldest log begins; None if all are empty.
+
+    ::
+
+        log := crc(u32) length(u16) type(u8) sequence(u64) ...        little-endian
+    """
+    for log in sorted(path.glob("*.log"), key=lambda log: (len(log.name), log.name)):
+        with open(files.opened(log), "rb") as file:
+            head = file.read(_HEAD.size)
+        if len(head) == _HEAD.size:
+            sequence: int = _HEAD.unpack(head)[-1]
+            return sequence
     return None
 
 

@@ -17,6 +17,7 @@ checks, merging, deletions.
 import re
 import resource
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -376,8 +377,14 @@ class Opener:
             rows = Rdict(str(path), general, families, way)
         except Exception as error:
             raise classified_at_open(error) from None
-        if access is not Access.FOLLOW:  # the writer may be replacing files
+        if access is Access.FOLLOW:  # the writer may be replacing files
+            return rows
+        try:
             _check_large_values(rows, path)
+        except Exception as error:  # also of a compaction that has met damage by now
+            with suppress(Exception):
+                rows.close()
+            raise classified_at_open(error) from None
         return rows
 
 
@@ -391,7 +398,7 @@ def _opening_threads(path: Path) -> int:
 
 
 def _check_large_values(rows: Rdict, path: Path) -> None:
-    """Close the store and raise Corruption if files of large values are missing or cut short.
+    """Raise Corruption if files of large values are missing or cut short.
 
     RocksDB checks at opening that all tables are there, but not these files.
     """
@@ -401,7 +408,6 @@ def _check_large_values(rows: Rdict, path: Path) -> None:
     family.close()
     sizes = [file.stat().st_size for file in path.glob("*" + LARGE_VALUES_SUFFIX)] if count else []
     if len(sizes) < count or sum(sizes) < size:  # there may be more: RocksDB removes them later
-        rows.close()
         raise Corruption(
             f"files of large values ({LARGE_VALUES_SUFFIX}) are missing or cut short: the store "
             f"needs {count} of {size} bytes and has {len(sizes)} of {sum(sizes)}"

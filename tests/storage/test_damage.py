@@ -129,6 +129,20 @@ def test_compacting_a_damaged_block_is_an_error_and_the_store_still_reads(
 # Damage that is detected at open
 
 
+def test_a_store_whose_compaction_met_damage_is_unlocked_when_it_is_closed(
+    with_a_bad_block: Database,
+) -> None:
+    covering = Batch(with_a_bad_block)
+    covering.put(Family.MESSAGES, key_of(0), b"")
+    covering.put(Family.MESSAGES, key_of(ROWS - 1), b"last")
+    with_a_bad_block.write(covering)
+    with_a_bad_block.compact_messages(LOWER, UPPER)  # which hides its error
+    with_a_bad_block.close()
+    reopened = Database.open(with_a_bad_block.directory, replace(SMALL, read_only=True))
+    assert reopened.get(Family.MESSAGES, key_of(ROWS - 1)) == b"last"
+    reopened.close()
+
+
 def manifest(store: Path) -> Path:
     (found,) = store.glob("MANIFEST-*")
     return found

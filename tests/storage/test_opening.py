@@ -179,6 +179,32 @@ def test_bytes_after_the_last_write_are_no_damage(crashed: Crashed, added: bytes
     assert opened_rows(crashed.directory) == WRITTEN
 
 
+def test_a_manifest_older_than_the_log_is_refused(directory: Path, tmp_path: Path) -> None:
+    """As in a copy whose files were taken one after another while the store was open."""
+    database, copy = Database.open(directory, BIG), tmp_path / "copy"
+    put_one_by_one(database, range(10))
+    database.flush()
+    put_one_by_one(database, range(10, 20))
+    copy.mkdir(0o700)
+    early = [directory / "CURRENT", *directory.glob("MANIFEST-*")]
+    for path in early:
+        shutil.copy(path, copy)
+    database.flush()
+    put_one_by_one(database, range(20, 30))
+    for path in directory.iterdir():
+        if path.is_file() and path not in early:
+            shutil.copy(path, copy)
+    database.close()
+    before = contents(copy)
+    for options in (BIG, replace(BIG, read_only=True)):
+        with pytest.raises(LostWrites, match=r"tables end at .* 10, .* begins at 21:"):
+            Database.open(copy, options)
+        assert contents(copy) == before
+    report = recover(copy, BIG, accept_loss=True)
+    assert (report.rows, report.skipped_records) == (20, True)
+    Database.open(copy, BIG).close()
+
+
 def test_an_undamaged_log_restores_every_write(crashed: Crashed) -> None:
     assert opened_rows(crashed.directory) == WRITTEN
     assert opened_rows(crashed.directory) == WRITTEN
