@@ -85,7 +85,10 @@ def load(
     is a string: nothing is changed then, and the files stay.
     """
     all_parts = list(parts)
-    result = _Load(engine, ticket, all_parts).run(mark)
+    if engine.run(append.is_done, mark):  # the files may be removed already
+        result = BulkResult(applied=False)
+    else:
+        result = _Load(engine, ticket, all_parts).run(mark)
     for part in all_parts:
         for path in part.paths:
             path.unlink(missing_ok=True)

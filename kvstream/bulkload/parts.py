@@ -18,6 +18,7 @@ ingests no file that it did not write itself::
 Streams stand in the order of their prefixes, and the IDs of each ascend.
 """
 
+import os
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -389,6 +390,10 @@ def pieces_of(part: Part) -> list[Piece]:
 
 
 def _refuse_changed(path: Path, digest: str) -> None:
+    if not os.path.lexists(path):
+        raise Corruption(
+            f"{path} is missing: a load removes its parts once it is done, so it may have happened"
+        )
     if path.is_symlink() or not path.is_file() or digest_of(path) != digest:
         raise Corruption(f"{path} is not as it was written")
 

@@ -154,6 +154,18 @@ def test_a_task_may_write_several_parts(
     assert len(store.stream("t")) == 200
 
 
+def test_a_load_whose_end_was_not_seen_can_be_repeated_with_its_mark(
+    store: Store, place: Path
+) -> None:
+    ticket = store.bulk_ticket(["s"])
+    parts = parts_of(place, ticket, [{b"s": (None, [1, 2])}])
+    assert store.bulk_load(ticket, parts, mark=("m", 1)).applied
+    assert not store.bulk_load(ticket, parts, mark=("m", 1)).applied
+    with pytest.raises(Corruption, match="is missing: a load removes its parts"):
+        store.bulk_load(ticket, parts, mark=("m", 2))
+    assert numbers_in(store, "s") == [1, 2]
+
+
 def test_a_key_takes_entries_with_and_without_ids(store: Store, place: Path) -> None:
     rows: list[Rows] = [{b"s": ([5, 6], [1, 2])}, {b"s": (None, [3, 4])}]
     load(store, place, rows, ["s"])
