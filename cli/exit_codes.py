@@ -100,7 +100,10 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         LostWrites,
         "show what is lost with: kvstream recover; accept it with: kvstream recover --accept-loss",
     ),
-    (Corruption, "restore the last checkpoint; kvstream check shows what can still be read"),
+    (
+        Corruption,
+        "restore the last checkpoint; kvstream export saves streams that can still be read",
+    ),
     (UnknownLayout, "use the version of kvstream that wrote it"),
 )
 """What to do about an error; the first match counts."""

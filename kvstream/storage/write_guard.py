@@ -8,6 +8,7 @@ status. ``classified`` turns it into an error of ours.
 """
 
 import logging
+import re
 from time import monotonic
 
 from kvstream.errors import (
@@ -46,6 +47,10 @@ def is_no_space(error: Exception) -> bool:
     return str(error).startswith(_NO_SPACE)
 
 
+_VIEW = re.compile(r"[^\s:]*/(kvstream-view-\w+|\.preview[\w-]*)/")
+"""The folder of a view in the path of a file: it is gone when the error is read."""
+
+
 def classified(error: Exception) -> Exception:
     """Return the error of ours for an error of ``rocksdict``.
 
@@ -58,7 +63,7 @@ def classified(error: Exception) -> Exception:
         return StoreClosed("the store is closed")
     if name != "Exception":
         return error
-    text = str(error)
+    text = _VIEW.sub("", str(error))
     for prefix, meaning in _MEANINGS:
         if text.startswith(prefix):
             return meaning(text)

@@ -63,8 +63,8 @@ def test_the_exit_code_separates_usage_data_and_system_errors(
 
 def test_an_error_is_one_printable_line_with_advice() -> None:
     assert explain(errors.Corruption("bad\nblock \x1b[31m")) == (
-        r"bad\nblock \x1b[31m (restore the last checkpoint; kvstream check shows what can still be "
-        "read)"
+        r"bad\nblock \x1b[31m (restore the last checkpoint; kvstream export saves streams that can "
+        "still be read)"
     )
     assert explain(PermissionError(13, "Permission denied", "f")) == "f: Permission denied"
     assert explain(OSError("no name")) == "no name"

@@ -102,6 +102,14 @@ def test_a_page_that_reaches_a_damaged_block_is_an_error_and_others_are_complete
     with_a_bad_block.close()
 
 
+def test_damage_seen_by_a_reader_names_the_table_and_no_folder_that_is_gone(store: Path) -> None:
+    flip_in_data(store)
+    reader = Database.open(store, replace(SMALL, read_only=True))
+    with pytest.raises(Corruption, match=r" in \d+\.sst offset \d+"):
+        reader.verify()
+    reader.close()
+
+
 def test_rows_outside_a_damaged_block_are_still_read(with_a_bad_block: Database) -> None:
     half = ROWS // 2
     found = with_a_bad_block.page(0, key_of(half), UPPER, ROWS)
