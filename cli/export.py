@@ -41,7 +41,6 @@ from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_ar
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.storage.files import named, naming
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
 
@@ -78,6 +77,8 @@ def open_export(
         yield sys.stdout.buffer, ResumePoint()
         sys.stdout.buffer.flush()
         return
+    from kvstream.storage.files import naming
+
     with _open(path, resume, overwrite) as file:
         point = _csv_resume_point(file, delimiter) if kind == "csv" else _json_resume_point(file)
         with naming(path):
@@ -89,6 +90,8 @@ def open_export(
 
 
 def _open(path: Path, resume: bool, overwrite: bool) -> BinaryIO:
+    from kvstream.storage.files import named
+
     if not path.exists():
         how = os.O_CREAT | os.O_EXCL
     elif resume or overwrite:
@@ -254,6 +257,8 @@ def _export_table(
 @contextmanager
 def _whole_file(path: Path) -> Iterator[BinaryIO]:
     """Open a new file that takes its name once it is whole and synced."""
+    from kvstream.storage.files import named, naming
+
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with named(os.open(part, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666), path) as file:

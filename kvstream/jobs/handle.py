@@ -405,14 +405,15 @@ class JobHandle(Generic[R]):
     @staticmethod
     def _redriven(queue: Queue, letter: StreamID) -> bool:
         """Move a dead letter back, once another redrive of its stream has ended."""
-        until = monotonic() + LOOK_S
+        until, ended = monotonic() + LOOK_S, False
         while True:
             try:
                 return queue.redrive(letter).moved > 0
             except RequestError:
-                other = queue.redrive_status()
-                if other is None or other.state != "running" or monotonic() >= until:
+                if ended or monotonic() >= until:
                     raise
+                other = queue.redrive_status()
+                ended = other is None or other.state != "running"  # maybe just now: once more
             time.sleep(REDRIVE_S)
 
     @property
