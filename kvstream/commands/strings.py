@@ -391,18 +391,6 @@ def append(txn: Txn, session: Session, argv: Argv) -> Reply:
 # --- getting ------------------------------------------------------------------------------------
 
 
-def _paged_string(txn: Txn, session: Session, name: bytes) -> Answer:
-    """Return a string, a large one piece by piece."""
-    string = txn.string(name)
-    if string is None or string.pieces is None:  # what is not in pieces is short
-        return None if string is None else string.value
-    if string.length <= pages.short_bytes(txn):
-        return string.read(txn.batch)
-    if is_put_off(txn, session):
-        return LATER
-    return Paged(_large_string(txn, string))
-
-
 def _large_string(txn: Txn, string: StringMeta) -> Bulk:
     """Return a string as it is now, read piece by piece."""
     return Bulk(string.length, string.steps(txn.batch))
@@ -411,8 +399,14 @@ def _large_string(txn: Txn, string: StringMeta) -> Bulk:
 @COMMANDS.command("get", "key", FAST_READ, FIRST, since="1.0.0")
 def get(txn: Txn, session: Session, argv: Argv) -> Answer:
     """Return a string; null if the key does not exist."""
-    name = session.prefix + argv[1]
-    return _paged_string(txn, session, name) if session.pages else strings.get(txn, name)
+    string = txn.string(session.prefix + argv[1])
+    if string is None:
+        return None
+    if string.pieces is None:  # it is short
+        return string.value
+    if not session.pages or string.length <= pages.short_bytes(txn):
+        return string.read(txn.batch)
+    return LATER if is_put_off(txn, session) else Paged(_large_string(txn, string))
 
 
 @COMMANDS.command(

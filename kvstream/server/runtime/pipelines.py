@@ -141,7 +141,7 @@ class Pipelines:
         slots.append(pipeline)
         dispatcher, txn, last = self._dispatcher, turn.txn, self._last
         by_word = self._by_word if client.user.all_channels else self._unchecked
-        clock, noted_s = dispatcher.clock, dispatcher.noted_s
+        clock, noted_s, missing = dispatcher.clock, dispatcher.noted_s, txn.missing
         times, names, lookups = self._times, self._names, self._lookups
         requests, argvs, replies = client.requests, pipeline.requests, pipeline.replies
         unanswered: Slot | None = None
@@ -155,9 +155,9 @@ class Pipelines:
                 break
             if plain is not last:
                 self._record_calls()
-                self._last = last = plain
+                self._last = last = plain  # None when a turn begins
+                turn.grows |= plain.grows
             argvs.append(requests.popleft())
-            turn.grows |= plain.grows
             try:
                 reply = plain.run(txn, client, argv)
             except RequestError as error:
@@ -177,10 +177,11 @@ class Pipelines:
                 if plain.touches_keys:
                     names.append(name)
                 if plain.counted_keys:
-                    lookups[name in txn.missing] += 1
+                    lookups[name in missing] += 1
             elif plain.keys is not None:
                 self._note_keys(client, plain, argv, txn)
-            txn.missing.clear()
+            if missing:
+                missing.clear()
             if plain.writes:
                 self._changed = self._changed or txn.dirty
                 shows_none = txn.only_redelivered or (plain.shows_change and not reply)
