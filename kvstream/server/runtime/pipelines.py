@@ -180,8 +180,7 @@ class Pipelines:
                     lookups[name in missing] += 1
             elif plain.keys is not None:
                 self._note_keys(client, plain, argv, txn)
-            if missing:
-                missing.clear()
+            missing.clear()
             if plain.writes:
                 self._changed = self._changed or txn.dirty
                 shows_none = txn.only_redelivered or (plain.shows_change and not reply)
