@@ -71,7 +71,7 @@ def test_functions_are_migrated_through_rdb_files(
 def test_functions_of_an_append_only_file_are_replayed(start_redis: Start, tmp_path: Path) -> None:
     folder = tmp_path / "aof"
     folder.mkdir()
-    server = start_redis(str(folder), "--appendonly", "yes")
+    server = start_redis(str(folder), "--appendonly", "yes", "--appendfsync", "always")
     client = server.client()
     client.function_load(ONE)
     client.function_load(TWO)
