@@ -121,7 +121,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
     ("words", "most"),
     [
         (("PING",), 1),
-        (("GET", "k"), 3),
+        (("GET", "k"), 2),
         (("SET", "k", "v"), 7),
         (("SET", "new:{}", "v"), 27),
         (("INCR", "n"), 10),
