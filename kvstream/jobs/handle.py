@@ -378,13 +378,16 @@ class JobHandle(Generic[R]):
                 return self._redriven(*found)
         return False
 
+    def _failing(self) -> list[Queue]:
+        """Return a queue for each stream of dead letters."""
+        return [*{queue.dead_stream().key: queue for queue in self._jobs.queues()}.values()]
+
     def _letter(self, start: str) -> tuple[Queue, StreamID] | None:
         """Return the queue and ID of the dead letter of the job, from a position on.
 
         It was added by the commit that wrote the failure.
         """
-        queues = {queue.dead_stream().key: queue for queue in self._jobs.queues()}
-        for queue in queues.values():
+        for queue in self._failing():
             for letter in queue.dead_stream().scan(start):
                 if self._is_mine(letter):
                     return queue, letter.id
@@ -395,8 +398,7 @@ class JobHandle(Generic[R]):
 
         Its records do not tell: only ``retry`` writes them.
         """
-        queues = {queue.dead_stream().key: queue for queue in self._jobs.queues()}
-        if not any(queue.redrive_status() for queue in queues.values()):
+        if not any(queue.redrive_status() for queue in self._failing()):
             return False
         records = self._records()
         start = f"{records[-1].id.ms}-0" if records else "-"

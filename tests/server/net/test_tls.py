@@ -297,35 +297,29 @@ class Ends:
             self._incoming.write_eof()
 
 
-def test_requests_sent_with_the_end_of_the_handshake_are_answered(
-    secured: Served, authority: Authority
-) -> None:
+@pytest.fixture
+def ends(secured: Served, authority: Authority) -> Iterator[Ends]:
+    """A client whose handshake is done, but for sending its last part."""
     context = trusting(authority, authority.certify("ann"))
-    with socket.create_connection(
-        ("localhost", secured.tls_port), timeout=PATIENCE_S
-    ) as connection:
+    with socket.create_connection(("localhost", secured.tls_port), PATIENCE_S) as connection:
         ends = Ends(context, connection)
         ends.shake_hands()
-        ends.sides.write(PING)
-        ends.send()  # the last part of the handshake, and the request
-        assert ends.read() == b"+PONG\r\n"
+        yield ends
 
 
-def test_requests_sent_with_the_end_of_the_connection_are_answered(
-    secured: Served, authority: Authority
-) -> None:
-    context = trusting(authority, authority.certify("ann"))
-    with socket.create_connection(
-        ("localhost", secured.tls_port), timeout=PATIENCE_S
-    ) as connection:
-        ends = Ends(context, connection)
-        ends.shake_hands()
-        ends.sides.write(2 * PING)
-        with suppress(ssl.SSLWantReadError):
-            ends.sides.unwrap()
-        ends.send()  # the requests, and close_notify
-        assert ends.read() == b"+PONG\r\n+PONG\r\n"
-        assert ends.read() == b""
+def test_requests_sent_with_the_end_of_the_handshake_are_answered(ends: Ends) -> None:
+    ends.sides.write(PING)
+    ends.send()  # the last part of the handshake, and the request
+    assert ends.read() == b"+PONG\r\n"
+
+
+def test_requests_sent_with_the_end_of_the_connection_are_answered(ends: Ends) -> None:
+    ends.sides.write(2 * PING)
+    with suppress(ssl.SSLWantReadError):
+        ends.sides.unwrap()
+    ends.send()  # the requests, and close_notify
+    assert ends.read() == b"+PONG\r\n+PONG\r\n"
+    assert ends.read() == b""
 
 
 def test_a_renegotiation_is_refused(secured: Served, authority: Authority) -> None:
