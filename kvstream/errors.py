@@ -18,6 +18,7 @@
     │   ├── ReplyTooLarge             the reply would exceed the server's memory limit of a reply
     │   ├── Unblocked                 code UNBLOCKED: a blocked call was ended from outside
     │   ├── Conflict                  another client changed what a transaction has read
+    │   ├── ReentrantCall             this thread is in the middle of another call of the store
     │   ├── JobError                  a job has no result
     │   │   ├── JobFailed             it raised, and is not tried again; has its traceback
     │   │   ├── JobCancelled          it was cancelled
@@ -256,6 +257,24 @@ class Unblocked(RequestError):
 
 class Conflict(RequestError):
     """Another client changed what a transaction has read; nothing was done: run it again."""
+
+
+class ReentrantCall(RequestError):
+    """A call within a call: the thread is in the middle of another call of the same store.
+
+    Signal handlers, finalizers (``__del__``, callbacks of weak references) and log handlers may run
+    at any point of a call, in its thread. What they ask of the store is not done: put it into a
+    ``queue.SimpleQueue`` or set a flag, and do it in another thread or after the call.
+    """
+
+    def __init__(
+        self,
+        message: str = (
+            "this thread is in the middle of another call of the store, and nothing was done: a "
+            "signal handler, finalizer or log handler leaves its work to another thread"
+        ),
+    ) -> None:
+        super().__init__(message)
 
 
 class JobError(RequestError):

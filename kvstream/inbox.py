@@ -12,9 +12,10 @@ Connections are those of ``sqlite3`` and ``psycopg``; in asyncio those of ``aios
 
 import sqlite3
 from collections.abc import AsyncIterator, Iterator
-from contextlib import AbstractContextManager, asynccontextmanager, contextmanager, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, suppress
 from typing import Any, Protocol, Self
 
+from kvstream.engine.contexts import contextmanager
 from kvstream.errors import InvalidArgument, LeaseLost, shown
 from kvstream.queue import Message
 

@@ -3,12 +3,18 @@
 No line has a password or a value; names of keys and users may appear. Every module logs to a logger
 of its own name, below ``kvstream``. The library configures no handler: the program does.
 ``kvstream serve`` is such a program, and calls ``logging_to``.
+
+Handlers, filters and formatters are code of the program. They may take locks, and call the store.
+So no record is emitted under a lock of kvstream: code that runs under one logs to a
+``DeferredLogger``, and whoever has released the lock calls ``emit_deferred``.
 """
 
 import json
 import logging
+import sys
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from logging.handlers import WatchedFileHandler
@@ -43,6 +49,62 @@ _UNPRINTABLE = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160)
 logging.getLogger(ROOT).addHandler(logging.NullHandler())
 
 
+deferred: deque[logging.LogRecord] = deque()
+"""Records of DeferredLoggers that are still to be emitted, by any thread."""
+
+
+class DeferredLogger:
+    """The logger of a name, for code that runs under a lock: its records are emitted after it."""
+
+    def __init__(self, name: str) -> None:
+        self._logger = logging.getLogger(name)
+
+    def isEnabledFor(self, level: int) -> bool:
+        return self._logger.isEnabledFor(level)
+
+    def log(
+        self, level: int, message: str, *args: object, exc_info: BaseException | None = None
+    ) -> None:
+        """Make a record, which ``emit_deferred`` emits."""
+        if not self._logger.isEnabledFor(level):
+            return
+        frame = sys._getframe(1)
+        while frame.f_back is not None and frame.f_code.co_filename == __file__:
+            frame = frame.f_back
+        error = None if exc_info is None else (type(exc_info), exc_info, exc_info.__traceback__)
+        place = frame.f_code.co_filename, frame.f_lineno
+        name, function = self._logger.name, frame.f_code.co_name
+        deferred.append(logging.LogRecord(name, level, *place, message, args, error, func=function))
+
+    def debug(self, message: str, *args: object) -> None:
+        self.log(logging.DEBUG, message, *args)
+
+    def info(self, message: str, *args: object) -> None:
+        self.log(logging.INFO, message, *args)
+
+    def warning(self, message: str, *args: object) -> None:
+        self.log(logging.WARNING, message, *args)
+
+    def error(self, message: str, *args: object, exc_info: BaseException | None = None) -> None:
+        self.log(logging.ERROR, message, *args, exc_info=exc_info)
+
+
+def emit_deferred() -> None:
+    """Emit the records that were made under a lock; the caller has none.
+
+    The work that made them is done, so a handler that raises is reported as logging does.
+    """
+    while deferred:
+        try:
+            record = deferred.popleft()
+        except IndexError:  # another thread was quicker
+            return
+        try:
+            logging.getLogger(record.name).handle(record)
+        except Exception:
+            logging.Handler().handleError(record)
+
+
 class Throttle:
     """Logs some lines of a window of time and counts the others."""
 
@@ -59,7 +121,7 @@ class Throttle:
 
     def log(
         self,
-        logger: logging.Logger,
+        logger: logging.Logger | DeferredLogger,
         level: int,
         message: str,
         *args: object,

@@ -10,12 +10,13 @@ token of the lease: whoever acknowledges with an old token gets LeaseLost, and c
 import logging
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, Generic, cast
 
 from kvstream.engine.blocking_reads import group_read
 from kvstream.engine.coerce import Name, Seconds, at_least_1, name_bytes, optional, wait_of
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.decoding import Decoder, dead_letter_of
 from kvstream.engine.interface import AnyEngine
 from kvstream.engine.listening import Lease, Stop, stop_check

@@ -1,7 +1,6 @@
 """The store: streams in a directory that one process has open, or on a server."""
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from os import PathLike
 from types import TracebackType
 from typing import Any, Generic, Literal, Self, Unpack, overload
@@ -25,6 +24,7 @@ from kvstream.engine.coerce import (
     unix_ms,
     whole,
 )
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.decoding import BYTES, Decoder, decoder_of
 from kvstream.engine.engine import Engine
 from kvstream.engine.interface import AnyEngine

@@ -5,12 +5,11 @@ the event happens; a commit that fails afterwards is counted nevertheless. INFO,
 ``store.stats()`` show them.
 """
 
-import logging
 from collections.abc import Mapping
 from enum import StrEnum
 
 from kvstream.layout.keys import key_of
-from kvstream.logs import NOTICE, Throttle
+from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.types.ids import StreamID
 
 LIMITS = ("in-flight", "rate", "paused")
@@ -33,7 +32,7 @@ MEANINGS: Mapping[str, str] = {
 }
 """The plain counters and what they count."""
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 
 class Reason(StrEnum):

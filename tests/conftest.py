@@ -17,6 +17,7 @@ import redis.utils
 from hypothesis import settings
 
 from kvstream import ManualClock, Store
+from kvstream.logs import emit_deferred
 from tests.dealing import place, scheduling
 from tests.folders import fast_folder
 from tests.opening import Stores
@@ -102,6 +103,13 @@ def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.Tes
     report = yield
     report.keywords = {}
     return report
+
+
+@pytest.fixture(autouse=True)
+def no_deferred_records() -> Iterator[None]:
+    """Emit the log records that a test has left: the next test must not see them."""
+    yield
+    emit_deferred()
 
 
 @pytest.fixture(autouse=True)

@@ -13,10 +13,10 @@ from typing import Final, TypeAlias
 from kvstream.errors import KVStreamError
 from kvstream.layout.rows import EncodedEntries as EncodedEntries
 from kvstream.layout.rows import Rows as Rows
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.types.records import AnyEntry
 
-_log, _internal = logging.getLogger(__name__), Throttle()
+_log, _internal = DeferredLogger(__name__), Throttle()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,37 +4,37 @@
 and then serves the blocked readers of the changed keys, first come first served. With durability
 ``always`` the caller and these readers get their results after the fsync that covers the batch.
 
-``Turn`` runs the operations of many clients as one commit. Each operation sees the writes of those
-before it, and blocked readers are served right after the operation that wrote for them, as in
-Redis. No client may be answered before ``commit`` has returned the number of the write, and with
-durability ``always`` before that write is durable. If an operation fails half-way or the commit
-fails, the whole turn is undone and ``TurnFailed`` is raised. The caller then runs each operation in
-a turn of its own, so that only the failing one gets the error.
+Signal handlers, finalizers and log handlers of the program may run in the middle of a call, in its
+thread. A call that they make must not see the half-done work: it raises ReentrantCall. Only between
+the calls of a ``transaction`` block does the thread's next call become a part of it.
 """
 
 import threading
 from collections.abc import Callable, Container, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
 from time import monotonic, perf_counter, sleep
 from typing import Any, Concatenate, NoReturn, ParamSpec, TypeVar
 
 from kvstream.engine.coerce import warn_of_block
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.expiry import EXPIRE_STEP_PAUSE_S, Expiry
 from kvstream.engine.listening import every_in_thread
-from kvstream.engine.lock import ENDS_ELSEWHERE, EngineLock
+from kvstream.engine.lock import ENDS_ELSEWHERE, CallLock, EngineLock
 from kvstream.engine.reader_snapshots import LOG_BYTES_MAX, SnapshotRequests
 from kvstream.engine.timing import TimerThread
 from kvstream.engine.waiters import Outcome, Signal, Waiter, Waiters, retry_pause_s
 from kvstream.errors import (
     InvalidArgument,
     KVStreamError,
+    ReentrantCall,
     RequestError,
     StoreClosed,
     StoreError,
     UnknownOutcome,
 )
+from kvstream.logs import deferred, emit_deferred
 from kvstream.meta.catalog import Catalog
 from kvstream.meta.key_events import Event
 from kvstream.meta.txn import Txn
@@ -69,13 +69,18 @@ class Engine:
         self.local_clock = self.clock
         self.catalog = Catalog(self.options)
         self._lock = EngineLock()
-        self._compacting, self._flushing = threading.Lock(), threading.Lock()
+        self._compacting, self._flushing, self._closing = CallLock(), CallLock(), CallLock()
         self._open: Txn | None = None
         """The transaction or turn that the holder of the lock has open."""
         self._opener = 0
         """The thread that opened it."""
         self._nested = False
         """It had the lock before."""
+        self._running = False
+        """The holder of the lock is in the middle of its work: it may begin no other call."""
+        self.entered: dict[int, bool] = {}
+        """Threads that may begin no call although they do not have the lock: they are in the middle
+        of an fsync, or of the work of clients in this process."""
         directories.register(self)
         self.waiters = Waiters()
         self.signal: Callable[[], Signal] = Signal  # what a blocked read waits for
@@ -101,7 +106,7 @@ class Engine:
             self._retain_at = 0.0
             before_cycle = partial(self._before_cycle, requests)
             self.expiry = Expiry(self.run, before_cycle, self._reclaim, self._needs_space)
-            self.committer = Committer(self.database, self.options.durability)
+            self.committer = Committer(self.database, self.options.durability, self.entered)
             index = self.catalog.index
             self.timers = TimerThread(
                 self.run, self._now_ms, lambda: min(index.next_timer, index.next_wake)
@@ -133,6 +138,8 @@ class Engine:
         Raises InvalidArgument inside a transaction.
         """
         with self._lock.held():
+            if self._running:
+                self._refuse_within()
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
             yield
@@ -147,7 +154,7 @@ class Engine:
             self._lock.busy = False
         else:
             self._lock, self._open = EngineLock(), None
-        self._compacting, self._flushing = threading.Lock(), threading.Lock()
+        self._compacting, self._flushing, self._closing = CallLock(), CallLock(), CallLock()
         vars(self)["_begin"] = directories.Gone(directories.FORKED)  # shadows the method
 
     def __reduce__(self) -> NoReturn:
@@ -161,14 +168,21 @@ class Engine:
     def run(
         self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
     ) -> T:
-        """Run ``operation`` as one commit, or as part of this thread's open transaction."""
+        """Run ``operation`` as one commit, or as part of this thread's open transaction.
+
+        Raises ReentrantCall in the middle of another call of this thread.
+        """
         lock, signals = self._lock, self._unserved
+        if self.entered and threading.get_ident() in self.entered:
+            raise ReentrantCall
         try:
             nested = lock.busy and lock.park()
             with lock:
+                if self._running:
+                    self._refuse_within()
                 if self._open is not None:
                     return self._run_inside(self._open, operation, *args, **kwargs)
-                lock.busy = True
+                self._running = lock.busy = True
                 try:
                     txn = self._begin()
                     if self._unserved:
@@ -185,10 +199,13 @@ class Engine:
                         self._serve(signals)
                     self._spare = txn
                 finally:
+                    self._running = False
                     if nested or lock.parked:
                         lock.leave(nested)
                     else:
                         lock.busy = False
+            if deferred and not nested:
+                emit_deferred()
             if always:
                 self._wait_durable(sequence, signals)
             if self.database.pause_s:
@@ -206,6 +223,7 @@ class Engine:
         **kwargs: P.kwargs,
     ) -> T:
         """Run ``operation`` in an open transaction, which fails as a whole if it fails half-way."""
+        self._running = True
         try:
             return operation(txn, *args, **kwargs)
         except RequestError:  # refused before anything was changed
@@ -213,6 +231,22 @@ class Engine:
         except BaseException:
             txn.failed = True
             raise
+        finally:
+            self._running = False
+
+    def _refuse_within(self) -> None:
+        """Raise ReentrantCall in the middle of another call of this thread, which has the lock.
+
+        Without the lock of an outer call ``_running`` is what an interrupt has left.
+        """
+        self._lock.release()
+        try:
+            is_within = self._lock.is_held_here()
+        finally:
+            self._lock.acquire()
+        if is_within:
+            raise ReentrantCall
+        self._running = False
 
     def _begin(self) -> Txn:
         """Return an empty transaction; reuse the last one if it has ended."""
@@ -251,8 +285,7 @@ class Engine:
         """Wait until the write, or the rows that were read, are durable; then serve waiters."""
         self.committer.wait(sequence or self.seen_sequence)
         if signals:
-            with self._lock:
-                self._serve(signals)
+            self._serve_alone(signals)
 
     # --- transactions ---------------------------------------------------------------------------
 
@@ -262,29 +295,27 @@ class Engine:
 
         Other threads wait until it ends. Blocking reads inside it do not block.
         """
-        txn: Txn | None = None
-        signals = self._unserved
+        if self.is_open_here() and not self._running:
+            raise InvalidArgument("a transaction is open in this thread already")
+        signals, begun = self._unserved, False
         try:
-            with self._lock.held():
-                if self._open is None and self.catalog.seen:
-                    self._write_seen()  # a rollback would lose these seen times
-                txn = self.begin_turn()
-                signals = txn.signals
-                yield txn
-                if not self.is_open_here():
-                    raise InvalidArgument(f"{ENDS_ELSEWHERE}. That thread still has the store")
-                sequence = self.commit_turn(txn)
-                if signals and not self._always:
-                    self._serve(signals)
+            txn = self.begin_turn(keeps_seen=True)
+            signals, begun = txn.signals, True
+            self._running = False  # the calls of the block are part of it
+            yield txn
+            if not self.is_open_here():
+                raise InvalidArgument(f"{ENDS_ELSEWHERE}. That thread still has the store")
+            sequence = self.commit_turn(txn)
+            if deferred:
+                emit_deferred()
             if self._always:
                 self._wait_durable(sequence, signals)
+            elif signals:
+                self._serve_alone(signals)
             if self.database.pause_s:
                 self.database.rest()
         except BaseException:
-            if self.is_open_here() and self._open is txn:  # else it was not opened, or has ended
-                self._nested = False  # the block above has let go of the lock
-                self.abandon_turn()
-            else:
+            if not (begun and self.abandon_turn()):  # it was not begun, or has ended
                 self._unserved |= signals
             raise
 
@@ -309,22 +340,30 @@ class Engine:
 
     # --- turns ----------------------------------------------------------------------------------
 
-    def begin_turn(self) -> Txn:
+    def begin_turn(self, keeps_seen: bool = False) -> Txn:
         """Take the lock and begin a transaction; ``commit_turn`` or ``undo_turn`` ends it.
 
-        All three run in one thread. Operations that the thread runs meanwhile are part of it.
+        All three run in one thread, which makes no other call meanwhile. With ``keeps_seen`` the
+        changed seen times of consumers are written first: an undone turn would lose them.
         """
-        lock = self._lock
+        lock, begun = self._lock, False
         nested = lock.busy and lock.park()
         try:
             lock.acquire()
+            if self._running:
+                self._refuse_within()
             if self._open is not None:
                 raise InvalidArgument("a transaction is open in this thread already")
             lock.busy, self._nested = True, nested
+            if keeps_seen and self.catalog.seen:
+                self._write_seen()
+            self._running = begun = True
             self._opener = threading.get_ident()  # before _open, which makes it valid
             txn = self._open = self._begin()
             return txn
         except BaseException:
+            if begun:
+                self._running = False
             with suppress(RuntimeError):  # interrupted before it had the lock
                 lock.busy = nested
                 lock.release()
@@ -337,7 +376,7 @@ class Engine:
         fails, the turn is undone.
         """
         try:
-            self._open = None
+            self._running, self._open = True, None
             if txn.failed:
                 raise StoreError("the transaction failed inside and cannot be committed")
             sequence = self._commit(txn)
@@ -347,6 +386,7 @@ class Engine:
             txn.abandon(changed=True)
             raise
         finally:
+            self._running = False
             try:
                 self._lock.leave(self._nested)
             finally:
@@ -355,9 +395,10 @@ class Engine:
     def undo_turn(self, txn: Txn) -> None:
         """Undo the changes of the turn."""
         try:
-            self._open = None
+            self._running, self._open = True, None
             txn.abandon(changed=True)
         finally:
+            self._running = False
             try:
                 self._lock.leave(self._nested)
             finally:
@@ -401,7 +442,7 @@ class Engine:
 
     def cancel(self, waiter: Waiter) -> bool:
         """Take a waiter out of the queue; return False if it has been served already."""
-        with self._lock:
+        with self._working():
             if waiter.done or waiter.found is not None:
                 return False
             self.waiters.remove(waiter)
@@ -467,8 +508,14 @@ class Engine:
 
         With ``groups``, only of those that read for one of these groups.
         """
-        with self._lock:
-            self._serve(dict.fromkeys(names), groups)
+        self._serve_alone(dict.fromkeys(names), groups)
+
+    def _serve_alone(
+        self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
+    ) -> None:
+        """Take the lock to run the attempts of waiters."""
+        with self._working():
+            self._serve(signals, groups)
 
     def _serve(
         self, signals: dict[bytes, None], groups: Container[bytes | None] | None = None
@@ -506,7 +553,7 @@ class Engine:
         if waiter.found is None:  # the attempt was that of another waiter
             waiter.found = self.seen_sequence, outcome
         self.committer.after(
-            waiter.found[0], partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
+            waiter.found[0], partial(waiter.deliver, outcome), partial(deliver_error, waiter)
         )
         self.waiters.remove(waiter)  # last: after an interrupt it is served once more
 
@@ -560,9 +607,28 @@ class Engine:
 
     def set_durability(self, level: Durability) -> None:
         """Change the durability level, from the next write on."""
-        with self._lock.held():
+        with self._working():
             self.committer.change(level)
             self._always = level is Durability.ALWAYS
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Keep the lock, and refuse the calls of this thread, for a block."""
+        with self._lock.held():
+            before, self._running = self._running, True
+            try:
+                yield
+            finally:
+                self._running = before
+
+    def refuse_within(self, *locks: CallLock) -> None:
+        """Raise ReentrantCall if this thread is in a call, or has one of ``locks``."""
+        is_running = self._running and self._lock.is_held_here()
+        if is_running or threading.get_ident() in self.entered:
+            raise ReentrantCall
+        for lock in locks:
+            if lock.is_held_here():
+                raise ReentrantCall
 
     def sync(self) -> None:
         """Wait until everything written so far is durable."""
@@ -574,6 +640,7 @@ class Engine:
 
         A log longer than ``log_bytes_max`` is flushed first: each opening of the copy replays it.
         """
+        self.refuse_within(self._flushing)
         self.run(Txn.write_seen)
         with self._flushing:
             if self.database.size_on_disk(".log") > log_bytes_max:
@@ -582,11 +649,13 @@ class Engine:
 
     def flush(self) -> None:
         """Write the memtables into tables; reads and writes go on, ``close`` waits."""
+        self.refuse_within(self._flushing)
         with self._flushing:
             self.database.flush()
 
     def compact(self) -> None:
         """Compact everything; reads and writes go on, ``close`` waits."""
+        self.refuse_within(self._compacting)
         with self._compacting:
             self.database.compact()
 
@@ -597,6 +666,7 @@ class Engine:
 
     def _before_cycle(self, requests: SnapshotRequests) -> None:
         """Serve requests for snapshots, and once a second the retention of changed streams."""
+        emit_deferred()
         requests.serve()
         if not self.catalog.retained or self.timers.paused or monotonic() < self._retain_at:
             return
@@ -629,7 +699,8 @@ class Engine:
         The memtables are flushed first; with ``from_log`` they are recovered from the log instead.
         If the store cannot be opened again, it is closed.
         """
-        with self._compacting, self._flushing, self.committer.held(), self._lock.held():
+        self.refuse_within(self._compacting, self._flushing)
+        with self._compacting, self._flushing, self.committer.held(), self._working():
             if self._open is not None or self._closed:
                 raise StoreClosed() if self._closed else InvalidArgument("a transaction is open")
             self._write_seen()
@@ -643,23 +714,26 @@ class Engine:
         If the first call was interrupted, the second one completes it. With ``discard`` the
         directory is removed if this opening made it and nothing was ever written.
         """
-        with self._lock.held():
-            if self._open is not None:
-                raise InvalidArgument("the store cannot be closed inside a transaction")
-        self.timers.stop()
-        self.expiry.stop()
-        with self._lock.held():
-            if not self._closed:
-                self._write_seen()
-                self._closed = True
-            self.waiters.end(StoreClosed)
-        try:
-            self.committer.close()
-        finally:
-            # RocksDB cannot be closed meanwhile
-            with self._compacting, self._flushing, self.committer.held():
-                self.database.close(discard)
-                directories.unregister(self)
+        self.refuse_within(self._compacting, self._flushing, self._closing)
+        with self._closing:
+            with self._lock.held():
+                if self._open is not None:
+                    raise InvalidArgument("the store cannot be closed inside a transaction")
+            self.timers.stop()
+            self.expiry.stop()
+            with self._working():
+                if not self._closed:
+                    self._write_seen()
+                    self._closed = True
+                self.waiters.end(StoreClosed)
+            try:
+                self.committer.close()
+            finally:
+                # RocksDB cannot be closed meanwhile
+                with self._compacting, self._flushing, self.committer.held():
+                    self.database.close(discard)
+                    directories.unregister(self)
+        emit_deferred()
 
     def _write_seen(self) -> None:
         """Write the changed seen times of consumers, unless the store refuses writes."""
@@ -671,127 +745,5 @@ class Engine:
             self._commit(txn)
 
 
-class TurnFailed(Exception):
-    """The turn was undone; ``__cause__`` says why."""
-
-
-class Turn:
-    """One turn of one thread, from the first operation to ``commit`` or ``undo``."""
-
-    __slots__ = ("_engine", "_sequence", "_waiters", "grows", "queued", "served", "txn")
-
-    def __init__(self, engine: Engine) -> None:
-        self._engine = engine
-        self._waiters = engine.waiters
-        self.txn: Txn = engine.begin_turn()
-        self._sequence: int | None = None
-        self.served: list[tuple[Waiter, Outcome]] = []
-        """Waiters taken out of their queues; they get their outcome after the commit."""
-        self.queued: list[Waiter] = []
-        """Waiters that the turn has queued."""
-        self.grows = False
-        """A command may have made the store larger, so the reserve of free space is not used."""
-
-    def run(
-        self, operation: Callable[Concatenate[Txn, P], T], *args: P.args, **kwargs: P.kwargs
-    ) -> T:
-        """Run one operation.
-
-        Raises RequestError if it was refused before it changed anything, else TurnFailed.
-        """
-        try:
-            return operation(self.txn, *args, **kwargs)
-        except RequestError:
-            raise
-        except BaseException as error:
-            self.fail(error)
-
-    def fail(self, error: BaseException) -> NoReturn:
-        """Undo the turn after an operation failed half-way; raise TurnFailed."""
-        self.undo()
-        if not isinstance(error, Exception):
-            raise error  # KeyboardInterrupt, meant for this thread: nothing is run again
-        raise TurnFailed from error
-
-    def queue(self, waiter: Waiter) -> None:
-        """Queue a waiter for its keys."""
-        self._waiters.add(waiter)
-        self.queued.append(waiter)
-
-    def serve(self) -> None:
-        """Run the attempts of the waiters of all changed keys, first come first served."""
-        while self.txn.signals:
-            names = list(self.txn.signals)
-            self.txn.signals.clear()
-            for name in names:
-                self._waiters.serve(name, self._attempt, self._take)
-
-    def _attempt(self, waiter: Waiter) -> Outcome | None:
-        try:
-            reply = self.run(waiter.attempt)
-        except RequestError as error:
-            return Outcome(error=error)
-        return None if reply is None else Outcome(reply)
-
-    def _take(self, waiter: Waiter, outcome: Outcome) -> None:
-        self._waiters.remove(waiter)
-        self.served.append((waiter, outcome))
-
-    def commit(self) -> int:
-        """Write the changes of the turn; return the sequence number to wait for."""
-        if self.grows:
-            self.txn.frees = False
-        try:
-            self._sequence = sequence = self._engine.commit_turn(self.txn)
-        except BaseException as error:
-            self._restore()
-            if not isinstance(error, Exception):
-                raise
-            raise TurnFailed from error
-        database = self._engine.database
-        if database.pause_s:
-            database.rest()
-        return sequence
-
-    @property
-    def is_committed(self) -> bool:
-        return self._sequence is not None
-
-    def deliver(self, sequence: int) -> None:
-        """Deliver the outcomes of the served waiters, after the commit with that number."""
-        for waiter, outcome in self.served:
-            if waiter.before_fsync:
-                waiter.deliver(outcome)
-            else:
-                durable, failed = partial(waiter.deliver, outcome), partial(_deliver_error, waiter)
-                self._engine.committer.after(sequence, durable, failed)
-
-    def undo(self) -> None:
-        """Undo all changes of the turn, and queue its waiters again."""
-        self._engine.undo_turn(self.txn)
-        self._restore()
-
-    def abandon(self) -> None:
-        """End the turn after a failure outside its operations.
-
-        An open turn is undone. If it is committed already, its served waiters get their outcome.
-        """
-        if self._engine.abandon_turn():
-            self._restore()
-        elif self._sequence is not None:
-            self.deliver(self._sequence)
-
-    def _restore(self) -> None:
-        """Put the waiters back as they were before the turn."""
-        for waiter in self.queued:
-            if not waiter.done:
-                self._waiters.remove(waiter)
-        for waiter, _ in self.served:
-            self._engine.serve_later(waiter.names)
-        queued = set(self.queued)
-        self._waiters.put_back([waiter for waiter, _ in self.served if waiter not in queued])
-        self.queued, self.served = [], []
-
-
-def _deliver_error(waiter: Waiter, error: UnknownOutcome) -> None:
+def deliver_error(waiter: Waiter, error: UnknownOutcome) -> None:
     waiter.deliver(Outcome(error=error))

@@ -4,8 +4,10 @@ import threading
 from _thread import RLock
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from time import monotonic
+
+from kvstream.engine.contexts import contextmanager
 
 HANDOVER_S = 0.005
 """A thread that has waited longer gets the lock next: Python's switch interval."""
@@ -19,7 +21,15 @@ ENDS_ELSEWHERE = (
 )
 
 
-class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
+class CallLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
+    """An RLock of a call; the call itself refuses a thread that has the lock already."""
+
+    def is_held_here(self) -> bool:
+        """Return whether this thread has the lock."""
+        return self._is_owned()  # type: ignore[attr-defined,no-any-return]
+
+
+class EngineLock(CallLock):  # type: ignore[misc]
     """An RLock that threads take when they run, and that they do not wait in.
 
     A thread that waits in an RLock may get it while another thread has the interpreter, and keeps
@@ -39,10 +49,6 @@ class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
         """The wake-up of each waiting thread, and whether it is to be handed the lock."""
         self._waking = False
         """A thread was woken and has not run yet: it suffices, since all need the interpreter."""
-
-    def is_held_here(self) -> bool:
-        """Return whether this thread has the lock."""
-        return self._is_owned()  # type: ignore[attr-defined,no-any-return]
 
     def is_free(self) -> bool:
         """Return whether this thread can take the lock, or has it."""
@@ -83,16 +89,11 @@ class EngineLock(RLock):  # type: ignore[misc]  # it is final in stubs alone
 
     @contextmanager
     def held(self) -> Iterator[None]:
-        """Hold the lock, for longer than a call.
-
-        Only the thread that took it can let it go: in any other the end does nothing.
-        """
+        """Hold the lock, for longer than a call. The block ends in the thread that began it."""
         nested = self.busy and self.park()
-        self.acquire()
-        try:
+        with self:  # C code: no interrupt comes between taking the lock and the block
             self.busy = True
-            yield
-        finally:
-            if self.is_held_here():
+            try:
+                yield
+            finally:
                 self.leave(nested)
-                self.release()

@@ -18,7 +18,7 @@ import redis.connection
 from redis.utils import HIREDIS_AVAILABLE
 
 from kvstream.engine.waiters import Signal
-from kvstream.errors import KVStreamError
+from kvstream.errors import KVStreamError, ReentrantCall
 from kvstream.inprocess.host import Host
 from kvstream.inprocess.shared_store import Handle
 from kvstream.server.runtime.client import Client
@@ -41,6 +41,7 @@ class Pipe:
         self._open = True
         self._broken = ""
         self._client: Client | None = None
+        host.refuse_within()
         self._client = host.connect(self)
 
     # --- what redis-py calls --------------------------------------------------------------------
@@ -169,6 +170,8 @@ class Connection(_Base):  # type: ignore[misc]
     def _connect(self) -> Pipe:
         try:
             return Pipe(self._handle.acquire(), self.socket_timeout)
+        except ReentrantCall:
+            raise
         except KVStreamError as error:
             raise redis.ConnectionError(f"{type(error).__name__}: {error}") from error
 

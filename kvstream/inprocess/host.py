@@ -14,16 +14,19 @@ import itertools
 import sys
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 from typing import NoReturn, Protocol, cast
 
 from kvstream.commands.args import Argv
 from kvstream.commands.command import Answer, Command, Container, Session
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
+from kvstream.engine.lock import CallLock
 from kvstream.engine.waiters import Signal
-from kvstream.errors import InvalidArgument, RequestError, StoreClosed
+from kvstream.errors import InvalidArgument, ReentrantCall, RequestError, StoreClosed
+from kvstream.logs import emit_deferred
 from kvstream.meta.txn import Txn
 from kvstream.resp.requests import RequestReader
 from kvstream.server.commands import TABLE
@@ -74,7 +77,7 @@ class Host:
         """The reason why the host has ended; empty while it runs."""
         self._ends: dict[Client, Endpoint] = {}
         self._numbers = itertools.count(1)
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._posted: deque[Callable[[], None]] = deque()
         self._owner = 0
         self._alarm = Signal()
@@ -88,7 +91,7 @@ class Host:
 
     def connect(self, end: Endpoint) -> Client | None:
         """Take a new client; return None if it is refused. Its endpoint gets the error."""
-        with self._lock:
+        with self._working():
             self._refuse_ended()
             executor = self.executor
             refusal = executor.limits.refusal(is_local=True)
@@ -108,10 +111,13 @@ class Host:
             return client
 
     def receive(self, client: Client, data: bytes) -> None:
-        """Take a client's requests and run them in this thread."""
+        """Take a client's requests and run them in this thread.
+
+        Raises ReentrantCall in the middle of another call of this thread.
+        """
+        self.refuse_within()
         self._refuse_transaction()
-        with self._lock:
-            self._owner = threading.get_ident()
+        with self._working():
             try:
                 self._refuse_ended()
                 self.executor.received(client, data)
@@ -122,8 +128,28 @@ class Host:
             except BaseException:
                 self._drop_unanswered()
                 raise
+        emit_deferred()
+
+    @contextmanager
+    def _working(self) -> Iterator[None]:
+        """Keep the lock for a block, in which the thread may make no other call of the store."""
+        entered, thread = self.engine.entered, threading.get_ident()
+        with self._lock:
+            before, self._owner = self._owner, thread
+            is_outer = thread not in entered
+            entered[thread] = True
+            try:
+                yield
             finally:
-                self._owner = 0
+                self._owner = before
+                if is_outer:
+                    entered.pop(thread, None)
+
+    def refuse_within(self) -> None:
+        """Raise ReentrantCall in the middle of another call of this thread."""
+        if self._lock.is_held_here():
+            raise ReentrantCall
+        self.engine.refuse_within()
 
     def submit(self, function: Callable[[], None]) -> None:
         """Run a function that brings requests in the host's thread; return at once."""
@@ -138,12 +164,8 @@ class Host:
 
     def between_turns(self, function: Callable[[], None]) -> None:
         """Call a function while no turn runs, so that no thread references clients in a turn."""
-        with self._lock:
-            before, self._owner = self._owner, threading.get_ident()
-            try:
-                function()
-            finally:
-                self._owner = before
+        with self._working():
+            function()
 
     def wake(self) -> None:
         """Wake the host's thread."""
@@ -226,19 +248,16 @@ class Host:
     def _run_due(self) -> None:
         """Run due turns and queued functions."""
         executor = self.executor
-        with self._lock:
-            self._owner = threading.get_ident()
-            try:
-                if self.ended:
-                    return
-                executor.expire()
-                if executor.clock() >= self._ticks_at:
-                    executor.tick()
-                    self._ticks_at = executor.clock() + TICK_S
-                self._wakes_at = self._ticks_at
-                self._settle()
-            finally:
-                self._owner = 0
+        with self._working():
+            if self.ended:
+                return
+            executor.expire()
+            if executor.clock() >= self._ticks_at:
+                executor.tick()
+                self._ticks_at = executor.clock() + TICK_S
+            self._wakes_at = self._ticks_at
+            self._settle()
+        emit_deferred()
 
     # --- the end --------------------------------------------------------------------------------
 
@@ -269,7 +288,7 @@ class Host:
     def refuse_after_fork(self) -> None:
         """Make the host unusable in a forked child: lock and thread are the parent's."""
         self.ended = directory.FORKED
-        self._lock = threading.RLock()
+        self._lock = CallLock()
         self._posted.clear()
 
     def _refuse_ended(self) -> None:

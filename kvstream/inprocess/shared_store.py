@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from kvstream.engine.coerce import path_of, store_options
+from kvstream.engine.contexts import contextmanager
 from kvstream.errors import InvalidArgument, KVStreamError, StoreClosed
 from kvstream.inprocess.host import CLOSED, Host
 from kvstream.storage import directory
@@ -114,7 +115,7 @@ class SharedStore:
             if not self._handles:
                 self._close()
 
-    @contextlib.contextmanager
+    @contextmanager
     def _held(self) -> Iterator[None]:
         try:
             with self._lock:

@@ -6,13 +6,14 @@ import asyncio
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Protocol
 from uuid import UUID
 
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.queue_arguments import Duration, span_ms
 from kvstream.errors import InvalidArgument, LeaseLost
 from kvstream.operations.queues.schedules import AT_FIELD, NAME_FIELD

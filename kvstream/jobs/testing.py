@@ -11,12 +11,13 @@ import shutil
 import tempfile
 import threading
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from datetime import timedelta
 from types import TracebackType
 from typing import Any, Self
 
 from kvstream.engine import timing
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.engine import Engine
 from kvstream.engine.queue_arguments import span_ms
 from kvstream.jobs.execution import finish, job_of, run_async, run_sync

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from kvstream.errors import Corruption, IDsExhausted, InvalidArgument, quoted
 from kvstream.layout.keys import U64, decode_number, key_of
 from kvstream.layout.values import Names, decode_checked
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta import pel, timers
 from kvstream.meta.queue_events import Reason
 from kvstream.meta.records import StreamMeta
@@ -62,7 +62,7 @@ _RETRY_MS = 60_000
 _HEAD = Struct(">QI")
 COUNT_ROW = b"D"
 
-_log, _refusals, _burial_refusals = logging.getLogger(__name__), Throttle(), Throttle()
+_log, _refusals, _burial_refusals = DeferredLogger(__name__), Throttle(), Throttle()
 
 Added = StreamID | Ticket
 

@@ -16,11 +16,12 @@ changes one before the end, nothing is done and Conflict is raised.
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Any, Concatenate, NoReturn, ParamSpec, Self, TypeVar
 
 from kvstream.engine.blocking_reads import GroupRead, PlainRead, read_new, rest_of
 from kvstream.engine.coerce import warn_of_block
+from kvstream.engine.contexts import contextmanager
 from kvstream.engine.listening import every_in_thread
 from kvstream.engine.lock import ENDS_ELSEWHERE
 from kvstream.errors import (

@@ -248,12 +248,15 @@ class SocketServer:
 
     def _run(self) -> None:
         asyncio.set_event_loop(self._loop)
+        # Finalizers of the program may run in this thread, between any two steps of the executor.
+        self._engine.entered[threading.get_ident()] = True
         try:
             self._loop.run_until_complete(self._serve())
         except Exception as error:
             self._error = error
             raise
         finally:
+            self._engine.entered.pop(threading.get_ident(), None)
             self._ready.set()
             self._loop.close()
 

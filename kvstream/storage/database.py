@@ -20,7 +20,7 @@ from uuid import uuid4
 from rocksdict import Rdict, ReadOptions, WriteBatch, WriteOptions
 
 from kvstream.errors import DataError, StoreClosed, StoreError, StoreReadOnly, WriteStalled
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.storage import checkpoint, directory, maintenance, reads, sst
 from kvstream.storage.batch import Batch, Family, Pages, Row, Seeks
 from kvstream.storage.directory import Directory
@@ -30,7 +30,7 @@ from kvstream.storage.stalls import LOOK_BYTES, Stalls, Stop
 from kvstream.storage.write_guard import WriteGuard, classified, is_stall
 from kvstream.types.options import MEGABYTE, StoreOptions
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 FAMILY_NAMES = tuple(family.name.lower() for family in Family)
 

@@ -53,8 +53,12 @@ class _Awaited(NamedTuple):
 class Committer:
     """Makes the writes of one database as durable as its level promises."""
 
-    def __init__(self, database: Database, level: Durability) -> None:
+    def __init__(
+        self, database: Database, level: Durability, entered: dict[int, bool] | None = None
+    ) -> None:
+        """``entered`` has the threads that are in here: one that enters twice waits for itself."""
         self.level = level
+        self._entered: dict[int, bool] = {} if entered is None else entered
         self.durable_sequence = database.sequence
         """Writes up to this one survive power loss."""
         self.on_fsync: Callable[[float], None] | None = None
@@ -104,12 +108,19 @@ class Committer:
         callback keeps waiting, since the disk may be full only for a while.
         """
         if self._waits and sequence > self.durable_sequence:
-            with self._lock:  # entering the condition could leave it locked at an interrupt
-                self._refuse_stopped()
-                if self._waits:
-                    self._awaited.append(_Awaited(sequence, durable, failed))
-                    self._changed.notify_all()
-                    return
+            entered, thread = self._entered, threading.get_ident()
+            is_outer = thread not in entered
+            entered[thread] = True
+            try:
+                with self._lock:  # entering the condition could leave it locked at an interrupt
+                    self._refuse_stopped()
+                    if self._waits:
+                        self._awaited.append(_Awaited(sequence, durable, failed))
+                        self._changed.notify_all()
+                        return
+            finally:
+                if is_outer:
+                    entered.pop(thread, None)
         durable()
 
     def sync(self) -> int:
@@ -125,7 +136,9 @@ class Committer:
     @contextmanager
     def held(self) -> Iterator[None]:
         """Keep other threads from flushing the log: they wait."""
-        queued = _Queued(sys.maxsize)
+        queued, entered, thread = _Queued(sys.maxsize), self._entered, threading.get_ident()
+        is_outer = thread not in entered
+        entered[thread] = True
         try:
             while not self._take_turn(queued):
                 pass
@@ -134,6 +147,9 @@ class Committer:
         except BaseException:  # an interrupt may come just before it leaves
             self._leave(queued)
             raise
+        finally:
+            if is_outer:
+                entered.pop(thread, None)
 
     def change(self, level: Durability) -> None:
         """Change the level for later writes; threads that wait by the old one keep waiting."""
@@ -166,6 +182,7 @@ class Committer:
         self._changed = threading.Condition(self._lock)
         self._queueing, self._flusher = threading.Lock(), None
         self._queue.clear()
+        self._entered.clear()
         self._stopping = True
         self._threads = []
         self._awaited = []
@@ -189,17 +206,24 @@ class Committer:
 
     def _make_durable(self, sequence: int) -> None:
         """Flush the log, or wait for the thread that does, until it covers ``sequence``."""
-        while self.durable_sequence < sequence:
-            queued = _Queued(sequence)
-            try:
-                if self._take_turn(queued):
-                    if sequence > self.durable_sequence:
-                        self._flush()
-                    else:  # another was quicker: the store may be closed by now
-                        self._leave(queued)
-            except BaseException:  # KeyboardInterrupt: another thread takes over its turn
-                self._leave(queued)
-                raise
+        entered, thread = self._entered, threading.get_ident()
+        is_outer = thread not in entered
+        entered[thread] = True
+        try:
+            while self.durable_sequence < sequence:
+                queued = _Queued(sequence)
+                try:
+                    if self._take_turn(queued):
+                        if sequence > self.durable_sequence:
+                            self._flush()
+                        else:  # another was quicker: the store may be closed by now
+                            self._leave(queued)
+                except BaseException:  # KeyboardInterrupt: another thread takes over its turn
+                    self._leave(queued)
+                    raise
+        finally:
+            if is_outer:
+                entered.pop(thread, None)
 
     def _take_turn(self, queued: _Queued) -> bool:
         """Become the thread that flushes; else wait for that thread, and return False."""

@@ -7,7 +7,6 @@ itself, so writes are tried again once there is space; or it has failed, until i
 status. ``classified`` turns it into an error of ours.
 """
 
-import logging
 import re
 from time import monotonic
 
@@ -21,6 +20,7 @@ from kvstream.errors import (
     StoreReadOnly,
     UnknownOutcome,
 )
+from kvstream.logs import DeferredLogger
 from kvstream.storage.directory import Directory
 
 _STALL = "Result incomplete: Write stall"
@@ -78,7 +78,7 @@ def classified_at_open(error: Exception) -> Exception:
     return classified(error)
 
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 FREEING = (
     "DEL, XTRIM and FLUSHDB free space within seconds, and writes go on then; after XDEL it takes "

@@ -1,13 +1,15 @@
 """A call interrupted at any point leaves no lock and no thread behind."""
 
+import gc
 import threading
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from unittest.mock import Mock
 
 import pytest
 
-from kvstream import Corruption, Durability, Store
+from kvstream import Corruption, Durability, Queue, Store
 from kvstream.engine import engine
 from kvstream.engine.expiry import Expiry
 from kvstream.layout.keys import qualified
@@ -89,6 +91,68 @@ def test_an_interrupted_transaction_does_not_block_others(tmp_path: Path) -> Non
                 break
         assert point > 100
         assert store.check() == []
+
+
+def _transaction(store: Store) -> None:
+    with store.transaction():
+        store.stream("s").add({"f": "v"})
+
+
+def _settle(store: Store) -> None:
+    queue = Queue(store, "jobs")
+    queue.put({"f": "v"})
+    for message in queue.get(1):
+        with message.transaction():
+            store.stream("s").add({"f": "v"})
+
+
+def _read_and_ack(store: Store) -> None:
+    group = store.stream("s").create_group("g", start="0", exist_ok=True)
+    group.ack(group.consumer("c").read(count=1))
+
+
+CALLS: dict[str, Callable[[Store], object]] = {
+    "add": lambda store: store.stream("s").add({"f": "v"}),
+    "add_many": lambda store: store.stream("s").add_many([{"f": "v"}] * 2),
+    "trim": lambda store: store.stream("s").trim(maxlen=5),
+    "transaction": _transaction,
+    "blocked_read": lambda store: store.stream("s").read(after="$", block=0.001),
+    "read_and_ack": _read_and_ack,
+    "message_transaction": _settle,
+    "flush": lambda store: store.engine.flush(),
+    "compact": lambda store: store.compact(),
+    "sync": lambda store: store.engine.sync(),
+}
+
+
+@pytest.mark.parametrize("durability", [Durability.ALWAYS, Durability.EVERYSEC])
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupted_call_leaves_the_store_to_other_threads(
+    tmp_path: Path, call: str, durability: Durability
+) -> None:
+    """Also while somebody keeps the exception, and with it the frames of the call."""
+    kept: list[BaseException] = []
+    with Store.open(tmp_path / "store", durability=durability) as store:
+
+        def called() -> None:
+            try:
+                CALLS[call](store)
+            except KeyboardInterrupt as error:
+                kept.append(error)
+                raise
+
+        step = SOME if call in ("message_transaction", "compact") else 3
+        for point in count(1, step):
+            interrupted = interrupted_at(point, called)
+            Call(lambda: store.stream("other").add({"f": "v"})).result()
+            assert store.stream("other").add({"f": "v"})
+            if not interrupted:
+                break
+        assert kept
+        assert store.check() == []
+        Call(store.close).result()
+    kept.clear()
+    gc.collect()  # a frame may have a handle of RocksDB, which has the directory
 
 
 def test_an_interrupted_stop_of_the_expiry_can_be_repeated() -> None:

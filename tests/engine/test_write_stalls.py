@@ -6,7 +6,10 @@ from collections.abc import Callable
 import pytest
 
 from kvstream import Store
-from kvstream.engine.engine import Turn
+from kvstream.engine.turns import Turn
+from kvstream.layout.keys import qualified
+from kvstream.layout.values import encode_fields
+from kvstream.operations import append
 from kvstream.storage.batch import Family
 from kvstream.storage.stalls import LEVEL0_FREE
 from tests.patience import PATIENCE_S
@@ -25,7 +28,8 @@ def add_in_a_transaction(store: Store) -> None:
 
 def add_in_a_turn(store: Store) -> None:
     turn = Turn(store.engine)
-    store.stream("fast").add_many(ENTRIES)
+    row = encode_fields([("value", "x" * 100)])
+    turn.run(append.add_many, qualified(0, b"fast"), [row] * 1000)
     turn.commit()
 
 

@@ -13,6 +13,7 @@ import redis.asyncio
 
 import kvstream
 from kvstream import InvalidArgument, Store, StoreLocked
+from kvstream.engine.turns import Turn
 from kvstream.inprocess.host import Host
 from kvstream.inprocess.shared_store import Handle
 from tests.inprocess.peers import Peer
@@ -258,7 +259,12 @@ def test_an_unreferenced_task_keeps_waiting(tmp_path: Path) -> None:
 def test_a_client_collected_during_a_turn_releases_the_store(
     tmp_path: Path, abandoned: Host
 ) -> None:
-    abandoned.enqueue(lambda: abandoned.engine.run(lambda txn: _collect()))
+    def collect_in_a_turn() -> None:
+        turn = Turn(abandoned.engine)
+        turn.run(lambda txn: _collect())
+        turn.commit()
+
+    abandoned.enqueue(collect_in_a_turn)
     until(lambda: bool(abandoned.ended))
     sound(tmp_path / "data").close()
 

@@ -297,6 +297,7 @@ for call in (
         print(call())
     except KeyboardInterrupt:
         assert r.eval("return 5", 0) == 5
+signal.setitimer(signal.ITIMER_VIRTUAL, 0)
 assert r.get("k") is None
 print("sound")
 """

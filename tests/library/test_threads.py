@@ -212,6 +212,4 @@ def test_a_transaction_that_ends_in_another_thread_says_so(store: Store) -> None
     assert [type(error) for error in errors] == [InvalidArgument]
     assert "ends in the thread that began it" in str(errors[0])
     store.engine.abandon_turn()  # what the other thread could not do
-    store.engine._lock.leave()
-    store.engine._lock.release()
     assert len(store.stream("s")) == 0

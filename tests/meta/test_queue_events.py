@@ -5,6 +5,7 @@ import logging
 import pytest
 
 from kvstream import Store
+from kvstream.logs import emit_deferred
 from kvstream.meta.queue_events import LIMITS, MEANINGS, THROTTLES_MAX, QueueEvents, Reason
 from kvstream.types.ids import StreamID
 
@@ -24,6 +25,7 @@ def test_a_dead_letter_is_counted_by_reason_and_logged_without_values(
     caplog.set_level(logging.INFO, LOGGER)
     events = QueueEvents()
     events.bury(JOBS, b"workers", StreamID(5, 1), Reason.FATAL)
+    emit_deferred()
     assert events.counts()["dead_fatal"] == 1
     assert caplog.messages == ["entry 5-1 of stream jobs is a dead letter of group workers: fatal"]
 
@@ -36,6 +38,7 @@ def test_a_limit_is_counted_each_time_and_logged_once_a_minute_for_each_group(
     for _ in range(3):
         events.limit(JOBS, b"workers", "rate")
         events.limit(JOBS, b"others", "rate")
+    emit_deferred()
     assert events.counts()["limited_rate"] == 6
     assert caplog.messages == [
         "stream jobs: group workers delivers no more entries now: rate",

@@ -15,7 +15,14 @@ import pytest
 
 from kvstream.commands.replies import internal_error
 from kvstream.errors import StoreFull, StoreReadOnly
-from kvstream.logs import WINDOW_LINES, WINDOW_S, JsonFormatter, TextFormatter, Throttle
+from kvstream.logs import (
+    WINDOW_LINES,
+    WINDOW_S,
+    JsonFormatter,
+    TextFormatter,
+    Throttle,
+    emit_deferred,
+)
 from kvstream.operations import keyspace
 from kvstream.storage.directory import Directory
 from kvstream.storage.write_guard import WriteGuard
@@ -45,7 +52,7 @@ class Logged:
 
     def with_(self, text: str) -> list[str]:
         """Return the lines that contain a text, once there is one."""
-        until(lambda: text in self.path.read_text(), text)
+        until(lambda: self.path.exists() and text in self.path.read_text(), text)
         return [line for line in self.lines if text in line]
 
 
@@ -290,6 +297,7 @@ def test_internal_errors_are_logged_with_a_traceback(
     with pytest.raises(ValueError, match="inside") as raised:
         raise ValueError("inside")
     assert internal_error(raised.value).text == "internal error: ValueError"
+    emit_deferred()
     [record] = caplog.records
     text = TextFormatter().format(record)
     assert LINE.fullmatch(text.splitlines()[0])
@@ -351,6 +359,7 @@ def test_states_of_a_store_are_logged_once(
     for _ in range(2):
         gate.failed(Exception("IO error: broken"), recovers=False)
     assert isinstance(gate.failure, StoreReadOnly)
+    emit_deferred()
     starts = ("writes that", "there is", "the disk is full", "the disk has", "the disk failed")
     for message, start in zip(caplog.messages, starts, strict=True):
         assert message.startswith(start)

@@ -5,6 +5,7 @@ import signal
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,7 +42,7 @@ def test_a_child_does_not_touch_the_copy_that_its_parent_is_making(tmp_path: Pat
 def test_a_child_closes_a_store_that_its_parent_was_using(tmp_path: Path, lock: str) -> None:
     with Store.open(tmp_path, durability="always") as store:
         engine = store.engine
-        held = {
+        held: Any = {
             "queueing": engine.committer._queueing,
             "compacting": engine._compacting,
             "flushing": engine._flushing,

@@ -18,7 +18,7 @@ from typing import NamedTuple
 from kvstream.errors import InvalidArgument, RequestError, WrongType, quoted
 from kvstream.layout.keys import beside, key_of
 from kvstream.layout.values import Names, encode_flat
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta import pel, timers
 from kvstream.meta.policy import DEAD_SUFFIX
 from kvstream.meta.queue_events import Reason
@@ -32,7 +32,7 @@ from kvstream.operations.trim import referenced
 from kvstream.types.ids import StreamID, ascending_packed
 from kvstream.types.images import PackedID
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 _refusals = Throttle()
 
 STREAM, ID, GROUP, REASON = b"dead:stream", b"dead:id", b"dead:group", b"dead:reason"

@@ -11,7 +11,6 @@ time is the first one after the clock's: one that is set back repeats none. A me
 of its schedule, and then ``cron:name`` and ``cron:at``, the planned time in Unix milliseconds.
 """
 
-import logging
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -31,6 +30,7 @@ from kvstream.errors import (
 )
 from kvstream.layout.keys import key_of
 from kvstream.layout.values import encode_flat
+from kvstream.logs import DeferredLogger
 from kvstream.meta import timers
 from kvstream.meta.records import StreamMeta
 from kvstream.meta.timers import Kind, Timer
@@ -49,7 +49,7 @@ LATE_MS = 5000
 """A time is missed if it fires later than this, and SKIP leaves it out."""
 STEP_SCHEDULES, STEP_MESSAGES = 50, 500
 """Of one commit; an expression takes some 50 us."""
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 _SILENT = (
     "the schedule %s of stream %s fired while the clock was ahead: it is silent for %.0f s, unless "
     "it is deleted and set anew"

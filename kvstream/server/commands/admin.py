@@ -1,13 +1,12 @@
 """Commands of operation: saving, stopping, SLOWLOG, MONITOR."""
 
-import logging
 import time
 
 from kvstream.commands.args import Argv, at_least, bad_subcommand, integer, syntax_error, timeout
 from kvstream.commands.command import OPERATE, Answer, Blocked, Family, flags
 from kvstream.commands.replies import OK, Reply, Simple
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.logs import NOTICE
+from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.checkpoints import Job
 from kvstream.server.runtime.client import Client, ReplyMode
@@ -16,7 +15,7 @@ from kvstream.server.runtime.executor import server_of
 from kvstream.types.options import Durability
 from kvstream.version import VERSION
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 COMMANDS = Family("server")
 COMMANDS.add_help("slowlog", since="6.2.0")
 _SAVE = flags("admin noscript no_async_loading")

@@ -1,12 +1,10 @@
 """CONFIG: the settings of streams and of the server in one table."""
 
-import logging
-
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import OPERATE, Family
 from kvstream.commands.replies import OK, Map, Reply
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.logs import NOTICE
+from kvstream.logs import NOTICE, DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.server.inert_settings import ALIASES, HIDDEN
 from kvstream.server.runtime.client import Client
@@ -15,7 +13,7 @@ from kvstream.server.runtime.executor import server_of
 from kvstream.server.settings import SERVER_SETTINGS, change_of, failure
 from kvstream.types.glob import matcher
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 COMMANDS = Family("server")
 COMMANDS.add_help("config", since="5.0.0")
 _SIGNS = frozenset(b"*?[")

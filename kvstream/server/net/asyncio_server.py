@@ -23,6 +23,7 @@ from time import monotonic
 from typing import TYPE_CHECKING, Self, cast
 
 from kvstream.errors import KVStreamError
+from kvstream.logs import deferred, emit_deferred
 from kvstream.resp import may_poll, twins
 from kvstream.resp.requests import RequestReader
 from kvstream.server.runtime.client import Client
@@ -338,6 +339,8 @@ class Listener:
         self._has_pages = bool(streaming.under_way) and streaming.write()
         self.schedule()
         self._set_timer()
+        if deferred and self._thread not in self.executor.engine.entered:
+            emit_deferred()
 
     def _set_timer(self) -> None:
         due = self.executor.due()

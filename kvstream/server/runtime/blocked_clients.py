@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from kvstream.commands.command import Attempt, Blocked, Command, Flag
 from kvstream.commands.replies import ErrorReply, Reply, internal_error
-from kvstream.engine.engine import Turn, TurnFailed
+from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.engine.waiters import RETRY_PAUSE_MS_MAX, Outcome, Waiter, retry_pause_s
 from kvstream.errors import KVStreamError, Unblocked
 from kvstream.meta.txn import Txn

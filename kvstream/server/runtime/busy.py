@@ -7,7 +7,6 @@ engine's lock: nothing else may enter the engine. A client with a request in the
 streamed reply, is answered when the turn is over.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from time import monotonic
 from typing import Final
@@ -16,9 +15,10 @@ from greenlet import getcurrent, greenlet
 
 from kvstream.commands.replies import ErrorReply
 from kvstream.errors import RequestError
+from kvstream.logs import DeferredLogger
 from kvstream.server.scripting.sandbox import KILLED, STOPPED
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 SLICE_S: Final = 0.005
 """Seconds after which a script that runs for long returns to the event loop."""

@@ -14,7 +14,7 @@ from kvstream.commands.command import LATER, Answer, Command, Flag, Stepwise, Ta
 from kvstream.commands.replies import RESP2, ErrorReply, internal_error
 from kvstream.commands.table import command_of
 from kvstream.errors import KVStreamError, RequestError
-from kvstream.logs import NOTICE, Throttle
+from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.meta.keyspace import Usage
 from kvstream.meta.txn import Txn
 from kvstream.server.acl import Denials, NoPermission
@@ -171,7 +171,7 @@ class Shown:
         return " ".join(map(quoted, cut(self._argv)))
 
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 _REASONS = {"cmd": "command"}
 """The words of ACL LOG where they differ from those of INFO."""

@@ -6,7 +6,6 @@ a turn fails, each of its requests runs again in a turn of its own, so that dama
 reported to the client that it concerns.
 """
 
-import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,8 +17,10 @@ from typing import Final
 from kvstream.commands.command import LATER, Blocked, Command, Flag, Later, Stepwise, Table, every
 from kvstream.commands.replies import ErrorReply, Paged, Pushes, Reply, internal_error
 from kvstream.commands.table import find
-from kvstream.engine.engine import Engine, Turn, TurnFailed
+from kvstream.engine.engine import Engine
+from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import RequestError
+from kvstream.logs import DeferredLogger
 from kvstream.meta.reply_cache import ReplyCache
 from kvstream.resp.replies import write_rows
 from kvstream.server.acl import Acl
@@ -54,7 +55,7 @@ from kvstream.server.runtime.xadd_batching import (
     requests_of,
 )
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 TURN_S: Final = 0.005
 """A turn takes no new request after this time, so that the event loop is never held for long."""

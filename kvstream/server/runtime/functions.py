@@ -6,7 +6,6 @@ their own, as in Redis: what a library keeps in local variables lives until FUNC
 of the library, or the end of the server.
 """
 
-import logging
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -15,6 +14,7 @@ from typing import Final, NamedTuple
 from kvstream.commands.args import text
 from kvstream.commands.command import LATER, Answer, Command
 from kvstream.errors import RequestError
+from kvstream.logs import DeferredLogger
 from kvstream.meta.txn import Txn
 from kvstream.operations import functions
 from kvstream.operations.functions import Libraries, Policy, parse
@@ -24,7 +24,7 @@ from kvstream.server.runtime.scripts import Scripts, key_count
 from kvstream.server.scripting.sandbox import Interpreter
 from kvstream.server.scripting.script import ScriptFlag, script_flags
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 LOAD_S: Final = 0.5
 """Time in which FUNCTION LOAD must have run a library: Redis's."""
 START_S: Final = 10.0

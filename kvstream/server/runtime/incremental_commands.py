@@ -10,7 +10,7 @@ from functools import partial
 
 from kvstream.commands.command import Command, Stepwise
 from kvstream.commands.replies import ErrorReply
-from kvstream.engine.engine import Turn, TurnFailed
+from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import KVStreamError
 from kvstream.meta.txn import Txn
 from kvstream.server.runtime.blocked_clients import Pause

@@ -14,7 +14,7 @@ from threading import Thread
 from typing import Protocol
 
 from kvstream.commands.replies import ErrorReply
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.resp.replies import encode
 from kvstream.server.options import OutputLimit
 from kvstream.server.runtime.client import READ_AHEAD, STRANGER_AHEAD, Client, Server
@@ -136,7 +136,7 @@ _PROTECTED = ErrorReply(
     "can reach this port, switch the protection off by CONFIG SET protected-mode no.",
 )
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 
 
 class Limits:

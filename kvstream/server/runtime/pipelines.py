@@ -22,7 +22,7 @@ from kvstream.commands.command import (
 )
 from kvstream.commands.replies import ErrorReply, Reply
 from kvstream.commands.reply_pages import memory_of
-from kvstream.engine.engine import Turn
+from kvstream.engine.turns import Turn
 from kvstream.errors import KVStreamError, RequestError
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode, encode_all

@@ -27,9 +27,9 @@ from typing import Final, cast
 from kvstream.commands.command import Answer, Blocked, Later, Stepwise
 from kvstream.commands.replies import ErrorReply, Paged, Reply, internal_error
 from kvstream.commands.reply_pages import memory_of
-from kvstream.engine.engine import TurnFailed
+from kvstream.engine.turns import TurnFailed
 from kvstream.errors import DataError, KVStreamError, UnknownOutcome
-from kvstream.logs import Throttle
+from kvstream.logs import DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp import twins
 from kvstream.resp.replies import CHUNK, encode, encode_pages
@@ -106,7 +106,7 @@ class GroupFsync:
             self._under_way = False
 
 
-_log, _damage = logging.getLogger(__name__), Throttle()
+_log, _damage = DeferredLogger(__name__), Throttle()
 
 LONG = 64 << 10
 """Bytes: a larger reply is sent as soon as it is encoded, to save memory."""

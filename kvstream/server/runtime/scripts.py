@@ -32,7 +32,7 @@ from kvstream.commands.replies import (
 )
 from kvstream.commands.table import command_of
 from kvstream.errors import RequestError
-from kvstream.logs import NOTICE, Throttle
+from kvstream.logs import NOTICE, DeferredLogger, Throttle
 from kvstream.meta.txn import Txn
 from kvstream.resp.replies import encode
 from kvstream.server.acl import NoPermission, User
@@ -57,7 +57,7 @@ from kvstream.server.scripting.script import (
     sha1,
 )
 
-_log = logging.getLogger(__name__)
+_log = DeferredLogger(__name__)
 REDIS_VERSION: Final = b"8.10.0"
 """The level of the stream commands: clients choose by it what they send, and scripts read it."""
 _VERSION_NUMBER: Final = 0x00080A00

@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 from kvstream.commands.append import plain_trim
 from kvstream.commands.replies import RESP2, ErrorReply
 from kvstream.commands.table import find
-from kvstream.engine.engine import Engine, Turn, TurnFailed
+from kvstream.engine.engine import Engine
+from kvstream.engine.turns import Turn, TurnFailed
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.layout.keys import database_of, key_of
 from kvstream.layout.values import Names, decode_fields, encode_flat

@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kvstream.engine.engine import Turn
+from kvstream.engine.turns import Turn
 from kvstream.errors import StoreFull
 from kvstream.layout.keys import qualified, stream_row
 from kvstream.meta.keyspace import Usage
