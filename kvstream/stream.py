@@ -330,9 +330,9 @@ class Stream(Generic[S]):
             schedules.set_schedule,
             self._name,
             name_bytes(name, "the schedule"),
-            cron,
+            str(cron),
             [*flat_bytes(fields)],
-            tz,
+            str(tz),
             rule,
             whole(most, "most"),
         )

@@ -88,7 +88,7 @@ def to_bytes(part: FieldPart, what: str = "a value", field: object = _NO_FIELD) 
     The error calls it ``what``, or the value of ``field`` if that is given.
     """
     if isinstance(part, bytes):
-        return part
+        return part if type(part) is bytes else bytes(part)  # a subclass may have code of its own
     if isinstance(part, str):
         try:
             return part.encode()
