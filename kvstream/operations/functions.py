@@ -6,7 +6,8 @@ A library is a text whose first line names its engine and itself. It is stored a
     function row := "U" library name -> version(u8=1) text
 
 Nothing here runs code. The server compiles a library before it is stored; migrations store what
-another server has compiled. Names of functions are therefore the server's concern.
+another server has compiled, and check before whether they compile here. Names of functions are
+therefore the server's concern.
 
 The libraries belong to no database: FLUSHALL leaves them. A store without functions has no such
 row, so the layout is the same.
@@ -65,6 +66,14 @@ def check_name(name: bytes) -> None:
 
 def parse(text: bytes) -> Header:
     """Return the name and the code of a library; raise RequestError for a wrong header."""
+    engine, header = _header(text)
+    if engine.upper() != _ENGINE:
+        raise RequestError(f"Engine '{_text(engine)}' not found")
+    return header
+
+
+def _header(text: bytes) -> tuple[bytes, Header]:
+    """Return the engine, the name and the code of a library of any engine."""
     if not text.startswith(b"#!"):
         raise RequestError("Missing library metadata")
     line, newline, rest = text.partition(b"\n")
@@ -81,21 +90,20 @@ def parse(text: bytes) -> Header:
     if name is None:
         raise RequestError("Library name was not given")
     check_name(name)
-    if engine[2:].upper() != _ENGINE:
-        raise RequestError(f"Engine '{_text(engine[2:])}' not found")
-    return Header(name, newline + rest)
+    return engine[2:], Header(name, newline + rest)
+
+
+def name_of(text: bytes) -> bytes:
+    """Return the name of a library of any engine; one with a wrong header is its first line."""
+    try:
+        return _header(text)[1].name
+    except RequestError:
+        return text.partition(b"\n")[0]
 
 
 def by_name(texts: Iterable[bytes]) -> dict[bytes, bytes]:
-    """Return libraries by name; one of another engine is named by its first line."""
-    found: dict[bytes, bytes] = {}
-    for text in texts:
-        try:
-            name = parse(text).name
-        except RequestError:
-            name = text.partition(b"\n")[0]
-        found[name] = text
-    return found
+    """Return libraries of any engine by name."""
+    return {name_of(text): text for text in texts}
 
 
 def _words(line: bytes) -> list[bytes]:

@@ -203,6 +203,7 @@ def test_check_finds_and_repairs_a_damaged_library(tmp_path: Path) -> None:
         assert names(store) == [b"short"]
 
 
-def test_a_library_of_another_engine_is_named_by_its_first_line() -> None:
-    other = b"#!js name=other\ncode"
-    assert functions.by_name([SHORT, other]) == {b"short": SHORT, b"#!js name=other": other}
+def test_libraries_of_other_engines_have_names_and_wrong_ones_their_first_line() -> None:
+    other, wrong = b"#!js name=other\ncode", b"#!js nam=other\ncode"
+    found = functions.by_name([SHORT, other, wrong])
+    assert found == {b"short": SHORT, b"other": other, b"#!js nam=other": wrong}

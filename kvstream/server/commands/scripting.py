@@ -10,7 +10,7 @@ from kvstream.operations.functions import Policy
 from kvstream.server.runtime.busy import FUNCTION_KILL, SCRIPT_KILL
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.executor import server_of
-from kvstream.server.runtime.functions import Function
+from kvstream.server.scripting.libraries import Function
 from kvstream.server.scripting.script import ScriptFlag
 from kvstream.types.glob import matcher
 

@@ -9,7 +9,7 @@ of the library, or the end of the server.
 import time
 from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
-from typing import Final, NamedTuple
+from typing import Final
 
 from kvstream.commands.args import text
 from kvstream.commands.command import LATER, Answer, Command
@@ -21,25 +21,13 @@ from kvstream.operations.functions import Libraries, Policy, parse
 from kvstream.server.runtime.busy import FUNCTION_KILL
 from kvstream.server.runtime.client import Argv, Client
 from kvstream.server.runtime.scripts import Scripts, key_count
+from kvstream.server.scripting.libraries import LOAD_S, START_S, Function, Names, register
 from kvstream.server.scripting.sandbox import Interpreter
-from kvstream.server.scripting.script import ScriptFlag, script_flags
+from kvstream.server.scripting.script import ScriptFlag
 
 _log = DeferredLogger(__name__)
-LOAD_S: Final = 0.5
-"""Time in which FUNCTION LOAD must have run a library: Redis's."""
-START_S: Final = 10.0
-"""The same for libraries of the store: they have been loaded before."""
 FUNCTION_BYTES: Final = 200
 """Memory of a function beside its text, for INFO."""
-
-
-class Function(NamedTuple):
-    """One function."""
-
-    name: bytes
-    library: bytes
-    description: bytes | None
-    flags: frozenset[ScriptFlag]
 
 
 class Functions:
@@ -131,15 +119,10 @@ class Functions:
         """
         try:
             compiled: list[Function] = []
-            taken = {
-                key.lower() for key, each in self._functions.items() if each.library not in gone
-            }
+            names = Names(each for each in self._functions.values() if each.library not in gone)
             for source in sources:
                 added = self._compile(source, seconds)
-                for each in added:
-                    if each.name.lower() in taken:
-                        raise RequestError(f"Function {text(each.name)} already exists")
-                taken |= {each.name.lower() for each in added}
+                names.take(added)
                 compiled += added
             yield
         except BaseException:
@@ -164,25 +147,13 @@ class Functions:
 
     def _compile(self, source: bytes, seconds: float) -> list[Function]:
         """Return the functions that a library registers; raise RequestError if it fails."""
-        header = parse(source)
         if self._interpreter is None:
             self._interpreter = self._scripts.new_interpreter()
         self._scripts.load_until = time.monotonic() + seconds
         try:
-            registered = self._interpreter.load_library(header.code)
+            return register(self._interpreter, source)
         finally:
             self._scripts.load_until = None
-        if not registered:
-            raise RequestError("No functions registered")
-        return [
-            Function(
-                each.name,
-                header.name,
-                None if isinstance(each.description, bool) else each.description,
-                script_flags(each.flags),
-            )
-            for each in registered
-        ]
 
     def _find(self, name: bytes) -> Function | None:
         """Return the function of a name, in letters of any case."""
