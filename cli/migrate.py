@@ -26,7 +26,7 @@ from kvstream.cli.importing.command import quiet_option
 from kvstream.cli.output import Output, output_options, progress_bar
 from kvstream.cli.parameters import Duration, F, Name, PathOnly, example, option_group
 from kvstream.errors import AccessDenied
-from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES_MAX
+from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX
 
 if TYPE_CHECKING:
     from kvstream.migration.copy import Carried
@@ -164,7 +164,8 @@ following_options = option_group(
     click.option(
         "--cutover",
         is_flag=True,
-        help="Follow SOURCE until TARGET has caught up, then pause SOURCE and switch over.",
+        help="Follow SOURCE until TARGET has caught up, then pause SOURCE and switch over. A "
+        "--follow that is running for both ends first.",
     ),
     click.option(
         "--pause",
@@ -180,22 +181,43 @@ following_options = option_group(
 
 
 def follow(
-    out: Output, ends: Ends, folder: Path, *, cutover: bool, pause_s: float, quiet: bool
+    out: Output,
+    ends: Ends,
+    folder: Path,
+    *,
+    cutover: bool,
+    pause_s: float,
+    quiet: bool,
+    allowed: frozenset[str],
+    count: int | None,
 ) -> None:
     """Follow a source, and switch over from it if ``cutover``."""
-    from kvstream.migration.replication.cutover import check_followed, open_end, open_pair
+    from kvstream.migration.api import check_databases
+    from kvstream.migration.replication.cutover import (
+        check_followed,
+        open_end,
+        open_note,
+        open_pair,
+    )
     from kvstream.migration.server import Server
 
     check_followed(ends.source, ends.target)
+    check_databases(ends.target, count)
+    asking = partial(open_end, databases=count)
     with (
-        opened("source", ends.source, Server) as server,
-        opened("target", ends.target, open_end) as end,
         _follow_progress(quiet) as progress,
-        open_pair(server, ends.target, end, ends.selection, folder, progress.say) as pair,
+        open_note(
+            *(ends.source, ends.target, ends.selection, folder, progress.say), cuts_over=cutover
+        ) as note,
+        opened("source", ends.source, Server) as server,
+        opened("target", ends.target, asking) as end,
+        open_pair(server, ends.target, end, ends.selection, note, progress.say, allowed) as pair,
     ):
         progress.pair = pair
         if not cutover:
             pair.follow(progress.is_over)
+            if pair.is_taken_over:
+                progress.say(f"Ended at offset {pair.offset}: --cutover continues there.")
             return
         done = pair.cut_over(pause_s, progress.is_over)
         progress.end_line()
@@ -283,6 +305,16 @@ version_option = click.option(
 )
 
 
+databases_option = click.option(
+    "--databases",
+    "count",
+    type=click.IntRange(1, DATABASES_MAX),
+    metavar="N",
+    help=f"The number of databases of TARGET, if it is a directory. By default {DATABASES}. Give "
+    "the same number to kvstream serve.",
+)
+
+
 @click.group(
     epilog=example(
         "kvstream migrate plan redis://127.0.0.1:6379 data",
@@ -296,8 +328,9 @@ def migrate(ctx: click.Context) -> None:
 
     A place is the directory of a store, an RDB file, an append-only file or its directory, or a
     live server, given by its URL: redis://, rediss:// or unix://, of Redis, Valkey or kvstream.
-    Streams keep their groups, consumers, pending entries and counters. Plain strings are migrated
-    too; keys of other types are reported and skipped.
+    Streams keep their groups, consumers, pending entries and counters. Plain strings and libraries
+    of functions are migrated too. Whatever cannot be migrated is refused unless it is allowed by
+    name.
     """
     for name in ("store", "url", "db", "profile"):
         if ctx.find_root().get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -314,27 +347,34 @@ def migrate(ctx: click.Context) -> None:
 )
 @places_options
 @version_option
+@databases_option
 @quiet_option
 @output_options
-def plan(out: Output, /, target_version: str | None, quiet: bool, **options: Any) -> None:
+def plan(
+    out: Output, /, target_version: str | None, count: int | None, quiet: bool, **options: Any
+) -> None:
     """Show the keys of SOURCE, and what would be lost.
 
     Nothing is written, and TARGET need not exist. For each key the output shows the type, entries,
     approximate bytes (as by MEMORY USAGE), groups, pending entries, and what this migration would
-    lose and why.
+    lose and why. Libraries of functions come after the keys.
     """
     from kvstream.migration.api import open_source, planned_target
     from kvstream.migration.runner import plan as plan_items
+    from kvstream.migration.server_source import ServerSource
 
     ends = ends_of(options, create=True)
-    asking = partial(planned_target, target_version=target_version)
+    asking = partial(planned_target, target_version=target_version, databases=count)
     with (
         opened("source", ends.source, open_source) as source,
         opened("target", ends.target, asking) as target,
         _watching(f"plan {ends.source}", source, ends, quiet) as watch,
     ):
         planned = list(plan_items(source, target, ends.selection, watch))
+        if isinstance(source, ServerSource) and not ends.selection.match:
+            source.note_rest()
     migrate_output.show_remarks(source)
+    migrate_output.show_remarks(target)
     migrate_output.show_plan(out, planned)
 
 
@@ -350,6 +390,7 @@ def plan(out: Output, /, target_version: str | None, quiet: bool, **options: Any
 )
 @places_options
 @version_option
+@databases_option
 @click.option(
     "--replace", is_flag=True, help="Replace keys of TARGET that differ, or the target file."
 )
@@ -373,9 +414,9 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     differ, they are reported and left alone unless --replace is given, and the exit code is 1.
 
     With --follow, TARGET is kept up to date as a replica of a live Redis or Valkey until Ctrl-C;
-    the same command continues there. With --cutover, SOURCE is then paused, the last writes are
-    copied, both sides are compared, and TARGET can be used. If they differ, SOURCE takes writes
-    again, and the exit code is 1.
+    the same command continues there. With --cutover, which takes over from a running --follow,
+    SOURCE is then paused, the last writes are copied, both sides are compared, and TARGET can be
+    used. If they differ, SOURCE takes writes again, and the exit code is 1.
     """
     from kvstream.migration.api import fingerprint, open_source, open_target
     from kvstream.migration.copy import CopyOptions, allowed_of
@@ -386,14 +427,26 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
     ends = ends_of(options, create=True)
     follows, cutover, pause_s = (options.pop(name) for name in ("follow", "cutover", "pause_s"))
     folder = options["state"] or default_folder()
-    if follows or cutover:
-        _refuse_unused(target_version, **options)
-        follow(out, ends, folder, cutover=cutover, pause_s=pause_s, quiet=options["quiet"])
-        return
     allowed = allowed_of(name for names in options["allowed"] for name in names.split(","))
+    if follows or cutover:
+        _refuse_unused(target_version, options["replace"])
+        follow(
+            *(out, ends, folder),
+            cutover=cutover,
+            pause_s=pause_s,
+            quiet=options["quiet"],
+            allowed=allowed,
+            count=options["count"],
+        )
+        return
     shown = str(ends.source), str(ends.target)
     identity, known = identity_of(*shown, ends.selection), fingerprint(ends.source)
-    asking = partial(open_target, target_version=target_version, replace=options["replace"])
+    asking = partial(
+        open_target,
+        target_version=target_version,
+        replace=options["replace"],
+        databases=options["count"],
+    )
     with (
         Journal(folder, identity, *shown, known) as journal,
         opened("source", ends.source, open_source) as source,
@@ -410,18 +463,15 @@ def run(out: Output, /, target_version: str | None, **options: Any) -> None:
         progress = Progress(key=counter.key)
         report = run_items(source, target, ends.selection, manner, journal, progress)
     migrate_output.show_remarks(source)
+    migrate_output.show_remarks(target)
     migrate_output.show_report(out, report)
     if not report.complete:
         raise click.exceptions.Exit(int(ExitCode.FAILED))
 
 
-def _refuse_unused(target_version: str | None, **options: Any) -> None:
+def _refuse_unused(target_version: str | None, replaces: bool) -> None:
     """Raise UsageError for options that following does not use."""
-    given = {
-        "--target-version": target_version,
-        "--replace": options["replace"],
-        "--allow-loss": options["allowed"],
-    }
+    given = {"--target-version": target_version, "--replace": replaces}
     for name, value in given.items():
         if value:
             raise click.UsageError(f"{name} cannot be used with --follow or --cutover")
@@ -465,6 +515,7 @@ def verify(out: Output, /, tolerance: float, quiet: bool, **options: Any) -> Non
             ends.selection, round(tolerance * 1000), watch, keep_digests=out.for_programs
         )
         differences = verify_places(source, target, how)
+    migrate_output.show_remarks(source)
     migrate_output.show_verification(out, differences)
     if not differences.equal:
         raise click.exceptions.Exit(int(ExitCode.FAILED))

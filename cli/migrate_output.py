@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,7 @@ from kvstream.cli.tables import (
 
 if TYPE_CHECKING:
     from kvstream.migration.copy import Carried
-    from kvstream.migration.items import Source
+    from kvstream.migration.items import PlannedTarget, Source
     from kvstream.migration.journal import Followed, Status
     from kvstream.migration.runner import Planned, Report
     from kvstream.migration.verification import Verification
@@ -73,22 +74,33 @@ _FOLLOWED = (
 
 
 def show_plan(out: Output, planned: Iterable[Planned]) -> None:
-    """Show each key, what would be lost, and why."""
+    """Show each key and library, what would be lost, and why."""
+    from kvstream.migration.copy import LossCount, counted
+    from kvstream.migration.items import LIBRARY
+
     items = list(planned)
     out.table(_PLAN, [_planned_row(each, out.for_programs) for each in items])
     if out.for_programs:
         return
-    reasons = {(loss.name, loss.text) for each in items for loss in each.losses}
-    for name, text in sorted(reasons):
+    lost = LossCount()
+    for each in items:
+        lost.add(each.key, each.losses)
+    for name, text in sorted(lost.lines()):
         click.echo(f"lost: {name}: {printable(text)}")
     for each in items:
         for correction in each.corrections:
             click.echo(f"corrected in {quoted(each.key)}: {printable(correction)}")
-    skipped = sum(not each.carried for each in items)
-    text = f"{plural(len(items) - skipped, 'key')} to migrate"
+    keys = [each for each in items if each.kind != LIBRARY]
+    skipped = Counter(loss.what for each in keys if not each.carried for loss in each.losses)
+    text = f"{plural(sum(each.carried for each in keys), 'key')} to migrate"
     if skipped:
-        text += f", {number(skipped)} to skip: only streams and plain strings are migrated"
+        text += f", {number(skipped.total())} to skip: {printable(counted(skipped))}"
+    if len(items) > len(keys):
+        text += f", {plural(len(items) - len(keys), 'function library')}"
     click.echo(text)
+    if lost:
+        names = ",".join(sorted({name for name, _ in lost.lines()}))
+        click.echo(f"run is refused unless --allow-loss {names} is given")
 
 
 def _planned_row(planned: Planned, as_json: bool) -> Mapping[str, Any]:
@@ -103,7 +115,7 @@ def _planned_row(planned: Planned, as_json: bool) -> Mapping[str, Any]:
         "groups": planned.groups,
         "pending": planned.pending,
         "target": target,
-        "lost": names or "nothing" if planned.carried else "all",
+        "lost": names or "nothing",
     }
     if as_json:
         row["lost"] = [_loss(loss) for loss in planned.losses]
@@ -113,12 +125,12 @@ def _planned_row(planned: Planned, as_json: bool) -> Mapping[str, Any]:
 
 
 def _loss(loss: Loss) -> dict[str, Any]:
-    return {"name": loss.name, "affected": loss.affected, "why": loss.text}
+    return {"name": loss.name, "affected": loss.affected, "why": loss.text, "what": loss.what}
 
 
-def show_remarks(source: Source) -> None:
-    """Show what a source reports beside its keys."""
-    for remark in source.remarks:
+def show_remarks(place: Source | PlannedTarget) -> None:
+    """Show what a place reports beside its keys."""
+    for remark in place.remarks:
         click.echo(f"note: {printable(remark)}", err=True)
 
 
@@ -169,7 +181,7 @@ def _report_text(report: Report) -> str:
         if count and outcome is not Outcome.SKIPPED
     ]
     parts += [
-        f"{plural(count, 'key')} of type {kind} skipped" for kind, count in report.skipped.items()
+        f"{plural(count, 'key')} of {_kind(what)} skipped" for what, count in report.skipped.items()
     ]
     parts += [
         f"{plural(count, 'function library')} {outcome}"
@@ -182,6 +194,11 @@ def _report_text(report: Report) -> str:
             f"{plural(report.resumed_entries, 'entry')} of others"
         )
     return ", ".join(parts)
+
+
+def _kind(what: str) -> str:
+    """Return what keys that were left out have in common: a type, or a database."""
+    return what if " " in what and not what.startswith("string ") else f"type {what}"
 
 
 def _noteworthy(carried: Carried) -> dict[str, Any]:
@@ -211,6 +228,7 @@ def show_verification(out: Output, found: Verification) -> None:
             differences=len(real),
             moved=len(moved),
             skipped_types=found.skipped,
+            uncompared=dict(found.uncompared),
             digests=digests,
         )
         return
@@ -225,9 +243,12 @@ def show_verification(out: Output, found: Verification) -> None:
 def _verdict(found: Verification, differences: int) -> str:
     compared = f"{plural(found.keys, 'key')}, {plural(found.entries, 'entry')}"
     skipped = "".join(
-        f", {plural(count, 'key')} of type {kind} not compared"
-        for kind, count in found.skipped.items()
+        f", {plural(count, 'key')} of {_kind(what)} not compared"
+        for what, count in found.skipped.items()
     )
+    if found.uncompared:
+        parts = ", ".join(f"{what} ({n})" for what, n in sorted(found.uncompared.items()))
+        skipped += f"; only one side has, so not compared: {parts}"
     if not differences:
         return f"equal: {compared}{skipped}"
     return f"different: {plural(differences, 'difference')} in {compared}{skipped}"

@@ -18,6 +18,8 @@ from kvstream.errors import InvalidArgument, nearest
 from kvstream.logs import FORMATS, LEVEL, LEVELS
 from kvstream.meta.key_events import LETTERS, flags_of
 from kvstream.types.options import (
+    DATABASES,
+    DATABASES_MAX,
     ENTRY_BYTES_MAX,
     MAXCLIENTS,
     MEGABYTE,
@@ -245,6 +247,13 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     help="When writes are synced to disk, as for appendfsync of Redis.",
 )
 @_option(
+    "--databases",
+    type=click.IntRange(1, DATABASES_MAX),
+    metavar="N",
+    default=DATABASES,
+    help="The number of numbered databases. With fewer, keys of the others stay and are not seen.",
+)
+@_option(
     "--rocksdb",
     type=RocksDBOptions(),
     default="",
@@ -360,6 +369,7 @@ def serve(
     config: ConfigFile | None,
     dir: Path | None,
     durability: str,
+    databases: int,
     rocksdb: dict[str, object],
     **settings: Any,
 ) -> None:
@@ -392,5 +402,5 @@ def serve(
             click.echo(f"metrics at {metrics_url}")
 
     options = ServerOptions(**settings, config_file=config)
-    store = StoreOptions(durability=level, rocksdb=rocksdb)
+    store = StoreOptions(durability=level, databases=databases, rocksdb=rocksdb)
     run(directory, store, options, started, partial(wait_for_store, directory, session.wait_s))

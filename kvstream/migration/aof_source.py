@@ -20,10 +20,9 @@ cannot hold are reported and skipped.
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import groupby
 from operator import itemgetter
 from pathlib import Path
@@ -33,10 +32,12 @@ from kvstream.engine.engine import Engine
 from kvstream.errors import BadPayload, InvalidArgument, ProtocolError, RequestError
 from kvstream.layout.keys import qualified
 from kvstream.migration.items import Item, Selection
+from kvstream.migration.libraries import refused_here
 from kvstream.migration.places import MANIFEST_SUFFIX
 from kvstream.migration.replay import Replay, Unsupported
 from kvstream.migration.store_place import StoreSource
-from kvstream.operations import functions, strings
+from kvstream.operations import strings
+from kvstream.operations.functions import name_of
 from kvstream.rdb.file_reader import (
     FileReader,
     FunctionRecord,
@@ -462,7 +463,10 @@ class AofSource:
         return self._source.item(db, key) if held is None else _skipped(db, key, held)
 
     def functions(self) -> list[bytes]:
-        return self._source.functions()
+        return [*self._replay.libraries.values()]
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return refused_here(libraries)
 
     def items(self, selection: Selection) -> Iterator[Item]:
         """Yield the selected keys; raise RequestError before the first if one is uncertain."""
@@ -493,7 +497,7 @@ class AofSource:
             elif isinstance(part, KeyRecord):
                 self._take(store.select(part.db), part)
             elif isinstance(part, FunctionRecord):
-                self._take_library(store.engine, part.text)
+                self._replay.libraries[name_of(part.text)] = part.text
         self._run(store.engine, units)
         store.engine.run(self._replay.finish)
         self._remark(log)
@@ -509,12 +513,6 @@ class AofSource:
             self._replay.unsupported[record.db, record.key] = Unsupported(
                 record.kind, at_ms, record.size
             )
-
-    def _take_library(self, engine: Engine, text: bytes) -> None:
-        try:
-            engine.run(partial(functions.load, replace=True), text)
-        except RequestError as error:
-            self.remarks.append(f"a function library is left out: {error}")
 
     def _run(self, engine: Engine, units: Iterable[Unit]) -> None:
         """Run units of commands in one commit."""

@@ -3,6 +3,7 @@
 import hashlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, closing, contextmanager
+from dataclasses import dataclass
 from os import PathLike
 
 from kvstream.engine.coerce import Name, name_bytes, path_of
@@ -18,6 +19,7 @@ from kvstream.migration.replication.cutover import (
     Said,
     check_followed,
     open_end,
+    open_note,
     open_pair,
 )
 from kvstream.migration.runner import Planned, Progress, Report
@@ -32,7 +34,7 @@ from kvstream.migration.verification import verify as verify_places
 from kvstream.rdb import versions
 from kvstream.storage.directory import LAYOUT_FILE
 from kvstream.store import Store
-from kvstream.types.options import CUTOVER_PAUSE_S, Durability
+from kvstream.types.options import CUTOVER_PAUSE_S, DATABASES, DATABASES_MAX, Durability
 
 
 def open_source(place: Place) -> Source:
@@ -40,7 +42,9 @@ def open_source(place: Place) -> Source:
     if place.kind is PlaceKind.SERVER:
         return ServerSource(Server(place))
     if place.kind is PlaceKind.STORE:
-        return StoreSource(Store.open(place.path, read_only=True, create=False))
+        return StoreSource(
+            Store.open(place.path, read_only=True, create=False, databases=DATABASES_MAX)
+        )
     if place.kind is PlaceKind.RDB:
         from kvstream.migration.rdb_place import RdbSource
 
@@ -56,17 +60,21 @@ def open_target(
     durability: Durability = Durability.EVERYSEC,
     *,
     replace: bool = False,
+    databases: int | None = None,
 ) -> Target:
     """Open a place for writing; a store or a file that does not exist is created.
 
     ``target_version`` is the server that an RDB file is for, such as ``redis:7.0`` or ``valkey``.
-    An existing file is overwritten only with ``replace``.
+    An existing file is overwritten only with ``replace``. ``databases`` is the number of databases
+    of a store; it is not kept, so whoever opens the store later gives it again.
     """
     check_version(place, target_version)
+    check_databases(place, databases)
     if place.kind is PlaceKind.SERVER:
         return ServerTarget(Server(place))
     if place.kind is PlaceKind.STORE:
-        return StoreTarget(Store.open(place.path, durability=durability))
+        count = databases or DATABASES
+        return StoreTarget(Store.open(place.path, durability=durability, databases=count))
     if place.kind is PlaceKind.RDB:
         from kvstream.migration.rdb_place import RdbTarget
 
@@ -74,17 +82,21 @@ def open_target(
     raise InvalidArgument("an append-only file cannot be written: write an RDB file")
 
 
-def planned_target(place: Place, target_version: str | None = None) -> PlannedTarget:
+def planned_target(
+    place: Place, target_version: str | None = None, databases: int | None = None
+) -> PlannedTarget:
     """Open a target for planning; nothing is created or written."""
     check_version(place, target_version)
+    check_databases(place, databases)
     if place.kind is PlaceKind.RDB:
         from kvstream.migration.rdb_place import PlannedFile
 
         return PlannedFile(file_target(target_version))
     if place.kind is PlaceKind.STORE:
         there = (place.path / LAYOUT_FILE).exists()
-        store = Store.open(place.path, read_only=True, create=False) if there else None
-        return PlannedStore(store)
+        count = databases or DATABASES
+        store = Store.open(place.path, read_only=True, databases=count) if there else None
+        return PlannedStore(store, count)
     return open_target(place, target_version)
 
 
@@ -98,6 +110,15 @@ def check_version(place: Place, target_version: str | None) -> None:
     if target_version is not None and place.kind is not PlaceKind.RDB:
         raise InvalidArgument(
             "only an RDB file takes a version: a server reports its own, a store holds everything"
+        )
+
+
+def check_databases(place: Place, databases: int | None) -> None:
+    """Raise InvalidArgument for a number of databases of a target that is not a store."""
+    if databases is not None and place.kind is not PlaceKind.STORE:
+        raise InvalidArgument(
+            "only the directory of a store takes a number of databases: a server has its own, and "
+            "a file holds all"
         )
 
 
@@ -155,10 +176,12 @@ def plan(
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
     target_version: str | None = None,
+    target_databases: int | None = None,
 ) -> Iterator[Planned]:
-    """Yield each key of a source, with what a run to ``target`` would lose of it.
+    """Yield each key and each library of functions of a source, with what ``run`` would lose of it.
 
-    Nothing is written. A target that is a store or a file need not exist.
+    Nothing is written. A target that is a store or a file need not exist; ``target_databases`` is
+    the number of databases of a store, 16 by default.
     """
     here = place_of(source)
     selection = selection_of(match, databases, here)
@@ -168,7 +191,9 @@ def plan(
         if target is not None:
             place = place_of(target, create=True)
             check_pair(here, place, selection)
-            there = stack.enter_context(closing(planned_target(place, target_version)))
+            there = stack.enter_context(
+                closing(planned_target(place, target_version, target_databases))
+            )
         yield from plan_items(opened, there, selection)
 
 
@@ -182,6 +207,7 @@ def run(
     replace: bool = False,
     allow_loss: Iterable[str] = (),
     target_version: str | None = None,
+    target_databases: int | None = None,
     state: str | PathLike[str] | None = None,
     watch: Watch = lambda entries, bytes: None,
     progress: Progress | None = None,
@@ -189,9 +215,11 @@ def run(
     """Copy the keys of a source to a target, and return what became of them.
 
     ``without`` excludes keys, each given with its database. After an interruption the same call
-    resumes; ``state`` is the folder of the progress files. Raises LossRefused, before anything is
-    written, for a loss that is not in ``allow_loss``; InvalidArgument for an unknown loss;
-    BadPayload for a damaged file; errors of stores and servers.
+    resumes; ``state`` is the folder of the progress files. ``target_databases`` is the number of
+    databases of a store, 16 by default: give it to ``Store.open``, too. Raises LossRefused, before
+    anything is written, for a loss that ``plan`` shows and that is not in ``allow_loss``;
+    InvalidArgument for an unknown loss; BadPayload for a damaged file; errors of stores and
+    servers.
     """
     allowed = allowed_of(allow_loss)
     here, there = place_of(source), place_of(target, create=True)
@@ -202,7 +230,9 @@ def run(
     known = fingerprint(here)
     with Journal(folder, identity, str(here), str(there), known) as journal, ExitStack() as stack:
         opened: Source = stack.enter_context(closing(open_source(here)))
-        written = stack.enter_context(closing(open_target(there, target_version, replace=replace)))
+        written = stack.enter_context(
+            closing(open_target(there, target_version, replace=replace, databases=target_databases))
+        )
         options = CopyOptions(
             replace=replace,
             allowed=allowed,
@@ -240,6 +270,8 @@ def follow(
     *,
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
+    allow_loss: Iterable[str] = (),
+    target_databases: int | None = None,
     until: Callable[[Pair], bool] = lambda pair: False,
     said: Said = lambda text: None,
     state: str | PathLike[str] | None = None,
@@ -250,10 +282,14 @@ def follow(
     server without any of the followed keys. ``until`` is called several times a second, connected
     or not, with the pair: see its ``lag()`` in bytes and seconds, its ``offset`` and ``commands``.
     A lost connection is made again. After any end, also an error or a kill, the same call or
-    ``cut_over`` resumes after the last command applied. ``said`` gets messages for the user;
-    ``state`` is the folder of the progress file. Do not use the target before ``cut_over``.
+    ``cut_over`` resumes after the last command applied. A ``cut_over`` of the same places in
+    another process ends it, too, and takes over. ``said`` gets messages for the user; ``state`` is
+    the folder of the progress file. Do not use the target before ``cut_over``. Raises LossRefused,
+    before anything is written, as ``run`` does.
     """
-    with _following(source, target, match, databases, said, state) as pair:
+    here = place_of(source)
+    ways = _Ways(allowed_of(allow_loss), target_databases, said, state)
+    with _following(here, target, selection_of(match, databases, here), ways) as pair:
         pair.follow(lambda: until(pair))
 
 
@@ -263,6 +299,8 @@ def cut_over(
     *,
     match: Iterable[Name] = (),
     databases: Iterable[int] | None = None,
+    allow_loss: Iterable[str] = (),
+    target_databases: int | None = None,
     pause_s: float = CUTOVER_PAUSE_S,
     watch: Callable[[Pair], object] = lambda pair: None,
     said: Said = lambda text: None,
@@ -270,13 +308,17 @@ def cut_over(
 ) -> CutOver:
     """Follow a live server until the target has caught up, then switch over to the target.
 
-    Resumes an earlier ``follow`` of the same places, or starts one. Then the source is paused, its
+    Resumes an earlier ``follow`` of the same places, or starts one; a ``follow`` that is running
+    with the same ``state`` ends first. Then the source is paused, its
     last commands are applied, state that no command carries is copied, and both are compared. If
     they are equal (``is_done``) the target may be used, and the source stays paused for ``pause_s``
     more seconds, at least six. If they differ (see ``verification``), or after an error, the source
     is unpaused and nothing is final. ``watch`` is called several times a second until the pause.
+    Raises LossRefused, before the pause, for a loss that is not in ``allow_loss``.
     """
-    with _following(source, target, match, databases, said, state) as pair:
+    here = place_of(source)
+    ways = _Ways(allowed_of(allow_loss), target_databases, said, state, cuts_over=True)
+    with _following(here, target, selection_of(match, databases, here), ways) as pair:
         return pair.cut_over(pause_s, lambda: watch(pair))
 
 
@@ -285,23 +327,28 @@ def _opened(end: End) -> AbstractContextManager[End]:
     return end if isinstance(end, Store) else closing(end)
 
 
+@dataclass(frozen=True, slots=True)
+class _Ways:
+    """How a source is followed."""
+
+    allowed: frozenset[str]
+    databases: int | None
+    said: Said
+    state: str | PathLike[str] | None
+    cuts_over: bool = False
+
+
 @contextmanager
-def _following(
-    source: PlaceLike,
-    target: PlaceLike,
-    match: Iterable[Name],
-    databases: Iterable[int] | None,
-    said: Said,
-    state: str | PathLike[str] | None,
-) -> Iterator[Pair]:
-    here, there = place_of(source), place_of(target, create=True)
-    selection: Selection = selection_of(match, databases, here)
+def _following(here: Place, target: PlaceLike, selection: Selection, ways: _Ways) -> Iterator[Pair]:
+    there = place_of(target, create=True)
     check_pair(here, there, selection)
     check_followed(here, there)
-    folder = default_folder() if state is None else path_of(state)
+    check_databases(there, ways.databases)
+    folder = default_folder() if ways.state is None else path_of(ways.state)
     with (
+        open_note(here, there, selection, folder, ways.said, cuts_over=ways.cuts_over) as note,
         closing(Server(here)) as server,
-        _opened(open_end(there)) as end,
-        open_pair(server, there, end, selection, folder, said) as pair,
+        _opened(open_end(there, ways.databases)) as end,
+        open_pair(server, there, end, selection, note, ways.said, ways.allowed) as pair,
     ):
         yield pair

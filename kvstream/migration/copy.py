@@ -5,12 +5,22 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError, shown
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError
 from kvstream.migration import differences
 from kvstream.migration.differences import Mismatch, Window
-from kvstream.migration.items import STREAM, SUPPORTED, Counted, Done, Item, Source, Target, Watch
+from kvstream.migration.items import (
+    STREAM,
+    STRING,
+    SUPPORTED,
+    Counted,
+    Done,
+    Item,
+    PlannedTarget,
+    Target,
+    Watch,
+    keep_value,
+)
 from kvstream.migration.verification import GONE, differing, examine, outside_entries, pages_in
-from kvstream.operations import functions
 from kvstream.rdb.versions import LOSSES, Loss
 from kvstream.types.ids import StreamID
 
@@ -29,26 +39,66 @@ class Outcome(StrEnum):
     DIFFERENT = "different"
     """The target had a different key, which was left."""
     SKIPPED = "skipped"
-    """Its type is not supported."""
+    """The target cannot hold it."""
     EXPIRED = "expired"
     """It had expired."""
     GONE = "gone"
     """It was deleted before it was read."""
 
 
-class LossRefused(RequestError):
-    """A part of a stream would be lost, and that loss is not allowed."""
+class LossCount:
+    """Losses of many keys and libraries, counted, to be told in a few lines."""
 
-    def __init__(self, refused: Mapping[bytes, list[Loss]]) -> None:
-        self.keys = list(refused)
+    def __init__(self) -> None:
+        self.keys: list[bytes] = []
+        """The first keys and libraries that lose something, REFUSED_MAX at most."""
+        self.losses: list[Loss] = []
+        """Their losses."""
+        self._counts: dict[tuple[str, str], Counter[str]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._counts)
+
+    def add(self, key: bytes, losses: Iterable[Loss]) -> None:
+        """Count the losses of a key."""
+        for loss in (found := list(losses)):
+            counts = self._counts.setdefault((loss.name, loss.text), Counter())
+            counts[loss.what] += 1
+        if found and len(self.keys) < REFUSED_MAX:
+            self.keys.append(key)
+            self.losses += found
+
+    def lines(self) -> list[tuple[str, str]]:
+        """Return the name of each loss, with what is lost and why."""
+        return [
+            (name, f"{counted(counts)}: {text}" if any(counts) else text)
+            for (name, text), counts in self._counts.items()
+        ]
+
+
+def counted(counts: Mapping[str, int]) -> str:
+    """Return numbers of keys, such as ``hash (3 keys), list (1 key)``."""
+    return ", ".join(f"{what} ({n} key{'s'[: n != 1]})" for what, n in sorted(counts.items()))
+
+
+REFUSED_MAX = 1000
+"""Most keys that LossRefused names."""
+
+
+class LossRefused(RequestError):
+    """A part of a stream, a key or a library would be lost, and that loss is not allowed."""
+
+    def __init__(self, refused: LossCount) -> None:
+        self.keys = refused.keys
         """The keys found so far that would lose something."""
-        self.losses = [loss for losses in refused.values() for loss in losses]
-        texts = {loss.name: loss.text for loss in self.losses}
-        lost = "; ".join(f"{name}: {text}" for name, text in texts.items())
+        self.losses = refused.losses
+        lines = refused.lines()
+        lost = "; ".join(f"{name}: {text}" for name, text in lines)
+        names = ",".join(dict.fromkeys(name for name, _ in lines))
         some = ", ".join(repr(key) for key in self.keys[:_KEYS_SHOWN])
         more = ", ..." if len(self.keys) > _KEYS_SHOWN else ""
         super().__init__(
-            f"of {some}{more} would be lost {lost} (--allow-loss {','.join(texts)} allows it, "
+            f"of {some}{more} would be lost {lost} (--allow-loss {names} allows it, "
             "plan shows each key)"
         )
 
@@ -87,6 +137,26 @@ class CopyOptions:
         """Return the losses that are not allowed."""
         return [loss for loss in losses if loss.name not in self.allowed]
 
+    def consent(self, key: bytes, losses: Iterable[Loss]) -> None:
+        """Raise LossRefused for losses of a key that are not allowed."""
+        count = LossCount()
+        count.add(key, self.refused(losses))
+        if count:
+            raise LossRefused(count)
+
+
+_OTHER = "kvstream has streams and plain strings only"
+_COMPUTED = "only the server can compute such strings of its log: take an RDB file or the server"
+
+
+def left_out(item: Item, target: PlannedTarget | None) -> Loss | None:
+    """Return why a key as a whole cannot be migrated; None if it can."""
+    if item.kind not in SUPPORTED:
+        is_computed = item.kind.startswith(f"{STRING} ")
+        text = _COMPUTED if is_computed else _OTHER
+        return Loss("other-types", 1, text, item.kind or "unknown")
+    return None if target is None else target.left_out(item)
+
 
 def allowed_of(names: Iterable[str]) -> frozenset[str]:
     """Return names of losses as a set; raise InvalidArgument for an unknown one."""
@@ -101,21 +171,22 @@ def allowed_of(names: Iterable[str]) -> frozenset[str]:
 def copy_key(item: Item, target: Target, options: CopyOptions) -> Carried:
     """Copy one key to a target; raises LossRefused before the key is visible there."""
     carried = Carried(item.db, item.key, item.kind, Outcome.COPIED)
-    if item.kind not in SUPPORTED:
-        carried.outcome = Outcome.SKIPPED
-        return carried
     if item.is_expired:
         carried.outcome = Outcome.EXPIRED
+        return carried
+    if (loss := left_out(item, target)) is not None:
+        options.consent(item.key, [loss])
+        carried.outcome, carried.losses = Outcome.SKIPPED, [loss]
         return carried
     existing = None if target.existing is None else target.existing.item(item.db, item.key)
     if existing is not None:
         if item.value is not None:
-            _keep_value(item)
+            keep_value(item)
         if item.rereadable or not options.replace:
-            _compare(item, existing, carried, options)
+            _compare(item, existing, target, carried, options)
             if carried.outcome is not Outcome.DIFFERENT or not options.replace:
                 return carried
-        carried.outcome, carried.reported = Outcome.REPLACED, []
+        carried.outcome, carried.reported, carried.losses = Outcome.REPLACED, [], []
     try:
         (_put_stream if item.kind == STREAM else _put_string)(item, target, options, carried)
     except KVStreamError as error:
@@ -124,47 +195,12 @@ def copy_key(item: Item, target: Target, options: CopyOptions) -> Carried:
     return carried
 
 
-@dataclass(slots=True)
-class CarriedFunctions:
-    """The libraries of functions of a source, and what was done with them."""
-
-    outcomes: Counter[Outcome] = field(default_factory=Counter)
-    reported: list[str] = field(default_factory=list)
-    """Why some are not at the target."""
-
-
-def copy_functions(source: Source, target: Target, replace: bool) -> CarriedFunctions:
-    """Copy the libraries of functions; one that a target does not take is reported."""
-    carried = CarriedFunctions()
-    texts = source.functions()
-    present = [] if target.existing is None or not texts else target.existing.functions()
-    existing = functions.by_name(present)
-    for text in texts:
-        try:
-            name = functions.parse(text).name
-            there = existing.get(name)
-            if there == text:
-                outcome = Outcome.SAME
-            elif there is not None and not replace:
-                outcome = Outcome.DIFFERENT
-                carried.reported.append(f"function library {shown(name)} differs at the target")
-            else:
-                target.put_function(text, replace=replace)
-                outcome = Outcome.COPIED if there is None else Outcome.REPLACED
-        except RequestError as error:
-            outcome = Outcome.SKIPPED
-            carried.reported.append(f"a function library was not copied: {error}")
-        carried.outcomes[outcome] += 1
-    return carried
-
-
 def _put_stream(item: Item, target: Target, options: CopyOptions, carried: Carried) -> None:
     content = Counted(item.content(), options.watch)
 
     def consent(losses: list[Loss]) -> None:
         carried.losses = losses
-        if refused := options.refused(losses):
-            raise LossRefused({item.key: refused})
+        options.consent(item.key, losses)
 
     replace = carried.outcome is Outcome.REPLACED
     label = b"%d %b %b" % (item.db, options.identity, item.key)
@@ -189,15 +225,17 @@ def _put_string(item: Item, target: Target, options: CopyOptions, carried: Carri
     options.watch(0, len(value))
 
 
-def _keep_value(item: Item) -> None:
-    """Read a string once, so that it can be compared and then copied."""
-    value = None if item.value is None else item.value()
-    item.value, item.rereadable = lambda: value, True
+def _compare(
+    item: Item, existing: Item, target: Target, carried: Carried, options: CopyOptions
+) -> None:
+    """Compare a key with the existing one, and record the differences.
 
-
-def _compare(item: Item, existing: Item, carried: Carried, options: CopyOptions) -> None:
-    """Compare a key with the existing one, and record the differences."""
+    What the target cannot hold is a loss, and no difference.
+    """
     mine, theirs = examine(item, options.watch), examine(existing)
+    if mine.state is not None:
+        carried.losses = target.losses(mine.state)
+        target.reduce(mine.state)
     carried.entries = mine.entries
     carried.corrections = mine.corrections
     if mine.kind == GONE:
@@ -211,6 +249,8 @@ def _compare(item: Item, existing: Item, carried: Carried, options: CopyOptions)
         outside += map(_window_mismatch, windows)
     carried.reported = outside[:SHOWN_MAX]
     carried.outcome = Outcome.DIFFERENT if outside else Outcome.SAME
+    if outside:
+        carried.losses = []
 
 
 def _window_mismatch(window: Window) -> Mismatch:

@@ -34,6 +34,7 @@ from kvstream.types.images import (
     QueueRow,
     StreamState,
 )
+from kvstream.types.options import STREAM_IDMP_DURATION_S, STREAM_IDMP_MAXSIZE
 from kvstream.types.records import Entry
 
 RANGE_ENTRIES = 1024
@@ -188,6 +189,7 @@ class Difference(NamedTuple):
 
 
 ABSENT = "absent"
+_USUAL_LIMITS = STREAM_IDMP_DURATION_S, STREAM_IDMP_MAXSIZE
 _UNSHOWN = "..."
 _SHOWN_BYTES = 120
 
@@ -269,6 +271,27 @@ def states(source: StreamState, target: StreamState, tolerance_ms: int = 0) -> I
     yield from _idempotency(source.idempotency, target.idempotency)
     if source.queue is not None and target.queue is not None:
         yield from _queues(source.queue, target.queue)
+
+
+def untold(source: StreamState, target: StreamState) -> Iterator[str]:
+    """Yield the parts that are not compared, since one of both states does not have them."""
+    pairs = [
+        ("greatest deleted ID", source.max_deleted, target.max_deleted),
+        ("entries added", source.entries_added, target.entries_added),
+    ]
+    for _, mine, theirs in _paired(source.groups, target.groups):
+        if mine is not None and theirs is not None:
+            pairs.append(("entries read", mine.entries_read, theirs.entries_read))
+    yield from dict.fromkeys(
+        what for what, mine, theirs in pairs if (mine is None) != (theirs is None)
+    )
+    if (source.idempotency is None) != (target.idempotency is None):
+        image = source.idempotency or target.idempotency
+        if image is not None and (image.duration_s, image.maxsize) != _USUAL_LIMITS:
+            yield "idempotency limits"
+    if (source.queue is None) != (target.queue is None):
+        rows = source.queue or target.queue or ()
+        yield from dict.fromkeys(QUEUE_PARTS[key[:1]] for key, _ in rows)
 
 
 def _queues(source: Sequence[QueueRow], target: Sequence[QueueRow]) -> Iterator[Mismatch]:

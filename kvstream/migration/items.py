@@ -4,7 +4,7 @@ A source yields items one by one; the value of an item is read before the next i
 source, a store or a live server, can also return a single key at any time.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
@@ -23,7 +23,7 @@ from kvstream.types.images import (
     StreamSource,
     StreamState,
 )
-from kvstream.types.options import STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
+from kvstream.types.options import KEY_BYTES_MAX, STREAM_NODE_MAX_BYTES, STREAM_NODE_MAX_ENTRIES
 
 _ENTRY_OVERHEAD = 9
 """Estimated bytes of an entry's flags, deltas and counts in a listpack."""
@@ -73,7 +73,9 @@ def _image(names: list[bytes], ids: list[PackedID], values: list[bytes]) -> Node
 
 STREAM, STRING = "stream", "string"
 SUPPORTED = (STREAM, STRING)
-"""The types of keys that kvstream has; keys of other types are reported and skipped."""
+"""The types of keys that kvstream has; keys of other types are a loss."""
+LIBRARY = "function library"
+"""The kind of a library of functions in plans and differences."""
 STAGED_PREFIX = b"kvstream:migrate:"
 """Prefix of the keys under which streams are built at a server."""
 JOURNAL_PREFIX = b"kvstream:follow:"
@@ -147,6 +149,8 @@ class Item:
     """Whether the value can be read any number of times; else once, before the next item."""
     size: int = 0
     """Bytes of a value that is skipped, if the source tells."""
+    is_repeated: bool = False
+    """Whether a file has had the key before; no server loads such a file."""
     stream: Callable[[], Content] | None = None
     """Starts reading the stream."""
     value: Callable[[], bytes | None] | None = None
@@ -165,6 +169,20 @@ class Item:
         if self.stream is None:
             raise NotRead(f"{self.key!r} is not a stream")
         return self.stream()
+
+
+def keep_value(item: Item) -> None:
+    """Read a string once, so that it can be looked at and then copied."""
+    value = None if item.value is None else item.value()
+    item.value, item.rereadable = lambda: value, True
+
+
+def too_long(item: Item) -> Loss | None:
+    """Return why kvstream cannot hold a key of such a long name; None if it can."""
+    if len(item.key) <= KEY_BYTES_MAX:
+        return None
+    text = f"names of keys have at most {KEY_BYTES_MAX} bytes in kvstream"
+    return Loss("long-names", 1, text, f"name of {len(item.key)} bytes")
 
 
 class Source(Protocol):
@@ -199,6 +217,10 @@ class Source(Protocol):
         """Return the texts of the libraries of functions."""
         ...
 
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return those of the libraries that cannot be loaded here, with the reasons."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -224,8 +246,21 @@ class PlannedTarget(Protocol):
         """Its present keys as a ranged source; None for a new place."""
         ...
 
+    takes_keys_once: bool
+    """Whether a key that comes twice spoils it: no server loads such a file."""
+    remarks: list[str]
+    """Messages about the target that are no losses."""
+
+    def left_out(self, item: Item) -> Loss | None:
+        """Return why the target cannot hold a key at all; None if it can."""
+        ...
+
     def losses(self, state: StreamState) -> list[Loss]:
         """Return the parts of a stream that the target cannot hold."""
+        ...
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        """Return those of the libraries that the target cannot load, with the reasons."""
         ...
 
     def close(self) -> None:
@@ -240,6 +275,10 @@ class Target(PlannedTarget, Protocol):
     """Whether the target may be unable to hold a part of a stream."""
     has_queues: bool
     """Whether it takes what a stream has as a queue."""
+
+    def reduce(self, state: StreamState) -> None:
+        """Remove from a state what the target cannot hold."""
+        ...
 
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
@@ -286,6 +325,12 @@ class Selection:
 
     def has_database(self, db: int) -> bool:
         return self.databases is None or db in self.databases
+
+    def within(self, databases: int) -> "Selection":
+        """Return the part of it in the first databases."""
+        numbers = range(databases) if self.databases is None else self.databases
+        kept = frozenset(db for db in numbers if db < databases)
+        return Selection(self.match, kept, self.without)
 
 
 class Counted:

@@ -4,7 +4,8 @@
 
     <state>/<id>.jsonl      a run; id: 32 hex digits, a hash of source, target and selection
     line := {"begun": ms, "source": ..., "target": ..., "fingerprint": hex}
-          | {"done": "copied", "db": 0, "key": name, "entries": 3, "bytes": 120}
+          | {"done": "copied", "db": 0, "key": name, "entries": 3, "bytes": 120,
+             "lost": [[name, n, text]*], "corrections": [text*]}       if there are any
           | {"at": ms, "keys": 5, "entries": 1000, "db": 0, "key": name}        progress
           | {"finished": ms, "keys": 7, "entries": 2000}
     name := text, or {"base64": ...} if it is not UTF-8
@@ -12,6 +13,8 @@
     <state>/<id>.follower   a follower
     file := {"source": text, "target": text, "begun": ms, "phase": text, "since": ms, "at": ms,
              "offset": n, "commands": n, "bytes": n, "behind": [bytes, seconds] | null}
+
+    <state>/<id>.cutover    an empty file, locked by a cut-over: a running follower of this id ends
 
 The working process holds a lock on its file, which ends with the process. A last line without its
 newline is cut off. After a power failure the journal may list a key that the target has lost, so a
@@ -25,15 +28,17 @@ import json
 import os
 import time
 from base64 import b64decode, b64encode
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from kvstream.errors import StoreLocked
 from kvstream.migration.copy import Carried, Outcome
 from kvstream.migration.items import DbKey, Selection
+from kvstream.rdb.versions import Loss
 from kvstream.types.clock import now_ms
 
 _MODE = 0o600
@@ -41,16 +46,16 @@ _FOLDER_MODE = 0o700
 _TRIES, _PAUSE_S = 5, 0.02
 
 
-def open_locked(path: Path, flags: int = 0) -> int:
+def open_locked(path: Path, flags: int = 0, running: str = "the same migration") -> int:
     """Open or create a file and lock it; return its descriptor.
 
-    Raises StoreLocked if another process holds the lock.
+    Raises StoreLocked if another process holds the lock; ``running`` says what it does.
     """
     path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _MODE)
     if not _lock(descriptor):
         os.close(descriptor)
-        raise StoreLocked(f"the same migration is running already ({path})")
+        raise StoreLocked(f"{running} is running already ({path})")
     return descriptor
 
 
@@ -95,6 +100,13 @@ def identity_of(source: str, target: str, selection: Selection) -> str:
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 
 
+class Noted(NamedTuple):
+    """What the report says of a key that is copied."""
+
+    losses: list[Loss]
+    corrections: list[str]
+
+
 @dataclass(slots=True)
 class Status:
     """The content of a journal."""
@@ -116,6 +128,8 @@ class Status:
     """The key that is being copied."""
     done: dict[DbKey, int] = field(default_factory=dict)
     """The keys that are copied, with their number of entries."""
+    noted: dict[DbKey, Noted] = field(default_factory=dict)
+    """What was lost or corrected of some of them."""
 
     @property
     def state(self) -> str:
@@ -137,6 +151,7 @@ class Journal:
         resumes = before.finished_ms is None and before.fingerprint == fingerprint.hex()
         self.resumed = before.done if resumes else {}
         """Keys that an interrupted run has copied, with their number of entries."""
+        self._noted = before.noted
         self._progress_at = 0.0
         if resumes and before.begun_ms:
             _cut_tail(self._descriptor)
@@ -157,13 +172,22 @@ class Journal:
     def done(self, carried: Carried) -> None:
         """Record that a key is at the target."""
         if carried.outcome in (Outcome.COPIED, Outcome.REPLACED, Outcome.SAME):
+            noted: dict[str, Any] = {}
+            if carried.losses or carried.corrections:
+                noted["lost"] = [list(loss[:3]) for loss in carried.losses]
+                noted["corrections"] = carried.corrections
             self._write(
                 done=carried.outcome.value,
                 db=carried.db,
                 key=_text(carried.key),
                 entries=carried.entries,
                 bytes=carried.bytes,
+                **noted,
             )
+
+    def noted(self, name: DbKey) -> Noted:
+        """Return what an interrupted run has lost and corrected of a key that it has copied."""
+        return self._noted.get(name, Noted([], []))
 
     def progress(self, keys: int, entries: int, db: int, key: bytes) -> None:
         """Record the progress, at most once in PROGRESS_S."""
@@ -207,7 +231,11 @@ def _apply(status: Status, line: dict[str, Any]) -> None:
         status.source, status.target = line["source"], line["target"]
         status.fingerprint = line["fingerprint"]
     elif "done" in line:
-        status.done[line["db"], _name(line["key"])] = line["entries"]
+        name = line["db"], _name(line["key"])
+        if "lost" in line:
+            losses = [Loss(*each) for each in line["lost"]]
+            status.noted[name] = Noted(losses, line["corrections"])
+        status.done[name] = line["entries"]
         status.keys = len(status.done)
     elif "at" in line:
         status.at_ms, status.entries = line["at"], line["entries"]
@@ -236,7 +264,9 @@ def _name(value: str | dict[str, str]) -> bytes:
     return value.encode() if isinstance(value, str) else b64decode(value["base64"])
 
 
-FOLLOWER_SUFFIX = ".follower"
+FOLLOWER_SUFFIX, CUTOVER_SUFFIX = ".follower", ".cutover"
+REQUESTED_S = 0.1
+"""Pause between two attempts of a cut-over to take the lock of a follower."""
 WRITTEN_S = 1.0
 """Pause between two writes in the same phase."""
 
@@ -289,11 +319,58 @@ class Followed:
 
 
 class FollowerNote:
-    """The status file of one follower, locked by the process that follows."""
+    """The status file of one follower, locked by the process that follows.
 
-    def __init__(self, folder: Path, identity: str, source: str, target: str) -> None:
-        """Raise StoreLocked if another process follows the same source into the same target."""
-        self._descriptor = open_locked(folder / (identity + FOLLOWER_SUFFIX))
+    A cut-over takes the lock over from the follower of the same places, as soon as that has ended.
+    """
+
+    def __init__(self, folder: Path, identity: str) -> None:
+        """Lock nothing yet: see ``follow`` and ``cut_over``."""
+        self._path = folder / (identity + FOLLOWER_SUFFIX)
+        self._request = folder / (identity + CUTOVER_SUFFIX)
+        self._closing = ExitStack()
+
+    def follow(self) -> None:
+        """Take the lock; raise StoreLocked if another process follows, or cuts over."""
+        if self.is_taken_over():
+            raise StoreLocked(f"a cut-over of the same places is running already ({self._request})")
+        self._lock()
+
+    def cut_over(self, said: Callable[[str], object]) -> None:
+        """Ask a running follower to end, and take its lock; raise StoreLocked for a cut-over.
+
+        The request ends with this process.
+        """
+        request = open_locked(self._request, running="a cut-over of the same places")
+        self._closing.callback(os.close, request)
+        has_said = False
+        while True:
+            try:
+                self._lock()
+                return
+            except StoreLocked:
+                if not has_said:
+                    said("waiting for the --follow of the same places: it is asked to end")
+                has_said = True
+                time.sleep(REQUESTED_S)
+
+    def _lock(self) -> None:
+        self._descriptor = open_locked(self._path, running="a --follow of the same places")
+        self._closing.callback(os.close, self._descriptor)
+
+    def is_taken_over(self) -> bool:
+        """Return whether a cut-over in another process waits for this follower to end."""
+        try:
+            descriptor = os.open(self._request, os.O_RDONLY)
+        except FileNotFoundError:
+            return False
+        try:
+            return is_held(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def begin(self, source: str, target: str) -> None:
+        """Write the first status."""
         before = _decoded(os.pread(self._descriptor, 1 << 16, 0))
         if before is None or before.phase is Phase.DONE:
             before = Followed(begun_ms=now_ms())
@@ -310,7 +387,7 @@ class FollowerNote:
         return self
 
     def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
+        self._closing.close()
 
     @property
     def is_due(self) -> bool:

@@ -89,6 +89,7 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
     """
     url = server_url(text)
     if url is not None:
+        _check_url(url)
         return Place(PlaceKind.SERVER, url)
     refuse_url(text)
     text = os.fspath(text)
@@ -96,6 +97,16 @@ def parse_place(text: str | os.PathLike[str], *, create: bool = False) -> Place:
         if text.startswith(f"{kind}:"):
             return _existing(kind, text.removeprefix(f"{kind}:"), create)
     return _existing(_kind_of(Path(text)), text, create)
+
+
+def _check_url(url: str) -> None:
+    """Raise InvalidArgument, which does not show the URL, if it has no parts."""
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        scheme = url.partition("://")[0]
+        raise InvalidArgument(f"a {scheme}:// URL has a wrong host or port") from None
 
 
 def _existing(kind: PlaceKind, text: str, create: bool) -> Place:

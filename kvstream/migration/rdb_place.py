@@ -2,9 +2,8 @@
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
-from itertools import takewhile
 from pathlib import Path
 
 from kvstream.errors import RequestError
@@ -19,22 +18,38 @@ from kvstream.migration.items import (
     Selection,
     Source,
 )
+from kvstream.migration.libraries import refused_here
 from kvstream.migration.spool import CountedGroups
 from kvstream.rdb.file_reader import (
+    AuxRecord,
     FileReader,
     FunctionRecord,
     KeyRecord,
+    ModuleAuxRecord,
     OtherRecord,
     StreamRecord,
     StringRecord,
     verify,
 )
 from kvstream.rdb.file_writer import FileWriter
-from kvstream.rdb.versions import FUNCTIONS_SINCE, NEWEST, Loss, Target, losses, reduce
+from kvstream.rdb.versions import (
+    FUNCTIONS_SINCE,
+    NEWEST,
+    TARGETS,
+    VALKEY,
+    Dialect,
+    Loss,
+    Target,
+    losses,
+    reduce,
+)
 from kvstream.storage.files import replacing
 from kvstream.types.images import StreamState
+from kvstream.types.options import DATABASES
 
-_LATE_FUNCTIONS = "the file has functions behind its first key: they are ignored"
+_SCRIPT = b"lua"
+"""The field with the text of a script, in files of Redis before 7.0."""
+_NO_KEYS = Selection(databases=frozenset())
 
 
 class RdbSource:
@@ -49,6 +64,8 @@ class RdbSource:
         self.remarks: list[str] = []
         self._path = path
         self._reader: FileReader | None = None
+        self._libraries: list[bytes] | None = None
+        """Those of the whole file; None: it was not read yet."""
         with path.open("rb", buffering=0) as file:
             if not verify(file):  # no checksum, or damage: read it all
                 file.seek(0)
@@ -67,24 +84,40 @@ class RdbSource:
     def items(self, selection: Selection) -> Iterator[Item]:
         with self._path.open("rb", buffering=0) as file:
             self._reader = FileReader(file)
-            has_keys = False
+            libraries = []
             for record in self._reader:
                 if isinstance(record, KeyRecord):
-                    has_keys = True
                     if selection.has(record.db, record.key):
                         yield _item_of(record)
-                elif isinstance(record, FunctionRecord) and has_keys:
-                    self._remark(_LATE_FUNCTIONS)
+                elif isinstance(record, FunctionRecord):
+                    libraries.append(record.text)
+                elif isinstance(record, ModuleAuxRecord):
+                    self._remark(f"data of the module {record.module} is not migrated")
+                elif isinstance(record, AuxRecord) and record.name == _SCRIPT:
+                    self._remark("scripts of SCRIPT LOAD are not migrated: clients load them again")
+            self._libraries = libraries
             if behind := os.fstat(file.fileno()).st_size - self._reader.offset:
                 self._remark(f"{behind} bytes behind the end of the RDB data are ignored")
 
     def functions(self) -> list[bytes]:
-        """Return the libraries before the first key, where servers write all of them."""
+        """Return the libraries of the file, wherever they stand in it."""
+        if self._libraries is None:
+            for _ in self.items(_NO_KEYS):
+                pass
+        assert self._libraries is not None
+        return self._libraries
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return refused_here(libraries, target=self._server())
+
+    def _server(self) -> Target:
+        """Return the server that the file is for, as far as its header tells."""
         with self._path.open("rb", buffering=0) as file:
-            before_keys = takewhile(
-                lambda record: not isinstance(record, KeyRecord), FileReader(file)
-            )
-            return [record.text for record in before_keys if isinstance(record, FunctionRecord)]
+            header = FileReader(file).header
+        if header.dialect is Dialect.REDIS or header.version == FUNCTIONS_SINCE:
+            newer = (each for each in TARGETS.values() if each.version >= header.version)
+            return next(newer, NEWEST)
+        return VALKEY if header.version > FUNCTIONS_SINCE else TARGETS["redis:6.2"]
 
     def _remark(self, text: str) -> None:
         if text not in self.remarks:  # items may be read twice
@@ -106,22 +139,56 @@ def _item_of(record: KeyRecord) -> Item:
     return Item(record.db, record.key, record.kind, at_ms, size=record.size)
 
 
-class RdbTarget:
-    """An RDB file that is written under a temporary name and then renamed."""
+class PlannedFile:
+    """An RDB file that a plan is about."""
 
     existing: Source | None = None
+    takes_keys_once = True
+
+    def __init__(self, target: Target) -> None:
+        self.remarks: list[str] = []
+        self._target = target
+        self._databases = DATABASES
+        """Databases that the server needs to load the file."""
+
+    def left_out(self, item: Item) -> Loss | None:
+        """Return why no server would load the file; one may need a setting to load it."""
+        if item.is_repeated:
+            text = (
+                f"{item.key!r} comes twice in database {item.db}, and no server loads such a file: "
+                "the first one is kept"
+            )
+            return Loss("repeated-keys", 1, text, "a repeated name")
+        if item.db >= self._databases:
+            self._databases = item.db + 1
+            setting = f"`databases {self._databases}`"
+            self.remarks = [f"a server loads this file only with the setting {setting} or more"]
+        return None
+
+    def losses(self, state: StreamState) -> list[Loss]:
+        return losses(state, self._target)
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return refused_here(libraries, target=self._target)
+
+    def close(self) -> None:
+        """Do nothing: no file is open."""
+
+
+class RdbTarget(PlannedFile):
+    """An RDB file that is written under a temporary name and then renamed."""
+
     has_queues = False
 
     def __init__(self, path: Path, target: Target, replace: bool = False) -> None:
         """Raise RequestError if the file exists and ``replace`` is False."""
         if not replace and os.path.lexists(path):
             raise RequestError(f"{path} is there already: --replace overwrites it")
-        self._target = target
+        super().__init__(target)
         self.may_lose = target.kind < NEWEST.kind
         self._closing = ExitStack()
         file = self._closing.enter_context(replacing(path))
         self._writer = FileWriter(file, target, ctime_s=int(time.time()))
-        self._written: set[tuple[int, bytes]] = set()
         self._finished = False
 
     def close(self) -> None:
@@ -135,18 +202,16 @@ class RdbTarget:
         self._closing.close()
         self._finished = True
 
-    def losses(self, state: StreamState) -> list[Loss]:
-        return losses(state, self._target)
+    def reduce(self, state: StreamState) -> None:
+        reduce(state, self._target)
 
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
     ) -> Done:
-        self._begin(item)
-
         def state() -> StreamState:
             result = counted.state()
             consent([*content.notes, *self.losses(result)])
-            reduce(result, self._target)
+            self.reduce(result)
             return result
 
         with CountedGroups(content) as counted:
@@ -155,38 +220,11 @@ class RdbTarget:
             )
         return Done(entries, list(content.corrections))
 
-    def _begin(self, item: Item) -> None:
-        """Check that a key comes once: no server loads a file that has it twice."""
-        name = item.db, item.key
-        if name in self._written:
-            raise RequestError(
-                f"key {item.key!r} comes twice in database {item.db}: no server loads such a file"
-            )
-        self._written.add(name)
-
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
-        self._begin(item)
         self._writer.string(item.db, item.key, value, item.expire_at_ms)
 
     def put_function(self, text: bytes, *, replace: bool) -> None:
-        if self._target.version < FUNCTIONS_SINCE:
-            raise RequestError(f"{self._target.name} has no functions")
         self._writer.function(text)
-
-
-class PlannedFile:
-    """An RDB file that a plan is about."""
-
-    existing: Source | None = None
-
-    def __init__(self, target: Target) -> None:
-        self._target = target
-
-    def losses(self, state: StreamState) -> list[Loss]:
-        return losses(state, self._target)
-
-    def close(self) -> None:
-        """Do nothing: no file is open."""
 
 
 class _Abandoned(Exception):

@@ -15,9 +15,11 @@ from kvstream.errors import KVStreamError, NoSuchKey
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import STREAM, STRING, DbKey, Selection
-from kvstream.migration.replication.applying import Applier
+from kvstream.migration.replication.applying import Applier, flushes
 from kvstream.migration.replication.commands import Run, Translation
 from kvstream.operations import keyspace
+from kvstream.operations.functions import by_name
+from kvstream.rdb.payload import restore_functions
 
 
 class Unsupported(NamedTuple):
@@ -48,6 +50,8 @@ class Replay(Applier):
     def __init__(self, engine: Engine) -> None:
         super().__init__(engine, _Everything(), counts_reads=False)
         self.unsupported: dict[DbKey, Unsupported] = {}
+        self.libraries: dict[bytes, bytes] = {}
+        """The libraries of functions by name, of engines that the store does not know as well."""
         self._word = ""
         """The name of the current command."""
 
@@ -79,6 +83,18 @@ class Replay(Applier):
         for name, held in list(self.unsupported.items()):
             if not held.kind and not keyspace.exists(txn, qualified(*name)):
                 del self.unsupported[name]
+
+    def change_functions(self, txn: Txn, argv: Argv) -> None:
+        """Follow a FUNCTION command without the store, which refuses libraries of other engines."""
+        change = argv[1].upper()
+        if change == b"DELETE":
+            self.libraries.pop(argv[2], None)
+            return
+        if change == b"FLUSH" or flushes(argv):
+            self.libraries.clear()
+        if change != b"FLUSH":
+            texts = argv[-1:] if change == b"LOAD" else restore_functions(argv[2])
+            self.libraries.update(by_name(texts))
 
     # --- commands that were run -----------------------------------------------------------------
 

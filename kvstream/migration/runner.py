@@ -8,17 +8,20 @@ from typing import NamedTuple
 from kvstream.migration import differences
 from kvstream.migration.copy import (
     Carried,
-    CarriedFunctions,
     CopyOptions,
+    LossCount,
     LossRefused,
     Outcome,
-    copy_functions,
     copy_key,
+    left_out,
 )
 from kvstream.migration.items import (
+    LIBRARY,
     STREAM,
+    STRING,
     SUPPORTED,
     Counted,
+    DbKey,
     Item,
     Outline,
     PlannedTarget,
@@ -28,20 +31,24 @@ from kvstream.migration.items import (
     Watch,
 )
 from kvstream.migration.journal import Journal
-from kvstream.rdb.versions import Loss
-
-REFUSED_MAX = 1000
-"""Most keys that LossRefused names."""
+from kvstream.migration.libraries import (
+    CarriedFunctions,
+    PlannedLibrary,
+    copy_functions,
+    plan_functions,
+)
+from kvstream.rdb.versions import LOSSES, Loss
 
 
 class Planned(NamedTuple):
-    """What ``run`` would do with a key."""
+    """What ``run`` would do with a key, or with a library of functions."""
 
     db: int
     key: bytes
     kind: str
+    """The type, as TYPE names it, or LIBRARY."""
     carried: bool
-    """Whether its type is supported."""
+    """Whether the target can hold it; ``losses`` says why not."""
     exists: bool
     """Whether the target has a key of that name."""
     entries: int = 0
@@ -59,7 +66,7 @@ class Report:
 
     outcomes: Counter[Outcome] = field(default_factory=Counter)
     skipped: Counter[str] = field(default_factory=Counter)
-    """Keys of unsupported types, by type."""
+    """Keys that were left out, by type, or by what the target lacks: ``database 19``."""
     entries: int = 0
     """Entries of all streams that are at the target now."""
     bytes: int = 0
@@ -85,12 +92,13 @@ class Report:
     def count(self, carried: Carried) -> None:
         self.outcomes[carried.outcome] += 1
         if carried.outcome is Outcome.SKIPPED:
-            self.skipped[carried.kind] += 1
+            self.skipped.update(loss.what for loss in carried.losses)
         self.entries += carried.entries
         self.bytes += carried.bytes
         self.resumed_entries += carried.resumed
         self.losses.update({loss.name for loss in carried.losses})
-        if carried.losses or carried.corrections or carried.reported:
+        lost = carried.losses if carried.outcome is not Outcome.SKIPPED else ()
+        if lost or carried.corrections or carried.reported:
             self.noteworthy.append(carried)
 
 
@@ -100,41 +108,91 @@ def plan(
     selection: Selection,
     watch: Watch = lambda entries, bytes: None,
 ) -> Iterator[Planned]:
-    """Yield each key with what ``run`` would do; nothing is written.
+    """Yield each key and each library with what ``run`` would do; nothing is written.
 
-    Without a target only losses by reading the source are listed.
+    Without a target only what every target loses is listed.
     """
-    existing = None if target is None else target.existing
+    for item in _named(source, target, selection):
+        lost = _losses(item, target, watch)
+        exists = False
+        if lost.is_held and target is not None and target.existing is not None:
+            exists = target.existing.item(item.db, item.key) is not None
+        planned = Planned(item.db, item.key, item.kind, lost.is_held, exists)
+        yield _measured(planned, item, lost)
+    for library in _libraries(source, target, selection):
+        losses = () if library.loss is None else (library.loss,)
+        exists = library.present is not None
+        yield Planned(0, library.name, LIBRARY, not losses, exists)._replace(
+            bytes=len(library.text), losses=losses
+        )
+
+
+def _named(source: Source, target: PlannedTarget | None, selection: Selection) -> Iterator[Item]:
+    """Yield the selected keys; if a key may come once only, mark those that come again."""
+    marks = target is not None and target.takes_keys_once and not source.ranged
+    seen: set[DbKey] = set()
     for item in source.items(selection):
-        exists = existing is not None and existing.item(item.db, item.key) is not None
-        if item.kind == STREAM:
-            yield _planned_stream(item, target, exists, watch)
-        elif item.kind in SUPPORTED:
-            value = None if item.value is None else item.value()
-            size = 0 if value is None else len(value)
-            yield _planned(item, exists)._replace(bytes=size)
-        else:
-            yield _planned(item, exists)._replace(bytes=item.size)
+        if marks:
+            item.is_repeated = (item.db, item.key) in seen
+            seen.add((item.db, item.key))
+        yield item
 
 
-def _planned(item: Item, exists: bool) -> Planned:
-    carried = item.kind in SUPPORTED
-    return Planned(item.db, item.key, item.kind, carried, exists, expire_at_ms=item.expire_at_ms)
+class _Lost(NamedTuple):
+    """What a migration of a key loses."""
+
+    losses: list[Loss]
+    is_held: bool
+    """Whether the target can hold the key."""
+    outline: Outline | None = None
+    corrections: tuple[str, ...] = ()
 
 
-def _planned_stream(
-    item: Item, target: PlannedTarget | None, exists: bool, watch: Watch
-) -> Planned:
+def _losses(
+    item: Item,
+    target: PlannedTarget | None,
+    watch: Watch = lambda entries, bytes: None,
+    *,
+    looks_inside: bool = True,
+) -> _Lost:
+    """Return what a key loses, for ``plan`` and for ``run``.
+
+    ``looks_inside`` is false if nothing of a stream that the target can hold may be lost.
+    """
+    loss = None if item.is_expired else left_out(item, target)
+    if loss is not None:
+        return _Lost([loss], False)
+    if item.kind != STREAM or not looks_inside:
+        return _Lost([], item.kind in SUPPORTED)
     outline, corrections = _outlined(item, watch)
     losses = outline.notes + ([] if target is None else target.losses(outline.state))
-    return _planned(item, exists)._replace(
-        entries=outline.entries,
-        bytes=outline.bytes(),
-        groups=len(outline.state.groups),
-        pending=sum(len(group.pending) for group in outline.state.groups),
-        losses=tuple(losses),
-        corrections=tuple(corrections),
+    return _Lost([] if item.is_expired else losses, True, outline, tuple(corrections))
+
+
+def _measured(planned: Planned, item: Item, lost: _Lost) -> Planned:
+    """Return a planned key with its sizes."""
+    size = item.size
+    if lost.outline is not None:
+        size = lost.outline.bytes()
+    elif item.kind == STRING and lost.is_held and item.value is not None:
+        size = len(item.value() or b"")
+    groups = [] if lost.outline is None else lost.outline.state.groups
+    return planned._replace(
+        entries=0 if lost.outline is None else lost.outline.entries,
+        bytes=size,
+        groups=len(groups),
+        pending=sum(len(group.pending) for group in groups),
+        expire_at_ms=item.expire_at_ms,
+        losses=tuple(lost.losses),
+        corrections=lost.corrections,
     )
+
+
+def _libraries(
+    source: Source, target: PlannedTarget | None, selection: Selection
+) -> list[PlannedLibrary]:
+    """Return the libraries to migrate; a choice of keys has none."""
+    return [] if selection.match else plan_functions(source, target)
 
 
 def _outlined(item: Item, watch: Watch = lambda entries, bytes: None) -> tuple[Outline, list[str]]:
@@ -156,7 +214,7 @@ class Progress:
     key: Callable[[Carried], None] = lambda carried: None
     """Called after each key."""
     planning: Callable[[], None] = lambda: None
-    """Called if the source is searched for losses first."""
+    """Called before the source is searched for losses."""
 
 
 def run(
@@ -174,13 +232,11 @@ def run(
     copied before an error stay.
     """
     progress = progress or Progress()
-    if target.may_lose or source.may_lose or (source.has_queues and not target.has_queues):
-        progress.planning()
-        _refuse_losses(source, target, selection, options)
+    progress.planning()
+    libraries = check_losses(source, target, selection, options)
     report = Report()
-    if not selection.match:  # a choice of keys has no functions
-        report.functions = copy_functions(source, target, options.replace)
-    for item in source.items(selection):
+    report.functions = copy_functions(libraries, target, options)
+    for item in _named(source, target, selection):
         carried = _resumed(item, target, journal)
         if carried is None:
             carried = copy_key(item, target, options)
@@ -197,19 +253,33 @@ def run(
     return report
 
 
-def _refuse_losses(
-    source: Source, target: Target, selection: Selection, options: CopyOptions
-) -> None:
-    refused: dict[bytes, list[Loss]] = {}
-    for item in source.items(selection):
-        if item.kind != STREAM or item.is_expired:
-            continue
-        outline, _ = _outlined(item)
-        lost = options.refused([*outline.notes, *target.losses(outline.state)])
-        if lost and len(refused) < REFUSED_MAX:
-            refused[item.key] = lost
+def check_losses(
+    source: Source,
+    target: Target,
+    selection: Selection,
+    options: CopyOptions,
+    *,
+    keys_only: bool = False,
+) -> list[PlannedLibrary]:
+    """Raise LossRefused for losses that ``options`` does not allow; return the libraries.
+
+    ``keys_only``: only whole keys and libraries, not parts of streams.
+    """
+    refused = LossCount()
+    if not options.allowed >= LOSSES.keys():
+        looks_inside = not keys_only and (
+            target.may_lose or source.may_lose or (source.has_queues and not target.has_queues)
+        )
+        for item in _named(source, target, selection):
+            lost = _losses(item, target, looks_inside=looks_inside)
+            refused.add(item.key, options.refused(lost.losses))
+    libraries = _libraries(source, target, selection)
+    for each in libraries:
+        if each.loss is not None:
+            refused.add(each.name, options.refused([each.loss]))
     if refused:
         raise LossRefused(refused)
+    return libraries
 
 
 def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | None:
@@ -228,12 +298,21 @@ def _resumed(item: Item, target: Target, journal: Journal | None) -> Carried | N
     there = existing.outline()
     if there.entries != entries:
         return None
-    if item.outline is not None and not _alike(item.outline(), there):
+    if item.outline is not None and not _alike(item.outline(), there, target):
         return None
-    return Carried(item.db, item.key, item.kind, Outcome.SAME, entries)
+    losses, corrections = journal.noted((item.db, item.key))
+    return Carried(
+        *(item.db, item.key, item.kind, Outcome.SAME, entries),
+        losses=losses,
+        corrections=corrections,
+    )
 
 
-def _alike(source: Outline, target: Outline) -> bool:
-    """Return whether two streams are equal, as far as their outlines tell."""
-    different = differences.states(source.state, target.state)
-    return source.entries == target.entries and all(each.may_move for each in different)
+def _alike(source: Outline, there: Outline, target: Target) -> bool:
+    """Return whether two streams are equal, as far as their outlines tell.
+
+    What the target cannot hold is no difference.
+    """
+    target.reduce(source.state)
+    different = differences.states(source.state, there.state)
+    return source.entries == there.entries and all(each.may_move for each in different)

@@ -38,6 +38,7 @@ class Server:
         self.place = place
         self._connections: dict[int, Connection] = {}
         self._sockets: dict[int, Any] = {}
+        self._has_database: dict[int, bool] = {}
         self.about, mode = self._describe()
         self.bulk_bytes_max = self._bulk_bytes_max()
         self.has_queues = self.about.name == "kvstream" and self._exports_queues()
@@ -64,6 +65,16 @@ class Server:
             connection.disconnect()
         for connection in self._connections.values():
             connection.close()
+
+    def has_database(self, db: int) -> bool:
+        """Return whether the server has a database of this number, by selecting it."""
+        if db not in self._has_database:
+            self._has_database[db] = True
+            try:
+                self.connection(db).ask("PING")
+            except RequestError as error:
+                self._has_database[db] = "DB index" not in str(error)
+        return self._has_database[db]
 
     def databases(self) -> list[int]:
         """Return the databases that have keys."""

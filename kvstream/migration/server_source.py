@@ -10,13 +10,15 @@ moment. An entry whose exact time is known, from XINFO STREAM FULL or the page b
 moment. Without one the server's TIME is used, which is a few milliseconds off.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
 from kvstream.errors import RequestError
 from kvstream.layout.values import encode_flat
 from kvstream.migration.items import (
+    STAGED_PREFIX,
     STREAM,
     STRING,
     Content,
@@ -30,6 +32,7 @@ from kvstream.migration.items import (
     nodes_of,
     packed_id,
 )
+from kvstream.migration.libraries import HAS_FUNCTIONS, refused_by
 from kvstream.migration.server import Server, is_refused, memory_of
 from kvstream.rdb.payload import restore, restore_functions
 from kvstream.rdb.streams import StreamReading
@@ -334,7 +337,7 @@ def _consumer_of(info: Mapping[str, Any]) -> ConsumerImage:
 DUMP_BYTES_MAX = 64 << 20
 """Memory of a stream above which it is read by pages, if that loses nothing: DUMP is one reply and
 blocks the server."""
-_EXPIRETIME = _FUNCTIONS = (7, 0)
+_EXPIRETIME = (7, 0)
 _ONLY_DUMP_HAS_ALL = (8, 6)
 """The first version with data that only DUMP returns: idempotent IDs."""
 
@@ -349,9 +352,9 @@ class ServerSource:
         if server.is_cluster:
             self.remarks.append("this node of a cluster has only some of the keys")
         self._server = server
-        self._dumps = True
-        """Whether this user may run DUMP."""
         self.may_lose = server.about.version >= _ONLY_DUMP_HAS_ALL
+        self._dumps = not self.may_lose or self._has_dump()
+        """Whether this user may run DUMP, as far as it is known."""
         self.has_queues = server.has_queues
 
     def close(self) -> None:
@@ -364,9 +367,38 @@ class ServerSource:
         except RequestError as error:
             if not is_refused(error):
                 raise
-            if self._server.about.version >= _FUNCTIONS:
-                self.remarks.append(f"the functions cannot be read: {error}")
+            if self._server.about.version >= HAS_FUNCTIONS:
+                self._remark(f"the functions cannot be read, and are not migrated: {error}")
             return []
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return refused_by(self._server, libraries, self.functions() if libraries else [])
+
+    def _has_dump(self) -> bool:
+        """Ask for a key that is not there: losses are told before anything is written."""
+        try:
+            connection = self._server.connection(self._server.place.database or 0)
+            connection.ask("DUMP", STAGED_PREFIX + b"probe")
+        except RequestError as error:
+            return not is_refused(error)
+        return True
+
+    def note_rest(self) -> None:
+        """Add remarks about what is neither a key nor a library, and is never migrated."""
+        connection = self._server.connection(self._server.place.database or 0)
+        with suppress(RequestError):
+            if scripts := connection.info("memory").get("number_of_cached_scripts"):
+                self._remark(
+                    f"scripts that the server keeps ({scripts}) are not migrated: clients load "
+                    "them again"
+                )
+        with suppress(RequestError):
+            if len(users := connection.ask("ACL", "USERS")) > 1:
+                self._remark(f"users of the server ({len(users)}) are not migrated: see ACL LIST")
+
+    def _remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     def items(self, selection: Selection) -> Iterator[Item]:
         for db in self._server.databases():
@@ -395,6 +427,8 @@ class ServerSource:
         return None
 
     def item(self, db: int, key: bytes) -> Item | None:
+        if not self._server.has_database(db):
+            return None
         return next(self._described(db, [key]), None)
 
     def _items_of(self, db: int, selection: Selection) -> Iterator[Item]:

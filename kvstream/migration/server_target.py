@@ -10,7 +10,7 @@ claimed and deleted, and XSETID corrects the counters. No command sets the seen 
 a consumer.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace as with_fields
 from itertools import chain, groupby
 
@@ -18,12 +18,29 @@ import xxhash
 
 from kvstream.errors import RequestError
 from kvstream.layout.values import decode_fields
-from kvstream.migration.items import STAGED_PREFIX, Consent, Content, Done, Item
-from kvstream.migration.server import Server, Version, is_refused
+from kvstream.migration.items import (
+    STAGED_PREFIX,
+    STRING,
+    Consent,
+    Content,
+    Done,
+    Item,
+    keep_value,
+    too_long,
+)
+from kvstream.migration.server import BULK_BYTES_MAX, Server, Version, is_refused
 from kvstream.migration.server_source import ServerSource, id_text
 from kvstream.migration.spool import ChunkFile, Spool, count_read
 from kvstream.rdb.payload import dump
-from kvstream.rdb.versions import NEWEST, Loss, format_losses, queue_losses, reduce
+from kvstream.rdb.versions import (
+    LOSSES,
+    NEWEST,
+    TARGETS,
+    Loss,
+    format_losses,
+    queue_losses,
+    reduce,
+)
 from kvstream.remote.connection import Connection, Word, Words, translated
 from kvstream.remote.replies import members
 from kvstream.types.ids import MIN_ID, StreamID
@@ -43,6 +60,7 @@ HAS_NACK: Version = (8, 8)
 HAS_CREATECONSUMER: Version = (6, 2)
 """The first versions of Redis with these features."""
 
+OLD = TARGETS["redis:5.0"]
 CLAIMED_MAX = 500
 """IDs of one XCLAIM or XDEL."""
 PLACEHOLDER = (b"kvstream", b"placeholder")
@@ -59,12 +77,23 @@ def losses_by_commands(state: StreamState, version: Version) -> Iterator[Loss]:
         yield Loss("nacked", nacked, "entries released by XNACK: they become pending again")
     image = state.idempotency
     if image is not None and (image.iids_added or image.iids_duplicates or image.producers):
-        if version < HAS_IDEMPOTENCY:
+        if version < HAS_NACK and image.producers:
             yield Loss("idempotency", len(image.producers), "the idempotent IDs of producers")
         else:
             yield Loss("idempotency", 1, "the counts of idempotent IDs added and refused")
+    if version < HAS_IDEMPOTENCY:
+        yield from (loss for loss in format_losses(state, OLD) if loss.name == "idempotency-limits")
+    idle = sum(len(_idle(group)) for group in state.groups)
+    if idle and version < HAS_CREATECONSUMER:
+        yield Loss("consumers", idle, LOSSES["consumers"])
     if version < HAS_COUNTERS:
         yield Loss("entries-added", 1, "entries added, greatest deleted ID and entries read")
+
+
+def _idle(group: GroupImage) -> set[bytes]:
+    """Return the consumers with nothing pending."""
+    busy = {owner for _, owner, _, _ in group.pending.spans(CLAIMED_MAX)}
+    return {consumer.name for consumer in group.consumers} - busy
 
 
 def adds(key: bytes, nodes: Iterable[NodeImage], after: PackedID) -> Iterator[Words]:
@@ -198,9 +227,12 @@ _NOT_A_PAYLOAD = b"kvstream"
 class ServerTarget:
     """A server that is written."""
 
+    takes_keys_once = False
+
     def __init__(self, server: Server) -> None:
         if server.is_cluster:
             raise RequestError("a node of a cluster cannot be a target: it takes only some keys")
+        self.remarks: list[str] = []
         self._server = server
         self._target = server.about.target
         self.restores = self._has_restore()
@@ -215,11 +247,62 @@ class ServerTarget:
     def finish(self) -> None:
         """Do nothing: each key is visible once it is put."""
 
+    def left_out(self, item: Item) -> Loss | None:
+        if not self._server.has_database(item.db):
+            text = "the target has no such database; --db selects some of the source"
+            return Loss("databases", 1, text, f"database {item.db}")
+        if self._server.about.name == "kvstream" and (loss := too_long(item)) is not None:
+            return loss
+        return self._too_large(item) if self._server.bulk_bytes_max < BULK_BYTES_MAX else None
+
+    def _too_large(self, item: Item) -> Loss | None:
+        """Return which part of a key is above a limit that the server has instead of the default.
+
+        A stream whose payload is not larger than the limit has no such part. A stream of a file,
+        which can be read only once, is not looked at.
+        """
+        most = self._server.bulk_bytes_max
+        if item.kind == STRING and item.value is not None:
+            keep_value(item)
+            size = len(item.value() or b"")
+            what, limit = f"a string of {size} bytes", "proto-max-bulk-len"
+        elif item.rereadable and item.outline is not None and item.outline().bytes() > most:
+            size, most, limit = self._largest(item)
+            what = f"an entry of {size} bytes"
+        else:
+            return None
+        if size <= most:
+            return None
+        return Loss("too-large", 1, f"the target's {limit} is {most}", what)
+
+    def _largest(self, item: Item) -> tuple[int, int, str]:
+        """Return the size of a stream's largest entry or part of one, and the limit of it."""
+        reply = self._server.connection(0).ask("CONFIG", "GET", "stream-entry-max-bytes")
+        entry_max = int(reply[1]) if reply else None
+        entry = part = 0
+        content = item.content()
+        for node in content.nodes():
+            for value in node.values:
+                sizes = [len(word) for word in flat_of(decode_fields(value))]
+                entry, part = max(entry, sum(sizes)), max(part, *sizes)
+        content.state()
+        if entry_max is not None and entry > entry_max:
+            return entry, entry_max, "stream-entry-max-bytes"
+        return part, self._server.bulk_bytes_max, "proto-max-bulk-len"
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return self.existing.refused_functions(libraries)
+
     def losses(self, state: StreamState) -> list[Loss]:
         of_queue = [] if self.has_queues else queue_losses(state)
         if self.restores:
             return [*format_losses(state, self._target), *of_queue]
         return [*losses_by_commands(state, self._server.about.version), *of_queue]
+
+    def reduce(self, state: StreamState) -> None:
+        """Remove what the server's format cannot hold, if it takes payloads at all."""
+        if self.restores:
+            reduce(state, self._target)
 
     def put_string(self, item: Item, value: bytes, *, replace: bool) -> None:
         connection = self._server.connection(item.db)
@@ -240,8 +323,7 @@ class ServerTarget:
                 count_read(spool.state, (node.ids for node in spool.nodes()))
             staged, resumed = self._staged(item, label), 0
             queue = (spool.state.queue or []) if self.has_queues else []
-            if self.restores:
-                reduce(spool.state, self._target)
+            self.reduce(spool.state)
             if self.restores and self._restored(item, spool, replace, staged if queue else b""):
                 if not queue:
                     return Done(spool.entries, corrections)

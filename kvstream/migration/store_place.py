@@ -1,9 +1,9 @@
 """Stores as sources and as targets."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import RequestError
 from kvstream.layout.keys import qualified
 from kvstream.meta.txn import Txn
 from kvstream.migration.items import (
@@ -17,7 +17,9 @@ from kvstream.migration.items import (
     Page,
     Selection,
     gone,
+    too_long,
 )
+from kvstream.migration.libraries import refused_here
 from kvstream.operations import functions, info, keyspace, strings
 from kvstream.operations.images import load
 from kvstream.operations.images.load import StreamImage
@@ -59,7 +61,6 @@ class StoreSource:
         self.has_queues = has_queues
         self.remarks: list[str] = []
         self._store = store
-        self._databases = [store.select(db) for db in range(store.engine.options.databases)]
 
     def close(self) -> None:
         self._store.close()
@@ -67,8 +68,7 @@ class StoreSource:
     def size(self, selection: Selection) -> int | None:
         return sum(
             len(store.stream(key))
-            for store in self._databases
-            if selection.has_database(store.db)
+            for store in self._databases(selection)
             for key in store.scan_keys()
             if selection.has(store.db, key) and store.type(key) == STREAM
         )
@@ -77,19 +77,28 @@ class StoreSource:
         return None
 
     def items(self, selection: Selection) -> Iterator[Item]:
-        for store in self._databases:
-            if not selection.has_database(store.db):
-                continue
+        self.remarks = [
+            f"an unfinished load of {load.key!r} in database {load.db} is not migrated"
+            for load in self._store.unfinished_loads()
+            if selection.has(load.db, load.key)
+        ]
+        for store in self._databases(selection):
             for key in store.scan_keys():
                 if selection.has(store.db, key):
                     item = self.item(store.db, key)
                     if item is not None:
                         yield item
 
+    def _databases(self, selection: Selection) -> list[Store]:
+        """Return the selected databases that have keys."""
+        engine = self._store.engine
+        numbers = engine.run(_used, engine.options.databases)
+        return [self._store.select(db) for db in numbers if selection.has_database(db)]
+
     def item(self, db: int, key: bytes) -> Item | None:
-        if not 0 <= db < len(self._databases):
+        if not 0 <= db < self._store.engine.options.databases:
             return None
-        store = self._databases[db]
+        store = self._store.select(db)
         kind, expire_at_ms = store.engine.run(_kind_and_expiry, qualified(db, key))
         if expire_at_ms is None:
             return None
@@ -105,8 +114,16 @@ class StoreSource:
     def functions(self) -> list[bytes]:
         return [*self._store.engine.run(functions.libraries).values()]
 
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return refused_here(libraries, self.functions())
+
     def _string(self, db: int, key: bytes) -> bytes | None:
         return self._store.engine.run(strings.get, qualified(db, key))
+
+
+def _used(txn: Txn, databases: int) -> list[int]:
+    """Return those of the first databases that have keys."""
+    return [db for db in range(databases) if keyspace.size(txn, db)]
 
 
 def _kind_and_expiry(txn: Txn, name: bytes) -> tuple[str, int | None]:
@@ -149,16 +166,28 @@ def _outline(store: Store, key: bytes, has_queues: bool) -> Outline:
     return Outline(state.length, size, state, [])
 
 
+def left_out_of_store(item: Item, databases: int) -> Loss | None:
+    """Return why a store with this number of databases cannot hold a key; None if it can."""
+    if item.db >= databases:
+        text = (
+            f"the store has the databases 0 to {databases - 1}; --databases {item.db + 1} gives it "
+            "more, --db selects some of the source"
+        )
+        return Loss("databases", 1, text, f"database {item.db}")
+    return too_long(item)
+
+
 class StoreTarget:
     """A store that is written; a stream becomes visible as a whole."""
 
+    takes_keys_once = False
     may_lose = False
     has_queues = True
 
     def __init__(self, store: Store) -> None:
         store.engine.timers.paused = True  # what is due fires where the store is used
+        self.remarks: list[str] = []
         self._store = store
-        self._databases = [store.select(db) for db in range(store.engine.options.databases)]
         self._finished = False
         self.existing = StoreSource(store)
 
@@ -170,15 +199,20 @@ class StoreTarget:
         self._store.sync()
         self._finished = True
 
+    def left_out(self, item: Item) -> Loss | None:
+        return left_out_of_store(item, self._store.engine.options.databases)
+
     def losses(self, state: StreamState) -> list[Loss]:
         return []
 
+    def reduce(self, state: StreamState) -> None:
+        """Do nothing: a store holds everything."""
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        return self.existing.refused_functions(libraries)
+
     def _database(self, item: Item) -> Store:
-        if not 0 <= item.db < len(self._databases):
-            raise InvalidArgument(
-                f"key {item.key!r} is in database {item.db}, but a store has {len(self._databases)}"
-            )
-        return self._databases[item.db]
+        return self._store.select(item.db)
 
     def put_stream(
         self, item: Item, content: Content, *, label: bytes, replace: bool, consent: Consent
@@ -216,11 +250,23 @@ class StoreTarget:
 class PlannedStore:
     """A store that a plan is about; it need not exist."""
 
-    def __init__(self, store: Store | None) -> None:
+    takes_keys_once = False
+
+    def __init__(self, store: Store | None, databases: int) -> None:
         self.existing = None if store is None else StoreSource(store)
+        self.remarks: list[str] = []
+        self._databases = databases
+
+    def left_out(self, item: Item) -> Loss | None:
+        return left_out_of_store(item, self._databases)
 
     def losses(self, state: StreamState) -> list[Loss]:
         return []
+
+    def refused_functions(self, libraries: Sequence[bytes]) -> Mapping[bytes, str]:
+        if self.existing is not None:
+            return self.existing.refused_functions(libraries)
+        return refused_here(libraries)
 
     def close(self) -> None:
         if self.existing is not None:

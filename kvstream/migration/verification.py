@@ -6,6 +6,7 @@ order, and the other is asked for each key. If neither is ranged, digests of the
 memory, and both are read again for the details.
 """
 
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import chain
@@ -22,6 +23,7 @@ from kvstream.migration.differences import (
     windows,
 )
 from kvstream.migration.items import (
+    LIBRARY,
     STREAM,
     STRING,
     SUPPORTED,
@@ -29,6 +31,7 @@ from kvstream.migration.items import (
     DbKey,
     Item,
     Page,
+    PlannedTarget,
     Selection,
     Source,
     Watch,
@@ -145,7 +148,10 @@ class Verification:
     keys: int = 0
     entries: int = 0
     skipped: dict[str, int] = field(default_factory=dict)
-    """Keys of unsupported types, by type."""
+    """Keys that are not compared, by type or by what else they have in common."""
+    uncompared: Counter[str] = field(default_factory=Counter)
+    """Parts of streams that one of both places does not have, such as ``entries added``, with the
+    number of streams."""
     differences: list[Difference] = field(default_factory=list)
     digests: dict[DbKey, str] = field(default_factory=dict)
     """The digest of the entries of each stream at the source."""
@@ -165,6 +171,8 @@ class VerifyOptions:
     """Largest difference of times that counts as equal."""
     watch: Watch = lambda entries, bytes: None
     keep_digests: bool = False
+    allowed: PlannedTarget | None = None
+    """Keys and libraries that this target cannot hold are not compared: their loss is allowed."""
 
 
 def verify(source: Source, target: Source, options: VerifyOptions) -> Verification:
@@ -176,18 +184,27 @@ def verify(source: Source, target: Source, options: VerifyOptions) -> Verificati
     else:
         result = _InPasses(source, target, options).run()
     if not options.selection.match:
-        result.differences += _function_differences(source.functions(), target.functions())
+        result.differences += _function_differences(source, target, options.allowed)
     return result
 
 
-def _function_differences(source: list[bytes], target: list[bytes]) -> Iterator[Difference]:
-    """Yield the libraries of functions that only one place has, or that differ."""
-    mine, theirs = by_name(source), by_name(target)
+def _function_differences(
+    source: Source, target: Source, allowed: PlannedTarget | None
+) -> Iterator[Difference]:
+    """Yield the libraries that only one place has, that differ, or that the target cannot load."""
+    mine, theirs = by_name(source.functions()), by_name(target.functions())
+    if allowed is not None:
+        lost = allowed.refused_functions([*mine.values()])
+        mine = {name: text for name, text in mine.items() if text not in lost}
+        theirs = {name: text for name, text in theirs.items() if text not in lost}
+    refused = target.refused_functions([*theirs.values()])
     for name in sorted(mine.keys() | theirs.keys()):
         here, there = mine.get(name), theirs.get(name)
         if here != there:
-            what = "function library"
-            yield Difference(0, name, what, _size(here), _size(there), may_move=False)
+            yield Difference(0, name, LIBRARY, _size(here), _size(there), may_move=False)
+        elif there is not None and there in refused:
+            why = f"cannot be loaded: {refused[there]}"
+            yield Difference(0, name, LIBRARY, _size(here), why, may_move=False)
 
 
 def _size(text: bytes | None) -> str:
@@ -210,11 +227,22 @@ class _Pass:
         return examined
 
     def _is_compared(self, item: Item) -> bool:
-        """Return whether to compare a key; count it if its type is not supported."""
+        """Return whether to compare a key; count it if it is left out."""
+        what, allowed = item.kind, self._options.allowed
         if item.kind in SUPPORTED:
-            return not item.is_expired
-        self.result.skipped[item.kind] = self.result.skipped.get(item.kind, 0) + 1
+            loss = None if allowed is None else allowed.left_out(item)
+            if loss is None:
+                return not item.is_expired
+            what = loss.what
+        self.result.skipped[what] = self.result.skipped.get(what, 0) + 1
         return False
+
+    def _report_outside(self, name: DbKey, source: Examined, target: Examined) -> None:
+        """Report the differences of two keys, without those of their entries."""
+        for mismatch in outside_entries(source, target, self._options.tolerance_ms):
+            self._report(name, mismatch)
+        if source.state is not None and target.state is not None:
+            self.result.uncompared.update(differences.untold(source.state, target.state))
 
     def _report(self, name: DbKey, found: Mismatch) -> None:
         self.result.differences.append(
@@ -266,8 +294,7 @@ class _Ranged(_Pass):
             return
         theirs = examine(other)
         pair = (theirs, mine) if self._swapped else (mine, theirs)
-        for mismatch in outside_entries(*pair, self._options.tolerance_ms):
-            self._report(name, mismatch)
+        self._report_outside(name, *pair)
         wanted = differing(*pair) if mine.kind == theirs.kind else []
         if not wanted:
             return
@@ -323,8 +350,7 @@ class _InPasses(_Pass):
             self._report(name, missing(item.kind, at_source=False))
             return
         theirs = examine(item)
-        for mismatch in outside_entries(mine, theirs, self._options.tolerance_ms):
-            self._report(name, mismatch)
+        self._report_outside(name, mine, theirs)
         windows = differing(mine, theirs)
         if windows and mine.kind == theirs.kind:
             wanted[name] = windows

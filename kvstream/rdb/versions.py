@@ -217,14 +217,16 @@ def _release(version: str) -> tuple[int, int]:
 
 
 class Loss(NamedTuple):
-    """A part of a stream that a target cannot hold."""
+    """A part of a stream, a whole key or a library that a target cannot hold."""
 
     name: str
     """A key of LOSSES."""
     affected: int
-    """Number of consumers, groups, entries or counters, as the name says."""
+    """Number of consumers, groups, entries or counters, as the name says; 1 for a whole key."""
     text: str
-    """What happens instead."""
+    """What happens instead, or why it is left out."""
+    what: str = ""
+    """The type, the database or the library that is left out."""
 
 
 LOSSES = {
@@ -235,6 +237,7 @@ LOSSES = {
     "nacked": f"entries released by XNACK go to consumer {NACKED_CONSUMER.decode()!r}, unordered",
     "idempotency": "entries that a producer sends again are added again",
     "idempotency-limits": "the target's own limits apply to idempotent producers",
+    "consumers": "consumers with nothing pending are forgotten",
     "policies": "the rules of groups (leases, retries, order, limits) are forgotten",
     "waiting": "entries that wait, for a retry or for another one of their key, are ready at once",
     "delayed": "delayed messages, which are not in the stream yet, are forgotten",
@@ -243,6 +246,12 @@ LOSSES = {
     "lifetimes": "entries stay after their time to live",
     "retention": "the rules of retention are forgotten",
     "redrive": "the redrive of dead letters is forgotten",
+    "other-types": "keys of types that kvstream does not have are left out",
+    "databases": "keys of databases that the target does not have are left out",
+    "long-names": "keys whose names are too long for the target are left out",
+    "too-large": "keys with a value or an entry above a limit of the target are left out",
+    "repeated-keys": "keys that a file has twice are migrated once, as they come first",
+    "functions": "libraries of functions that the target cannot load are left out",
 }
 """All losses by name, with what happens instead."""
 

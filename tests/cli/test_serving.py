@@ -106,7 +106,8 @@ def test_flags_override_the_environment_which_overrides_the_file(tmp_path: Path)
         ("[config]\nport = 1\nhz = 0", "port is an option"),
         ("[config]\nhz = -1", "argument must be between 0 and"),
         ("[config]\ndir = 'x'", "dir is an option"),
-        ("[config]\ndatabases = 5", "can't set immutable config"),
+        ("[config]\ndatabases = 5", "databases is an option"),
+        ("[config]\ntcp-backlog = 5", "can't set immutable config"),
     ],
 )
 def test_bad_settings_are_refused_with_the_reason(

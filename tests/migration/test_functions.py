@@ -2,12 +2,18 @@
 
 from functools import partial
 from pathlib import Path
+from typing import Any
+
+import pytest
 
 from kvstream import Store
-from kvstream.migration import Outcome, run, verify
+from kvstream.migration import LossRefused, Outcome, plan, run, verify
 from kvstream.operations import functions
+from kvstream.rdb.file_writer import FileWriter
+from kvstream.rdb.versions import TARGETS
 from tests.migration.conftest import Start
 from tests.migration.servers import RedisServer
+from tests.serving import ServerProcess
 
 ONE = "#!lua name=one\nredis.register_function('first', function() return 1 end)"
 TWO = "#!lua name=two\nredis.register_function('second', function() return 2 end)"
@@ -99,23 +105,175 @@ def test_a_different_library_is_kept_unless_it_may_be_replaced(
 
 def test_a_target_without_functions_is_reported(tmp_path: Path) -> None:
     put(tmp_path / "store", ONE)
-    report = run(tmp_path / "store", tmp_path / "old.rdb", target_version="redis:6.2")
+    places = tmp_path / "store", tmp_path / "old.rdb"
+    with pytest.raises(LossRefused, match=r"b'one' cannot be loaded: redis:6\.2 has no functions"):
+        run(*places, target_version="redis:6.2")
+    report = run(*places, target_version="redis:6.2", allow_loss=["functions"])
     assert report.functions.outcomes == {Outcome.SKIPPED: 1}
-    refusal = "a function library was not copied: redis:6.2 has no functions"
-    assert report.functions.reported == [refusal]
+    refusal = "the library b'one' cannot be loaded: redis:6.2 has no functions"
+    assert report.functions.reported == [f"left out: functions: {refusal}"]
 
 
 def test_a_library_that_the_target_refuses_is_reported(target: RedisServer, tmp_path: Path) -> None:
     target.client().function_load(ONE.replace("name=one", "name=three"))
     put(tmp_path / "store", ONE, TWO)
-    report = run(tmp_path / "store", target.url)
+    with pytest.raises(LossRefused, match="Function first already exists"):
+        run(tmp_path / "store", target.url)
+    assert [each[1] for each in target.client().function_list()] == [b"three"]
+    report = run(tmp_path / "store", target.url, allow_loss=["functions"])
     assert report.functions.outcomes == {Outcome.SKIPPED: 1, Outcome.COPIED: 1}
-    assert report.functions.reported == [
-        "a function library was not copied: Function first already exists"
-    ]
+    (reported,) = report.functions.reported
+    assert reported.endswith("b'one' cannot be loaded: Function first already exists")
 
 
 def test_a_selection_of_keys_has_no_functions(source: RedisServer, tmp_path: Path) -> None:
     source.client().function_load(ONE)
     assert not run(source.url, tmp_path / "store", match=["a*"]).functions.outcomes
     assert libraries(tmp_path / "store") == {}
+
+
+# --- libraries that cannot be loaded --------------------------------------------------------------
+
+VALKEYS = (
+    "#!lua name=theirs\nredis.register_function('f', function() return server.call('PING') end)"
+)
+UNLOADABLE = {
+    "syntax": "#!lua name=lib\nredis.register_function('f', function()",
+    "runtime": "#!lua name=lib\nlocal n = nil + 1",
+    "empty": "#!lua name=lib\nlocal n = 1",
+    "flag": "#!lua name=lib\nredis.register_function{function_name='f', callback=function() end, "
+    "flags={'some-new-flag'}}",
+    "member": "#!lua name=lib\nredis.register_newest('f', function() end)",
+    "engine": "#!js name=lib\nserver.register_function('f', () => 1)",
+    "global": "#!lua name=lib\nnewest.register_function('f', function() end)",
+}
+
+
+def log_of_libraries(folder: Path, *texts: str) -> Path:
+    """Write a log that loads libraries as they are."""
+    log = folder / "functions.aof"
+    with log.open("wb") as out:
+        for words in (["SET", "key", "v"], *(["FUNCTION", "LOAD", text] for text in texts)):
+            out.write(b"*%d\r\n" % len(words))
+            for word in words:
+                out.write(b"$%d\r\n%b\r\n" % (len(word), word.encode()))
+    return log
+
+
+def refused(*places: Any, **options: Any) -> str:
+    """Return the text with which ``plan`` and ``run`` refuse one library of a source."""
+    (loss,) = [loss for each in plan(*places, **options) for loss in each.losses]
+    assert loss.name == "functions"
+    with pytest.raises(LossRefused) as refusal:
+        run(*places, **options)
+    assert [each.text for each in refusal.value.losses] == [loss.text]
+    return loss.text
+
+
+@pytest.mark.parametrize("cause", UNLOADABLE)
+def test_a_library_that_no_target_can_load_is_refused_by_all(
+    cause: str, target: RedisServer, tmp_path: Path
+) -> None:
+    log = log_of_libraries(tmp_path, ONE, UNLOADABLE[cause])
+    there = tmp_path / "store"
+    reasons = {
+        refused(log, there),
+        refused(log, target.url),
+        refused(log, tmp_path / "out.rdb", target_version="redis:7.0"),
+    }
+    assert all(reason.startswith("the library b'lib' cannot be loaded: ") for reason in reasons)
+    assert not there.exists()
+    assert target.client().dbsize() == 0
+    assert target.client().function_list() == []
+    report = run(log, there, allow_loss=["functions"])
+    assert report.functions.outcomes == {Outcome.SKIPPED: 1, Outcome.COPIED: 1}
+    assert libraries(there) == {b"one": ONE.encode()}
+    (found,) = verify(log, there).differences
+    assert (found.key, found.what, found.target) == (b"lib", "function library", "absent")
+
+
+def test_a_library_of_valkey_is_refused_by_redis_alone(
+    target: RedisServer, start_redis: Start, tmp_path: Path
+) -> None:
+    log = log_of_libraries(tmp_path, ONE, VALKEYS)
+    reason = "the library b'theirs' cannot be loaded: it uses the object server"
+    for version in ("redis:7.0", "redis:7.2", "redis:8.10"):
+        assert refused(log, tmp_path / "a.rdb", target_version=version).startswith(reason)
+    assert refused(log, target.url).startswith(reason)
+    for there, name in ((tmp_path / "b.rdb", "valkey"), (tmp_path / "s", None)):
+        report = run(log, there, target_version=name)
+        assert report.functions.outcomes == {Outcome.COPIED: 2}
+        assert verify(log, there).equal
+    folder = tmp_path / "fresh"
+    folder.mkdir()
+    run(log, folder / "dump.rdb", target_version="redis:7.0", allow_loss=["functions"])
+    client = start_redis(str(folder)).client()  # which a library that does not load would prevent
+    assert client.fcall("first", 0) == 1
+
+
+def test_a_local_variable_of_that_name_is_no_object_of_valkey(tmp_path: Path) -> None:
+    own = "#!lua name=own\nlocal server = redis\nlocal t = {server = 1}\nt.server = 2\n"
+    own += "redis.register_function('f', function(server) return server.call, t.server end)\n"
+    own += "redis.register_function('g', function() return server.call('PING') end)"
+    log = log_of_libraries(tmp_path, own)
+    report = run(log, tmp_path / "out.rdb", target_version="redis:7.0")
+    assert report.functions.outcomes == {Outcome.COPIED: 1}
+
+
+def test_a_name_that_another_library_has_is_refused(
+    source: RedisServer, target: RedisServer, tmp_path: Path
+) -> None:
+    source.client().function_load(ONE)
+    other = ONE.replace("name=one", "name=other")
+    put(tmp_path / "store", other)
+    target.client().function_load(other)
+    for place in (tmp_path / "store", target.url):
+        assert refused(source.url, place).endswith("Function first already exists")
+    put(tmp_path / "both", ONE, other)
+    assert "already exists" in refused(tmp_path / "both", tmp_path / "out.rdb")
+
+
+def test_verify_finds_a_library_that_cannot_be_called(tmp_path: Path) -> None:
+    for name in ("source", "target"):
+        put(tmp_path / name, ONE, UNLOADABLE["syntax"])
+    (found,) = verify(tmp_path / "source", tmp_path / "target").differences
+    assert (found.key, found.what) == (b"lib", "function library")
+    assert found.target.startswith("cannot be loaded: ")
+
+
+def test_libraries_behind_the_keys_of_a_file_are_migrated(tmp_path: Path) -> None:
+    with (tmp_path / "late.rdb").open("wb") as file:
+        writer = FileWriter(file, TARGETS["redis:7.0"])
+        writer.string(0, b"key", b"value")
+        writer.function(ONE.encode())
+        writer.finish()
+    assert [each.key for each in plan(tmp_path / "late.rdb")] == [b"key", b"one"]
+    assert run(tmp_path / "late.rdb", tmp_path / "store").functions.outcomes == {Outcome.COPIED: 1}
+
+
+def test_a_user_who_may_not_try_a_library_gets_the_same_answer(
+    target: RedisServer, tmp_path: Path
+) -> None:
+    rights = {"keys": ["*"], "commands": ["+@all", "-function|restore"]}
+    target.client().acl_setuser("some", enabled=True, nopass=True, **rights)
+    url = target.url.replace("redis://", "redis://some:any@")
+    log = log_of_libraries(tmp_path, ONE, UNLOADABLE["syntax"], VALKEYS)
+    losses = [loss.text for each in plan(log, url) for loss in each.losses]
+    assert [text.partition("'")[2].partition("'")[0] for text in losses] == ["lib", "theirs"]
+    report = run(log, url, allow_loss=["functions"])
+    assert report.functions.outcomes == {Outcome.SKIPPED: 2, Outcome.COPIED: 1}
+    assert target.client().fcall("first", 0) == 1
+
+
+def test_a_server_of_kvstream_is_asked_as_well(tmp_path: Path) -> None:
+    log = log_of_libraries(tmp_path, ONE, UNLOADABLE["syntax"])
+    server = ServerProcess(tmp_path / "served")
+    url = f"redis://127.0.0.1:{server.port}"
+    try:
+        assert "Error compiling function" in refused(log, url)
+        report = run(log, url, allow_loss=["functions"])
+        assert report.functions.outcomes == {Outcome.SKIPPED: 1, Outcome.COPIED: 1}
+        with server.asker() as asker:
+            assert asker.ask("FCALL first 0") == 1
+    finally:
+        server.stop()

@@ -176,7 +176,11 @@ def test_keys_of_other_types_are_named_and_skipped(source: RedisServer, tmp_path
     client.rpush("list", 1)
     client.hset("hash", "a", "1")
     client.xadd("stream", {"a": 1})
-    report = run(source.url, tmp_path / "store")
+    with pytest.raises(LossRefused, match=r"hash \(1 key\), list \(1 key\)"):
+        run(source.url, tmp_path / "store")
+    assert not (tmp_path / "store").exists()
+    assert run(source.url, tmp_path / "chosen", match=["str*"]).outcomes == {Outcome.COPIED: 1}
+    report = run(source.url, tmp_path / "store", allow_loss=["other-types"])
     assert report.skipped == {"list": 1, "hash": 1}
     assert report.outcomes == {Outcome.COPIED: 1, Outcome.SKIPPED: 2}
     assert verify(source.url, tmp_path / "store").skipped == {"list": 1, "hash": 1}

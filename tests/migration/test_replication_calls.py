@@ -130,7 +130,7 @@ def test_the_password_of_a_target_is_prompted_for_too(
         server.stop()
 
 
-@pytest.mark.parametrize("option", ["--replace", "--allow-loss=nacked", "--target-version=valkey"])
+@pytest.mark.parametrize("option", ["--replace", "--target-version=valkey"])
 def test_options_without_meaning_for_following_are_refused(option: str, tmp_path: Path) -> None:
     words = ["migrate", "run", "redis://127.0.0.1:1", str(tmp_path / "store"), "--follow", option]
     result = CliRunner().invoke(main, words)

@@ -20,11 +20,12 @@ from kvstream.migration.copy import CopyOptions
 from kvstream.migration.items import Item, Selection, Target
 from kvstream.migration.rdb_place import RdbSource
 from kvstream.migration.replication.commands import Interpreter, Run
-from kvstream.migration.runner import run
+from kvstream.migration.runner import Report, run
 from kvstream.migration.store_place import StoreTarget
 from kvstream.operations import claim, functions, keyspace
-from kvstream.operations.functions import Policy
 from kvstream.operations.groups import advance_over, group_of_key
+from kvstream.rdb.payload import restore_functions
+from kvstream.rdb.versions import LOSSES
 from kvstream.store import Store
 
 NOTHING_EXPIRES = -1
@@ -88,7 +89,7 @@ class Applier(Interpreter):
         self._session.select(run.db)
         try:
             if run.argv[0].upper() == b"FUNCTION":
-                _change_functions(txn, run.argv)
+                self.change_functions(txn, run.argv)
                 return
             if len(run.argv) == _CLAIM_WORDS and run.argv[0].upper() == b"XCLAIM":
                 self._claim(txn, run.argv)
@@ -98,6 +99,30 @@ class Applier(Interpreter):
             self.note_refusal(run, error)
         else:
             self.note_run(run)
+
+    def change_functions(self, txn: Txn, argv: Argv) -> None:
+        """Run a FUNCTION command that the source has run.
+
+        Whether the libraries can be loaded here is checked before the source is given up.
+        """
+        change = argv[1].upper()
+        if change == b"LOAD":
+            functions.load(txn, argv[-1], replace=True)
+        elif change == b"DELETE":
+            functions.delete(txn, argv[2])
+        elif change == b"FLUSH":
+            functions.flush(txn)
+        else:
+            if flushes(argv):
+                functions.flush(txn)
+            refusal: RequestError | None = None
+            for text in restore_functions(argv[2]):
+                try:
+                    functions.load(txn, text, replace=True)
+                except RequestError as error:  # of another engine
+                    refusal = refusal or error
+            if refusal is not None:
+                raise refusal
 
     def _claim(self, txn: Txn, argv: Argv) -> None:
         """Repeat a delivery or a claim of the source, with its time."""
@@ -126,18 +151,9 @@ class Applier(Interpreter):
         )
 
 
-def _change_functions(txn: Txn, argv: Argv) -> None:
-    """Run a FUNCTION command that the source has run: its library compiles."""
-    change = argv[1].upper()
-    if change == b"LOAD":
-        functions.load(txn, argv[-1], replace=True)
-    elif change == b"DELETE":
-        functions.delete(txn, argv[2])
-    elif change == b"FLUSH":
-        functions.flush(txn)
-    else:
-        flush = argv[3:4] and argv[3].upper() == b"FLUSH"
-        functions.restore(txn, argv[2], Policy.FLUSH if flush else Policy.REPLACE)
+def flushes(argv: Argv) -> bool:
+    """Return whether a FUNCTION RESTORE deletes the other libraries."""
+    return argv[1].upper() == b"RESTORE" and argv[3:4] != [] and argv[3].upper() == b"FLUSH"
 
 
 def _same_delivery(commands: Sequence[Argv], at: int) -> int:
@@ -167,12 +183,16 @@ def clear(txn: Txn, db: int, selection: Selection) -> int:
     return sum(keyspace.delete(txn, name) for name in names)
 
 
-def load_snapshot(target: Store | Target, selection: Selection, snapshot: Path) -> None:
+EVERY_LOSS = frozenset(LOSSES)
+"""Allowed where the losses were looked for before, and are again before the cut-over."""
+
+
+def load_snapshot(target: Store | Target, selection: Selection, snapshot: Path) -> Report:
     """Load the followed keys of an RDB file into a target that has none of them."""
+    options = CopyOptions(replace=True, allowed=EVERY_LOSS)
     if isinstance(target, Store):
-        run(_Snapshot(snapshot, target), StoreTarget(target), selection, CopyOptions())
-    else:
-        run(RdbSource(snapshot), target, selection, CopyOptions(replace=True))
+        return run(_Snapshot(snapshot, target), StoreTarget(target), selection, options)
+    return run(RdbSource(snapshot), target, selection, options)
 
 
 class _Snapshot(RdbSource):

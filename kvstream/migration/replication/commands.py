@@ -475,7 +475,7 @@ class Interpreter:
 
     def _select(self, argv: Argv) -> None:
         self.db = int(argv[1])
-        if not 0 <= self.db < self._databases:
+        if self.selection.has_database(self.db) and not 0 <= self.db < self._databases:
             raise InvalidArgument(
                 f"the source uses database {self.db}, but the target has only {self._databases}"
             )

@@ -21,17 +21,17 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from kvstream.errors import InvalidArgument, KVStreamError, RequestError
+from kvstream.errors import InvalidArgument, KVStreamError, RequestError, StoreLocked
 from kvstream.layout.keys import qualified
-from kvstream.migration.copy import CopyOptions, Outcome, copy_key
-from kvstream.migration.items import STREAM, SUPPORTED, DbKey, Item, Selection, Source
+from kvstream.migration.copy import CopyOptions, Outcome, copy_key, left_out
+from kvstream.migration.items import STREAM, DbKey, Item, Selection, Source
 from kvstream.migration.journal import Behind, FollowerNote, Phase, identity_of
 from kvstream.migration.places import Place, PlaceKind
-from kvstream.migration.replication.applying import load_snapshot
+from kvstream.migration.replication.applying import EVERY_LOSS, load_snapshot
 from kvstream.migration.replication.following import Follower, Lag, source_offset
 from kvstream.migration.replication.targets import FollowingServer, FollowingStore
 from kvstream.migration.replication.targets import Target as Following
-from kvstream.migration.runner import run
+from kvstream.migration.runner import check_losses, run
 from kvstream.migration.server import Server
 from kvstream.migration.server_source import INEXACT_MS, PagedStream, ServerSource
 from kvstream.migration.server_target import ServerTarget
@@ -42,6 +42,7 @@ from kvstream.operations.images.load import restate
 from kvstream.remote.connection import Connection
 from kvstream.store import Store
 from kvstream.types.images import ConsumerImage, GroupImage, PendingImage, PendingTable, StreamState
+from kvstream.types.options import DATABASES
 
 ACTIVE_TIMES_SINCE = (7, 2)
 """The first version of Redis with active times of consumers."""
@@ -64,9 +65,9 @@ class StoreCutoverTarget:
         self._source = ServerSource(server)
         self._tells_active = server.about.version >= ACTIVE_TIMES_SINCE
         self._store = store
-        self._target = StoreTarget(store)
+        self.place = StoreTarget(store)
         self._selection = selection
-        self.existing: Source = self._target.existing
+        self.existing: Source = self.place.existing
 
     def copy_state(self, recopy: set[DbKey]) -> CopiedState:
         """Copy the state of every stream, and the keys of ``recopy`` whole."""
@@ -74,7 +75,9 @@ class StoreCutoverTarget:
         left = set(recopy)
         for item in self._source.items(self._selection):
             name = item.db, item.key
-            if name in left and item.kind in SUPPORTED:
+            if left_out(item, self.place) is not None:
+                continue
+            if name in left:
                 left.discard(name)
                 self._copy(item)
                 copied.keys += 1
@@ -86,7 +89,7 @@ class StoreCutoverTarget:
 
     def _copy(self, item: Item) -> None:
         self._store.engine.run(keyspace.delete, qualified(item.db, item.key))
-        copy_key(item, self._target, CopyOptions())
+        copy_key(item, self.place, CopyOptions(allowed=EVERY_LOSS))
 
     def _restate(self, item: Item) -> bool:
         ours = self.existing.item(item.db, item.key)
@@ -120,13 +123,14 @@ class ServerCutoverTarget:
     def __init__(self, server: Server, target: Server, selection: Selection) -> None:
         self._source = ServerSource(server)
         self._served = target
-        self._target = ServerTarget(target)
+        self.place = ServerTarget(target)
         self._selection = selection
         self.existing: Source = ServerSource(target)
 
     def copy_state(self, recopy: set[DbKey]) -> CopiedState:
         """Copy the keys that differ; delete those of ``recopy`` that the source lacks."""
-        report = run(self._source, self._target, self._selection, CopyOptions(replace=True))
+        options = CopyOptions(replace=True, allowed=EVERY_LOSS)
+        report = run(self._source, self.place, self._selection, options)
         for db, key in recopy:
             if self._source.item(db, key) is None:
                 self._served.connection(db).do("DEL", key)
@@ -271,14 +275,23 @@ class Pair:
         target: CutoverTarget,
         selection: Selection,
         said: Said,
+        note: FollowerNote,
+        allowed: frozenset[str] = frozenset(),
     ) -> None:
-        """``server`` is the source, over other connections than the follower's."""
+        """``server`` is the source, over other connections than the follower's.
+
+        ``allowed`` are the losses that do not stop it.
+        """
         self._server = server
         self._follower = follower
         self._target = target
         self._selection = selection
         self._said = said
+        self._note = note
+        self._options = CopyOptions(allowed=allowed)
         self._lag = Lag()
+        self.is_taken_over = False
+        """Whether ``follow`` has ended because a cut-over in another process takes over."""
 
     @property
     def offset(self) -> int:
@@ -311,8 +324,23 @@ class Pair:
         return self._lag.behind(self._follower.offset, now_s)
 
     def follow(self, until: Callable[[], bool]) -> None:
-        """Follow until ``until`` is true; it is called several times a second."""
-        self._follower.follow(until)
+        """Follow until ``until`` is true, or a cut-over in another process takes over.
+
+        ``until`` is called several times a second. Raises LossRefused, before anything is written,
+        for what cannot be followed.
+        """
+
+        def is_over() -> bool:
+            self.is_taken_over = self._note.is_taken_over()
+            return until() or self.is_taken_over
+
+        self._check_losses()
+        self._follower.follow(is_over)
+
+    def _check_losses(self, *, keys_only: bool = False) -> None:
+        """Raise LossRefused for what the source has now, and the target cannot hold."""
+        source, place = ServerSource(self._server), self._target.place
+        check_losses(source, place, self._selection, self._options, keys_only=keys_only)
 
     # --- the cut-over ---------------------------------------------------------------------------
 
@@ -322,14 +350,17 @@ class Pair:
         """Follow until the target has caught up, then switch over.
 
         The source stays paused for ``leave_paused_s``. ``watch`` is called several times a second
-        until it is paused. If both differ, or after an error, the source is unpaused.
+        until it is paused. If both differ, or after an error, the source is unpaused. Raises
+        LossRefused, before the pause, for what the target cannot hold.
         """
 
         def is_near() -> bool:
             watch()
             return self._offset() - self.offset <= NEAR_BYTES
 
+        self._check_losses()
         self._follow_until(is_near)
+        self._check_losses()
         paused = Paused(self._server.connection(0))
         try:
             with paused, self._switching():
@@ -366,7 +397,10 @@ class Pair:
         with self._follower.kept_alive():
             copied = self._target.copy_state(journal.recopy)
             self._said("comparing source and target")
-            options = VerifyOptions(self._selection, tolerance_ms=INEXACT_MS)
+            self._check_losses(keys_only=True)
+            options = VerifyOptions(
+                self._selection, tolerance_ms=INEXACT_MS, allowed=self._target.place
+            )
             verification = verify(ServerSource(self._server), self._target.existing, options)
         self._follow_to(self._offset())
         if self._follower.writes != written:
@@ -404,23 +438,59 @@ def check_followed(source: Place, target: Place) -> None:
         raise InvalidArgument("a source is followed into a store or a kvstream server")
 
 
-def open_end(place: Place) -> End:
-    """Open a target that will follow a source; the caller closes it."""
-    return Server(place) if place.kind is PlaceKind.SERVER else Store.open(place.path)
+def open_end(place: Place, databases: int | None = None) -> End:
+    """Open a target that will follow a source; the caller closes it.
+
+    ``databases`` is the number of databases of a store.
+    """
+    if place.kind is PlaceKind.SERVER:
+        return Server(place)
+    try:
+        return Store.open(place.path, databases=databases or DATABASES)
+    except StoreLocked as error:
+        raise StoreLocked(
+            f"the target is in use; a --follow with another --state must be stopped first: {error}"
+        ) from None
+
+
+def open_note(
+    source: Place, target: Place, selection: Selection, state: Path, said: Said, *, cuts_over: bool
+) -> FollowerNote:
+    """Return the locked status file of a pair, in the folder ``state``; the caller closes it.
+
+    A cut-over ends a running follower of the pair first, which is said. Call this before the target
+    is opened, since the follower has it open.
+    """
+    note = FollowerNote(state, identity_of(str(source), str(target), selection))
+    try:
+        if cuts_over:
+            note.cut_over(said)
+        else:
+            note.follow()
+    except BaseException:
+        note.__exit__()
+        raise
+    return note
 
 
 @contextmanager
 def open_pair(
-    server: Server, place: Place, end: End, selection: Selection, state: Path, said: Said
+    server: Server,
+    place: Place,
+    end: End,
+    selection: Selection,
+    note: FollowerNote,
+    said: Said,
+    allowed: frozenset[str] = frozenset(),
 ) -> Iterator[Pair]:
     """Return a context manager that connects an open target to a server.
 
-    ``end`` is the open target at ``place``; ``state`` the folder of the status file.
+    ``end`` is the open target at ``place``; ``note`` its status file; ``allowed`` are the losses
+    that do not stop it.
     """
     source = str(server.place)
-    identity = identity_of(source, str(place), selection)
+    note.begin(source, str(place))
     with ExitStack() as stack:
-        note = stack.enter_context(FollowerNote(state, identity, source, str(place)))
         if isinstance(end, Store):
             following: Following = FollowingStore(end.engine, source, selection)
             target: CutoverTarget = StoreCutoverTarget(server, end, selection)
@@ -451,5 +521,5 @@ def open_pair(
         follower = Follower(lambda: client, following, spool, load, said, seen)
         stack.callback(follower.close)
         stack.callback(note_last)
-        pair = Pair(server, follower, target, selection, said)
+        pair = Pair(server, follower, target, selection, said, note, allowed)
         yield pair

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kvstream.errors import SourceNotReady
+from kvstream.migration.copy import counted
 from kvstream.migration.journal import Phase
 from kvstream.migration.replication.protocol import (
     NOWHERE,
@@ -33,6 +34,7 @@ from kvstream.migration.replication.protocol import (
     SnapshotEnd,
 )
 from kvstream.migration.replication.targets import State, Target
+from kvstream.migration.runner import Report
 from kvstream.remote.connection import error_of, is_tls_refusal, socket_connection
 
 if TYPE_CHECKING:
@@ -142,7 +144,7 @@ class Follower:
         connect: Callable[[], "redis.Redis"],
         target: Target,
         spool: Path,
-        load: Callable[[Path], None],
+        load: Callable[[Path], Report],
         said: Callable[[str], None] = lambda text: None,
         seen: Callable[[Phase], None] = lambda phase: None,
     ) -> None:
@@ -166,6 +168,8 @@ class Follower:
         """Commands of a transaction that has not ended."""
         self._in_transaction = False
         self._acknowledged_at = 0.0
+        self._told: set[str] = set()
+        """Names of commands that are left out and were told."""
         self._heard_at = 0.0
         self._pause_s = RETRY_S
         self.commands = self.writes = 0
@@ -326,10 +330,19 @@ class Follower:
         """Apply the first ``count`` of the held commands."""
         ready, self._held = self._held[:count], self._held[count:]
         self.target.commit(ready, Position(link.position.replid, ready[-1].end))
+        self._tell_skipped()
         self.commands += len(ready)
         self.writes += sum(each.argv[0].upper() not in _IDLE for each in ready)
         if time.monotonic() - self._acknowledged_at >= ACK_S:
             self._acknowledge(link)
+
+    def _tell_skipped(self) -> None:
+        """Say which commands of the source are left out, each once."""
+        skipped = self.target.journal.skipped
+        if len(skipped) > len(self._told):
+            new = [name for name in skipped if name not in self._told]
+            self._told.update(new)
+            self._said(f"left out: commands that kvstream does not have: {', '.join(new)}")
 
     # --- a snapshot -----------------------------------------------------------------------------
 
@@ -344,8 +357,12 @@ class Follower:
         self._said(f"loading a snapshot of {self._spool.stat().st_size} bytes")
         self._seen(Phase.LOADING)
         with link.kept_alive(began.position.offset):
-            self._load(self._spool)
+            report = self._load(self._spool)
         self._spool.unlink()
+        if report.skipped:
+            self._said(f"the snapshot has keys that are left out: {counted(report.skipped)}")
+        for text in report.functions.reported:
+            self._said(text)
         self.target.loaded(began.position)
         self._is_synchronised = True
         self._said(f"following from offset {began.position.offset}")

@@ -181,7 +181,8 @@ class FollowingStore:
                 yield [key for key in keys if self._selection.has(db, key)]
 
     def _new_applier(self, db: int) -> Applier:
-        applier = Applier(self._engine, self._selection, db)
+        held = self._selection.within(self._engine.options.databases)
+        applier = Applier(self._engine, held, db)
         _share_notes(self.journal, applier)
         return applier
 
@@ -263,7 +264,8 @@ class FollowingServer:
         return [key for key in keys if self._selection.has(db, key)]
 
     def _new_stream(self, db: int) -> Interpreter:
-        stream = Interpreter(self._selection, self._databases, db)
+        held = self._selection.within(self._databases)
+        stream = Interpreter(held, self._databases, db)
         _share_notes(self.journal, stream)
         return stream
 

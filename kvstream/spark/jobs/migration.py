@@ -111,9 +111,19 @@ def migrate(
 def _split(
     spark: "SparkSession", pair: Pair, options: MigrateOptions, least: int, say: Say
 ) -> list[LongStream]:
-    """Migrate the long streams of a source and return them; none if that fails for one of them."""
+    """Migrate the long streams of a source and return them; none if that fails for one of them.
+
+    None either if the migration of the pair will be refused for what it loses.
+    """
+    from kvstream import migration
+
     allowed = frozenset(options.allow_loss)
     try:
+        source = migration.parse_place(pair.source)
+        target = migration.parse_place(pair.target, create=True)
+        planned = migration.plan(source, target, match=options.match) if least else iter(())
+        if any(loss.name not in allowed for each in planned for loss in each.losses):
+            return []
         streams = splitting.long_streams(pair.source, pair.target, options.match, allowed, least)
         for stream in streams:
             splitting.migrate_stream(spark, stream, say)
