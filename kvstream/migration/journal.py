@@ -350,7 +350,10 @@ class FollowerNote:
                 return
             except StoreLocked:
                 if not has_said:
-                    said("waiting for the --follow of the same places: it is asked to end")
+                    said(
+                        "waiting for the --follow of the same places, which is asked to end "
+                        "(Ctrl-C there ends it, too)"
+                    )
                 has_said = True
                 time.sleep(REQUESTED_S)
 

@@ -12,6 +12,7 @@ from click.testing import CliRunner, Result
 from kvstream.cli import main
 from kvstream.cli.migrate import migrate
 from tests.cli.program import examples_of
+from tests.migration.conftest import Start
 from tests.migration.filling import fill
 from tests.migration.servers import RedisServer
 
@@ -163,3 +164,42 @@ def test_every_example_runs_unchanged(
             there = line.replace(LOCAL, source.url).replace(OTHER, target.url)
             result = CliRunner().invoke(main, shlex.split(there)[1:], prog_name="kvstream")
             assert result.exit_code == 0, f"{line}\n{result.stdout}{result.stderr}"
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "redis://:hidden@127.0.0.1:{port}",
+        "redis://127.0.0.1:{port}/0?username=default&password=hidden",
+        "unix://default:hidden@{socket}",
+        "redis://:hidden@127.0.0.1:1",
+        "redis://:hidden@127.0.0.1:no",
+        "redis://:hidden@[::1",
+    ],
+)
+def test_a_password_in_a_url_is_shown_and_kept_nowhere(
+    url: str, start_redis: Start, tmp_path: Path
+) -> None:
+    socket = tmp_path / "socket"
+    server = start_redis(
+        "locked",
+        *("--requirepass", "hidden", "--unixsocket", str(socket)),
+        *("--repl-diskless-sync-delay", "0"),
+    )
+    server.client(password="hidden").xadd("s", {"a": 1})
+    there, source = str(tmp_path / "store"), url.format(port=server.port, socket=socket)
+    for words in (
+        ("plan", source, there),
+        ("run", source, there),
+        ("verify", source, there),
+        ("run", there, source),
+        ("run", source, there + "2", "--cutover", "--pause", "6s"),
+        ("status",),
+    ):
+        result = CliRunner().invoke(main, ["migrate", *words], prog_name="kvstream")
+        assert isinstance(result.exception, SystemExit | None), result.exception
+        assert "hidden" not in result.stdout + result.stderr
+    for path in tmp_path.rglob("*"):
+        assert "hidden" not in path.name
+        if path.is_file() and "locked" not in path.parts:
+            assert b"hidden" not in path.read_bytes()

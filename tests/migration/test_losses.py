@@ -1,6 +1,7 @@
 """Whatever a migration loses: ``plan``, ``run`` and ``verify`` say the same of any source."""
 
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from kvstream.cli import main
 from kvstream.migration import LossRefused, Outcome, plan, run, verify
 from kvstream.migration.copy import Carried
 from kvstream.migration.runner import Progress
+from kvstream.migration.server_target import losses_by_commands
 from kvstream.rdb.file_writer import FileWriter
 from kvstream.rdb.versions import NEWEST
 from kvstream.spark.jobs.migration import MigrateOptions, Pair, _split
@@ -243,6 +245,25 @@ def test_a_plan_names_what_servers_have_beside_keys(source: RedisServer, tmp_pat
     assert "users of the server (2) are not migrated" in shown.stderr
 
 
+def test_commands_of_old_servers_lose_what_they_cannot_make(tmp_path: Path) -> None:
+    with Store.open(of_streams(tmp_path)) as store:
+        stream = store.stream("s")
+        stream.group("g").create_consumer("idle")
+        stream.configure(idmp_duration=7)
+        image = store.image("s")
+        assert image is not None
+        state = image.state()
+    lost = {
+        version: {loss.name for loss in losses_by_commands(state, version)}
+        for version in ((6, 0), (6, 2), (7, 0), (8, 6), (8, 8))
+    }
+    assert lost[8, 8] == {"active-time", "idempotency"}
+    assert lost[8, 6] == lost[8, 8] | {"nacked"}
+    assert lost[7, 0] == lost[8, 6] | {"idempotency-limits"}
+    assert lost[6, 2] == lost[7, 0] | {"entries-added"}
+    assert lost[6, 0] == lost[6, 2] | {"consumers"}
+
+
 # --- what only some users may do ------------------------------------------------------------------
 
 
@@ -253,7 +274,10 @@ def test_a_source_without_dump_is_refused_before_the_first_key(tmp_path: Path) -
             asker.ask("SET a value")
             asker.ask("XADD s IDMP p i * f v")
             asker.ask("ACL SETUSER some on nopass ~* +@all -dump")
+            asker.ask("ACL SETUSER other on nopass ~s +@all")
         url = f"redis://some:any@127.0.0.1:{server.port}"
+        limited = f"redis://other:any@127.0.0.1:{server.port}"
+        assert planned_losses(limited, tmp_path / "store", match=["s"]) == set()
         assert planned_losses(url, tmp_path / "store") == {"idempotency"}
         assert refused_losses(url, tmp_path / "store") == {"idempotency"}
         assert not (tmp_path / "store").exists()
@@ -296,3 +320,24 @@ def test_spark_splits_no_stream_of_a_source_that_will_be_refused(
     assert _split(no_session, pair, MigrateOptions(), 10, said.append) == []
     assert said == []
     assert not (tmp_path / "store").exists()
+
+
+def test_an_unfinished_load_of_a_store_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("kvstream.bulkload.restore.DIRECT_ENTRIES", 0)  # else it begins at the end
+
+    with Store.open(tmp_path / "store") as store:
+        store.stream("s").add({"a": 1})
+        image = store.image("s")
+        assert image is not None
+        with suppress(ZeroDivisionError), store.loader("half", label=b"label") as loader:
+            for node in image.nodes():
+                loader.node(node)
+            raise ZeroDivisionError
+        assert len(store.unfinished_loads()) == 1
+    for word in ("plan", "run", "verify"):
+        words = ["migrate", word, str(tmp_path / "store"), str(tmp_path / "other")]
+        result = CliRunner().invoke(main, words)
+        assert result.exit_code == 0, result.output
+        assert "an unfinished load of b'half' in database 0 is not migrated" in result.stderr
