@@ -306,6 +306,8 @@ class PathOnly(click.Path):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
         if not isinstance(value, str | os.PathLike):
             self.fail(f"{value!r} is not a path.", param, ctx)  # a number, in a TOML file
+        if not os.fspath(value):  # an unset variable of a shell; the current folder is "."
+            self.fail("the path is empty.", param, ctx)
         from kvstream.types.urls import refuse_url  # imported here: --help does not need it
 
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import tomllib
 from collections.abc import Callable
@@ -157,13 +158,25 @@ class EventFlags(Type):
         return flags
 
 
+_VARIABLES = "KVSTREAM_SERVE_"
+
+
+def _warn_of_variables(ctx: click.Context) -> None:
+    """Warn of variables of the environment that look like options and are none."""
+    known = {str(each.envvar) for each in ctx.command.params if each.envvar is not None}
+    for name in sorted(os.environ):
+        if name.startswith(_VARIABLES) and name not in known:
+            text = f"Warning: the environment variable {name} sets no option{nearest(name, known)}"
+            click.echo(text, err=True)
+
+
 def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     """Return an option with its environment variable: KVSTREAM_SERVE_PORT for ``--port``.
 
     ``more``: other spellings.
     """
     word = name.partition("/")[0].removeprefix("--")
-    variable = "KVSTREAM_SERVE_" + word.replace("-", "_").upper()
+    variable = _VARIABLES + word.replace("-", "_").upper()
     return click.option(name, *more, envvar=variable, show_envvar=True, **settings)
 
 
@@ -362,9 +375,9 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
     default=METRICS_STREAMS,
     help="Maximum number of streams with metrics of their own.",
 )
-@click.pass_obj
+@click.pass_context
 def serve(
-    session: Session,
+    ctx: click.Context,
     /,
     config: ConfigFile | None,
     dir: Path | None,
@@ -379,12 +392,14 @@ def serve(
     use streams, keys, strings, transactions, scripts and pub/sub, but no other types.
 
     SIGTERM stops the server after all requests are answered and all writes are durable; a second
-    SIGTERM stops it at once. SIGHUP reloads the TLS certificates.
+    SIGTERM stops it at once, whatever it does. SIGHUP reloads the TLS certificates.
     """
     from kvstream.server.options import ServerOptions
     from kvstream.server.serving import run
 
+    session: Session = ctx.obj
     directory = dir or session.path
+    _warn_of_variables(ctx)
     level = Durability(durability)
 
     def started(places: Places) -> None:

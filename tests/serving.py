@@ -7,6 +7,7 @@ import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from tests.cli.program import ENVIRONMENT
 from tests.forking import start
@@ -21,8 +22,13 @@ class ServerProcess:
     """A serving process; it runs from its making until it is stopped or killed."""
 
     def __init__(
-        self, directory: Path, *arguments: str, environment: Mapping[str, str] | None = None
+        self,
+        directory: Path,
+        *arguments: str,
+        environment: Mapping[str, str] | None = None,
+        **process: Any,
     ) -> None:
+        """``process``: options of ``subprocess.Popen``."""
         self.directory = directory
         command = [sys.executable, "-m", "kvstream", "serve", "--dir", str(directory)]
         self.process = start(
@@ -31,6 +37,7 @@ class ServerProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
+            **process,
         )
         assert self.process.stdout is not None
         found = _ADDRESS.search(self.process.stdout.readline().strip())

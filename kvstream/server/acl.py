@@ -23,6 +23,8 @@ from kvstream.server.command_docs import CATEGORIES, is_absent, key_uses, meant_
 from kvstream.storage import files
 from kvstream.types.glob import matcher
 
+WRONG_LINES_SHOWN = 5
+"""The most lines of a wrong file of users that an error names."""
 TOGETHER_MS = 60_000
 """A refusal that is repeated within this time counts in the same entry, as in Redis."""
 COMPARED = 10
@@ -480,7 +482,7 @@ class Acl:
         file: Path | None = None,
         all_channels: bool = False,
     ) -> None:
-        """Load the users of the file if it exists; it overrides ``password``."""
+        """Load the users of the file, which overrides ``password``."""
         self._table = table
         self.all_channels = all_channels
         """A new set of rules allows every channel."""
@@ -488,7 +490,7 @@ class Acl:
         self.default = self.set_user(DEFAULT, [b"on", b"nopass", b"~*", b"&*", b"+@all"])
         if password:
             self.require(password.encode("utf-8", "surrogateescape"))
-        if file is not None and file.exists():
+        if file is not None:
             self.load(file)
 
     @property
@@ -535,25 +537,49 @@ class Acl:
         files.write(path, b"".join(lines))
 
     def load(self, path: Path) -> list[User]:
-        """Replace all users by those of a file; return the users that it does not have."""
-        fresh = Acl(self._table, all_channels=self.all_channels)
-        seen = set()
-        for number, line in enumerate(path.read_bytes().splitlines(), 1):
-            words = line.split()
-            if words and (words[0] != b"user" or len(words) < 2):
-                raise InvalidArgument(f"{path}:{number}: should start with user keyword followed")
-            if not words:
-                continue
-            if words[1] in seen:
-                raise InvalidArgument(f"{path}:{number}: Duplicate user '{text(words[1])}' found")
-            seen.add(words[1])
-            fresh.set_user(words[1], [b"reset", *words[2:]])
+        """Replace all users by those of a file; return the users that it does not have.
+
+        Raises InvalidArgument, and keeps all users, if the file cannot be read or a line is wrong.
+        """
+        fresh = self._read(path)
         gone = [user for name, user in self.users.items() if name not in fresh.users]
         for name, user in fresh.users.items():
             self.users[name] = _assign(self.users.get(name, user), user)
         for user in gone:
             del self.users[user.name]
         return gone
+
+    def _read(self, path: Path) -> "Acl":
+        """Return the users of a file; InvalidArgument names the file and its wrong lines."""
+        try:
+            lines = path.read_bytes().splitlines()
+        except OSError as error:
+            reason = f"Error loading ACLs, opening file '{path}': {error.strerror}"
+            raise InvalidArgument(reason) from error
+        fresh = Acl(self._table, all_channels=self.all_channels)
+        seen: set[bytes] = set()
+        wrong: list[str] = []
+        for number, line in enumerate(lines, 1):
+            try:
+                fresh._add_line(line.split(), seen)
+            except InvalidArgument as error:  # its cause does not show the rule: a password
+                wrong.append(f"{path}:{number}: {error.__cause__ or error}")
+        if wrong:
+            more = len(wrong) - WRONG_LINES_SHOWN
+            wrong[WRONG_LINES_SHOWN:] = [f"{more} more lines are wrong"] if more > 0 else []
+            raise InvalidArgument(". ".join(text.rstrip(".") for text in wrong))
+        return fresh
+
+    def _add_line(self, words: list[bytes], seen: set[bytes]) -> None:
+        """Add the user of a line of the file; ``seen`` has the names of the lines before."""
+        if not words:
+            return
+        if words[0] != b"user" or len(words) < 2:
+            raise InvalidArgument("should start with user keyword followed by the username")
+        if words[1] in seen:
+            raise InvalidArgument(f"Duplicate user '{text(words[1])}' found")
+        seen.add(words[1])
+        self.set_user(words[1], [b"reset", *words[2:]])
 
     def _rights(self) -> Rights:
         """Return a new set of rules."""
@@ -565,7 +591,7 @@ class Acl:
         except BadRule as reason:
             raise InvalidArgument(
                 f"Error in ACL SETUSER modifier '{text(rule)}': {reason}"
-            ) from None
+            ) from reason
 
     def _apply_rule(self, user: User, rule: bytes) -> None:
         if not rule:

@@ -13,16 +13,19 @@ import logging
 import os
 import signal
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
+from threading import Thread
+from types import FrameType
 from typing import Any, NamedTuple
 
 from kvstream.engine import server_address
 from kvstream.engine.engine import Engine
 from kvstream.logs import NOTICE, logging_to
+from kvstream.server import startup
 from kvstream.server.commands import TABLE
 from kvstream.server.commands.info import run_id
 from kvstream.server.metrics.endpoint import metered
@@ -31,6 +34,7 @@ from kvstream.server.net.asyncio_server import Listener, listen, listen_unix, li
 from kvstream.server.net.tls import SecuredServer, listen_secured
 from kvstream.server.options import ServerOptions
 from kvstream.server.runtime.executor import Executor
+from kvstream.server.runtime.limits import DESCRIPTORS, raise_open_files
 from kvstream.server.settings import change_of
 from kvstream.types.options import StoreOptions
 from kvstream.version import VERSION
@@ -54,6 +58,8 @@ PAUSE_S = 0.005
 """Seconds between two checks whether a condition holds."""
 SYNC_S = 5.0
 """Seconds for the last fsync, even after the deadline: it was promised."""
+LOG_S = 1.0
+"""Seconds for the last line of the log."""
 LAST_S = 1.0
 """Seconds to close the connections after the deadline: one iteration of the loop is enough."""
 
@@ -131,8 +137,7 @@ GARBAGE = (20_000, 2, 100)
 cycles; objects of a turn are no garbage, and searching them more often took an eighth of the time.
 The second number starts a search of older objects, which stops all clients: 70 ms for 500,000
 objects. The third starts a search of all."""
-_ENDING = (signal.SIGTERM, signal.SIGINT)
-_HEEDED = (*_ENDING, signal.SIGHUP)
+_HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 HARD_END = 1
 """The exit code of a server that could not stop in good order."""
 
@@ -173,8 +178,8 @@ async def serve(
 ) -> Ending:
     """Serve an open store until SIGTERM or SIGINT.
 
-    A second signal ends the process at once. SIGHUP reloads the certificates. ``set_level`` sets
-    the log level of the process.
+    A second signal ends the process at once, whatever it does. SIGHUP reloads the certificates.
+    ``set_level`` sets the log level of the process.
     """
     executor = Executor(engine, TABLE, options)
     executor.set_level = set_level
@@ -183,8 +188,7 @@ async def serve(
     executor.stop = stop.set
     _apply_settings(executor, options)
     asyncio.get_running_loop().set_exception_handler(_log_error)
-    _heed_signals(listener, stop)
-    with metered(listener) as metrics_url:
+    with _signals_heeded(listener, stop), metered(listener) as metrics_url:
         servers = await _listen(listener)
         socket_status = None if options.unixsocket is None else options.unixsocket.stat()
         name = servers[0].sockets[0].getsockname()
@@ -192,6 +196,7 @@ async def serve(
         _write_address(executor, host)
         ports = executor.options.port, executor.options.tls_port
         places = Places(host, *ports, options.unixsocket, metrics_url)
+        startup.warn_of_access(executor, _hosts(servers))
         _log.log(NOTICE, "ready for clients at %s", places)
         started(places)
         notify(READY)
@@ -218,7 +223,8 @@ def run(
 
     ``opened`` returns the engine of the attempt that it is given, and may repeat it.
     """
-    tls = certificates.load(options) if options.tls_port else None
+    tls = startup.check(options)
+    raise_open_files(options.maxclients + DESCRIPTORS)  # the store takes a part of what is allowed
     gc.freeze()  # what is loaded now stays loaded
     gc.set_threshold(*GARBAGE)
     with logging_to(options.logfile, options.log_format, options.loglevel) as set_level:
@@ -229,7 +235,7 @@ def run(
         )
         engine = opened(partial(Engine, directory, store))
         try:
-            with _signals_kept(), asyncio.Runner(loop_factory=_loop_factory()) as runner:
+            with asyncio.Runner(loop_factory=_loop_factory()) as runner:
                 ending = runner.run(serve(engine, options, started, tls, set_level))
             if ending.undurable:
                 _end_hard(ending.undurable)
@@ -249,8 +255,14 @@ def _apply_settings(executor: Executor, options: ServerOptions) -> None:
         return
     for name, raw in options.config_file.settings.items():
         change_of(executor, name, raw)()
-    if executor.acl.all_channels and options.aclfile is not None and options.aclfile.exists():
+    if executor.acl.all_channels and options.aclfile is not None:
         executor.acl.load(options.aclfile)
+
+
+def _hosts(servers: Iterable[asyncio.Server | SecuredServer]) -> list[str]:
+    """Return the addresses on which servers listen; a Unix socket has none."""
+    names = [each.getsockname() for server in servers for each in server.sockets]
+    return [name[0] for name in names if isinstance(name, tuple)]
 
 
 def _remove_socket(path: Path, own: os.stat_result) -> None:
@@ -292,33 +304,75 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
     return servers
 
 
-def _heed_signals(listener: Listener, stop: asyncio.Event) -> None:
+@contextmanager
+def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
+    """Act on signals within the block, in a thread of their own.
+
+    The event loop may be held for long: by a script, whose ``string.find`` may take minutes in one
+    call, or by the disk. Python itself notices a signal only after that. But its handler in C
+    writes the signal into a pipe at once, and Lua and the store release the interpreter.
+    """
+    loop = asyncio.get_running_loop()
+    asked = False
+
     def end(number: signal.Signals) -> None:
-        if stop.is_set():
-            _end_hard("asked a second time")
         _log.log(NOTICE, "%s has come", number.name)
         stop.set()
 
-    loop = asyncio.get_running_loop()
-    for number in _ENDING:
-        loop.add_signal_handler(number, end, number)
-    loop.add_signal_handler(signal.SIGHUP, _read_certificates, listener)
+    def heed(number: signal.Signals) -> None:
+        nonlocal asked
+        if number == signal.SIGHUP:
+            loop.call_soon_threadsafe(_read_certificates, listener)
+        elif asked or stop.is_set():
+            _end_hard("asked a second time")
+        else:
+            asked = True
+            loop.call_soon_threadsafe(end, number)
+
+    with _signals_read(heed):
+        yield
 
 
 @contextmanager
-def _signals_kept() -> Iterator[None]:
-    """Restore the caller's signal handlers: a closed loop would swallow Ctrl-C."""
+def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
+    """Call a function in a thread for each signal; restore the caller's handlers at the end."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+
+    def read() -> None:
+        while numbers := os.read(reader, 1):
+            if numbers[0] in _HEEDED:
+                heed(signal.Signals(numbers[0]))
+
+    thread = Thread(target=read, name="kvstream-signals", daemon=True)
     before = {number: signal.getsignal(number) for number in _HEEDED}
+    former = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
     try:
+        for number in _HEEDED:
+            signal.signal(number, _ignore)  # with a handler, Python writes to the pipe
+        thread.start()
         yield
     finally:
+        signal.set_wakeup_fd(former)
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(writer)
+        thread.join()
+        os.close(reader)
+
+
+def _ignore(number: int, frame: FrameType | None) -> None:
+    """Handle a signal that the thread reads."""
 
 
 def _end_hard(reason: str, code: int = HARD_END) -> None:
-    """End this process as a kill would: acknowledged writes survive."""
-    _log.warning("ends at once: %s", reason)
+    """End this process as a kill would: acknowledged writes survive.
+
+    It waits for the log for a moment only: the thread that holds its lock may be held itself.
+    """
+    line = Thread(target=_log.warning, args=("ends at once: %s", reason), daemon=True)
+    line.start()
+    line.join(LOG_S)
     os._exit(code)
 
 

@@ -17,6 +17,7 @@ from kvstream.operations.append import IDMP_DURATION_MAX_S, IDMP_MAXSIZE_MAX
 from kvstream.operations.images.dump import checked_target
 from kvstream.server.inert_settings import ALIASES, KEPT
 from kvstream.server.options import OutputLimit
+from kvstream.server.runtime.limits import clients_possible
 from kvstream.server.setting_values import (
     Parse,
     count,
@@ -250,6 +251,18 @@ def _set_level(executor: "Executor") -> None:
     executor.set_level(executor.options.loglevel)
 
 
+def _max_clients(raw: bytes) -> object:
+    wanted = count(1, U32_MAX)(raw)
+    assert isinstance(wanted, int)
+    possible = clients_possible(wanted)
+    if possible < wanted:
+        raise InvalidArgument(
+            "The operating system is not able to handle the specified number of clients, try "
+            f"with {possible}"
+        )
+    return wanted
+
+
 _NO_REPLICAS = "there are no replicas: every write would be refused"
 
 
@@ -355,7 +368,7 @@ SERVER_SETTINGS: dict[bytes, ServerSetting] = {
     b"log-format": _option("log_format"),
     b"logfile": _option("logfile"),
     b"loglevel": _option("loglevel", _level, _set_level),
-    b"maxclients": _option("maxclients", count(1, U32_MAX)),
+    b"maxclients": _option("maxclients", _max_clients),
     b"maxmemory": _option(
         "maxmemory", memory(0), lambda executor: executor.limits.look_at_memory()
     ),

@@ -30,9 +30,12 @@ from tests.ports import free_port
 
 @contextmanager
 def served(
-    *arguments: str, lines: int = 3, **environment: str
+    *arguments: str, lines: int = 3, warned: str = "", **environment: str
 ) -> Iterator[tuple[subprocess.Popen[str], list[str]]]:
-    """Run the server during the block; yield it with its first lines."""
+    """Run the server during the block; yield it with its first lines.
+
+    ``warned`` is a text of its only warning; empty: it warns of nothing.
+    """
     process = forking.start(
         [sys.executable, "-m", "kvstream", "serve", *arguments],
         env={**os.environ, **ENVIRONMENT, **environment},
@@ -46,7 +49,8 @@ def served(
     finally:
         process.send_signal(signal.SIGTERM)
         _, errors = process.communicate(timeout=PATIENCE_S)
-        assert (process.returncode, errors) == (0, "")
+        assert (process.returncode, errors.count("\n")) == (0, int(bool(warned))), errors
+        assert warned in errors
 
 
 def port_of(lines: list[str]) -> int:
@@ -308,7 +312,7 @@ def test_without_a_password_only_local_clients_are_served(tmp_path: Path) -> Non
         friend = redis.Redis(host=address, port=port_of(lines), password="secret")
         assert friend.ping()
         friend.close()
-    with served(*arguments, "--no-protected-mode") as (_, lines):
+    with served(*arguments, "--no-protected-mode", warned="need no password") as (_, lines):
         friend = redis.Redis(host=address, port=port_of(lines))
         assert friend.ping()
         friend.close()

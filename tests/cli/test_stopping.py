@@ -18,7 +18,7 @@ from kvstream import Store
 from kvstream.types.options import SHUTDOWN_TIMEOUT_S
 from tests import forking
 from tests.cli.program import ENVIRONMENT
-from tests.patience import PATIENCE_S, until
+from tests.patience import PATIENCE_S, until, worked_s
 from tests.server.asking import Asker
 from tests.server.talking import request
 
@@ -204,6 +204,39 @@ def test_a_second_signal_ends_it_at_once_without_losing_acknowledged_writes(
     with Store.open(tmp_path / "store") as store:
         assert len(store.stream("s")) == 1
         assert store.check() == []
+
+
+@pytest.mark.parametrize("second", [signal.SIGTERM, signal.SIGINT])
+def test_a_second_signal_ends_a_script_that_looks_at_no_clock(
+    started: list[Serving], tmp_path: Path, second: signal.Signals
+) -> None:
+    """One call of string.find takes hours here, and Python runs no signal handler meanwhile."""
+    server = start(started, tmp_path)
+    endless = "return string.find(('a'):rep(60), ('a?'):rep(60) .. ('a'):rep(60))"
+    with Asker(server.port) as asker, Asker(server.port) as other:
+        asker.ask("XADD s 1-1 f v")
+        asker.send("EVAL", f"redis.call('SET', KEYS[1], 'v'); {endless}", "1", "k")
+        other.send("PING")
+        spent = worked_s(server.process.pid)
+        until(lambda: worked_s(server.process.pid) > spent + 0.1)  # the script runs
+        server.signal()
+        assert server.process.poll() is None
+        until(lambda: _signals_are_read(server.process.pid))
+        server.signal(second)
+        code, errors = server.end()
+    assert code == 1
+    assert errors.endswith(" WARNING server.serving: ends at once: asked a second time\n")
+    with Store.open(tmp_path / "store") as store:
+        assert len(store.stream("s")) == 1
+        assert not store.exists("k")
+        assert store.check() == []
+
+
+def _signals_are_read(pid: int) -> bool:
+    """Return whether no signal to a process is pending."""
+    status = Path(f"/proc/{pid}/status").read_text()
+    pending = re.findall(r"^(?:Sig|Shd)Pnd:\s*(\w+)$", status, re.MULTILINE)
+    return not any(int(mask, 16) for mask in pending)
 
 
 # --- systemd ------------------------------------------------------------------------------------

@@ -27,6 +27,9 @@ _NO_FILE = (
     "configuration file set) in order to store users in the Redis configuration."
 )
 """Redis's text, which tools look for. CONFIG REWRITE of kvstream stores no users."""
+_UNCHANGED = (
+    "WARNING: ACL errors detected, no change to the previously active ACL rules was performed"
+)
 
 
 @COMMANDS.command("acl|whoami", "", _ANY_USER, since="6.0.0")
@@ -209,7 +212,10 @@ def acl_load(txn: Txn, client: Client, argv: Argv) -> Reply:
     """
     path, acl = _acl_file(client), server_of(client).acl
     before = {user: user.channels for user in acl.users.values()}
-    gone = acl.load(path)
+    try:
+        gone = acl.load(path)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{error}. {_UNCHANGED}") from None
     _disconnect_subscribers(client, before)
     _disconnect_users(client, gone)
     return OK

@@ -242,7 +242,7 @@ class Listener:
         replies.group_fsync = GroupFsync(
             lambda: replies.waiting, replies.ask, replies.wait, self._after_reads
         )
-        executor.limits.make_room()
+        executor.limits.fit_open_files()
         executor.limits.bound_replies()
         self._tick()
 

@@ -37,18 +37,33 @@ def load(options: ServerOptions) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.options |= ssl.OP_NO_RENEGOTIATION  # it costs the server more than the client
-    _load_own(context, options)
+    if options.tls_cert_file is None or options.tls_key_file is None:
+        raise BadCertificate("tls-port needs tls-cert-file and tls-key-file")
+    check_files(options)
+    _load_own(context, options.tls_cert_file, options.tls_key_file, options)
     _load_authorities(context, options)
     return context
 
 
-def _load_own(context: ssl.SSLContext, options: ServerOptions) -> None:
-    certificate, key = options.tls_cert_file, options.tls_key_file
-    if certificate is None or key is None:
-        raise BadCertificate("tls-port needs tls-cert-file and tls-key-file")
-    _read("tls-cert-file", certificate, _CERTIFICATE, "certificate")
-    _read("tls-key-file", key, _KEY, "private key")
+def named_files(options: ServerOptions) -> list[tuple[str, Path, str, str]]:
+    """Return the files that the options name: the option, the path, its mark, and what it holds."""
+    possible = (
+        ("tls-cert-file", options.tls_cert_file, _CERTIFICATE, "certificate"),
+        ("tls-key-file", options.tls_key_file, _KEY, "private key"),
+        ("tls-ca-cert-file", options.tls_ca_cert_file, _CERTIFICATE, "certificate"),
+    )
+    return [(option, path, mark, what) for option, path, mark, what in possible if path is not None]
 
+
+def check_files(options: ServerOptions) -> None:
+    """Raise BadCertificate if a file that the options name does not hold what it should."""
+    for option, path, mark, what in named_files(options):
+        _read(option, path, mark, what)
+
+
+def _load_own(
+    context: ssl.SSLContext, certificate: Path, key: Path, options: ServerOptions
+) -> None:
     asked: list[str] = []
 
     def password() -> str:
@@ -75,7 +90,6 @@ def _load_own(context: ssl.SSLContext, options: ServerOptions) -> None:
 def _load_authorities(context: ssl.SSLContext, options: ServerOptions) -> None:
     authorities = options.tls_ca_cert_file
     if authorities is not None:
-        _read("tls-ca-cert-file", authorities, _CERTIFICATE, "certificate")
         try:
             context.load_verify_locations(authorities)
         except ssl.SSLError as error:

@@ -8,6 +8,7 @@ import logging
 import os
 import resource
 import sys
+from contextlib import suppress
 from ctypes import CDLL
 from dataclasses import dataclass
 from threading import Thread
@@ -23,6 +24,7 @@ from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import ReplyStreaming
 from kvstream.server.runtime.xadd_batching import Burst
 from kvstream.storage.batch import Family
+from kvstream.storage.options import open_files_max
 from kvstream.types.options import OUTPUT_MAX
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -115,7 +117,10 @@ of a connection is noticed only after the bytes before it are read."""
 STRANGER_UNREAD = 64 << 10
 """Bytes of unread replies of an unauthenticated client: only errors, and few."""
 DESCRIPTORS = 512
-"""File descriptors reserved for the store, beside those of clients."""
+"""File descriptors reserved for the store and the server, beside those of clients."""
+OTHER_FILES = 24
+"""Descriptors of a server that are no tables of the store: what one has open at rest. The store
+may hold half of a low limit as tables, and 10 fewer than it may."""
 FIRST_BYTES_A_SECOND = 1024
 """A client whose first request arrives more slowly than this is not a Redis client."""
 LOOKS_AT_CLIENTS = 16
@@ -345,16 +350,22 @@ class Limits:
         sizes = [size for limit in used for size in (limit.hard, limit.soft) if size > 0]
         self.near = min(*sizes, STRANGER_UNREAD)
 
-    def make_room(self) -> None:
-        """Raise the limit of file descriptors for ``maxclients``, or lower ``maxclients`` to it."""
+    def fit_open_files(self) -> None:
+        """Raise the limit of open files for ``maxclients``, or lower ``maxclients`` to it.
+
+        A lowered ``maxclients`` is logged: the operator asked for more.
+        """
         options = self._server.options
-        least, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = options.maxclients + DESCRIPTORS
-        if most != resource.RLIM_INFINITY:
-            wanted = min(wanted, most)
-        if least != resource.RLIM_INFINITY and least < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, most))
-        options.maxclients = max(min(options.maxclients, wanted - DESCRIPTORS), 1)
+        wanted = options.maxclients
+        possible = clients_possible(wanted)
+        if possible < wanted:
+            options.maxclients = possible
+            _log.warning(
+                "maxclients is lowered from %d to %d: this process may open %d files. Raise the "
+                "limit to %d file descriptors (ulimit -n, LimitNOFILE of systemd), of which the "
+                "store and the server need up to %d",
+                *(wanted, possible, _open_files_allowed(), wanted + DESCRIPTORS, DESCRIPTORS),
+            )
 
     def _is_over(self, client: Client, now: float) -> bool:
         options = self._server.options
@@ -366,6 +377,29 @@ class Limits:
         if client.subscriptions is not None:
             return False
         return 0 < options.timeout <= now - client.last_used
+
+
+def clients_possible(wanted: int) -> int:
+    """Return how many clients the limit of open files allows, after raising it; at least one."""
+    raise_open_files(wanted + DESCRIPTORS)
+    allowed = _open_files_allowed()
+    reserved = min(DESCRIPTORS, OTHER_FILES + open_files_max())
+    return max(min(wanted, allowed - reserved), 1)
+
+
+def raise_open_files(wanted: int) -> None:
+    """Raise the soft limit of open files to a number, as far as the hard limit allows."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard != resource.RLIM_INFINITY:
+        wanted = min(wanted, hard)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with suppress(OSError, ValueError):  # the system may allow less than it says
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+
+
+def _open_files_allowed() -> int:
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    return sys.maxsize if soft == resource.RLIM_INFINITY else soft
 
 
 def _is_stranger(client: Client, age: float) -> bool:

@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kvstream.commands.command import Flag, every
+from kvstream.errors import InvalidArgument
+from kvstream.server.acl import Acl
 from kvstream.server.command_docs import categories_of, is_absent
 from kvstream.server.commands import TABLE
 from tests.server.asking import Asker, Failure
@@ -256,6 +258,7 @@ def test_a_changed_password_applies_to_new_clients(served: Served) -> None:
 
 def test_users_are_kept_in_a_file(serve: Serve, tmp_path: Path) -> None:
     path = tmp_path / "users.acl"
+    path.touch()
     with serve(aclfile=path).asker() as asker:
         asker.ask("ACL SETUSER ann on >secret ~k* +get")
         assert asker.ask("ACL SAVE") == b"OK"
@@ -275,13 +278,57 @@ def test_users_are_kept_in_a_file(serve: Serve, tmp_path: Path) -> None:
         assert asker.ask("ACL USERS") == [b"carl", b"default"]
 
 
-def test_an_unreadable_or_unwritable_file_of_users_is_reported(
+def test_a_file_of_users_that_cannot_be_read_or_written_changes_nothing(
     serve: Serve, tmp_path: Path
 ) -> None:
-    with serve(aclfile=tmp_path / "nowhere" / "users.acl").asker() as asker:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    path = folder / "users.acl"
+    path.write_text("user default on nopass ~* &* +@all\nuser ann on >secret +get\n")
+    unchanged = "WARNING: ACL errors detected, no change to the previously active ACL rules"
+    with serve(aclfile=path).asker() as asker:
+        path.unlink()
+        missing = asker.ask("ACL LOAD")
+        path.mkdir()
+        replies = [missing, asker.ask("ACL LOAD")]
+        path.rmdir()
+        folder.rmdir()
+        replies.append(asker.ask("ACL LOAD"))
+        reasons = ("No such file or directory", "Is a directory", "No such file or directory")
+        for reply, reason in zip(replies, reasons, strict=True):
+            assert reply.startswith(f"ERR Error loading ACLs, opening file '{path}': {reason}")
+            assert unchanged in reply
         assert "No such file" in asker.ask("ACL SAVE")
-        assert "No such file" in asker.ask("ACL LOAD")
+        assert asker.ask("ACL USERS") == [b"ann", b"default"]
         assert asker.ask("SET k v") == b"OK"
+
+
+def test_every_wrong_line_of_a_file_of_users_is_named_without_its_passwords(
+    serve: Serve, tmp_path: Path
+) -> None:
+    path = tmp_path / "users.acl"
+    path.touch()
+    with serve(aclfile=path).asker() as asker:
+        path.write_text("user ann on <hidden\n\nusr bob\nuser carl +nosuch\nuser dora on\n")
+        reply = asker.ask("ACL LOAD")
+        assert f"{path}:1: The password you are trying to remove" in reply
+        assert f"{path}:3: should start with user keyword followed by the username" in reply
+        assert f"{path}:4: Unknown command or category name in ACL" in reply
+        assert "hidden" not in reply
+        assert asker.ask("ACL USERS") == [b"default"]
+        path.write_text("nonsense\n" * 1000)
+        assert "995 more lines are wrong" in asker.ask("ACL LOAD")
+
+
+@pytest.mark.parametrize("content", [None, "user ann on nosuch\n", b"\xff\x00"])
+def test_a_server_does_not_start_without_the_users_of_its_file(
+    tmp_path: Path, content: str | bytes | None
+) -> None:
+    path = tmp_path / "users.acl"
+    if content is not None:
+        path.write_bytes(content.encode() if isinstance(content, str) else content)
+    with pytest.raises(InvalidArgument, match=re.escape(str(path))):
+        Acl(TABLE, file=path)
 
 
 def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) -> None:

@@ -63,6 +63,7 @@ def test_old_checkpoints_that_are_links_are_not_followed(serve: Serve, tmp_path:
 def test_the_file_of_users_is_written_through_no_link(serve: Serve, tmp_path: Path) -> None:
     aclfile, precious = tmp_path / "users.acl", tmp_path / "precious"
     precious.write_text("x")
+    aclfile.touch()
     (tmp_path / "users.acl.partial").symlink_to(precious)
     served = serve(aclfile=aclfile)
     with served.asker() as asker:
