@@ -170,17 +170,26 @@ class Scripts:
 
     def run_text(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVAL; ``reads``: the script may not write."""
-        keys = key_count(argv)
-        return self._run(txn, client, argv, self.load(argv[1], stays=False), keys, reads)
+        try:
+            keys = key_count(argv)
+            script = self.load(argv[1], stays=False)
+        except RequestError:
+            self.dispatcher.show(client, argv)  # as in Redis; _run shows the others
+            raise
+        return self._run(txn, client, argv, script, keys, reads)
 
     def run_sha(self, txn: Txn, client: Client, argv: Argv, reads: bool) -> Answer:
         """Run EVALSHA."""
-        if len(argv[1]) != SHA_DIGITS:
-            raise NoScript
-        keys = key_count(argv)
-        script = self.cache.get(argv[1])
-        if script is None:
-            raise NoScript
+        try:
+            if len(argv[1]) != SHA_DIGITS:
+                raise NoScript
+            keys = key_count(argv)
+            script = self.cache.get(argv[1])
+            if script is None:
+                raise NoScript
+        except RequestError:
+            self.dispatcher.show(client, argv)
+            raise
         return self._run(txn, client, argv, script, keys, reads)
 
     def waits(self, client: Client, name: bytes) -> bool:

@@ -32,7 +32,7 @@ ARGUMENTS_MAX: Final = 4000
 FULL: Final = (False, 5)
 """A function's answer if there is not enough memory: it needs none."""
 _SINGLE = (
-    rb"(?:redis\s*\.\s*(?:p?call|error_reply|status_reply|sha1hex|log|setresp|set_repl|acl_check_cmd)"
+    rb"(?:(?:redis|server)\s*\.\s*(?:p?call|error_reply|status_reply|sha1hex|log|setresp|set_repl|acl_check_cmd)"
     rb"|bit\s*\.\s*[a-z]+|cjson\s*\.\s*(?:en|de)code|cmsgpack\s*\.\s*pack"
     rb"|struct\s*\.\s*(?:pack|size)|string\s*\.\s*(?:rep|gmatch))"
 )

@@ -1,7 +1,7 @@
 -- The table redis of scripts: calls of commands, and what else Python answers.
 local replies, state, die, command, permitted, sha1hex, log, set_resp, version, version_number = ...
-local error, select, tonumber, tostring, type, unpack =
-  error, select, tonumber, tostring, type, unpack
+local error, select, setmetatable, tonumber, tostring, type, unpack =
+  error, select, setmetatable, tonumber, tostring, type, unpack
 local find, match, sub = string.find, string.match, string.sub
 local concat, floor = table.concat, math.floor
 local parse, number_text = replies.parse, replies.number_text
@@ -174,5 +174,8 @@ function redis.acl_check_cmd(...)
   if allowed == nil then fail('Invalid command passed to redis.acl_check_cmd()') end
   return allowed
 end
+
+-- Valkey's constant, with the name that HELLO has. Loops over the table leave it out: Redis has none.
+setmetatable(redis, { __index = { SERVER_NAME = 'redis' } })
 
 return redis, fail

@@ -1,8 +1,8 @@
 -- Libraries of functions: what they see and register while they are loaded.
 local tables, redis, fail, globals, nonexistent, copy, compile, prepare = ...
 local protect, shown, metatables = tables.protect, tables.shown, tables.metatables
-local ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack =
-  ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack
+local getmetatable, ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack =
+  getmetatable, ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack
 local find, concat, select = string.find, table.concat, select
 
 local callbacks = {} -- the functions of libraries by name
@@ -92,8 +92,10 @@ local loading_redis = setmetatable({
   register_function = register_function, log = redis.log,
   LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
   REDIS_VERSION = redis.REDIS_VERSION, REDIS_VERSION_NUM = redis.REDIS_VERSION_NUM,
+  SERVER_NAME = redis.SERVER_NAME,
 }, nonexistent)
-local loading_globals = setmetatable({ redis = protect(loading_redis) }, nonexistent)
+local loading_shown = protect(loading_redis)
+local loading_globals = setmetatable({ redis = loading_shown, server = loading_shown }, nonexistent)
 local function_globals -- those of scripts; a copy, made when the libraries of Lua are there
 local seen = { __newindex = tables.refuse, __metatable = false }
 local library_environment = setmetatable({}, seen)
@@ -105,8 +107,10 @@ end
 
 local function make_function_globals()
   local own_redis = copy(redis, { 'breakpoint', 'debug', 'replicate_commands' })
+  setmetatable(own_redis, getmetatable(redis))
   function_globals = setmetatable(copy(globals), nonexistent)
   function_globals.redis, function_globals._G = protect(own_redis), library_environment
+  function_globals.server = function_globals.redis
 end
 
 -- A description of each function that a library registers: its name, its text or false, flags.

@@ -350,7 +350,6 @@ local globals = {
   rawequal = rawequal,
   rawget = tables.rawget,
   rawset = tables.rawset,
-  redis = protect(redis),
   select = select,
   setmetatable = tables.setmetatable,
   tonumber = tonumber,
@@ -359,6 +358,10 @@ local globals = {
   unpack = safe_unpack,
   xpcall = safe_xpcall,
 }
+
+-- Scripts for Valkey call it server; it is one table, as there.
+globals.redis = protect(redis)
+globals.server = globals.redis
 
 globals.math = protect(math)
 globals.os = protect({ clock = clock })
