@@ -16,6 +16,7 @@ from kvstream.commands import (
     strings,
     trim,
 )
+from kvstream.commands.absent import reason_of
 from kvstream.commands.args import QUOTED_MAX, Argv, text, wrong_arity
 from kvstream.commands.command import (
     Command,
@@ -86,4 +87,5 @@ def _unknown(argv: Argv) -> RequestError:
             break
         quoted += b"'%b' " % word[: QUOTED_MAX - len(quoted)]
     beginning = f", with args beginning with: {text(quoted)}" if len(argv) > 1 else ""
-    return RequestError(f"unknown command '{text(argv[0][:QUOTED_MAX])}'{beginning}")
+    name = text(argv[0][:QUOTED_MAX])
+    return RequestError(f"unknown command '{name}'{beginning}{reason_of(name)}")

@@ -16,10 +16,11 @@ from operator import attrgetter
 from pathlib import Path
 from typing import NamedTuple
 
+from kvstream.commands.absent import is_absent
 from kvstream.commands.args import Argv, text
 from kvstream.commands.command import Command, Flag, Table, every
 from kvstream.errors import InvalidArgument, RequestError
-from kvstream.server.command_docs import CATEGORIES, is_absent, key_uses, meant_by
+from kvstream.server.command_docs import CATEGORIES, key_uses, meant_by
 from kvstream.storage import files
 from kvstream.types.glob import matcher
 

@@ -1,8 +1,9 @@
 """What COMMAND and ACL derive from the records of commands, in Redis's words.
 
 The arguments of COMMAND DOCS are parsed from a record's syntax: words in capitals are tokens, a
-token names the argument after it, brackets are optional, bars part alternatives, and ``[x ...]``
-after an x repeats it. Flags, ACL categories and key specifications follow.
+token names the argument after it, brackets are optional, bars part alternatives, parentheses keep
+them together, and ``[x ...]`` after an x, or three dots alone, repeats it. Flags, ACL categories
+and key specifications follow.
 """
 
 import re
@@ -20,14 +21,19 @@ from kvstream.commands.command import (
     StreamsKeys,
 )
 
-_PART = re.compile(r"[\[\]|]|[^\s\[\]|]+")
+_PART = re.compile(r"[\[\]()|]|[^\s\[\]()|]+")
 _SIGNS = frozenset("=~*$-+>")
 _REPEATED = "..."
 _INTEGERS = (
-    *("bits", "bytes", "client-id", "count", "cursor", "db", "decrement", "entries"),
-    *("entries-added", "entries-read", "increment", "index", "milliseconds", "min-idle-time"),
-    *("numids", "numkeys", "numlocal", "numreplicas", "offset", "protover", "seconds", "timeout"),
+    *("bits", "bytes", "client-id", "cluster-bus-port", "config-epoch", "count", "cursor", "db"),
+    *("decrement", "end-slot", "entries", "entries-added", "entries-read", "frequency"),
+    *("increment", "index", "limit", "maxage", "milliseconds", "min-idle-time", "numids"),
+    *("numkeys", "numlocal", "numreplicas", "offset", "port", "protover", "seconds", "slot"),
+    *("start-slot", "timeout", "ttl", "version"),
 )
+_TAKES = {"GROUP": 2, "IDS": 2, "STREAMS": 2}
+"""Tokens that name several arguments without brackets, and how many: Redis shows them as one block.
+"""
 _TYPES = {
     **dict.fromkeys(_INTEGERS, "integer"),
     **dict.fromkeys(("key", "newkey"), "key"),
@@ -35,6 +41,17 @@ _TYPES = {
     "unix-time-seconds": "unix-time",
     "unix-time-milliseconds": "unix-time",
 }
+
+
+_TYPES_OF = {
+    "cluster|keyslot": {"key": "string"},
+    "getrange": {"start": "integer", "end": "integer"},
+    "incrbyfloat": {"increment": "double"},
+    "substr": {"start": "integer", "end": "integer"},
+    "xautoclaim": {"min-idle-time": "string"},
+    "xclaim": {"min-idle-time": "string"},
+}
+"""Types of arguments that have another type in one command than elsewhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +64,17 @@ class Argument:
     token: str = ""
     optional: bool = False
     multiple: bool = False
+    multiple_token: bool = False
+    """The token is repeated with the argument."""
     parts: "tuple[Argument, ...]" = field(default=())
 
 
-def arguments_of(syntax: str) -> tuple[Argument, ...]:
+def arguments_of(syntax: str, command: str = "") -> tuple[Argument, ...]:
     """Parse the syntax of a command."""
-    return tuple(_Reader(_PART.findall(syntax)).sequence())
+    ways = _Reader(_PART.findall(syntax)).ways()
+    arguments = ways[0] if len(ways) == 1 else [_one_of(ways)]
+    types = _TYPES_OF.get(command, {})
+    return tuple(replace(each, kind=types.get(each.name, each.kind)) for each in arguments)
 
 
 def _is_token(word: str) -> bool:
@@ -67,10 +89,24 @@ def _single(word: str) -> Argument:
 
 def _joined(kind: str, parts: list[Argument]) -> Argument:
     """Join several arguments; a single one stays."""
+    if kind == "oneof":  # alternatives within alternatives are some more of them
+        parts = [each for part in parts for each in (part.parts if _is_plain(part) else [part])]
     if len(parts) == 1:
         return parts[0]
-    name = parts[0].name if kind == "block" else _joined_name(parts)
-    return Argument(name, kind, parts=tuple(parts))
+    if kind == "oneof":
+        return Argument(_joined_name(parts), kind, parts=tuple(parts))
+    first, token = parts[0], ""
+    if first.kind != "pure-token" and not first.optional:  # its token is that of the block
+        first, token = replace(first, token=""), first.token
+    return Argument(first.name, kind, token, parts=(first, *parts[1:]))
+
+
+def _is_plain(part: Argument) -> bool:
+    return part == Argument(part.name, "oneof", parts=part.parts)
+
+
+def _one_of(ways: list[list[Argument]]) -> Argument:
+    return _joined("oneof", [_joined("block", each) for each in ways])
 
 
 def _joined_name(parts: list[Argument]) -> str:
@@ -89,10 +125,18 @@ class _Reader:
         self._at += 1
         return self._parts[self._at - 1]
 
-    def sequence(self) -> list[Argument]:
+    def ways(self) -> list[list[Argument]]:
+        """Parse sequences with bars between them."""
+        ways = [self._sequence()]
+        while self._next() == "|":
+            self._take()
+            ways.append(self._sequence())
+        return ways
+
+    def _sequence(self) -> list[Argument]:
         """Parse up to the end, a closing bracket, or a bar between whole sequences."""
         arguments: list[Argument] = []
-        while self._next() not in ("", "]") and not self._parts_sequences():
+        while self._next() not in ("", "]", ")") and not self._parts_sequences():
             if self._next() == "[":
                 self._option(arguments)
             else:
@@ -107,11 +151,23 @@ class _Reader:
 
     def _words(self) -> Argument:
         """Parse a word, or several with bars between them."""
-        words = [_single(self._take())]
+        words = [self._word()]
         while self._next() == "|" and not self._ends_alternative(words[-1]):
             self._take()
-            words.append(_single(self._take()))
+            words.append(self._word())
         return _joined("oneof", words)
+
+    def _word(self) -> Argument:
+        """Parse a word, or what stands in parentheses."""
+        word = self._take()
+        if word != "(":
+            return _single(word)
+        group = _one_of(self.ways())
+        self._take()
+        if self._next() == _REPEATED:
+            self._take()
+            group = replace(group, multiple=True)
+        return group
 
     def _ends_alternative(self, last: Argument) -> bool:
         following = self._parts[self._at + 1]
@@ -119,16 +175,12 @@ class _Reader:
 
     def _option(self, found: list[Argument]) -> None:
         self._take()
-        ways = [self.sequence()]
-        while self._next() == "|":
-            self._take()
-            ways.append(self.sequence())
+        ways = self.ways()
         self._take()
         if len(ways) == 1 and ways[0] and ways[0][-1].name == _REPEATED:
             _repeat(found, ways[0][:-1])
             return
-        way = _joined("oneof", [_joined("block", each) for each in ways])
-        found.append(replace(way, optional=True))
+        found.append(replace(_one_of(ways), optional=True))
 
 
 def _append(found: list[Argument], argument: Argument) -> None:
@@ -138,11 +190,23 @@ def _append(found: list[Argument], argument: Argument) -> None:
         if before.kind == "pure-token" and before.token not in _SIGNS and not before.optional:
             found[-1] = replace(argument, token=before.token)
             return
+        if _TAKES.get(before.token, 0) > max(len(before.parts), 1) and not before.optional:
+            parts = before.parts or (replace(before, token=""),)
+            found[-1] = Argument(parts[0].name, "block", before.token, parts=(*parts, argument))
+            return
     found.append(argument)
 
 
 def _repeat(found: list[Argument], again: list[Argument]) -> None:
     """Mark the last arguments as repeatable."""
+    if found and found[-1].kind == "block" and found[-1].token in _TAKES:
+        parts = list(found[-1].parts)
+        _repeat(parts, again)
+        found[-1] = replace(found[-1], parts=tuple(parts))
+        return
+    if found == again and again[0].token and again[0].kind != "pure-token":
+        found[:] = [replace(_joined("block", again), multiple=True, multiple_token=True)]
+        return
     last = [replace(each, token="") if each.kind != "pure-token" else each for each in found]
     count = len(again)
     if last[-count:] != again:  # the repeated part was not written before
@@ -160,6 +224,7 @@ CATEGORIES = (
 """Every category of Redis, in its order; those of other types have no commands."""
 _OF_GROUP = {
     **{name: name for name in ("connection", "scripting", "stream", "string")},
+    "cluster": "",
     "generic": "keyspace",
     "server": "",
     "transactions": "transaction",
@@ -287,33 +352,3 @@ def meant_by(word: bytes, commands: Iterable[Command]) -> set[str]:
         for command in commands
         if command.name == name or command.name.startswith(name + "|")
     }
-
-
-# --- commands of Redis that kvstream does not have ----------------------------------------------
-
-# Rules of ACL users may name them, so that an ACL file of Redis can be loaded.
-_COMMANDS = (
-    "asking bitcount bitfield bitfield_ro bitop bitpos blmove blmpop blpop brpop brpoplpush "
-    "bzmpop bzpopmax bzpopmin cluster failover "
-    "geoadd geodist geohash geopos georadius georadius_ro georadiusbymember "
-    "georadiusbymember_ro geosearch geosearchstore getbit hdel hexists hexpire hexpireat "
-    "hexpiretime hget hgetall hgetdel hgetex hincrby hincrbyfloat hkeys hlen hmget hmset "
-    "hpersist hpexpire hpexpireat hpexpiretime hpttl hrandfield hscan hset hsetex "
-    "hsetnx hstrlen httl hvals lcs lindex linsert llen lmove lmpop lpop lpos lpush "
-    "lpushx lrange lrem lset ltrim migrate module pfadd pfcount pfdebug pfmerge pfselftest "
-    "psync readonly readwrite replconf replicaof "
-    "restore-asking rpop rpoplpush rpush rpushx sadd scard sdiff sdiffstore setbit sflush "
-    "sinter sintercard sinterstore sismember slaveof smembers smismember smove sort sort_ro "
-    "spop srandmember srem sscan sunion sunionstore "
-    "sync trimslots zadd zcard zcount zdiff zdiffstore zincrby "
-    "zinter zintercard zinterstore zlexcount zmpop zmscore zpopmax zpopmin zrandmember zrange "
-    "zrangebylex zrangebyscore zrangestore zrank zrem zremrangebylex zremrangebyrank "
-    "zremrangebyscore zrevrange zrevrangebylex zrevrangebyscore zrevrank zscan zscore zunion "
-    "zunionstore"
-)
-ABSENT = frozenset(_COMMANDS.split())
-
-
-def is_absent(name: str) -> bool:
-    """Return whether Redis has a command or subcommand that kvstream does not have."""
-    return name.partition("|")[0] in ABSENT

@@ -6,6 +6,7 @@ from kvstream.server.commands import (
     acl,
     admin,
     client,
+    cluster,
     command,
     config,
     connection,
@@ -28,6 +29,7 @@ SECTIONS = {
     "Transactions": (connection.TRANSACTIONS,),
     "Pub/sub": (pubsub.COMMANDS,),
     "Scripts": (scripting.COMMANDS,),
+    "Clusters and modules": (cluster.COMMANDS, cluster.MODULES),
     "Operation": tuple(module.COMMANDS for module in _OPERATION),
 }
 """The families by the sections of docs/commands.md."""

@@ -42,13 +42,16 @@ class _Wanted:
 
 @COMMANDS.command(
     "client|tracking",
-    "on|off [REDIRECT client-id] [PREFIX prefix] [BCAST] [OPTIN] [OPTOUT] [NOLOOP]",
+    "ON|OFF [REDIRECT client-id] [PREFIX prefix [PREFIX prefix ...]] [BCAST] [OPTIN] [OPTOUT] "
+    "[NOLOOP]",
     _OWN,
     since="6.0.0",
 )
 def client_tracking(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Notify this connection, or another one, when keys change that it has read.
 
+    ON: Begin, or change the options.
+    OFF: End.
     REDIRECT: Send the notifications to this client. One that speaks RESP2 must be subscribed, and
     gets them as messages of the channel `__redis__:invalidate`.
     PREFIX: With BCAST, only keys with this prefix.
@@ -139,9 +142,13 @@ def _check_prefixes(wanted: list[bytes], before: Iterable[bytes]) -> None:
                 )
 
 
-@COMMANDS.command("client|caching", "yes|no", _OWN, since="6.0.0")
+@COMMANDS.command("client|caching", "YES|NO", _OWN, since="6.0.0")
 def client_caching(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Track the keys that the next command reads: YES with OPTIN, or do not: NO with OPTOUT."""
+    """Track the keys that the next command reads, or do not.
+
+    YES: Track them, in the mode OPTIN.
+    NO: Do not track them, in the mode OPTOUT.
+    """
     tracking = server_of(client).trackers.clients.get(client)
     if tracking is None:
         raise RequestError(
@@ -222,12 +229,17 @@ def client_setname(txn: Txn, client: Client, argv: Argv) -> Reply:
 
 
 @COMMANDS.command(
-    *("client|setinfo", "lib-name|lib-ver text", _OWN),
+    *("client|setinfo", "LIB-NAME libname|LIB-VER libver", _OWN),
     since="7.2.0",
+    arity=4,
     tips="request_policy:all_nodes response_policy:all_succeeded",
 )
 def client_setinfo(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Set the name or version of the library that uses this connection."""
+    """Set the name or version of the library that uses this connection.
+
+    LIB-NAME: Its name.
+    LIB-VER: Its version.
+    """
     what, value = argv[2].lower(), argv[3]
     if what not in (b"lib-name", b"lib-ver"):
         raise InvalidArgument(f"Unrecognized option '{text(argv[2])}'")
@@ -296,16 +308,24 @@ def _on_or_off(raw: bytes) -> bool:
     return raw.lower() == b"on"
 
 
-@COMMANDS.command("client|no-evict", "on|off", OPERATE, since="7.0.0")
+@COMMANDS.command("client|no-evict", "ON|OFF", OPERATE, since="7.0.0")
 def client_no_evict(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Keep this connection when clients are closed to free memory."""
+    """Keep this connection when clients are closed to free memory.
+
+    ON: Keep it.
+    OFF: It may be closed: the default.
+    """
     client.no_evict = _on_or_off(argv[2])
     return OK
 
 
-@COMMANDS.command("client|no-touch", "on|off", _OWN, since="7.2.0")
+@COMMANDS.command("client|no-touch", "ON|OFF", _OWN, since="7.2.0")
 def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Keep the idle time of keys when this connection reads them."""
+    """Keep the idle time of keys when this connection reads them.
+
+    ON: Keep it.
+    OFF: Reading resets it: the default.
+    """
     client.no_touch = _on_or_off(argv[2])
     return OK
 
@@ -313,9 +333,13 @@ def client_no_touch(txn: Txn, client: Client, argv: Argv) -> Reply:
 _REPLY_MODES = {b"on": ReplyMode.ON, b"off": ReplyMode.OFF, b"skip": ReplyMode.SKIP_NEXT}
 
 
-@COMMANDS.command("client|reply", "on|off|skip", _OWN, since="3.2.0")
+@COMMANDS.command("client|reply", "ON|OFF|SKIP", _OWN, since="3.2.0")
 def client_reply(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Send replies, send none, or skip the next one.
+
+    ON: Send replies: the default.
+    OFF: Send none.
+    SKIP: Send none to the next command.
 
     In MULTI it takes effect after EXEC, whose reply is complete; Redis leaves parts of it out.
     """
@@ -350,10 +374,32 @@ Test = Callable[[Client], bool]
 
 
 @COMMANDS.command(
-    "client|kill", "ip:port|filter value [filter value ...]", OPERATE, since="2.4.0", arity=-3
+    "client|kill",
+    "ip:port|(ID client-id|TYPE (NORMAL|MASTER|SLAVE|REPLICA|PUBSUB)|USER username|ADDR ip:port|"
+    "LADDR ip:port|SKIPME (YES|NO)|MAXAGE maxage) ...",
+    OPERATE,
+    since="2.4.0",
+    usage="<ip:port>|<filter> <value> [<filter> <value> ...]",
+    arity=-3,
 )
 def client_kill(txn: Txn, client: Client, argv: Argv) -> Reply:
-    """Close the connection from an address, or all that pass every filter, and return how many."""
+    """Close the connection from an address, or all that pass every filter, and return how many.
+
+    ID: The client with this ID.
+    TYPE: Clients of this type.
+    USER: Clients of this user.
+    ADDR: The client from this address.
+    LADDR: Clients connected to this address of the server.
+    SKIPME: Whether to leave this connection open.
+    YES: Leave it open: the default.
+    NO: Close it too, if it passes.
+    MAXAGE: Clients that have been connected for so many seconds.
+    NORMAL: Clients that are not subscribed.
+    MASTER: None: there are no replicas.
+    SLAVE: None.
+    REPLICA: None.
+    PUBSUB: Clients that are subscribed.
+    """
     if len(argv) == 3:
         address = text(argv[2])
         clients = [each for each in server_of(client).clients.values() if each.address == address]

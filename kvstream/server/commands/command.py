@@ -130,14 +130,32 @@ def command_docs(txn: Txn, client: Client, argv: Argv) -> Reply:
     return Map([(row.name.encode(), _documented(row)) for row in rows if row is not None])
 
 
+_DEPRECATED = {
+    "cluster|slaves": ("5.0.0", "`CLUSTER REPLICAS`"),
+    "cluster|slots": ("7.0.0", "`CLUSTER SHARDS`"),
+    "getset": ("6.2.0", "`SET` with the `!GET` argument"),
+    "psetex": ("2.6.12", "`SET` with the `PX` argument"),
+    "quit": ("7.2.0", "just closing the connection"),
+    "setex": ("2.6.12", "`SET` with the `EX` argument"),
+    "setnx": ("2.6.12", "`SET` with the `NX` argument"),
+    "substr": ("2.0.0", "`GETRANGE`"),
+}
+"""Commands that Redis calls deprecated: since which version, and what replaces them."""
+
+
 def _documented(row: Row) -> Reply:
     pairs: list[tuple[Reply, Reply]] = [
         (b"summary", _summary(row).encode()),
         (b"since", row.since.encode()),
         (b"group", row.group.encode()),
     ]
+    if row.name in _DEPRECATED:
+        since, replacement = _DEPRECATED[row.name]
+        pairs.append((b"doc_flags", _set(["deprecated"])))
+        pairs.append((b"deprecated_since", since.encode()))
+        pairs.append((b"replaced_by", replacement.encode()))
     syntax = "" if isinstance(row, Container) else row.syntax
-    arguments = arguments_of(syntax)
+    arguments = arguments_of(syntax, row.name)
     if arguments:
         pairs.append((b"arguments", [_argument(each) for each in arguments]))
     if isinstance(row, Container):
@@ -148,7 +166,8 @@ def _documented(row: Row) -> Reply:
 
 def _argument(argument: Argument) -> Reply:
     token, parts = argument.token, argument.parts
-    flags = [word for word in ("optional", "multiple") if getattr(argument, word)]
+    possible = ("optional", "multiple", "multiple_token")
+    flags = [word for word in possible if getattr(argument, word)]
     pairs: list[tuple[Reply, Reply]] = [
         (b"name", argument.name.encode()),
         (b"type", argument.kind.encode()),
@@ -171,7 +190,7 @@ def _summary(row: Row) -> str:
 
 
 @COMMANDS.command(
-    *("command|list", "[FILTERBY MODULE name|ACLCAT category|PATTERN pattern]", LOOKUP),
+    *("command|list", "[FILTERBY (MODULE name|ACLCAT category|PATTERN pattern)]", LOOKUP),
     since="7.0.0",
     categories="connection",
     tips="nondeterministic_output_order",

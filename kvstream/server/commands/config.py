@@ -20,7 +20,7 @@ _SIGNS = frozenset(b"*?[")
 """Characters of a pattern; a plain name is returned as it was asked."""
 
 
-@COMMANDS.command("config|get", "pattern [pattern ...]", OPERATE, since="2.0.0")
+@COMMANDS.command("config|get", "parameter [parameter ...]", OPERATE, since="2.0.0")
 def config_get(txn: Txn, client: Client, argv: Argv) -> Reply:
     """Return the settings whose names match any of the patterns."""
     names, server = set(SERVER_SETTINGS), server_of(client)

@@ -52,12 +52,15 @@ OPTIONS = {
 """Options that several commands have."""
 
 ABSENT = """\
-All other commands return an error, `ERR unknown command`, and the connection stays open:
+All other commands return an error, `ERR unknown command`, which says what kvstream lacks, and the \
+connection stays open:
 
 | family | commands |
 | --- | --- |
 | other types | hashes, lists, sets, sorted sets, bitmaps, geo, HyperLogLog, modules; SORT, LCS |
-| replicas and clusters | CLUSTER, SENTINEL, REPLICAOF, FAILOVER, PSYNC, MIGRATE, MODULE |
+| replicas | SENTINEL, REPLICAOF, FAILOVER, PSYNC, MIGRATE |
+
+CLUSTER, READONLY, READWRITE, ASKING and MODULE answer as a Redis without cluster and modules does.
 
 Programs that use streams, keys, strings, transactions and scripts work unchanged. Some programs \
 need more, even if they are about streams:

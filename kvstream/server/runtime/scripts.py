@@ -10,7 +10,8 @@ import time
 from collections.abc import Sequence
 from typing import Any, Final
 
-from kvstream.commands.args import I64_MAX, I64_MIN, NOT_AN_INTEGER, integer
+from kvstream.commands.absent import reason_of
+from kvstream.commands.args import I64_MAX, I64_MIN, NOT_AN_INTEGER, integer, text
 from kvstream.commands.command import (
     LATER,
     Answer,
@@ -69,7 +70,7 @@ QUICK_MAX: Final = 10_000
 """Scripts of which it is known that they end soon; forgetting one costs a turn of its own."""
 _FEW = {b"%d" % count: count for count in range(10)}
 """Counts of keys as nearly all scripts have them."""
-_UNKNOWN = b"ERR Unknown Redis command called from script", _REFUSED
+_UNKNOWN = "ERR Unknown Redis command called from script"
 _WRONG_NUMBER = b"ERR Wrong number of args calling Redis command from script", _REFUSED
 _NOT_ALLOWED = b"ERR This Redis command is not allowed from script", _REFUSED
 _READ_ONLY = b"ERR Write commands are not allowed from read-only scripts.", _REFUSED
@@ -322,7 +323,8 @@ class Scripts:
         command = command_of(argv, self._commands)
         if command is None:
             is_container = len(argv) == 1 and self._commands.get(argv[0].lower()) is not None
-            return _WRONG_NUMBER if is_container else _UNKNOWN
+            unknown = (_UNKNOWN + reason_of(text(argv[0]))).encode(), _REFUSED
+            return _WRONG_NUMBER if is_container else unknown
         if len(argv) != command.arity and not 0 < -command.arity <= len(argv):
             return _WRONG_NUMBER
         return _NOT_ALLOWED if Flag.NOSCRIPT in command.flags else command

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from kvstream.commands.absent import is_absent
 from kvstream.commands.command import Flag, every
 from kvstream.errors import InvalidArgument
 from kvstream.server.acl import Acl
-from kvstream.server.command_docs import categories_of, is_absent
+from kvstream.server.command_docs import categories_of
 from kvstream.server.commands import TABLE
 from tests.server.asking import Asker, Failure
 from tests.server.conftest import Serve, Served

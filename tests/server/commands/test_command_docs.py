@@ -7,6 +7,8 @@ import shutil
 import socket
 import subprocess
 import time
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -16,11 +18,16 @@ from kvstream.commands.command import Command, every
 from kvstream.server.command_docs import Argument, arguments_of
 from kvstream.server.commands import TABLE
 from tests.patience import PATIENCE_S
+from tests.server.asking import Asker
 from tests.server.conftest import Served
 
 KEY = Argument("key", "key")
 COUNT = Argument("count", "integer", "COUNT", optional=True)
 ID = Argument("id", "string")
+ON_OR_OFF = Argument(
+    *("on-or-off", "oneof"),
+    parts=(Argument("on", "pure-token", "ON"), Argument("off", "pure-token", "OFF")),
+)
 
 
 @pytest.mark.parametrize(
@@ -35,6 +42,59 @@ ID = Argument("id", "string")
         (
             "STREAMS key [key ...]",
             [Argument("key", "key", "STREAMS", multiple=True)],
+        ),
+        (
+            "STREAMS key [key ...] id|$ [id|$ ...]",
+            [
+                Argument(
+                    *("key", "block", "STREAMS"),
+                    parts=(
+                        Argument("key", "key", multiple=True),
+                        Argument(
+                            *("id-or-$", "oneof"),
+                            multiple=True,
+                            parts=(ID, Argument("$", "pure-token", "$")),
+                        ),
+                    ),
+                )
+            ],
+        ),
+        ("ON|OFF", [ON_OR_OFF]),
+        (
+            "A (ON|OFF)",
+            [replace(ON_OR_OFF, token="A")],
+        ),
+        (
+            "A one|B two",
+            [
+                Argument(
+                    *("one-or-two", "oneof"),
+                    parts=(Argument("one", "string", "A"), Argument("two", "string", "B")),
+                )
+            ],
+        ),
+        (
+            "id|(A (ON|OFF)|B two) ...",
+            [
+                Argument(
+                    *("id-or-on-or-off-or-two", "oneof"),
+                    parts=(
+                        ID,
+                        Argument(
+                            *("on-or-off-or-two", "oneof"),
+                            multiple=True,
+                            parts=(
+                                replace(ON_OR_OFF, token="A"),
+                                Argument("two", "string", "B"),
+                            ),
+                        ),
+                    ),
+                )
+            ],
+        ),
+        (
+            "[A id [A id ...]]",
+            [Argument("id", "string", "A", optional=True, multiple=True, multiple_token=True)],
         ),
         (
             "key value [key value ...]",
@@ -60,8 +120,8 @@ ID = Argument("id", "string")
                     parts=(
                         Argument("pid", "string", "IDMPAUTO"),
                         Argument(
-                            *("pid", "block"),
-                            parts=(Argument("pid", "string", "IDMP"), Argument("iid", "string")),
+                            *("pid", "block", "IDMP"),
+                            parts=(Argument("pid", "string"), Argument("iid", "string")),
                         ),
                     ),
                 )
@@ -95,16 +155,30 @@ def test_arguments_are_parsed_from_the_syntax_of_a_command(
     assert list(arguments_of(syntax)) == wanted
 
 
-def _written(argument: Argument) -> str:
+def _written(argument: Argument, within: str = "") -> str:
     """Return the syntax of an argument, as the documentation writes it."""
-    inner = ("|" if argument.kind == "oneof" else " ").join(map(_written, argument.parts))
+    parts = [_written(each, argument.kind) for each in argument.parts]
+    inner = ("|" if argument.kind == "oneof" else " ").join(parts)
     base = inner or argument.name
+    named = argument.kind == "oneof" and any(_names_another(each) for each in argument.parts)
+    is_one = argument.token or argument.multiple
+    if argument.kind == "oneof" and (
+        (is_one and (within == "oneof" or named))
+        or (named and within == "all" and not argument.optional)
+    ):
+        base = f"({base})"
     if argument.kind == "pure-token":
         base = argument.token
     word = f"{argument.token} {base}" if argument.token and base != argument.token else base
-    if argument.multiple:
-        word = f"{word} [{base} ...]"
+    if argument.multiple and named:
+        word = f"{word} ..."
+    elif argument.multiple:
+        word = f"{word} [{word if argument.multiple_token else base} ...]"
     return f"[{word}]" if argument.optional else word
+
+
+def _names_another(argument: Argument) -> bool:
+    return bool(argument.token) and argument.kind != "pure-token"
 
 
 def _short(syntax: str) -> str:
@@ -114,7 +188,8 @@ def _short(syntax: str) -> str:
 
 @pytest.mark.parametrize("command", every(TABLE), ids=lambda command: command.name)
 def test_the_syntax_of_every_command_is_restored_from_its_arguments(command: Command) -> None:
-    again = " ".join(map(_written, arguments_of(command.syntax)))
+    arguments = arguments_of(command.syntax)
+    again = " ".join(_written(each, "" if len(arguments) == 1 else "all") for each in arguments)
     assert _short(again) == _short(command.syntax)
 
 
@@ -125,7 +200,9 @@ def _docs(client: redis.Redis, name: str) -> Any:
 def test_command_docs_has_arguments(served: Served) -> None:
     reply = _docs(served.client(3), "xread")[b"xread"]
     assert set(reply) == {b"summary", b"since", b"group", b"arguments"}
-    first, *_, keys, ids = reply[b"arguments"]
+    first, *_, streams = reply[b"arguments"]
+    assert (streams[b"token"], streams[b"type"]) == (b"STREAMS", b"block")
+    keys, ids = streams[b"arguments"]
     assert first == {
         b"name": b"count",
         b"type": b"integer",
@@ -133,7 +210,7 @@ def test_command_docs_has_arguments(served: Served) -> None:
         b"token": b"COUNT",
         b"flags": [b"optional"],
     }
-    assert (keys[b"token"], keys[b"type"], keys[b"flags"]) == (b"STREAMS", b"key", [b"multiple"])
+    assert (keys[b"type"], keys[b"flags"]) == (b"key", [b"multiple"])
     assert [part[b"name"] for part in ids[b"arguments"]] == [b"id", b"$", b"+"]
     group = _docs(served.client(3), "xgroup")[b"xgroup"]
     assert b"arguments" not in group
@@ -153,6 +230,108 @@ def test_command_info_is_that_of_redis_in_resp3(
         found.append(data.removesuffix(b"+OK\r\n")[-8:])
     assert found[0] == found[1]
     assert found[0].endswith(b"~0\r\n")
+
+
+# --- beside redis-server --------------------------------------------------------------------------
+
+OURS = {
+    *(b"CLAIM", b"IDMP", b"IDMPAUTO", b"MAXCOUNT", b"MAXSIZE"),
+    *(b"IFDEQ", b"IFDNE", b"IFEQ", b"IFNE"),
+}
+"""Tokens of Redis 8.4 to 8.10, which a Redis 8.2 does not have."""
+ANOTHER_WORD = {"debug": "Redis documents no argument of DEBUG"}
+SIGNS = {b"$", b"+", b"-", b">"}
+"""Special IDs, which Redis documents for some commands only."""
+
+
+def flat(docs: dict[bytes, Any]) -> Iterator[tuple[str, Any]]:
+    """Yield the documentation of commands, and of their subcommands."""
+    for name, each in docs.items():
+        yield name.decode(), each
+        yield from flat(each.get(b"subcommands", {}))
+
+
+def shape(arguments: list[Any], within: bytes = b"") -> list[Any]:
+    """Return what programs read of arguments: types, tokens, flags and nesting; no names.
+
+    A block that is always there and has no token is the arguments in it. Redis calls alternatives
+    optional, too. A special ID is a kind of string.
+    """
+    shapes: list[Any] = []
+    for each in arguments:
+        kind, token, flags = each[b"type"], each.get(b"token"), set(each.get(b"flags", []))
+        inner = each.get(b"arguments", [])
+        parts = shape(inner, kind)
+        if token in OURS or (inner and not parts):
+            continue
+        if kind == b"oneof":
+            parts = [part for at, part in enumerate(parts) if part not in parts[:at]]
+        if within == b"oneof":
+            flags -= {b"optional"}
+        if kind == b"pure-token" and token in SIGNS:
+            kind, token = b"string", None
+        if kind == b"oneof" and len(parts) == 1 and not token and parts[0][0] == b"string":
+            kind, parts = b"string", []
+        if kind == b"block" and not (token or flags) and within != b"oneof":
+            shapes += parts
+        else:
+            shapes.append((kind, token, tuple(sorted(flags)), tuple(parts)))
+    return shapes
+
+
+def test_the_arguments_of_every_command_are_those_of_redis(
+    served: Served, redis82_port: int
+) -> None:
+    """As trees: clients and proxies build their calls and their checks from them."""
+    with Asker(served.port, 3) as asker, Asker(redis82_port, 3) as other:
+        ours, theirs = (dict(flat(each.ask("COMMAND DOCS"))) for each in (asker, other))
+    both = (ours.keys() & theirs.keys()) - ANOTHER_WORD.keys()
+    assert len(both) > 200
+    for name in sorted(both):
+        mine, wanted = (shape(docs[name].get(b"arguments", [])) for docs in (ours, theirs))
+        assert mine == wanted, name
+        for field in (b"group", b"since", b"doc_flags", b"deprecated_since", b"replaced_by"):
+            assert ours[name].get(field) == theirs[name].get(field), (name, field)
+
+
+def test_the_records_of_every_command_are_those_of_redis(served: Served, redis82_port: int) -> None:
+    with Asker(served.port, 3) as asker, Asker(redis82_port, 3) as other:
+        ours, theirs = (dict(_records(each.ask("COMMAND"))) for each in (asker, other))
+    both = ours.keys() & theirs.keys()
+    assert len(both) > 200
+    for name in sorted(both):
+        assert ours[name] == theirs[name], name
+
+
+NEWER_FLAGS = {b"script_runner"}
+"""Flags that a Redis 8.2 does not have."""
+
+
+def _records(rows: list[Any]) -> Iterator[tuple[str, list[Any]]]:
+    """Yield what COMMAND says of each command and subcommand, without the notes on keys."""
+    for name, arity, flags, first, last, step, categories, tips, specs, parts in rows:
+        if not name.endswith(b"subscribe"):  # Redis denies them memory as well
+            keys = [{word: spec[word] for word in spec if word != b"notes"} for spec in specs]
+            sets = [sorted(set(words) - NEWER_FLAGS) for words in (flags, categories, tips)]
+            yield name.decode(), [arity, first, last, step, *sets, keys]
+        yield from _records(parts)
+
+
+FILTERS = ["ACLCAT stream", "ACLCAT nosuch", "PATTERN x*", "PATTERN *GET", "PATTERN xinfo|*"]
+FILTERS += ["MODULE json", "MODULE", "ACLCAT", "PATTERN a b", "NOSUCH x"]
+
+
+@pytest.mark.parametrize("words", FILTERS)
+def test_lists_of_commands_are_those_of_redis(
+    served: Served, redis82_port: int, words: str
+) -> None:
+    with served.asker() as asker, Asker(redis82_port) as other:
+        ours, theirs = (each.ask(f"COMMAND LIST FILTERBY {words}") for each in (asker, other))
+        here = asker.ask("COMMAND LIST")
+    if isinstance(theirs, list):
+        assert set(ours) & set(theirs) == set(here) & set(theirs)
+    else:
+        assert ours == theirs
 
 
 def test_redis_cli_shows_the_syntax_of_a_command(served: Served) -> None:

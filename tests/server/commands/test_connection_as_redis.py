@@ -261,7 +261,7 @@ def test_a_conversation_gets_the_replies_of_a_newer_redis(
 
 
 LATER = {"command|getkeys", "command|getkeysandflags", "wait"}
-LATER |= {"subscribe", "psubscribe", "ssubscribe"}
+LATER |= {"subscribe", "psubscribe", "ssubscribe", "cluster|shards", "cluster|slots"}
 """Commands that Redis 7.0 describes differently from 8: an arity, a flag."""
 SINCE_8_10 = b"script_runner"
 """A flag that older versions of Redis lack."""
