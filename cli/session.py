@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -417,12 +418,20 @@ def holder_of(directory: Path) -> str | None:
     return f"process {pids[0]}" + (f" ({command})" if command else "")
 
 
+_PASSWORD = re.compile(rb"(--[a-z-]*pass[=\0])[^\0]*|(\w://[^/@\0]*:)[^\0]*(?=@)")
+"""A password in a command line: the value of an option, or a part of a URL."""
+
+
 def _command(pid: int) -> str:
-    """Return the command line of a process on one line, without the folders of its program."""
+    """Return the command line of a process on one line, without the folders of its program.
+
+    Passwords are left out: this text comes into logs, which more people read than see processes.
+    """
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0").split(b"\0")
+        line = Path(f"/proc/{pid}/cmdline").read_bytes().rstrip(b"\0")
     except OSError:
         return ""
+    words = _PASSWORD.sub(rb"\1\2***", line).split(b"\0")
     names = [os.path.basename(word) for word in words[:2]]  # of the interpreter and the program
     text = " ".join(b" ".join([*names, *words[2:]]).decode("utf-8", "replace").split())
     return text if len(text) <= COMMAND_LENGTH_MAX else text[: COMMAND_LENGTH_MAX - 3] + "..."

@@ -1,7 +1,10 @@
 """``kvstream serve`` refuses what it cannot use, and warns of what it does otherwise than asked."""
 
 import os
+import re
 import resource
+import subprocess
+import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -9,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from kvstream.server.runtime.limits import DESCRIPTORS
-from tests.cli.program import Program
+from tests.cli.program import ENVIRONMENT, Program
 from tests.cli.test_serving import port_of, served
 from tests.server.asking import Asker
 from tests.server.net.authorities import Authority
@@ -186,6 +189,33 @@ def test_a_variable_of_the_environment_that_is_no_option_is_reported(tmp_path: P
     options = ("--dir", str(tmp_path), "--port", "0")
     with served(*options, warned=warned, KVSTREAM_SERVE_REQUIREPAS="x"):
         pass
+
+
+def test_the_error_of_a_served_store_shows_the_server_without_its_password(
+    kvstream: Program, tmp_path: Path
+) -> None:
+    store = str(tmp_path / "data")
+    for secret in (("--requirepass", "hid@den word"), ("--requirepass=hid@den word",)):
+        command = [
+            sys.executable,
+            "-m",
+            "kvstream",
+            "serve",
+            *secret,
+            "--dir",
+            store,
+            "--port",
+            "0",
+        ]
+        with subprocess.Popen(
+            command, env={**os.environ, **ENVIRONMENT}, stdout=subprocess.PIPE, text=True
+        ) as process:
+            assert process.stdout is not None
+            assert "serves" in process.stdout.readline()
+            shown = kvstream("serve", "--dir", store, "--port", "0", code=3).stderr
+            process.terminate()
+        assert re.search(r"is held by process \d+ \(python.* serve --requirepass[ =]\*\*\* ", shown)
+        assert not any(word in shown for word in ("hid", "den", "word"))
 
 
 # --- open files -----------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 """
 
 import logging
+import re
 import time
 from collections.abc import Callable, Iterable, Sequence
 from math import inf
@@ -90,11 +91,8 @@ _SIGNS = {ord("\n"): "\\n", ord("\r"): "\\r", ord("\t"): "\\t", 7: "\\a", 8: "\\
 _SIGNS |= {ord('"'): '\\"', ord("\\"): "\\\\"}
 _SHOWN_WORDS = {b"ACL": 2, b"AUTH": 1}
 """Words of commands whose others may be passwords."""
-_SECRETS = {
-    *(b"masterauth", b"masteruser", b"requirepass", b"tls-key-file-pass"),
-    b"tls-client-key-file-pass",
-}
-"""Settings whose values are passwords."""
+_SECRET = re.compile(rb".*pas.*|.*auth|(?:master|primary)user", re.IGNORECASE | re.DOTALL)
+"""Settings whose values are passwords or names of users, misspelt ones too, and those of Valkey."""
 _REDACTED = b"(redacted)"
 
 
@@ -114,7 +112,7 @@ def redacted(argv: Argv) -> Argv:
     shown = _SHOWN_WORDS.get(word)
     if shown is not None:
         return argv[:shown] + [_REDACTED] * (len(argv) - shown)
-    if word == b"CONFIG" and any(name.lower() in _SECRETS for name in argv[2::2]):
+    if word == b"CONFIG" and any(map(_SECRET.fullmatch, argv[2::2])):
         return [_of_config(argv, at) for at in range(len(argv))]
     return _of_hello(argv) if word == b"HELLO" else argv
 
@@ -122,7 +120,7 @@ def redacted(argv: Argv) -> Argv:
 def _of_config(argv: Argv, at: int) -> bytes:
     """Return a word of CONFIG SET, or ``(redacted)`` for a password."""
     is_value = at > 2 and at % 2 == 1
-    return _REDACTED if is_value and argv[at - 1].lower() in _SECRETS else argv[at]
+    return _REDACTED if is_value and _SECRET.fullmatch(argv[at - 1]) else argv[at]
 
 
 def _of_hello(argv: Argv) -> Argv:

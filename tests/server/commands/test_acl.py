@@ -356,6 +356,35 @@ def test_passwords_are_not_shown_to_monitors_or_in_the_slow_log(served: Served) 
         assert [b"CONFIG", b"SET", b"masterauth", b"(redacted)"] in found
 
 
+@pytest.mark.parametrize(
+    "request_",
+    [
+        *("auth hidden", "AUTH ann hidden", "hello 2 auth ann hidden", "HELLO 2 AUTH hidden"),
+        *("CONFIG SET requirepass hidden", "config set REQUIREPASS hidden"),
+        *("CONFIG SET timeout 0 requirepass hidden", "CONFIG SET requirepass hidden timeout x"),
+        *("CONFIG SET requirepas hidden", "CONFIG SET primaryauth hidden"),
+        *("ACL SETUSER ann >hidden", "acl setuser ann <hidden", "ACL SETUSER ann #hidden"),
+        "ACL DELUSER hidden",
+    ],
+)
+def test_no_record_of_requests_has_a_password(served: Served, request_: str) -> None:
+    """In any case and place, also where the request is wrong, or a setting misspelt."""
+    with served.asker() as asker, served.asker() as admin, served.asker() as monitor:
+        admin.ask("CONFIG SET slowlog-log-slower-than 0 latency-tracking yes")
+        monitor.ask("MONITOR")
+        asker.ask(request_)
+        asker.ask("MULTI")
+        asker.ask(request_)
+        asker.ask("EXEC")
+        admin.ask("ECHO end")
+        seen = b""
+        while b'"end"' not in seen:
+            seen += monitor.read()
+        records = [admin.ask(each) for each in ("SLOWLOG GET -1", "ACL LOG 100", "CLIENT LIST")]
+        records += [admin.ask("INFO everything"), admin.ask("CLIENT INFO"), seen]
+        assert b"hidden" not in repr(records).encode()
+
+
 def test_rules_of_unsupported_commands_are_kept(served: Served) -> None:
     rules = b"-@all +get +zadd -hset|nosuch +cluster|info +memory|stats +eval -get +set"
     with served.asker() as asker:
