@@ -106,7 +106,6 @@ def test_checkpoints_need_a_folder_that_can_be_made(
         assert len(os.listdir(deep)) == 1
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read and write everything")
 def test_files_and_folders_without_permission_are_refused(
     kvstream: Program, tmp_path: Path
 ) -> None:
@@ -114,12 +113,16 @@ def test_files_and_folders_without_permission_are_refused(
     secret.write_text(OPEN)
     secret.chmod(0)
     locked.mkdir(0o500)
+    if os.access(secret, os.R_OK):
+        pytest.skip("root may read and write everything")
     for option, path in (
         ("--aclfile", secret),
         ("--checkpoint-dir", locked),
         ("--unixsocket", locked / "socket"),
     ):
-        assert "Permission denied" in refused(kvstream, tmp_path, option, str(path))
+        shown = refused(kvstream, tmp_path, option, str(path))
+        assert "Permission denied" in shown or "is not readable" in shown
+        assert str(path) in shown
 
 
 @pytest.mark.parametrize("option", ["dir", "aclfile", "checkpoint-dir", "logfile", "unixsocket"])
