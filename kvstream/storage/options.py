@@ -166,8 +166,8 @@ class Tuning:
 
 
 KILOBYTE = 1 << 10
-OPEN_FILES_MAX = 512
-"""Table files held open: with 64 MB each that is 32 GB before one has to be opened again."""
+OPEN_FILES_MAX = 448
+"""Table files held open: with 64 MB each that is 28 GB before one has to be opened again."""
 OPENING_THREADS_MAX = 16
 TEMPLATE = Path(__file__).with_name("template")
 """The first options of every family, as a directory that ``Options.load_latest`` reads."""

@@ -24,7 +24,7 @@ from kvstream.server.runtime.pubsub import PubSub
 from kvstream.server.runtime.reply_queue import ReplyStreaming
 from kvstream.server.runtime.xadd_batching import Burst
 from kvstream.storage.batch import Family
-from kvstream.storage.options import open_files_max
+from kvstream.storage.options import OPEN_FILES_MAX, open_files_max
 from kvstream.types.options import OUTPUT_MAX
 
 PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
@@ -116,11 +116,13 @@ BEHIND_WAIT = 2 * READ_AHEAD
 of a connection is noticed only after the bytes before it are read."""
 STRANGER_UNREAD = 64 << 10
 """Bytes of unread replies of an unauthenticated client: only errors, and few."""
-DESCRIPTORS = 512
+OTHER_FILES = 64
+"""File descriptors that are no clients and no open tables of the store: logs, tables that are being
+written, listening sockets, checkpoints. A server at rest has 27."""
+DESCRIPTORS = OPEN_FILES_MAX + OTHER_FILES
 """File descriptors reserved for the store and the server, beside those of clients."""
-OTHER_FILES = 24
-"""Descriptors of a server that are no tables of the store: what one has open at rest. The store
-may hold half of a low limit as tables, and 10 fewer than it may."""
+CLIENTS_LEAST = 8
+"""Clients that are allowed although the store may need their descriptors."""
 FIRST_BYTES_A_SECOND = 1024
 """A client whose first request arrives more slowly than this is not a Redis client."""
 LOOKS_AT_CLIENTS = 16
@@ -358,14 +360,18 @@ class Limits:
         options = self._server.options
         wanted = options.maxclients
         possible = clients_possible(wanted)
-        if possible < wanted:
-            options.maxclients = possible
-            _log.warning(
-                "maxclients is lowered from %d to %d: this process may open %d files. Raise the "
-                "limit to %d file descriptors (ulimit -n, LimitNOFILE of systemd), of which the "
-                "store and the server need up to %d",
-                *(wanted, possible, _open_files_allowed(), wanted + DESCRIPTORS, DESCRIPTORS),
-            )
+        if possible == wanted:
+            return
+        options.maxclients = possible
+        allowed, needed = _open_files_allowed(), wanted + DESCRIPTORS
+        text = (
+            "maxclients is lowered from %d to %d: this process may open %d files, and needs %d "
+            "file descriptors, %d of them for the store. Raise the limit (ulimit -n, LimitNOFILE "
+            "of systemd)"
+        )
+        if allowed < possible + OTHER_FILES + open_files_max():
+            text += "; with so few the store may fail"
+        _log.warning(text, wanted, possible, allowed, needed, DESCRIPTORS)
 
     def _is_over(self, client: Client, now: float) -> bool:
         options = self._server.options
@@ -380,11 +386,10 @@ class Limits:
 
 
 def clients_possible(wanted: int) -> int:
-    """Return how many clients the limit of open files allows, after raising it; at least one."""
+    """Return how many clients the limit of open files allows, after raising it."""
     raise_open_files(wanted + DESCRIPTORS)
-    allowed = _open_files_allowed()
-    reserved = min(DESCRIPTORS, OTHER_FILES + open_files_max())
-    return max(min(wanted, allowed - reserved), 1)
+    left = _open_files_allowed() - OTHER_FILES - open_files_max()
+    return min(wanted, max(left, CLIENTS_LEAST))
 
 
 def raise_open_files(wanted: int) -> None:
