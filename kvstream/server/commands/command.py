@@ -1,6 +1,7 @@
 """COMMAND: the records of commands, for clients and proxies."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from itertools import chain, repeat
 
 from kvstream.commands.args import Argv, syntax_error, text
 from kvstream.commands.command import LOOKUP, Command, Container, Family, Flag, every
@@ -157,25 +158,29 @@ def _documented(row: Row) -> Reply:
     syntax = "" if isinstance(row, Container) else row.syntax
     arguments = arguments_of(syntax, row.name)
     if arguments:
-        pairs.append((b"arguments", [_argument(each) for each in arguments]))
+        places = 0 if isinstance(row, Container) else len(key_specs(row))
+        keys = chain(range(places), repeat(places - 1)) if places else iter(())
+        pairs.append((b"arguments", [_argument(each, keys) for each in arguments]))
     if isinstance(row, Container):
         parts = [(each.name.encode(), _documented(each)) for each in row.subcommands.values()]
         pairs.append((b"subcommands", Map(parts)))
     return Map(pairs)
 
 
-def _argument(argument: Argument) -> Reply:
+def _argument(argument: Argument, keys: Iterator[int]) -> Reply:
+    """Return an argument; ``keys`` yields the key specification of each key."""
     token, parts = argument.token, argument.parts
     possible = ("optional", "multiple", "multiple_token")
     flags = [word for word in possible if getattr(argument, word)]
+    place = next(keys, None) if argument.kind == "key" else None
     pairs: list[tuple[Reply, Reply]] = [
         (b"name", argument.name.encode()),
         (b"type", argument.kind.encode()),
         (b"display_text", argument.name.encode()),
-        *([(b"key_spec_index", 0)] if argument.kind == "key" else []),
+        *([(b"key_spec_index", place)] if place is not None else []),
         *([(b"token", token.encode())] if token else []),
         *([(b"flags", _set(flags))] if flags else []),
-        *([(b"arguments", [_argument(each) for each in parts])] if parts else []),
+        *([(b"arguments", [_argument(each, keys) for each in parts])] if parts else []),
     ]
     return Map(pairs)
 

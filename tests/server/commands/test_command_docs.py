@@ -275,7 +275,8 @@ def shape(arguments: list[Any], within: bytes = b"") -> list[Any]:
         if kind == b"block" and not (token or flags) and within != b"oneof":
             shapes += parts
         else:
-            shapes.append((kind, token, tuple(sorted(flags)), tuple(parts)))
+            place = each.get(b"key_spec_index")
+            shapes.append((kind, token, place, tuple(sorted(flags)), tuple(parts)))
     return shapes
 
 
