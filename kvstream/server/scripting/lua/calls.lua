@@ -1,13 +1,20 @@
--- The table redis of scripts: calls of commands, and what else Python answers.
-local replies, state, die, command, permitted, sha1hex, log, set_resp, version, version_number = ...
+-- The table redis of scripts, or server as Valkey calls it: calls of commands, and what else Python
+-- answers. Errors have the words of the server whose name is used.
+local name, replies, state, die, command, permitted, sha1hex, log, set_resp, version, version_number = ...
 local error, select, setmetatable, tonumber, tostring, type, unpack =
   error, select, setmetatable, tonumber, tostring, type, unpack
-local find, match, sub = string.find, string.match, string.sub
+local find, gsub, match, sub = string.find, string.gsub, string.match, string.sub
 local concat, floor = table.concat, math.floor
 local parse, number_text = replies.parse, replies.number_text
 
 -- What Python returns beside a value: the value is no reply yet.
 local ENCODED, FAILED, REFUSED, DEAD, FULL = 1, 2, 3, 4, 5
+
+local of_redis = name == 'redis'
+local lib = of_redis and 'redis lib ' or ''
+local NO_ARGUMENT = 'Please specify at least one argument for this ' .. lib .. 'call'
+local NO_TEXT = of_redis and 'Lua redis lib command arguments must be strings or integers'
+  or 'Command arguments must be strings or integers'
 
 -- Run a command; its arguments must be strings or numbers.
 local function invoke(...)
@@ -18,7 +25,7 @@ local function invoke(...)
       return command(...)
     end
   end
-  if count == 0 then return 'ERR Please specify at least one argument for this redis lib call', REFUSED end
+  if count == 0 then return 'ERR ' .. NO_ARGUMENT, REFUSED end
   local args = { ... }
   for place = 1, count do
     if type(args[place]) ~= 'string' then
@@ -27,7 +34,7 @@ local function invoke(...)
         if kind == 'number' then
           args[index] = number_text(args[index])
         elseif kind ~= 'string' then
-          return 'ERR Lua redis lib command arguments must be strings or integers', REFUSED
+          return 'ERR ' .. NO_TEXT, REFUSED
         end
       end
       return command(unpack(args, 1, count))
@@ -36,9 +43,16 @@ local function invoke(...)
   return command(...)
 end
 
+-- What Valkey says instead of a text of Redis.
+local function of_valkey(text)
+  text = gsub(text, '^ERR This Redis command', 'ERR This Valkey command')
+  return (gsub(text, '^(ERR [%a ]-) Redis command', '%1 command'))
+end
+
 local function error_of(value, kind)
   if kind == DEAD then die(value or 'ERR internal error') end
   if kind == FULL then error('not enough memory', 0) end
+  if not of_redis then value = of_valkey(value) end
   return { err = value, ignore_error_stats_update = kind == FAILED or nil }
 end
 
@@ -120,7 +134,7 @@ end
 
 function redis.log(...)
   local count = select('#', ...)
-  if count < 2 then fail('redis.log() requires two arguments or more.') end
+  if count < 2 then fail(name .. '.log() requires two arguments or more.') end
   local level = tonumber((...))
   if not level then fail('First argument must be a number (log level).') end
   if not (level > -1 and level < 4) then fail('Invalid log level.') end
@@ -133,7 +147,7 @@ function redis.log(...)
 end
 
 function redis.setresp(...)
-  if select('#', ...) ~= 1 then fail('redis.setresp() requires one argument.') end
+  if select('#', ...) ~= 1 then fail(name .. '.setresp() requires one argument.') end
   local version = floor(tonumber((...)) or 0)
   if version ~= 2 and version ~= 3 then fail('RESP version must be 2 or 3.') end
   state.resp = version
@@ -141,7 +155,7 @@ function redis.setresp(...)
 end
 
 function redis.set_repl(...)
-  if select('#', ...) ~= 1 then fail('redis.set_repl() requires one argument.') end
+  if select('#', ...) ~= 1 then fail(name .. '.set_repl() requires one argument.') end
   local flags = tonumber((...)) or 0
   if not (flags > -1 and flags < 4) then
     fail('Invalid replication flags. Use REPL_AOF, REPL_REPLICA, REPL_ALL or REPL_NONE.')
@@ -160,18 +174,18 @@ function redis.debug() end
 
 function redis.acl_check_cmd(...)
   local count = select('#', ...)
-  if count == 0 then fail('Please specify at least one argument for this redis lib call') end
+  if count == 0 then fail(NO_ARGUMENT) end
   local args = { ... }
   for place = 1, count do
     local kind = type(args[place])
     if kind == 'number' then
       args[place] = number_text(args[place])
     elseif kind ~= 'string' then
-      fail('Lua redis lib command arguments must be strings or integers')
+      fail(NO_TEXT)
     end
   end
   local allowed = permitted(unpack(args, 1, count))
-  if allowed == nil then fail('Invalid command passed to redis.acl_check_cmd()') end
+  if allowed == nil then fail('Invalid command passed to ' .. name .. '.acl_check_cmd()') end
   return allowed
 end
 

@@ -1,9 +1,9 @@
 -- Libraries of functions: what they see and register while they are loaded.
-local tables, redis, fail, globals, nonexistent, copy, compile, prepare = ...
+local tables, redis, server, are_equal, raise, globals, nonexistent, copy, compile, prepare = ...
 local protect, shown, metatables = tables.protect, tables.shown, tables.metatables
 local getmetatable, ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack =
   getmetatable, ipairs, next, pcall, rawget, setmetatable, tostring, type, unpack
-local find, concat, select = string.find, table.concat, select
+local find, gsub, concat, select = string.find, string.gsub, table.concat, select
 
 local callbacks = {} -- the functions of libraries by name
 local registered -- those of the library that is being loaded, in order and by name
@@ -13,6 +13,12 @@ local FUNCTIONS_MAX = 2000 -- of a library: the Lua stack ends beyond
 local FLAGS = {}
 for _, flag in ipairs({ 'no-writes', 'allow-oom', 'allow-stale', 'no-cluster', 'allow-cross-slot-keys' }) do
   FLAGS[flag] = flag
+end
+
+local called -- the name of the table of which register_function is called
+
+local function fail(message)
+  raise((gsub(message, 'redis%.', called .. '.')))
 end
 
 local function string_of(value, refusal)
@@ -69,7 +75,7 @@ local function positional_arguments(name, callback)
   return { function_name = name, callback = callback, description = false, flags = '' }
 end
 
-local function register_function(...)
+local function register(...)
   if not registered then
     fail('redis.register_function can only be called on FUNCTION LOAD command')
   end
@@ -88,14 +94,21 @@ local function register_function(...)
 end
 
 -- While a library is loaded it sees a table redis and nothing else; its functions see the rest.
-local loading_redis = setmetatable({
-  register_function = register_function, log = redis.log,
-  LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
-  REDIS_VERSION = redis.REDIS_VERSION, REDIS_VERSION_NUM = redis.REDIS_VERSION_NUM,
-  SERVER_NAME = redis.SERVER_NAME,
-}, nonexistent)
-local loading_shown = protect(loading_redis)
-local loading_globals = setmetatable({ redis = loading_shown, server = loading_shown }, nonexistent)
+local function loading(name, table_of_scripts)
+  local function register_function(...)
+    called = name
+    register(...)
+  end
+  local seen = setmetatable({
+    register_function = register_function, log = table_of_scripts.log,
+    LOG_DEBUG = 0, LOG_VERBOSE = 1, LOG_NOTICE = 2, LOG_WARNING = 3,
+    REDIS_VERSION = redis.REDIS_VERSION, REDIS_VERSION_NUM = redis.REDIS_VERSION_NUM,
+    SERVER_NAME = redis.SERVER_NAME,
+  }, nonexistent)
+  return protect(seen, are_equal)
+end
+local loading_globals =
+  setmetatable({ redis = loading('redis', redis), server = loading('server', server) }, nonexistent)
 local function_globals -- those of scripts; a copy, made when the libraries of Lua are there
 local seen = { __newindex = tables.refuse, __metatable = false }
 local library_environment = setmetatable({}, seen)
@@ -105,12 +118,15 @@ local function show_globals(real)
   seen.__index, shown[library_environment] = real, real
 end
 
+local function of_functions(table_of_scripts)
+  local own = copy(table_of_scripts, { 'breakpoint', 'debug', 'replicate_commands' })
+  return protect(setmetatable(own, getmetatable(table_of_scripts)), are_equal)
+end
+
 local function make_function_globals()
-  local own_redis = copy(redis, { 'breakpoint', 'debug', 'replicate_commands' })
-  setmetatable(own_redis, getmetatable(redis))
   function_globals = setmetatable(copy(globals), nonexistent)
-  function_globals.redis, function_globals._G = protect(own_redis), library_environment
-  function_globals.server = function_globals.redis
+  function_globals.redis, function_globals.server = of_functions(redis), of_functions(server)
+  function_globals._G = library_environment
 end
 
 -- A description of each function that a library registers: its name, its text or false, flags.

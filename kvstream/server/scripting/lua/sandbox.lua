@@ -324,7 +324,10 @@ local function prepare()
   end
 end
 
-local redis, fail = load_calls(replies, state, die, select(6, ...))
+-- Valkey's name of the table redis is server; there they are one table, so they are equal here.
+local redis, fail = load_calls('redis', replies, state, die, select(6, ...))
+local server = load_calls('server', replies, state, die, select(6, ...))
+local function are_equal() return true end
 
 local globals = {
   _VERSION = _VERSION,
@@ -350,7 +353,9 @@ local globals = {
   rawequal = rawequal,
   rawget = tables.rawget,
   rawset = tables.rawset,
+  redis = protect(redis, are_equal),
   select = select,
+  server = protect(server, are_equal),
   setmetatable = tables.setmetatable,
   tonumber = tonumber,
   tostring = tostring,
@@ -358,10 +363,6 @@ local globals = {
   unpack = safe_unpack,
   xpcall = safe_xpcall,
 }
-
--- Scripts for Valkey call it server; it is one table, as there.
-globals.redis = protect(redis)
-globals.server = globals.redis
 
 globals.math = protect(math)
 globals.os = protect({ clock = clock })
@@ -395,7 +396,7 @@ local nonexistent = {
 setmetatable(globals, nonexistent)
 
 local load_library, end_loading, callbacks =
-  load_libraries(tables, redis, fail, globals, nonexistent, copy, compile, prepare)
+  load_libraries(tables, redis, server, are_equal, fail, globals, nonexistent, copy, compile, prepare)
 
 -- ---------------------------------------------------------------- what Python calls
 

@@ -18,8 +18,10 @@ function tables.refuse()
   error(READONLY, 2)
 end
 
-function tables.protect(real)
-  local proxy = setmetatable({}, { __index = real, __newindex = tables.refuse, __metatable = false })
+-- Return the proxy of a table; two with the same function ``equal`` compare by it.
+function tables.protect(real, equal)
+  local metatable = { __index = real, __newindex = tables.refuse, __metatable = false, __eq = equal }
+  local proxy = setmetatable({}, metatable)
   shown[proxy] = real
   return proxy
 end
