@@ -8,13 +8,16 @@ systemd is notified of the state by the protocol of ``sd_notify`` if NOTIFY_SOCK
 """
 
 import asyncio
+import faulthandler
 import gc
 import logging
 import os
 import signal
 import socket
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
+from ctypes import PyDLL, c_int, c_void_p
 from functools import partial
 from pathlib import Path
 from ssl import SSLContext
@@ -60,6 +63,8 @@ SYNC_S = 5.0
 """Seconds for the last fsync, even after the deadline: it was promised."""
 LOG_S = 1.0
 """Seconds for the last line of the log."""
+FREE_S = 0.001
+"""Seconds for which the thread that reads signals lets go of the interpreter."""
 LAST_S = 1.0
 """Seconds to close the connections after the deadline: one iteration of the loop is enough."""
 
@@ -137,7 +142,8 @@ GARBAGE = (20_000, 2, 100)
 cycles; objects of a turn are no garbage, and searching them more often took an eighth of the time.
 The second number starts a search of older objects, which stops all clients: 70 ms for 500,000
 objects. The third starts a search of all."""
-_HEEDED = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+_ENDING = (signal.SIGTERM, signal.SIGINT)
+_HEEDED = (*_ENDING, signal.SIGHUP)
 HARD_END = 1
 """The exit code of a server that could not stop in good order."""
 
@@ -308,9 +314,9 @@ async def _listen(listener: Listener) -> list[asyncio.Server | SecuredServer]:
 def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
     """Act on signals within the block, in a thread of their own.
 
-    The event loop may be held for long: by a script, whose ``string.find`` may take minutes in one
-    call, or by the disk. Python itself notices a signal only after that. But its handler in C
-    writes the signal into a pipe at once, and Lua and the store release the interpreter.
+    The event loop may be held for long by a script: one call of ``string.find`` may take hours.
+    Python runs its handlers only after that. But its handler in C writes the signal into a pipe at
+    once, and Lua releases the interpreter, so that the thread runs.
     """
     loop = asyncio.get_running_loop()
     asked = False
@@ -335,13 +341,21 @@ def _signals_heeded(listener: Listener, stop: asyncio.Event) -> Iterator[None]:
 
 @contextmanager
 def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
-    """Call a function in a thread for each signal; restore the caller's handlers at the end."""
+    """Call a function in a thread for each signal; restore the caller's handlers at the end.
+
+    Nothing but the system can end a process while a call holds the interpreter, as those of the
+    store do while the disk hangs. So after a SIGTERM or SIGINT the next one has its default action,
+    unless the thread has found the interpreter free.
+    """
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
+    again: dict[int, Callable[[], object]] = {}
 
     def read() -> None:
         while numbers := os.read(reader, 1):
             if numbers[0] in _HEEDED:
+                time.sleep(FREE_S)  # it returns once the interpreter is free
+                again.get(numbers[0], bool)()
                 heed(signal.Signals(numbers[0]))
 
     thread = Thread(target=read, name="kvstream-signals", daemon=True)
@@ -350,6 +364,7 @@ def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
     try:
         for number in _HEEDED:
             signal.signal(number, _ignore)  # with a handler, Python writes to the pipe
+        again = {number: _handle_once(number) for number in _ENDING}
         thread.start()
         yield
     finally:
@@ -361,6 +376,19 @@ def _signals_read(heed: Callable[[signal.Signals], None]) -> Iterator[None]:
         os.close(reader)
 
 
+def _handle_once(number: signal.Signals) -> Callable[[], object]:
+    """Let the handler of a signal run once, then its default action; return how to repeat that."""
+    libc = PyDLL(None)  # its calls keep the interpreter
+    handle_once = getattr(libc, "sysv_signal", None)
+    if handle_once is None:  # not glibc
+        return bool
+    for function in (libc.signal, handle_once):
+        function.restype, function.argtypes = c_void_p, (c_int, c_void_p)
+    repeat = partial(handle_once, number, libc.signal(number, None))
+    repeat()
+    return repeat
+
+
 def _ignore(number: int, frame: FrameType | None) -> None:
     """Handle a signal that the thread reads."""
 
@@ -368,12 +396,13 @@ def _ignore(number: int, frame: FrameType | None) -> None:
 def _end_hard(reason: str, code: int = HARD_END) -> None:
     """End this process as a kill would: acknowledged writes survive.
 
-    It waits for the log for a moment only: the thread that holds its lock may be held itself.
+    It does not wait long for the log, whose lock another thread may hold for ever, nor for the
+    interpreter, which logging lets go of: the watchdog of ``faulthandler`` needs neither.
     """
-    line = Thread(target=_log.warning, args=("ends at once: %s", reason), daemon=True)
-    line.start()
-    line.join(LOG_S)
-    os._exit(code)
+    with open(os.devnull, "wb") as nowhere:
+        faulthandler.dump_traceback_later(LOG_S, exit=True, file=nowhere)
+        _log.warning("ends at once: %s", reason)
+        os._exit(code)
 
 
 def _log_error(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

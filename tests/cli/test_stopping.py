@@ -224,11 +224,60 @@ def test_a_second_signal_ends_a_script_that_looks_at_no_clock(
         until(lambda: _signals_are_read(server.process.pid))
         server.signal(second)
         code, errors = server.end()
-    assert code == 1
-    assert errors.endswith(" WARNING server.serving: ends at once: asked a second time\n")
+    if code == 1:
+        assert errors.endswith(" WARNING server.serving: ends at once: asked a second time\n")
+    else:  # it came before the server had read the first one
+        assert (code, second) == (-signal.SIGTERM, signal.SIGTERM)
     with Store.open(tmp_path / "store") as store:
         assert len(store.stream("s")) == 1
         assert not store.exists("k")
+        assert store.check() == []
+
+
+HELD = """
+import asyncio, re, sys
+from pathlib import Path
+from kvstream.server.options import ServerOptions
+from kvstream.server.serving import run
+from kvstream.types.options import StoreOptions
+
+def hold(_):
+    print("serves", flush=True)
+    calls = {"all": (sum, range(10**18)), "nearly all": (re.match, "(a+)+$", "a" * 60 + "b")}
+    asyncio.get_running_loop().call_soon(*calls[sys.argv[2]])
+
+run(Path(sys.argv[1]), StoreOptions(), ServerOptions(port=0, loglevel="warning"), hold)
+"""
+"""A server whose loop is in a call that holds the interpreter for years, as a hanging disk does.
+
+A regular expression lets go of it to handle a signal, and at no other time.
+"""
+
+
+@pytest.mark.parametrize(
+    ("held", "signals"),
+    [
+        ("all", (signal.SIGTERM, signal.SIGTERM)),
+        ("all", (signal.SIGINT, signal.SIGINT)),
+        ("all", (signal.SIGTERM, signal.SIGINT, signal.SIGTERM)),
+        ("nearly all", (signal.SIGTERM, signal.SIGTERM)),
+    ],
+)
+def test_a_call_that_holds_the_interpreter_does_not_keep_the_process(
+    tmp_path: Path, held: str, signals: tuple[signal.Signals, ...]
+) -> None:
+    command = [sys.executable, "-c", HELD, str(tmp_path / "store"), held]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "serves\n"
+        spent = worked_s(process.pid)
+        until(lambda: worked_s(process.pid) > spent + 0.1)  # the call runs
+        for number in signals:
+            assert process.poll() is None
+            process.send_signal(number)
+            until(lambda: process.poll() is not None or _signals_are_read(process.pid))
+        assert process.wait(PATIENCE_S) in (-signals[-1], 1)
+    with Store.open(tmp_path / "store") as store:
         assert store.check() == []
 
 
