@@ -2,6 +2,7 @@
 
 import json
 import os
+import resource
 import shlex
 import subprocess
 import sys
@@ -16,6 +17,8 @@ from click.testing import CliRunner, Result
 from kvstream.cli import main
 from kvstream.cli.parameters import StreamName
 from kvstream.cli.session import names_in
+from kvstream.server.runtime.limits import DESCRIPTORS
+from kvstream.types.options import MAXCLIENTS
 from tests.forking import start
 from tests.patience import PATIENCE_S
 
@@ -27,6 +30,9 @@ ENVIRONMENT = {
     # Tests look whether a server had anything to complain about.
     "KVSTREAM_SERVE_LOGLEVEL": "warning",
 }
+_OPEN_FILES = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+if resource.RLIM_INFINITY != _OPEN_FILES < MAXCLIENTS + DESCRIPTORS:  # each would warn of that
+    ENVIRONMENT["KVSTREAM_SERVE_MAXCLIENTS"] = str(_OPEN_FILES - DESCRIPTORS)
 
 
 @dataclass(frozen=True)

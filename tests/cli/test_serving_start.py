@@ -228,7 +228,7 @@ def test_the_error_of_a_served_store_shows_the_server_without_its_password(
 def test_few_open_files_lower_maxclients_and_are_reported(
     tmp_path: Path, allowed: int, clients: int
 ) -> None:
-    server = _limited(tmp_path, allowed, allowed)
+    server = _limited(tmp_path, allowed, allowed, "--maxclients", "10000")
     with server.asker() as asker:
         assert asker.ask("CONFIG GET maxclients") == [b"maxclients", b"%d" % clients]
         assert f"try with {clients}" in asker.ask("CONFIG SET maxclients 5000")
