@@ -289,7 +289,7 @@ def _option(name: str, *more: str, **settings: Any) -> Callable[[F], F]:
 @_option(
     "--aclfile",
     type=PathOnly(dir_okay=False),
-    help="Users and their rights, as the aclfile of Redis.",
+    help="Users and their rights, as the aclfile of Redis. The file must exist; it may be empty.",
 )
 @_option(
     "--maxclients",
