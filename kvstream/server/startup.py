@@ -7,6 +7,7 @@ would run with other users, other certificates or no checkpoints, and nobody wou
 import errno
 import logging
 import os
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 from ssl import SSLContext
@@ -51,16 +52,15 @@ def _check_users(options: ServerOptions) -> None:
 
 def _check_folder(option: str, path: Path, folder: Path) -> None:
     """Raise InvalidArgument unless files can be made in a folder, which ``path`` needs."""
-    reason = ""
     try:
-        with os.scandir(folder):
-            pass
+        mode = folder.stat().st_mode
     except OSError as error:
-        reason = str(error.strerror)
-    if not reason and not os.access(folder, os.W_OK | os.X_OK):
-        reason = os.strerror(errno.EACCES)
-    if reason:
-        raise InvalidArgument(f"{option} {path}: the folder {folder}: {reason}")
+        reason = error.errno
+    else:
+        reason = errno.EACCES if stat.S_ISDIR(mode) else errno.ENOTDIR
+        if reason == errno.EACCES and os.access(folder, os.W_OK | os.X_OK):
+            return
+    raise InvalidArgument(f"{option} {path}: the folder {folder}: {os.strerror(reason or 0)}")
 
 
 def _existing(path: Path) -> Path:
