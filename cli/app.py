@@ -15,6 +15,7 @@ import click
 
 from kvstream.cli.exit_codes import ExitCode, Failure
 from kvstream.cli.parameters import COMPLETION_VARIABLE, Duration, PathOnly, ProfileName
+from kvstream.cli.standard_streams import OutputFailed, discard_stdout, standard_streams
 from kvstream.errors import KVStreamError
 from kvstream.types.options import DATABASES, Durability
 from kvstream.version import VERSION
@@ -127,7 +128,15 @@ class Application(click.Group):
     def main(self, *args: Any, **kwargs: Any) -> Any:
         if COMPLETION_VARIABLE in os.environ:
             import_module("kvstream.cli.shell")  # registers the script of bash
-        return super().main(*args, **kwargs)
+        if not kwargs.get("standalone_mode", True):  # a line of the shell
+            return super().main(*args, **kwargs)
+        with standard_streams():
+            try:
+                return super().main(*args, **kwargs)
+            except OutputFailed as error:  # of the help or a completion
+                failure = Failure(error)
+                failure.show()
+                sys.exit(failure.exit_code)
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands)
@@ -150,6 +159,9 @@ class Application(click.Group):
             raise
         except KeyboardInterrupt:  # while the module of a command is imported
             ctx.exit(ExitCode.INTERRUPTED)
+        except BrokenPipeError:  # of the help
+            discard_stdout()
+            ctx.exit(ExitCode.BROKEN_PIPE)
 
     def _global_first(self, args: list[str]) -> list[str]:
         """Return the arguments with the global options that follow the command moved before it.
@@ -188,7 +200,7 @@ class Application(click.Group):
             result = super().invoke(ctx)
             sys.stdout.flush()
         except BrokenPipeError:
-            _discard_stdout()
+            discard_stdout()
             ctx.exit(ExitCode.BROKEN_PIPE)
         except KeyboardInterrupt:
             ctx.exit(ExitCode.INTERRUPTED)
@@ -220,15 +232,6 @@ def _command_at(args: list[str], options: Mapping[str, click.Option]) -> int:
     while at < len(args) and args[at].startswith("-") and args[at] != "--":
         at += 2 if args[at] in options else 1
     return min(at, len(args))
-
-
-def _discard_stdout() -> None:
-    """Redirect stdout to /dev/null, so that flushing its buffer does not fail again."""
-    try:
-        descriptor = sys.stdout.fileno()
-    except (OSError, ValueError):
-        return
-    os.dup2(os.open(os.devnull, os.O_WRONLY), descriptor)
 
 
 @click.group(

@@ -28,6 +28,7 @@ from kvstream.cli.parameters import (
     stream_argument,
 )
 from kvstream.cli.session import Session, existing_group, last_id
+from kvstream.cli.standard_streams import refuse_closed_stdout
 from kvstream.cli.tables import (
     Column,
     count_column,
@@ -89,6 +90,8 @@ def read(session: Session, out: Output, /, streams: tuple[bytes, ...], **options
     is 1 if there was no entry.
     """
     _check_usage(options)
+    if options["noack"]:
+        refuse_closed_stdout()  # the entries would be lost
     writes = options["group"] is not None
     query = _group_query(streams, options) if writes else _plain_query(streams, options)
     reply = _blocking(session, query, options["block"], writes)

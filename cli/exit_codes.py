@@ -7,6 +7,7 @@ from typing import IO, Any
 
 import click
 
+from kvstream.cli.standard_streams import OutputFailed
 from kvstream.cli.tables import printable
 from kvstream.errors import (
     BadPayload,
@@ -105,6 +106,7 @@ _ADVICE: tuple[tuple[type[Exception], str], ...] = (
         "restore the last checkpoint; kvstream export saves streams that can still be read",
     ),
     (UnknownLayout, "use the version of kvstream that wrote it"),
+    (OutputFailed, "the output is incomplete; what the command changed stays changed"),
 )
 """What to do about an error; the first match counts."""
 

@@ -39,6 +39,7 @@ from kvstream.cli.json_values import Unreadable, loads_entry
 from kvstream.cli.output import Progress, pages, progress_bar
 from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
+from kvstream.cli.standard_streams import refuse_closed_stdout
 from kvstream.cli.tables import plural
 from kvstream.errors import InvalidArgument, RequestError
 from kvstream.types.ids import StreamID, range_end, range_start
@@ -74,6 +75,7 @@ def open_export(
     ``resume`` nor ``overwrite`` is given, or if it cannot be resumed.
     """
     if str(path) == "-":
+        refuse_closed_stdout()
         yield sys.stdout.buffer, ResumePoint()
         sys.stdout.buffer.flush()
         return

@@ -108,6 +108,10 @@ store anew, so other processes can use it in between. Ctrl-C stops a command, Ct
 - Bytes are JSON strings if they are valid UTF-8, else `{{"base64": "..."}}`. The fields of an
   entry are an object, or a list of `[field, value]` pairs if a name repeats or is not UTF-8.
 - An error is one line on stderr.
+- A command also works if stdin, stdout or stderr is closed, as some daemons start programs: what
+  it writes there is dropped. Only `export` to stdout and `read --noack` refuse a closed stdout,
+  since their entries would be lost, and reading a closed stdin is an error. If stdout cannot be
+  written, because its disk is full, the exit code is 5; what the command changed stays changed.
 
 ## IDs, times, durations, names
 
