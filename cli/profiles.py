@@ -19,7 +19,8 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from kvstream.errors import nearest
+from kvstream.errors import InvalidArgument, nearest
+from kvstream.types.user_folders import expanded, user_folder
 
 PROFILES = "profiles"
 PLACES = ("store", "url")
@@ -29,22 +30,25 @@ _READ_BY_OTHERS = 0o077
 
 
 def config_path() -> Path:
-    """Return the path of the configuration file."""
-    return user_file("KVSTREAM_CONFIG", "XDG_CONFIG_HOME", "~/.config", "config.toml")
+    """Return the path of the configuration file; InvalidArgument if the user has no home."""
+    return user_file("KVSTREAM_CONFIG", "XDG_CONFIG_HOME", ".config", "config.toml")
 
 
 def user_file(variable: str, xdg: str, folder: str, name: str) -> Path:
-    """Return the path in ``variable``, by default ``name`` in the folder that ``xdg`` replaces."""
+    """Return the path in ``variable``, by default ``name`` in the user's folder.
+
+    InvalidArgument if the user has no home folder.
+    """
     if given := os.environ.get(variable):
-        return Path(given)
-    return Path(os.environ.get(xdg) or folder).expanduser() / "kvstream" / name
+        return expanded(given)
+    return user_folder(xdg, folder, f"name the file in {variable}") / name
 
 
 def profile_names() -> list[str]:
     """Return the names of the profiles; none if the file cannot be read."""
     try:
         return list(_profiles(config_path()))
-    except click.ClickException:
+    except (click.ClickException, InvalidArgument):
         return []
 
 
@@ -118,7 +122,7 @@ def _checked_profile(profile: object, path: Path) -> Mapping[str, Any]:
     if not isinstance(place, str):
         raise ValueError(f"{places[0]} must be text")
     if places == ["store"]:
-        return {**profile, "store": path.parent / Path(place).expanduser()}
+        return {**profile, "store": path.parent / expanded(place)}
     if "durability" in profile:
         raise ValueError("durability is for a store: a server's was chosen when it started")
     if _has_password(place) and path.stat().st_mode & _READ_BY_OTHERS:

@@ -31,6 +31,7 @@ from kvstream.cli.exit_codes import ExitCode
 from kvstream.cli.parameters import COMPLETION_VARIABLE, example
 from kvstream.cli.profiles import user_file
 from kvstream.cli.tables import printable
+from kvstream.errors import InvalidArgument
 
 HISTORY_LINES = 10_000
 _PLACES = ("--store", "--url", "--profile")
@@ -40,8 +41,8 @@ _MARK = "_KVSTREAM_SHELL"
 
 
 def history_path() -> Path:
-    """Return the path of the history file."""
-    return user_file("KVSTREAM_HISTORY", "XDG_STATE_HOME", "~/.local/state", "history")
+    """Return the path of the history file; InvalidArgument if the user has no home folder."""
+    return user_file("KVSTREAM_HISTORY", "XDG_STATE_HOME", ".local/state", "history")
 
 
 class Completer:
@@ -225,9 +226,14 @@ def _readline(completer: Completer) -> Iterator[None]:
     except ImportError:
         yield
         return
-    path = history_path()
+    path = None
+    try:
+        path = history_path()
+    except InvalidArgument as error:
+        click.echo(f"no history is kept: {error}", err=True)
     with suppress(OSError):
-        readline.read_history_file(path)
+        if path is not None:
+            readline.read_history_file(path)
     readline.set_history_length(HISTORY_LINES)
     readline.set_completer(completer)
     readline.set_completer_delims(" \t\n")
@@ -239,7 +245,8 @@ def _readline(completer: Completer) -> Iterator[None]:
     finally:
         readline.set_completer(None)
         with suppress(OSError):
-            _write_history(path, readline)
+            if path is not None:
+                _write_history(path, readline)
 
 
 def _write_history(path: Path, readline: Any) -> None:

@@ -40,6 +40,7 @@ from kvstream.migration.copy import Carried, Outcome
 from kvstream.migration.items import DbKey, Selection
 from kvstream.rdb.versions import Loss
 from kvstream.types.clock import now_ms
+from kvstream.types.user_folders import user_folder
 
 _MODE = 0o600
 _FOLDER_MODE = 0o700
@@ -51,7 +52,11 @@ def open_locked(path: Path, flags: int = 0, running: str = "the same migration")
 
     Raises StoreLocked if another process holds the lock; ``running`` says what it does.
     """
-    path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True, mode=_FOLDER_MODE)
+    except OSError as error:
+        text = f"{error.strerror}; choose the folder of progress files with state (--state DIR)"
+        raise OSError(error.errno, text, error.filename) from None
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | flags, _MODE)
     if not _lock(descriptor):
         os.close(descriptor)
@@ -87,9 +92,9 @@ SUFFIX = ".jsonl"
 
 
 def default_folder() -> Path:
-    """Return the default folder of progress files."""
-    home = os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state")
-    return Path(home) / "kvstream" / "migrate"
+    """Return the default folder of progress files; InvalidArgument if the user has no home."""
+    remedy = "choose the folder of progress files with state (--state DIR)"
+    return user_folder("XDG_STATE_HOME", ".local/state", remedy) / "migrate"
 
 
 def identity_of(source: str, target: str, selection: Selection) -> str:
