@@ -11,6 +11,7 @@ A row keeps its raw bytes, because an import measures its progress in bytes. A `
 reads ahead of the lines that it has returned, so a position in it is exact.
 """
 
+import codecs
 import csv
 import io
 import os
@@ -42,23 +43,51 @@ LINE_BYTES_MAX = 1 << 30
 """The longest line: an entry of the maximum size, with room for escapes."""
 
 
-class Source:
-    """A file or a pipe, line by line."""
+_MARKS = {
+    codecs.BOM_UTF32_LE: "utf-32-le",  # before UTF-16, whose mark it begins with
+    codecs.BOM_UTF32_BE: "utf-32-be",
+    codecs.BOM_UTF16_LE: "utf-16-le",
+    codecs.BOM_UTF16_BE: "utf-16-be",
+}
+"""Encodings by the byte order mark that a file begins with."""
 
-    def __init__(self, stream: BinaryIO, label: str, identity: bytes | None = None) -> None:
+
+def is_utf8(encoding: str) -> bool:
+    """Return whether an encoding, which must be known, is UTF-8."""
+    return codecs.lookup(encoding).name in ("utf-8", "utf-8-sig")
+
+
+class Source:
+    """A file or a pipe, line by line, in UTF-8.
+
+    Another encoding is decoded while it is read: positions are those in the text as UTF-8. If
+    ``encoding`` is empty, a byte order mark chooses it.
+    """
+
+    def __init__(
+        self, stream: BinaryIO, label: str, identity: bytes | None = None, encoding: str = ""
+    ) -> None:
         self.label = label
         """Its name in messages."""
         self.identity = identity
         """Identifies it in a later run; None if that is not possible."""
         self.size: int | None = None
-        """Its size in bytes; None for a pipe."""
+        """Its size in bytes; None for a pipe, and if it is decoded."""
         self.ended = False
         """Whether ``spool`` has found the end of the pipe."""
         self._read: Callable[[int], bytes] = stream.read
         self._pipe: int | None = None
         """The descriptor of a pipe; None for a file."""
-        self._buffer = b""
-        self._at = 0
+        self._encoding = encoding
+        self._decoder: codecs.IncrementalDecoder | None = None
+        self._decoded = 0
+        """Bytes that were decoded so far."""
+        self._is_new = True
+        """Whether nothing was read yet."""
+        self._chunk = io.BytesIO()
+        """What was read last, and the position in it."""
+        self._complete = 0
+        """The end of the last complete line in it."""
         descriptor = _descriptor_of(stream)
         if descriptor is not None:
             # Unlike the stream's own, this read does not wait for more bytes than there are.
@@ -66,32 +95,79 @@ class Source:
             status = os.fstat(descriptor)
             if stat.S_ISREG(status.st_mode):
                 self.size = status.st_size
+                self._next_chunk()  # a byte order mark changes the size
             else:
                 self._pipe = descriptor
 
     def readline(self) -> bytes:
         """Return the next line with its newline, which the last may lack; empty at the end."""
-        parts: list[bytes] = []
-        length = 0
-        while (end := self._buffer.find(b"\n", self._at) + 1) == 0:
-            parts.append(self._buffer[self._at :])
-            length += len(parts[-1])
+        line = self._chunk.readline()
+        if line[-1:] == b"\n":
+            return line
+        parts = [line]
+        length = len(line)
+        while self._next_chunk():
+            parts.append(line := self._chunk.readline())
+            length += len(line)
+            if line[-1:] == b"\n":
+                break
             if length > LINE_BYTES_MAX:
                 raise RequestError(f"{self.label}: a line is longer than {LINE_BYTES_MAX:,} bytes")
-            self._buffer, self._at = self._read(CHUNK), 0
-            if not self._buffer:
-                return b"".join(parts)
-        parts.append(self._buffer[self._at : end])
-        self._at = end
         return b"".join(parts)
+
+    def _next_chunk(self) -> bool:
+        """Read on after the end of a chunk; return False at the end of the source."""
+        chunk = self._first_bytes() if self._is_new else self._read(CHUNK)
+        if self._decoder is not None:
+            chunk = self._utf8(self._decoder, chunk)
+        self._chunk = io.BytesIO(chunk)
+        self._complete = chunk.rfind(b"\n") + 1
+        return bool(chunk)
+
+    def _first_bytes(self) -> bytes:
+        """Read the first bytes, and choose the decoder."""
+        self._is_new = False
+        chunk = self._read(CHUNK)
+        if not self._encoding:
+            # Most input does not begin as a mark does, so a short line of a pipe is not waited for.
+            while len(chunk) < 4 and any(mark.startswith(chunk) for mark in _MARKS):
+                if not (more := self._read(CHUNK)):
+                    break
+                chunk += more
+            known = (name for mark, name in _MARKS.items() if chunk.startswith(mark))
+            self._encoding = next(known, "utf-8")
+        if not is_utf8(self._encoding):
+            self._decoder = codecs.getincrementaldecoder(self._encoding)()
+            self.size = None
+        return chunk
+
+    def _utf8(self, decoder: codecs.IncrementalDecoder, chunk: bytes) -> bytes:
+        """Decode bytes, and more of them until there is text or the source ends."""
+        while True:
+            waiting = len(decoder.getstate()[0])
+            try:
+                text = decoder.decode(chunk, final=not chunk).encode()
+            except UnicodeError as error:
+                at = self._decoded - waiting + getattr(error, "start", 0) + 1
+                raise RequestError(
+                    f"{self.label}: not {self._encoding} at byte {at:,}: give its --encoding"
+                ) from None
+            self._decoded += len(chunk)
+            if text or not chunk:
+                return text
+            chunk = self._read(CHUNK)
 
     def read(self, length: int) -> bytes:
         """Return at most ``length`` bytes; empty at the end."""
-        if self._at == len(self._buffer):
-            self._buffer, self._at = self._read(CHUNK), 0
-        part = self._buffer[self._at : self._at + length]
-        self._at += len(part)
+        part = self._chunk.read(length)
+        if not part and self._next_chunk():
+            part = self._chunk.read(length)
         return part
+
+    @property
+    def is_pipe(self) -> bool:
+        """Whether it is a pipe, whose next line may have to be waited for."""
+        return self._pipe is not None
 
     def wait_for_data(self) -> bool:
         """Wait until a pipe has data or ends; return whether this is a pipe."""
@@ -116,7 +192,7 @@ class Source:
 
     def must_wait(self) -> bool:
         """Return whether reading the next line would wait for the pipe."""
-        if self._pipe is None or self._buffer.find(b"\n", self._at) >= 0:
+        if self._pipe is None or self._chunk.tell() < self._complete:
             return False
         readable, _, _ = select.select([self._pipe], [], [], 0)
         return not readable
@@ -213,24 +289,23 @@ class Rows(Protocol):
 class _Lines:
     """Collects the lines of a source until their row is complete."""
 
-    def __init__(self, source: Source) -> None:
-        self._source = source
-        self._kept: list[bytes] = []
+    def __init__(self) -> None:
+        self.kept: list[bytes] = []
+        """Lines since the last row."""
         self.taken = 0
-        """Lines read so far."""
-
-    def next(self) -> bytes:
-        line = self._source.readline()
-        if line:
-            self._kept.append(line)
-            self.taken += 1
-        return line
+        """Lines of the rows so far."""
 
     def row(self) -> Row:
         """Return the lines since the last row as a new row."""
-        raw, lines = b"".join(self._kept), len(self._kept)
-        self._kept.clear()
-        return Row(self.taken - lines + 1, raw, lines)
+        kept = self.kept
+        row = Row(self.taken + 1, b"".join(kept), len(kept))
+        self.taken += len(kept)
+        kept.clear()
+        return row
+
+
+_NUL = "a NUL byte: if the file is UTF-16, give --encoding utf-16-le or utf-16-be"
+_ENCODING_ADVICE = "if it is text, give its --encoding, such as cp1252 or latin-1"
 
 
 class JsonRows:
@@ -238,37 +313,57 @@ class JsonRows:
 
     def __init__(self, source: Source) -> None:
         self.header = Row(1, b"", 0)
-        self._lines = _Lines(source)
+        self._source = source
+        self._lines = _Lines()
 
     def resume(self, line: int) -> None:
         self._lines.taken = line
 
     def __iter__(self) -> Iterator[Row]:
-        while line := self._lines.next():
-            content = line.removeprefix(_BOM) if self._lines.taken == 1 else line
-            if not content.strip():
+        lines, readline = self._lines, self._source.readline
+        while line := readline():
+            lines.kept.append(line)
+            if line[:3] == _BOM and lines.taken == 0 and len(lines.kept) == 1:
+                line = line[3:]
+            if not line or line.isspace():
                 continue
-            row = self._lines.row()
-            row.line = self._lines.taken
+            row = lines.row()
+            row.line = lines.taken
             try:
-                row.eid, row.pairs = loads_entry(content)
+                row.eid, row.pairs = loads_entry(line)
             except Unreadable as error:
-                row.error = str(error)
+                row.error = _NUL if b"\0" in line else str(error)
             yield row
-        if (rest := self._lines.row()).raw:
+        if (rest := lines.row()).raw:
             rest.pairs = []
             yield rest
 
 
 class CsvRows:
-    """Rows of CSV, whose header names the fields."""
+    """Rows of CSV, whose header names the fields.
 
-    def __init__(self, source: Source, delimiter: str = ",", keep_empty: bool = False) -> None:
+    Bytes that are not UTF-8 are kept as they are, and ``unclear`` says where the first are; with
+    ``strict`` their row is bad. A row with a NUL byte, which no text has, is always bad.
+    """
+
+    def __init__(
+        self, source: Source, delimiter: str = ",", keep_empty: bool = False, strict: bool = False
+    ) -> None:
+        self.unclear = ""
         csv.field_size_limit(ENTRY_BYTES_MAX)
-        self._lines = _Lines(source)
+        self._source = source
+        self._lines = _Lines()
+        self._error = ""
+        """Why a line of the next row is no text."""
         self._keep_empty = keep_empty
+        self._strict = strict
         self._reader = csv.reader(self._texts(), delimiter=delimiter, strict=True)
-        names = next(self._reader, [])
+        try:
+            names = next(self._reader, [])
+        except csv.Error as problem:
+            self._error = self._error or f"not CSV: {problem}"
+        if self._error:
+            raise RequestError(f"{source.label}: line 1: {self._error}")
         self.header = self._lines.row()
         self.names = names
         self._fields = [name.encode(**_TEXT) for name in names]
@@ -279,24 +374,43 @@ class CsvRows:
         self._lines.taken = line
 
     def _texts(self) -> Iterator[str]:
-        while line := self._lines.next():
-            if self._lines.taken == 1:
-                line = line.removeprefix(_BOM)
-            yield line.decode(**_TEXT)
+        kept, readline = self._lines.kept, self._source.readline
+        while line := readline():
+            kept.append(line)
+            if line[:3] == _BOM and self._lines.taken == 0 and len(kept) == 1:
+                line = line[3:]
+            try:
+                text = line.decode()
+            except UnicodeDecodeError as error:
+                text = line.decode(**_TEXT)
+                self._note_bytes(error.start + 1)
+            if "\0" in text:
+                self._error = _NUL
+            yield text
+
+    def _note_bytes(self, at: int) -> None:
+        """Note that a line is not UTF-8 from a byte on."""
+        if self._strict:
+            self._error = self._error or f"not UTF-8 at byte {at}; {_ENCODING_ADVICE}"
+        elif not self.unclear:
+            line = self._lines.taken + len(self._lines.kept)
+            kept = f"line {line}: not UTF-8 at byte {at}, such bytes are kept as they are"
+            self.unclear = f"{kept}; {_ENCODING_ADVICE}"
 
     def __iter__(self) -> Iterator[Row]:
+        lines, reader = self._lines, self._reader
         while True:
             cells: list[str] | None = None
-            error = ""
             try:
-                cells = next(self._reader, None)
+                cells = next(reader, None)
             except csv.Error as problem:
-                error = f"not CSV: {problem}"
-            row = self._lines.row()
+                self._error = self._error or f"not CSV: {problem}"
+            row = lines.row()
             if not row.raw:
                 return
-            row.error = error
-            if not error:
+            if self._error:
+                row.error, self._error = self._error, ""
+            else:
                 self._fill(row, cells or [])
             yield row
 
@@ -319,10 +433,20 @@ class CsvRows:
             row.pairs, row.error = None, "all cells are empty"
 
     def _cells(self, cells: Sequence[str]) -> Pairs:
+        keep_empty, left_out = self._keep_empty, (self._id_at, self._json_at)
+        if left_out == (None, None) and not keep_empty:  # most files: a fifth of an import's time
+            try:
+                return [
+                    (name, cell.encode())
+                    for name, cell in zip(self._fields, cells, strict=False)
+                    if cell
+                ]
+            except UnicodeEncodeError:  # bytes that are not UTF-8
+                pass
         return [
             (name, cell.encode(**_TEXT))
             for at, (name, cell) in enumerate(zip(self._fields, cells, strict=False))
-            if (cell or self._keep_empty) and at not in (self._id_at, self._json_at)
+            if (cell or keep_empty) and at not in left_out
         ]
 
     @staticmethod

@@ -47,6 +47,12 @@ class _Object(tuple[tuple[str, Any], ...]):
 class _Number(str):
     """A decoded number, with its spelling."""
 
+    __slots__ = ()
+
+
+_TEXTS = frozenset({str, _Number})
+"""Types of decoded values that are text as they are."""
+
 
 # --- encoding -----------------------------------------------------------------------------------
 
@@ -142,11 +148,12 @@ def loads_entry(line: bytes) -> tuple[str | None, Pairs]:
     value = _loads(line)
     if not isinstance(value, _Object):
         raise Unreadable("a line must be a JSON object")
-    members = dict(value)
-    if "fields" in members and members.keys() <= _MEMBERS:
-        fields = members["fields"]
-        if isinstance(fields, _Object | list):
-            return _id_text(members.get("id")), _pairs(fields)
+    if len(value) <= len(_MEMBERS):  # an object with a repeated member may be flat
+        members = dict(value)
+        if "fields" in members and members.keys() <= _MEMBERS:
+            fields = members["fields"]
+            if isinstance(fields, _Object | list):
+                return _id_text(members.get("id")), _pairs(fields)
     return None, _pairs(value)
 
 
@@ -195,7 +202,14 @@ def _pairs(fields: Any) -> Pairs:
             raise Unreadable("a list of fields must contain [field, value] pairs")
     elif not isinstance(fields, _Object):
         raise Unreadable("fields must be an object or a list of [field, value] pairs")
-    pairs = [(_bytes(name), _bytes(value)) for name, value in fields if value is not None]
+    try:  # nearly all entries: twice as fast
+        pairs = [
+            (name.encode(), value.encode() if type(value) in _TEXTS else _bytes(value))
+            for name, value in fields
+            if value is not None
+        ]
+    except (AttributeError, UnicodeEncodeError):
+        pairs = [(_bytes(name), _bytes(value)) for name, value in fields if value is not None]
     if not pairs:
         raise Unreadable("there are no fields")
     return pairs

@@ -60,6 +60,7 @@ from kvstream.operations.groups import text
 from kvstream.operations.queues import retention, schedules
 from kvstream.types.cron import refuse_no_text
 from kvstream.types.ids import (
+    AddID,
     BoundLike,
     IDLike,
     StreamID,
@@ -228,6 +229,7 @@ class Stream(Generic[S]):
         self,
         entries: Iterable[FieldsLike],
         *,
+        ids: Iterable[IDLike] | None = ...,
         maxlen: int | None = ...,
         minid: BoundLike | None = ...,
         approximate: bool = ...,
@@ -248,6 +250,7 @@ class Stream(Generic[S]):
         self,
         entries: Iterable[FieldsLike],
         *,
+        ids: Iterable[IDLike] | None = None,
         maxlen: int | None = None,
         minid: BoundLike | None = None,
         approximate: bool = False,
@@ -258,17 +261,22 @@ class Stream(Generic[S]):
     ) -> list[StreamID] | list[StreamID | Ticket]:
         """Append entries in one atomic commit and return their IDs; trim once, after the last.
 
+        ``ids`` has the ``id`` of ``add`` for each entry, by default "*": if one is not above the
+        one before it, IDTooSmall is raised and nothing is added; on a server the others are.
         ``delay``, ``at`` and ``ttl`` are those of ``add``, for all entries.
         """
         trimming = trim_of(maxlen, minid, approximate, limit, None, self._now)
         encoded = encode_many(entries)
+        wanted = None if ids is None else _add_ids(ids, len(encoded))
         if not encoded:
             return []
         if not (delay is at is ttl is None):
-            refuse_beside_delay(maxlen=maxlen, minid=minid)
+            refuse_beside_delay(ids=wanted, maxlen=maxlen, minid=minid)
             at_ms, ttl_ms = due_ms(delay, at, self._engine.clock), span_ms(ttl or 0, "ttl")
             return self._engine.run(delayed.add_many, self._name, encoded, at_ms, ttl_ms)
-        return self._engine.run(append.add_many, self._name, encoded, trimming)
+        if wanted is None:
+            return self._engine.run(append.add_many, self._name, encoded, trimming)
+        return self._engine.run(append.add_under, self._name, wanted, encoded, trimming)
 
     # --- delayed messages -----------------------------------------------------------------------
 
@@ -692,6 +700,14 @@ class Stream(Generic[S]):
         """Return XINFO GROUPS. Raises NoSuchKey if there is no stream."""
         infos = self._known(info.group_infos)
         return [self._decoder.group_info(each) for each in infos]
+
+
+def _add_ids(ids: Iterable[IDLike], count: int) -> list[AddID]:
+    """Return the IDs to add entries under; InvalidArgument unless there are ``count``."""
+    wanted = [None if eid == "*" else parse_add_id(eid) for eid in ids]
+    if len(wanted) != count:
+        raise InvalidArgument(f"ids must have an ID for each entry: {len(wanted)}, not {count}")
+    return wanted
 
 
 def _once(

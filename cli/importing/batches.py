@@ -34,6 +34,7 @@ from kvstream.types.ids import MIN_ID, U64_MAX, AddID, StreamID, parse_add_id, t
 from kvstream.types.records import Fields
 
 if TYPE_CHECKING:
+    from kvstream.layout.values import FieldsLike
     from kvstream.store import Store
 
 UNIX_UNITS = {
@@ -60,10 +61,10 @@ class RowIDs:
     parse_time: TimeParser = time_ms
     new_ids: bool = False
 
-    def depends_on_stream(self, row: Row) -> bool:
+    def depend_on_stream(self, rows: Sequence[Row]) -> bool:
         """Return whether a row asks for an ID, which the stream may refuse."""
-        columns = self.id_column is not None or self.time_column is not None
-        return not self.new_ids and (columns or row.eid is not None)
+        in_column = self.id_column is not None or self.time_column is not None
+        return not self.new_ids and (in_column or any(row.eid is not None for row in rows))
 
     def __call__(self, row: Row) -> tuple[str, AddID, Pairs]:
         """Return the ID to ask for, as text and decoded, and the fields to add; raises BadID.
@@ -76,7 +77,7 @@ class RowIDs:
             eid, pairs = _without_id(pairs, self.id_column)
         elif self.time_column is not None:
             eid = self._of_time(pairs, self.time_column)
-        if self.new_ids or eid is None:
+        if eid is None or self.new_ids:
             return "*", None, pairs
         try:
             return eid, parse_add_id(eid), pairs
@@ -98,7 +99,7 @@ class StreamEnd:
     last_id: StreamID
     entries_added: int
     is_exact: bool = True
-    """False after a row whose ID the store chooses: that ID is above ``last_id``."""
+    """False after a row whose ID the store chooses: that ID is ``last_id`` or above."""
 
     @classmethod
     def of(cls, store: Store, target: bytes) -> StreamEnd:
@@ -107,20 +108,26 @@ class StreamEnd:
         info = store.stream(target).info()
         return cls(info.last_generated_id, info.entries_added)
 
-    def following(self, eid: AddID) -> StreamID | None:
+    def following(self, eid: StreamID | int) -> StreamID | None:
         """Return the ID of an entry that asks for ``eid``; None if it is too small."""
         if isinstance(eid, StreamID):
             return eid if eid > self.last_id else None
-        if eid is None or eid == self.last_id.ms:
+        if eid == self.last_id.ms:
             following = self.last_id.next()
-            return following if eid in (None, following.ms) else None
+            return following if eid == following.ms else None
         return StreamID(eid, 0) if eid > self.last_id.ms else None
 
-    def count(self, eid: StreamID, exact: bool) -> None:
-        """Count an added entry; ``exact`` is false if the store chooses its ID."""
+    def count(self, eid: StreamID) -> None:
+        """Count an added entry that has an ID of its own."""
         self.last_id = eid
         self.entries_added += 1
-        self.is_exact = exact
+
+    def count_new(self) -> None:
+        """Count an added entry whose ID the store chooses."""
+        if self.is_exact:
+            self.last_id = self.last_id.next()
+            self.is_exact = False
+        self.entries_added += 1
 
 
 def _value(pairs: Pairs, column: bytes) -> str:
@@ -293,21 +300,25 @@ class RowAdder:
             raise BadRow(row, str(error)) from None
 
     def _add(self, text: str, asked: AddID, pairs: Pairs) -> Outcome:
-        if asked is not None and not self._end.is_exact:
+        if asked is None:
+            self._end.count_new()
+        elif not self._end.is_exact:
             raise CommitFirst
-        eid = self._end.following(asked)
-        if eid is None:
+        elif (eid := self._end.following(asked)) is None:
             self._check_present(text, asked, pairs)
             return Outcome.PRESENT
+        else:
+            self._end.count(eid)
+            self._known[eid] = pairs
         self._adds.append((asked if isinstance(asked, StreamID) else text, pairs))
-        self._end.count(eid, exact=asked is not None)
-        self._known[eid] = pairs
         return Outcome.ADDED
 
     def write(self) -> None:
         """Write the rows."""
-        for eid, pairs in self._adds:
-            self._stream.add(pairs, eid)
+        if self._adds:
+            ids, fields = zip(*self._adds, strict=True)
+            wanted = None if ids.count("*") == len(ids) else ids
+            self._stream.add_many(map(_without_repeats, fields), ids=wanted)
 
     def _check_present(self, text: str, eid: AddID, pairs: Pairs) -> None:
         """Raise RequestError unless the stream has an entry with this ID and these fields."""
@@ -326,6 +337,12 @@ class RowAdder:
             for entry in self._stream.range(eid, "+", _LOOKUP_ENTRIES):
                 self._known[entry.id] = list(entry.pairs)
         return self._known.get(eid)
+
+
+def _without_repeats(pairs: Pairs) -> FieldsLike:
+    """Return pairs as a dict, which is encoded faster, unless a field repeats."""
+    fields = dict(pairs)
+    return fields if len(fields) == len(pairs) else pairs
 
 
 BATCH_ROWS = 1000
@@ -456,10 +473,11 @@ class Import:
         """Yield batches of rows; a batch also ends when a pipe has no more data for now."""
         batch: list[Row] = []
         size = 0
+        is_pipe, must_wait = self._source.is_pipe, self._source.must_wait
         for row in self._rows:
             batch.append(row)
             size += len(row.raw)
-            if len(batch) == BATCH_ROWS or size >= BATCH_BYTES or self._source.must_wait():
+            if len(batch) == BATCH_ROWS or size >= BATCH_BYTES or (is_pipe and must_wait()):
                 yield batch
                 batch, size = [], 0
         if batch:
@@ -469,7 +487,7 @@ class Import:
         """Add a batch, usually in one commit; return the row that stops the import."""
         while batch:
             # What is read in the transaction must not change until its end.
-            depends = any(map(self._row_ids.depends_on_stream, batch))
+            depends = self._row_ids.depend_on_stream(batch)
             end = None if depends else StreamEnd.of(self._store, self._target)
             with interrupt_deferred():
                 self.in_doubt = True
@@ -506,8 +524,9 @@ class Import:
             else:
                 done.totals.added += outcome is Outcome.ADDED
                 done.totals.present += outcome is Outcome.PRESENT
-            done.position.advance(row.raw, row.lines)
             done.rows += 1
+        taken = rows[: done.rows]
+        done.position.advance(b"".join([row.raw for row in taken]), sum(row.lines for row in taken))
         saves = done.rows or any(map(self._store.exists, self._progress_keys))
         adder.write()
         if saves:

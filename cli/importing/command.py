@@ -1,5 +1,6 @@
 """The command ``import``: its options, its reports of bad lines, and its summary."""
 
+import codecs
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -12,7 +13,7 @@ import click
 from kvstream.cli.file_formats import CsvRows, JsonRows, Rows, Source, identity_of
 from kvstream.cli.importing.batches import TIME_FORMATS, BadRow, Import, RowIDs, time_parser
 from kvstream.cli.output import Output, progress_bar, summary_options
-from kvstream.cli.parameters import Name, example, stream_argument
+from kvstream.cli.parameters import Name, Type, example, stream_argument
 from kvstream.cli.session import RETRY_PAUSE_S, DirectorySession, Session, stream_or_free
 from kvstream.cli.tables import plural, printable
 from kvstream.errors import ClientMissing, RequestError, StoreError, UnknownOutcome
@@ -50,6 +51,22 @@ meta_prefix_option = click.option(
 quiet_option = click.option("--quiet", "-q", is_flag=True, help="Do not show progress.")
 
 
+class Encoding(Type):
+    """The name of an encoding of text that Python knows."""
+
+    name = "encoding"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        try:
+            "".encode(value or "utf-8")
+            known = codecs.lookup(value or "utf-8").incrementaldecoder is not None
+        except (LookupError, ValueError, TypeError):
+            known = False
+        if not known:
+            self.fail(f"{value!r} is no encoding of text, such as utf-16 or cp1252.", param, ctx)
+        return str(value)
+
+
 def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
     """Return the format of a file, and the delimiter of its cells.
 
@@ -85,6 +102,15 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
 @format_option
 @delimiter_option
 @meta_prefix_option
+@click.option(
+    "--encoding",
+    type=Encoding(),
+    default="",
+    show_default=False,
+    metavar="NAME",
+    help="The encoding of jsonl or csv, such as utf-16 or cp1252. By default utf-8, or what a byte "
+    "order mark says.",
+)
 @click.option("--id-column", type=Name(), metavar="FIELD", help="The field with the ID.")
 @click.option("--time-column", type=Name(), metavar="FIELD", help="The field with the time.")
 @click.option(
@@ -118,6 +144,11 @@ def import_(
     JSON Lines are {"id": ID, "fields": {...}}, where the ID is optional, or flat objects. In CSV
     the header names the fields, and an empty cell means that the entry lacks the field. A row keeps
     its ID. A row whose ID and fields are in the stream already is skipped.
+
+    Text is stored as UTF-8. A file with the byte order mark of UTF-16 or UTF-32 is decoded; for
+    another encoding give --encoding. A NUL byte, or a line of JSON that is not UTF-8, is a bad
+    line. Cells of CSV that are not UTF-8 are kept byte by byte, and the first is reported; with
+    --encoding utf-8 they are bad lines too.
 
     In parquet and arrow (also known as Feather), each column is a field, and null means that the
     entry lacks it. Numbers, times and truth values become text. A column `id` of text has the IDs,
@@ -155,6 +186,8 @@ def import_(
             _print(f"{source.label}: stopped; {_kept(run, source)}")
             raise
     reports.close()
+    if isinstance(rows, CsvRows) and rows.unclear:
+        _print(f"{source.label}: {rows.unclear}")
     totals = run.totals
     out.result(
         _summary(run),
@@ -231,13 +264,16 @@ def _label_and_identity(file: BinaryIO, name: bytes | None) -> tuple[str, bytes 
 def _source_and_rows(file: BinaryIO, options: dict[str, Any]) -> tuple[Source, Rows]:
     label, identity = _label_and_identity(file, options["source"])
     kind, delimiter = format_of(label, options)
+    encoding = options["encoding"]
     if kind in TABLES:
+        if encoding:
+            raise click.UsageError(f"--encoding is for jsonl and csv, not for {kind}")
         if not file.seekable():
             raise click.UsageError(f"{kind} needs a FILE: it is not read from a pipe")
         file = _table_lines(file, kind, label, options["meta_prefix"])
-    source = Source(file, label, identity)
+    source = Source(file, label, identity, encoding)
     if kind == "csv":
-        return source, CsvRows(source, delimiter, options["keep_empty"])
+        return source, CsvRows(source, delimiter, options["keep_empty"], strict=bool(encoding))
     return source, JsonRows(source)
 
 

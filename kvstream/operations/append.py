@@ -226,11 +226,16 @@ def _extend_trimmed(
 
 
 def add_under(
-    txn: Txn, name: bytes, ids: Sequence[AddID], entries: list[tuple[bytes, Names]]
+    txn: Txn,
+    name: bytes,
+    ids: Sequence[AddID],
+    entries: list[tuple[bytes, Names]],
+    trim: Trim | None = None,
 ) -> list[StreamID]:
     """Append encoded entries under given IDs, ascending, ``ms-*`` and ``*`` among them.
 
-    IDTooSmall, and nothing is added, if an ID is not above the one before it.
+    IDTooSmall, and nothing is added, if an ID is not above the one before it. Trim once, after the
+    last.
     """
     stream = txn.stream(name)
     last = MIN_ID if stream is None else stream.last
@@ -240,8 +245,11 @@ def add_under(
         new.append(last)
     if not new:
         return []
-    filling.extend(txn, stream or txn.catalog.create_stream(txn, name), new, entries)
+    stream = stream or txn.catalog.create_stream(txn, name)
+    filling.extend(txn, stream, new, entries)
     _notify_added(txn, name, len(new))
+    if trim is not None:
+        trim_stream(txn, stream, trim)
     txn.signal(name)
     return new
 

@@ -117,9 +117,21 @@ def _add(
 
 
 def _add_many(name: bytes, entries: list[tuple[bytes, Names]], trim: Trim | None = None) -> Call:
+    return _add_under(name, [None] * len(entries), entries, trim)
+
+
+def _add_under(
+    name: bytes,
+    ids: Sequence[AddID],
+    entries: list[tuple[bytes, Names]],
+    trim: Trim | None = None,
+) -> Call:
     key = key_of(name)
-    commands = [_add_words(key, value) for value, _ in entries[:-1]]
-    commands.append(_add_words(key, entries[-1][0], _trim_words(trim)))
+    *first, (last, _) = entries
+    commands = [
+        _add_words(key, value, eid=eid) for eid, (value, _) in zip(ids[:-1], first, strict=True)
+    ]
+    commands.append(_add_words(key, last, _trim_words(trim), ids[-1]))
     return Call(
         database_of(name),
         (key,),
@@ -510,6 +522,7 @@ CALLS: Mapping[Callable[..., Any], Callable[..., Call]] = {
     ack.acknowledge_and_delete: _acknowledge_and_delete,
     append.add: _add,
     append.add_many: _add_many,
+    append.add_under: _add_under,
     append.configure: _configure,
     append.set_id: _set_id,
     claim.autoclaim: _autoclaim,

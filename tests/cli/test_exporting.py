@@ -283,6 +283,7 @@ def test_a_file_without_room_is_named_and_only_one_to_resume_is_left(
         "large",
         str(tmp_path / file),
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, 1 << 16)),
+        env={"PYTHONDONTWRITEBYTECODE": "1"},  # a module of 64 kB would be cached in part
     )
     assert result.stderr.decode().endswith(f"Error: {tmp_path / file}: File too large\n")
     assert result.returncode == 5

@@ -130,6 +130,28 @@ def test_an_add_may_trim(five: Stream, options: Any, left: list[int]) -> None:
     assert all_ms(five) == left
 
 
+def test_many_entries_may_be_added_under_their_ids(stream: Stream) -> None:
+    rows = [{"n": str(n)} for n in range(4)]
+    added = stream.add_many(rows, ids=["5-1", "5-*", StreamID(7, 3), "*"], maxlen=3)
+    assert added[:3] == [StreamID(5, 1), StreamID(5, 2), StreamID(7, 3)]
+    assert [(entry.id, entry.fields[b"n"]) for entry in stream.range()] == [
+        (added[1], b"1"),
+        (added[2], b"2"),
+        (added[3], b"3"),
+    ]
+
+
+def test_many_entries_are_added_under_their_ids_or_not_at_all(store: Store, stream: Stream) -> None:
+    rows = [{"n": "1"}, {"n": "2"}]
+    with pytest.raises(IDTooSmall):
+        stream.add_many(rows, ids=["5-1", "5-1"])
+    with pytest.raises(InvalidArgument, match="ids must have an ID for each entry: 1, not 2"):
+        stream.add_many(rows, ids=["5-1"])
+    with pytest.raises(InvalidArgument, match="ids does not go with delay"):
+        stream.add_many(rows, ids=["5-1", "6-1"], delay=1)  # type: ignore[call-overload]
+    assert not store.exists("s")
+
+
 def test_an_add_may_leave_a_missing_stream_missing(store: Store, stream: Stream) -> None:
     assert stream.add({"f": "v"}, nomkstream=True) is None
     assert store.keys() == []
