@@ -69,12 +69,17 @@ _LS = (
 )
 
 
-@click.command(epilog=example("kvstream ls", "kvstream ls 'orders:*' --json"))
+@click.command(
+    epilog=example("kvstream ls", "kvstream ls 'orders:*' --json", "kvstream ls --names")
+)
 @click.argument("pattern", type=Name(), required=False)
 @click.option("--all", "everything", is_flag=True, help="Include the progress of imports.")
+@click.option("--names", "names_only", is_flag=True, help="Show the names alone, one per line.")
 @output_options
 @click.pass_obj
-def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool) -> None:
+def ls(
+    session: Session, out: Output, /, pattern: bytes | None, everything: bool, names_only: bool
+) -> None:
     """List the streams, oldest first.
 
     Lag is the number of entries that the slowest group has yet to read, - if unknown. Size is an
@@ -85,12 +90,20 @@ def ls(session: Session, out: Output, /, pattern: bytes | None, everything: bool
     strings, which clients of a server can set, are listed too.
     """
     with session.reading() as store:
-        out.table(_LS, _rows(store, pattern, everything), nothing="no streams")
+        if names_only:
+            names = (each for each in store.scan_keys(pattern) if _is_shown(each, everything))
+            out.names("stream", names, nothing="no streams")
+        else:
+            out.table(_LS, _rows(store, pattern, everything), nothing="no streams")
+
+
+def _is_shown(key: bytes, everything: bool) -> bool:
+    return everything or not key.startswith(IMPORT_PREFIX)
 
 
 def _rows(store: "Store", pattern: bytes | None, everything: bool) -> Iterator[dict[str, Any]]:
     for info in store.key_infos(pattern, usage=True):
-        if everything or not info.key.startswith(IMPORT_PREFIX):
+        if _is_shown(info.key, everything):
             shown = info._asdict()
             yield {"stream": shown.pop("key"), **shown}
 

@@ -130,6 +130,19 @@ class Output:
         sys.stdout.flush()
         return count
 
+    def names(self, title: str, names: Iterable[bytes], nothing: str) -> None:
+        """Write names, a line each; for people without a title and whole."""
+        if self.for_programs:
+            self.table([name_column(title)], ({title: name} for name in names))
+            return
+        count = 0
+        for page in pages(names):
+            _write(map(printable, page))
+            count += len(page)
+        if not count:
+            click.echo(nothing, err=True)
+        sys.stdout.flush()
+
     def entries(self, entries: Iterable[AnyEntry], title: bool = True, stream: bytes = b"") -> int:
         """Write entries, with a column for ``stream`` unless empty; return their number."""
         count = 0

@@ -6,9 +6,10 @@ stream takes nearly no memory besides. ``GroupsSnapshot`` reads the groups of a 
 at one moment, one by one, while other commands run.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import copy
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import NamedTuple
 
@@ -34,6 +35,7 @@ from kvstream.meta.trees import SortedRows
 from kvstream.meta.txn import Txn
 from kvstream.operations import delayed, entries, thresholds
 from kvstream.operations.groups import existing_group, lag
+from kvstream.operations.keyspace import KeySummary, key_summary
 from kvstream.operations.pages import Steps, entry_steps
 from kvstream.storage.batch import Family, Row
 from kvstream.storage.reads import Snapshot
@@ -231,8 +233,10 @@ def usage(txn: Txn, name: bytes, samples: int | None = SAMPLES) -> int | None:
     rest; None: all rows are read.
     """
     key = txn.key(name)
-    if key is None:
-        return None
+    return None if key is None else _key_size(txn, key, samples)
+
+
+def _key_size(txn: Txn, key: Key, samples: int | None) -> int:
     total = _listing_size(key)
     if isinstance(key, StreamMeta):
         total += _stream_size(txn, key, samples)
@@ -272,7 +276,12 @@ def _rows_size(
     """Return the bytes of the ``count`` rows under a prefix from ``start`` on."""
     if not count:
         return 0
-    rows = islice(txn.batch.scan(family, prefix + start, successor(prefix)), samples)
+    lower, upper = prefix + start, successor(prefix)
+    rows: Iterable[Row]
+    if samples is None:
+        rows = txn.batch.scan(family, lower, upper)
+    else:
+        rows = txn.batch.page(family, lower, upper, samples)
     return _scaled([len(key) + len(value) for key, value in rows], count)
 
 
@@ -428,14 +437,38 @@ def _group_row(txn: Txn, stream: StreamMeta, group: GroupMeta) -> GroupRow:
     return group.name, group.consumers_count, pending, last, read, lag(stream, group)
 
 
-def lag_and_size(txn: Txn, db: int, key: bytes) -> tuple[int | None, int | None]:
-    """Return the largest lag of a stream's groups, and the result of ``usage``."""
-    name = qualified(db, key)
-    stream = _stream(txn, name)
-    if stream is None:
-        return None, usage(txn, name)
-    lags = [lag(stream, group) for group in txn.catalog.groups(txn, stream)]
-    return largest_lag(lags), usage(txn, name)
+class KeyUsage(NamedTuple):
+    """What a list of keys with their sizes shows of one of them."""
+
+    summary: KeySummary
+    lag: int | None
+    """The largest lag of the stream's groups."""
+    size: int
+    """The result of ``usage``."""
+
+
+def key_usages(
+    txn: Txn, db: int, cursor: int, count: int, wanted: Callable[[bytes], bool]
+) -> tuple[int, list[KeyUsage]]:
+    """Return what ``keyspace.summaries`` does, with lag and size, of the keys that are wanted.
+
+    Each stream's record is read once, and all rows by one iterator of each kind.
+    """
+    names, following = txn.catalog.index.page(txn, db, cursor, count)
+    keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names if wanted(key)])
+    view = copy(txn)
+    view.batch = txn.batch.copied(partial(Snapshot, families=(Family.MESSAGES, Family.TREES)))
+    return following, [
+        KeyUsage(key_summary(key), _lag_of(view, key), _key_size(view, key, SAMPLES))
+        for key in keys
+    ]
+
+
+def _lag_of(txn: Txn, key: Key) -> int | None:
+    """Return the largest lag of a stream's groups; None for a string."""
+    if not isinstance(key, StreamMeta):
+        return None
+    return largest_lag([lag(key, group) for group in txn.catalog.groups(txn, key)])
 
 
 def largest_lag(lags: Sequence[int | None]) -> int | None:

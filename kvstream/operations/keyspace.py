@@ -169,10 +169,11 @@ def summaries(txn: Txn, db: int, cursor: int, count: int) -> tuple[int, list[Key
     """
     names, following = txn.catalog.index.page(txn, db, cursor, count)
     keys = txn.catalog.peek_all(txn, [qualified(db, key) for key in names])
-    return following, [_summary(key) for key in keys]
+    return following, [key_summary(key) for key in keys]
 
 
-def _summary(key: Key) -> KeySummary:
+def key_summary(key: Key) -> KeySummary:
+    """Return what a list of keys shows of one of them."""
     name, kind = key_of(key.name), kind_of(key)
     if not isinstance(key, StreamMeta):
         return KeySummary(name, kind, None, None, None, key.expire_at)

@@ -57,6 +57,13 @@ def test_ls_accepts_a_glob(orders: Program) -> None:
     assert orders.lines("ls", "nothing*") == []
 
 
+def test_ls_shows_names_alone(orders: Program) -> None:
+    assert sorted(orders.lines("ls", "--names")) == ["orders", "orders:2025"]
+    assert orders.json("ls", "orders:*", "--names") == [{"stream": "orders:2025"}]
+    assert orders.lines("ls", "*2025", "--names", "--format", "csv") == ["stream", "orders:2025"]
+    assert orders("ls", "nothing", "--names").stderr == "no streams\n"
+
+
 def test_ls_hides_the_notes_of_imports_by_default(orders: Program) -> None:
     orders("add", IMPORT_PREFIX.decode() + "x", "a=1")
     assert len(orders.json("ls")) == 2

@@ -8,7 +8,7 @@ import pytest
 
 from kvstream import InvalidArgument, ManualClock, NoSuchKey, Store, StreamID
 from kvstream.layout.keys import qualified
-from kvstream.operations import keyspace, strings
+from kvstream.operations import info, keyspace, strings
 from kvstream.storage.batch import Batch, Family
 from tests.engine.sharing import START_MS
 from tests.engine.waiting import Call, add, ms_of
@@ -444,3 +444,37 @@ def test_summaries_of_keys_count_unwritten_changes_and_load_nothing(store: Store
         False,
     ]
     assert not store.engine.catalog.streams
+
+
+def test_lag_and_size_of_a_list_of_keys_are_those_of_each_key(store: Store) -> None:
+    for number in range(4):
+        stream = store.stream(f"s{number}")
+        stream.add_many([{"f": "v" * (at + 1)} for at in range(number * 7)] or [{"f": "v"}])
+        group = stream.create_group("g", "0") if number else stream.create_group("g")
+        group.consumer("c").read(number + 1)
+    store.stream("s3").create_group("unknown", "1-1")
+    store.engine.run(strings.put, qualified(0, b"text"), b"v" * 100)
+
+    def expected() -> list[tuple[bytes, int | None, int | None]]:
+        return [
+            (
+                key,
+                info.largest_lag([each.lag for each in store.stream(key).groups()])
+                if store.type(key) == "stream"
+                else None,
+                store.engine.run(info.usage, qualified(0, key)),
+            )
+            for key in list(store.keys())
+        ]
+
+    def found(pattern: str | None = None) -> list[tuple[bytes, int | None, int | None]]:
+        return [(key.key, key.lag, key.size) for key in store.key_infos(pattern, usage=True)]
+
+    before = expected()
+    store.engine.reopen()
+    assert found() == before
+    assert found("s[12]") == before[1:3]
+    with store.transaction():  # with changes that are not written yet
+        store.stream("s1").add({"f": "w" * 50})
+        store.delete("s2")
+        assert found() == expected()
