@@ -10,7 +10,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import wraps
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Concatenate, ParamSpec, Protocol, TypeVar
@@ -25,6 +25,7 @@ from kvstream.cli.tables import (
     clipped,
     duration,
     id_columns,
+    left_out_lines,
     name_column,
     number,
     or_dash,
@@ -105,6 +106,8 @@ class Output:
     csv: bool = False
     _writer: "CsvWriter | None" = None
     """Writes entries as CSV; the first page chooses its columns."""
+    _left_out: list[str] = field(default_factory=list)
+    """The titles of columns that were left out, and named as such."""
 
     def table(
         self,
@@ -122,7 +125,7 @@ class Output:
             if self.for_programs:
                 self._lines([jsonable(row) for row in page], title)
             else:
-                _write_table(columns, [self._cells(columns, row) for row in page], title)
+                self._write_table(columns, [self._cells(columns, row) for row in page], title)
             title = False
             count += len(page)
         if nothing and not count and not self.for_programs:
@@ -184,6 +187,20 @@ class Output:
         """Write the heading of a table, if the output is for people."""
         if not self.for_programs:
             click.secho(f"\n{text}" if text else "", bold=True)
+
+    def _write_table(self, columns: Sequence[Column], rows: list[list[str]], title: bool) -> None:
+        """Write rows; first name the columns for which there is no room, each once."""
+        width = _terminal_width()
+        laid = sheet(columns, rows, width)
+        if width is not None:
+            new = [name for name in laid.left_out if name not in self._left_out]
+            self._left_out += new
+            _write(click.style(line, dim=True) for line in left_out_lines(new, width))
+        if title and laid.head:
+            titles = [click.style(line, bold=True) for line in laid.head]
+            _write(laid.head if width is None else [*titles, _rule(laid.width)])
+        for lines in laid.rows:
+            _write(lines)
 
     def _csv_entries(self, page: Sequence[AnyEntry], title: bool) -> None:
         """Write entries as ``export --format csv`` does, so that ``import`` reads them."""
@@ -256,16 +273,6 @@ def pages(rows: Iterable[T], size: int = PAGE) -> Iterator[list[T]]:
     remaining = iter(rows)
     while page := list(islice(remaining, size)):
         yield page
-
-
-def _write_table(columns: Sequence[Column], rows: list[list[str]], title: bool) -> None:
-    width = _terminal_width()
-    laid = sheet(columns, rows, width)
-    if title and laid.head:
-        titles = [click.style(line, bold=True) for line in laid.head]
-        _write(laid.head if width is None else [*titles, _rule(laid.width)])
-    for lines in laid.rows:
-        _write(lines)
 
 
 def _write(lines: Iterable[str]) -> None:

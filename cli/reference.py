@@ -98,9 +98,9 @@ store anew, so other processes can use it in between. Ctrl-C stops a command, Ct
 
 - Tables are for people. On a terminal, names and values longer than `--max-width` are cut with
   an ellipsis; numbers, IDs and times never are. If a terminal is too narrow, columns that are
-  seldom needed are left out, then names are cut further, and at last each row becomes a block
-  of lines. If stdout is not a terminal, nothing is cut, and each row is one line. Bytes that
-  are not printable are escaped, as in `\\xff` or `\\x1b`.
+  seldom needed are left out and named above the table, then names are cut further, and at last
+  each row becomes a block of lines. If stdout is not a terminal, nothing is cut, and each row is
+  one line. Bytes that are not printable are escaped, as in `\\xff` or `\\x1b`.
 - `--json` and `--format csv` are for programs. JSON is one object per line. CSV has a line of
   titles; entries are written as by `export`, nested values as JSON. Durations are in
   milliseconds if the name ends with `_ms`, as are `idle` and `inactive`; `ttl` and

@@ -1,8 +1,8 @@
 """Values as text for people, and the layout of tables.
 
 Numbers, IDs and times are never cut. If a terminal is too narrow, spare columns are left out, the
-last one first. Then names are cut with an ellipsis and long texts are wrapped; if that is not
-enough, each row becomes a block with a line for each column.
+last one first, and a line beside the table names them. Then names are cut with an ellipsis and long
+texts are wrapped; if that is not enough, each row becomes a block with a line for each column.
 """
 
 import re
@@ -250,6 +250,8 @@ class Sheet(NamedTuple):
     """The titles; empty if each row is a block."""
     rows: list[list[str]]
     """The lines of each row."""
+    left_out: Sequence[str] = ()
+    """The titles of columns for which there is no room."""
 
     @property
     def width(self) -> int:
@@ -274,7 +276,15 @@ def sheet(
         return _blocks(columns, rows, width or 0)
     kept = [columns[at] for at in shown]
     head = _lines(kept, fitted, [column.title for column in kept])
-    return Sheet(head, [_lines(kept, fitted, [row[at] for at in shown]) for row in rows])
+    left_out = [column.title for at, column in enumerate(columns) if at not in shown]
+    return Sheet(head, [_lines(kept, fitted, [row[at] for at in shown]) for row in rows], left_out)
+
+
+def left_out_lines(titles: Sequence[str], width: int) -> list[str]:
+    """Return the lines that name the columns for which there is no room; none if there are none."""
+    if not titles:
+        return []
+    return folded(f"not shown: {', '.join(titles)} (widen the terminal, or use --json)", width)
 
 
 class _Width(NamedTuple):

@@ -22,6 +22,7 @@ from kvstream.cli.tables import (
     duration,
     folded,
     id_columns,
+    left_out_lines,
     name_column,
     number,
     or_dash,
@@ -218,6 +219,7 @@ def live(
         columns = _pending_columns("(released)" if details.policy is None else "(waiting)")
         table = _table(columns, (each._asdict() for each in details.pending), width)
         titles += styled(table.head, "bold")
+        below = styled(left_out_lines(table.left_out, width), "dim") + below
         shown = [line for row in table.rows for line in row]
         start = screen.scroll(len(shown), height - len(titles) - len(below))
         return Text("\n").join([*titles, *styled(shown[start : start + screen.page]), *below])
@@ -230,6 +232,7 @@ def live(
         titles = styled(_stream_head(sample, screen.stream, width), "bold")
     above = titles + above + styled(table.head, "bold")
     above += styled(["─" * table.width] if table.head else [])
+    below = styled(left_out_lines(table.left_out, width), "dim") + below
     start, end = screen.window(list(map(len, table.rows)), height - len(above) - len(below) - 1)
     left = len(lines) - (end - start)
     if left:

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 
@@ -16,7 +17,7 @@ from kvstream import Entry, Store, StreamID
 from kvstream.cli import main
 from kvstream.cli.maintenance import _report_text
 from kvstream.cli.output import PAGE, Output, progress_bar
-from kvstream.cli.tables import count_column, id_columns, name_column, plain
+from kvstream.cli.tables import Column, count_column, id_columns, name_column, plain
 from kvstream.storage.database import RecoveryReport
 from tests.cli.program import Program, completed
 
@@ -55,6 +56,17 @@ def test_tables_in_pipes_are_aligned_without_frames(capsys: pytest.CaptureFixtur
     rows = [{"name": b"a", "count": 5}, {"name": b"long name", "count": 1000}]
     assert Output(for_programs=False, max_width=None).table(COLUMNS, rows) == 2
     assert capsys.readouterr().out == "name       count\na              5\nlong name  1,000\n"
+
+
+def test_columns_without_room_are_named_once() -> None:
+    rows = [{"name": b"orders", "count": at, "other": 1500} for at in range(PAGE + 1)]
+    columns = (*COLUMNS, Column("kind", "other", spare=True), *id_columns("id", "other"))
+    with on_terminal() as terminal:
+        Output(for_programs=False, max_width=60).table(columns, rows)
+    lines = terminal.getvalue().splitlines()
+    assert [line for line in lines if "not shown" in line] == [lines[0]]
+    assert click.unstyle(lines[0]) == "not shown: time (widen the terminal, or use --json)"
+    assert "kind" in lines[1]
 
 
 def test_an_empty_table_shows_nothing(capsys: pytest.CaptureFixture[str]) -> None:

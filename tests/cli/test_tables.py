@@ -19,6 +19,7 @@ from kvstream.cli.tables import (
     count_column,
     folded,
     id_columns,
+    left_out_lines,
     name_column,
     plain,
     sheet,
@@ -190,3 +191,17 @@ def test_wide_characters_take_two_cells() -> None:
 
 def test_a_word_of_a_megabyte_is_folded() -> None:
     assert len(folded("x" * 1_000_000, 40)) == 25_000
+
+
+def test_columns_without_room_are_named_by_their_titles() -> None:
+    columns = (name_column("stream"), *id_columns("last id"), Column("type", "type", spare=True))
+    row = ["orders", "1700000000000-0", "2026-11-23 06:06:33.400Z", "stream"]
+    assert sheet(columns, [row], 80).left_out == []
+    assert sheet(columns, [row], None).left_out == []
+    assert sheet(columns, [row], 54).left_out == ["type"]
+    assert sheet(columns, [row], 40).left_out == ["time", "type"]
+    assert sheet(columns, [row], 10).left_out == ()  # a block, which has all
+    lines = left_out_lines(["time", "type"], 40)
+    assert " ".join(lines) == "not shown: time, type (widen the terminal, or use --json)"
+    assert all(cells(line) <= 40 for line in lines)
+    assert left_out_lines([], 40) == []
