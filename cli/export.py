@@ -5,8 +5,9 @@ export drops what follows the last one. Parquet and Arrow files take their name 
 """
 
 import os
+import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -26,6 +27,7 @@ from kvstream.cli.file_formats import (
     Source,
     Writer,
     column_names,
+    without_guard,
 )
 from kvstream.cli.importing.command import (
     TABLES,
@@ -37,11 +39,11 @@ from kvstream.cli.importing.command import (
 )
 from kvstream.cli.json_values import Unreadable, loads_entry
 from kvstream.cli.output import Progress, pages, progress_bar
-from kvstream.cli.parameters import ID, PathOnly, RangeBound, example, stream_argument
+from kvstream.cli.parameters import ID, PathOnly, RangeBound, Type, example, stream_argument
 from kvstream.cli.session import Session, existing_stream
 from kvstream.cli.standard_streams import refuse_closed_stdout
 from kvstream.cli.tables import plural
-from kvstream.errors import InvalidArgument, RequestError
+from kvstream.errors import InvalidArgument, RequestError, nearest, optional_package
 from kvstream.types.ids import StreamID, range_end, range_start
 from kvstream.types.records import Entry
 
@@ -164,6 +166,58 @@ def _not_resumable(file: BinaryIO, reason: str) -> RequestError:
     return RequestError(f"{name} is not an export that can be resumed: {reason}")
 
 
+_BESIDE_BRACKETS = re.compile(r",(?![^\[(]*[\])])")
+_TIMESTAMP = re.compile(r"timestamp\[(s|ms|us|ns),\s*(?:tz=)?([^\]\s]+)\]")
+_DECIMAL = re.compile(r"decimal(?:128)?\((\d+),\s*(-?\d+)\)")
+
+
+class Schema(Type):
+    """Columns and their types: ``sku:string,qty:int64``, as a mapping of texts."""
+
+    name = "schema"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> dict[str, str]:
+        if not isinstance(value, str):
+            return dict(value)
+        types: dict[str, str] = {}
+        for column in _BESIDE_BRACKETS.split(value):
+            name, sign, kind = column.rpartition(":")
+            name, kind = name.strip(), kind.strip()
+            if not (sign and name and kind):
+                self.fail(f"{column!r} is not NAME:TYPE, such as qty:int64.", param, ctx)
+            if name in types:
+                self.fail(f"{name!r} is there twice.", param, ctx)
+            types[name] = kind
+        return types
+
+
+def column_types(columns: Mapping[str, str]) -> "dict[str, pa.DataType]":
+    """Return the types of pyarrow; UsageError for an unknown one."""
+    import pyarrow as pa
+
+    types = {}
+    for name, kind in columns.items():
+        try:
+            if found := _TIMESTAMP.fullmatch(kind):
+                types[name] = pa.timestamp(found[1], found[2])
+            elif found := _DECIMAL.fullmatch(kind):
+                types[name] = pa.decimal128(int(found[1]), int(found[2]))
+            else:
+                types[name] = pa.type_for_alias(kind)
+        except (ValueError, pa.ArrowException) as error:
+            hint = nearest(kind, _TYPES) or f": use a name of pyarrow, such as {', '.join(_TYPES)}"
+            if kind.startswith("decimal"):
+                hint = f": {error}"
+            text = f"--schema: {kind!r} of column {name!r} is no type{hint}"
+            raise click.UsageError(text) from None
+    return types
+
+
+_TYPES = ("string", "int64", "double", "bool", "date32", "timestamp[ms]", "binary")
+"""Names of types that are suggested."""
+
 GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
 """A row group of a table ends at one of these, which bounds memory."""
 
@@ -173,7 +227,7 @@ GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
         "kvstream export orders backup.jsonl",
         "kvstream export orders backup.jsonl --resume",
         "kvstream export orders --format csv --start now-1d | gzip > orders.csv.gz",
-        "kvstream export orders orders.parquet",
+        "kvstream export orders orders.parquet --schema sku:string,qty:int64",
     )
 )
 @stream_argument
@@ -186,7 +240,18 @@ GROUP_ROWS, GROUP_BYTES = 1 << 17, 64 << 20
 @format_option
 @delimiter_option
 @click.option("--fields", metavar="A,B,...", help="The columns of a table. By default all fields.")
+@click.option(
+    "--schema",
+    type=Schema(),
+    metavar="A:TYPE,B:TYPE,...",
+    help="The columns of parquet or arrow with their types, as in sku:string,qty:int64.",
+)
 @meta_prefix_option
+@click.option(
+    "--guard-formulas",
+    is_flag=True,
+    help="Put a ' before cells of csv that begin with =, +, -, @, tab or line end.",
+)
 @click.option("--start", type=RangeBound(), default="-", help="Start at this ID or time.")
 @click.option("--end", type=RangeBound(), default="+", help="End at this ID or time.")
 @click.option("--after", type=ID(), help="Start after this ID.")
@@ -203,11 +268,19 @@ def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> No
     repeated fields, or fields in another order than in the header. --resume continues after the
     last complete line.
 
+    A spreadsheet runs a cell such as =1+1 as a formula. Give --guard-formulas if the values come
+    from strangers and a spreadsheet opens the file: numbers below zero are text there then. The
+    same option of `import` reads the file back exactly. Give it again with --resume.
+
     Tables for other programs are parquet and arrow (Arrow's file format, also known as Feather):
     the columns id and timestamp, and one of text for each field. They need pyarrow. `import` reads
-    them too, but only jsonl and csv keep repeated fields and the order of fields.
+    them too, but only jsonl and csv keep repeated fields and the order of fields. A TYPE of
+    --schema is a name of pyarrow, such as string, int64, double, bool, date32, timestamp[ms],
+    timestamp[us,UTC] or decimal128(10,2). A value that its type does not take ends the export.
     """
     kind, delimiter = format_of(file.name, options)
+    if options["schema"] is not None and (kind not in TABLES or options["fields"] is not None):
+        raise click.UsageError("--schema is for parquet and arrow, and names all fields itself")
     if kind in TABLES:
         _export_table(session, stream, file, kind, options)
         return
@@ -216,7 +289,7 @@ def export(session: Session, /, stream: bytes, file: Path, **options: Any) -> No
         found = existing_stream(store, stream)
         with open_export(file, kind, delimiter, **mode) as (target, point):
             entries = _Selection(found, options, point)
-            writer = _writer(kind, delimiter, point, options["fields"], entries)
+            writer = _writer(kind, delimiter, point, options, entries)
             with progress_bar(f"export {file.name}", entries.total, options["quiet"]) as advance:
                 written = _write(entries, writer, target, point, advance)
     click.echo(f"{plural(written, 'entry')} written", err=True)
@@ -242,12 +315,13 @@ def _export_table(
     """Write a table, and say how many rows it has."""
     if str(file) == "-":
         raise click.UsageError(f"{kind} needs a FILE: it is not written to stdout")
+    optional_package("pyarrow")
     if file.exists() and not options["overwrite"]:
         raise RequestError(f"{file} exists: replace it with --overwrite")
     with session.reading() as store:
         found = existing_stream(store, stream)
         selection = _Selection(found, options, ResumePoint())
-        batches = selection.batches(options["fields"], options["meta_prefix"])
+        batches = selection.batches(_columns(options), options["meta_prefix"])
         with (
             progress_bar(f"export {file.name}", selection.total, options["quiet"]) as advance,
             _whole_file(file) as target,
@@ -291,6 +365,18 @@ def _write_table(
     return written
 
 
+def _columns(options: Mapping[str, Any]) -> "Mapping[str, pa.DataType] | None":
+    """Return the types of the columns that are asked for; None: all fields as text."""
+    if options["schema"] is not None:
+        return column_types(options["schema"])
+    if options["fields"] is None:
+        return None
+    import pyarrow as pa
+
+    own = {f"{options['meta_prefix']}{name}" for name in ("id", "timestamp")}
+    return {name: pa.string() for name in options["fields"].split(",") if name not in own}
+
+
 def _row_groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[list["pa.RecordBatch"]]:
     group: list[pa.RecordBatch] = []
     rows = size = 0
@@ -305,14 +391,22 @@ def _row_groups(batches: Iterable["pa.RecordBatch"]) -> Iterator[list["pa.Record
 
 
 def _writer(
-    kind: str, delimiter: str, point: ResumePoint, fields: str | None, entries: "_Selection"
+    kind: str,
+    delimiter: str,
+    point: ResumePoint,
+    options: Mapping[str, Any],
+    entries: "_Selection",
 ) -> Writer:
     if kind == "jsonl":
         return JsonWriter()
+    guards: bool = options["guard_formulas"]
     if point.names is not None:
-        return CsvWriter(point.names, delimiter)
-    names = column_names(iter(entries)) if fields is None else fields.split(",")
-    return CsvWriter(names, delimiter)
+        names = list(map(without_guard, point.names)) if guards else point.names
+    elif options["fields"] is not None:
+        names = options["fields"].split(",")
+    else:
+        names = column_names(iter(entries))
+    return CsvWriter(names, delimiter, guards)
 
 
 class _Selection:
@@ -330,14 +424,16 @@ class _Selection:
         self.total = len(stream) if whole and point.last_id is None else None
         """Their number, if it is known beforehand."""
 
-    def batches(self, fields: str | None, prefix: str) -> Iterator["pa.RecordBatch"]:
+    def batches(
+        self, fields: "Mapping[str, pa.DataType] | None", prefix: str
+    ) -> Iterator["pa.RecordBatch"]:
         """Yield the batches of a table; one without rows if there are no entries."""
         import pyarrow as pa
 
         columns: dict[str, pa.DataType] | None = None
         if fields is not None:
             columns = {f"{prefix}id": pa.string(), f"{prefix}timestamp": pa.timestamp("ms", "UTC")}
-            columns |= {name: pa.string() for name in fields.split(",") if name not in columns}
+            columns |= fields
         span: dict[str, Any] = {"start": self._start, "end": self._end}
         span |= {"schema": columns, "meta_prefix": prefix}
         left, some = self._count, False

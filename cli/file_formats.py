@@ -6,6 +6,7 @@
     CSV          a header with the field names; an empty cell means that the entry lacks the field
                  kvstream:id       the column of IDs that an export writes
                  kvstream:fields   all fields as JSON, if the cells cannot hold them exactly
+    guarded CSV  a cell that a spreadsheet would take as a formula has one more ' before it
 
 A row keeps its raw bytes, because an import measures its progress in bytes. A ``Source`` never
 reads ahead of the lines that it has returned, so a position in it is exact.
@@ -15,6 +16,7 @@ import codecs
 import csv
 import io
 import os
+import re
 import select
 import stat
 from collections.abc import Callable, Iterator, Sequence
@@ -347,7 +349,12 @@ class CsvRows:
     """
 
     def __init__(
-        self, source: Source, delimiter: str = ",", keep_empty: bool = False, strict: bool = False
+        self,
+        source: Source,
+        delimiter: str = ",",
+        keep_empty: bool = False,
+        strict: bool = False,
+        guarded: bool = False,
     ) -> None:
         self.unclear = ""
         csv.field_size_limit(ENTRY_BYTES_MAX)
@@ -356,6 +363,7 @@ class CsvRows:
         self._error = ""
         """Why a line of the next row is no text."""
         self._keep_empty = keep_empty
+        self._guarded = guarded
         self._strict = strict
         self._reader = csv.reader(self._texts(), delimiter=delimiter, strict=True)
         try:
@@ -365,7 +373,7 @@ class CsvRows:
         if self._error:
             raise RequestError(f"{source.label}: line 1: {self._error}")
         self.header = self._lines.row()
-        self.names = names
+        self.names = names = list(map(without_guard, names)) if guarded else names
         self._fields = [name.encode(**_TEXT) for name in names]
         self._id_at = names.index(ID_COLUMN) if ID_COLUMN in names else None
         self._json_at = names.index(FIELDS_COLUMN) if FIELDS_COLUMN in names else None
@@ -433,6 +441,8 @@ class CsvRows:
             row.pairs, row.error = None, "all cells are empty"
 
     def _cells(self, cells: Sequence[str]) -> Pairs:
+        if self._guarded:
+            cells = list(map(without_guard, cells))
         keep_empty, left_out = self._keep_empty, (self._id_at, self._json_at)
         if left_out == (None, None) and not keep_empty:  # most files: a fifth of an import's time
             try:
@@ -477,13 +487,15 @@ class JsonWriter:
 
 
 class CsvWriter:
-    """Encodes entries as CSV with the columns ``names``."""
+    """Encodes entries as CSV with the columns ``names``; ``guards`` cells against formulas."""
 
-    def __init__(self, names: Sequence[str], delimiter: str = ",") -> None:
+    def __init__(self, names: Sequence[str], delimiter: str = ",", guards: bool = False) -> None:
         self.names = list(names)
+        self._guards = guards
         self._order = {name.encode(**_TEXT): at for at, name in enumerate(self.names)}
         self._delimiter = delimiter
-        self.header = self._encoded([[ID_COLUMN, *self.names, FIELDS_COLUMN]])
+        titles = map(with_guard, self.names) if guards else self.names
+        self.header = self._encoded([[ID_COLUMN, *titles, FIELDS_COLUMN]])
 
     def page(self, entries: Sequence[AnyEntry]) -> bytes:
         return self._encoded([self._row(entry) for entry in entries])
@@ -497,7 +509,7 @@ class CsvWriter:
             if at <= before or not text:  # repeated, out of order, unknown, or not exact in a cell
                 shown = dumps(fields_json(entry.pairs))
                 return [str(entry.id), *[""] * len(self.names), shown]
-            cells[at + 1] = text
+            cells[at + 1] = with_guard(text) if self._guards else text
             before = at
         return cells
 
@@ -505,6 +517,20 @@ class CsvWriter:
         text = io.StringIO(newline="")
         csv.writer(text, delimiter=self._delimiter, lineterminator="\n").writerows(rows)
         return text.getvalue().encode()
+
+
+_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+"""What a spreadsheet takes as a formula, and the same after signs that mark it as text."""
+
+
+def with_guard(text: str) -> str:
+    """Return the text of a cell, which a spreadsheet does not run; ``without_guard`` undoes it."""
+    return f"'{text}" if _FORMULA.match(text) else text
+
+
+def without_guard(text: str) -> str:
+    """Return what ``with_guard`` was given."""
+    return text[1:] if text[:1] == "'" and _FORMULA.match(text) else text
 
 
 def cell_text(value: bytes) -> str:

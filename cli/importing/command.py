@@ -83,6 +83,8 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
         if kind in TABLES and options.get(other):
             named = other.replace("_", "-")
             raise click.UsageError(f"--{named} is for jsonl and csv, not for {kind}")
+    if kind != "csv" and options["guard_formulas"]:
+        raise click.UsageError(f"--guard-formulas is for csv, not for {kind}")
     if delimiter is not None and len(delimiter) != 1:
         raise click.BadParameter("must be one character", param_hint="--delimiter")
     return kind, delimiter or implied or ","
@@ -121,6 +123,11 @@ def format_of(name: str, options: dict[str, Any]) -> tuple[str, str]:
 )
 @click.option("--new-ids", is_flag=True, help="Ignore IDs of rows, and assign new ones.")
 @click.option("--keep-empty", is_flag=True, help="Import empty cells of CSV as empty values.")
+@click.option(
+    "--guard-formulas",
+    is_flag=True,
+    help="Remove the ' that the same option of export has put before cells of CSV.",
+)
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
@@ -273,7 +280,8 @@ def _source_and_rows(file: BinaryIO, options: dict[str, Any]) -> tuple[Source, R
         file = _table_lines(file, kind, label, options["meta_prefix"])
     source = Source(file, label, identity, encoding)
     if kind == "csv":
-        return source, CsvRows(source, delimiter, options["keep_empty"], strict=bool(encoding))
+        how = {"strict": bool(encoding), "guarded": options["guard_formulas"]}
+        return source, CsvRows(source, delimiter, options["keep_empty"], **how)
     return source, JsonRows(source)
 
 

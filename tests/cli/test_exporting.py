@@ -288,3 +288,89 @@ def test_a_file_without_room_is_named_and_only_one_to_resume_is_left(
     assert result.stderr.decode().endswith(f"Error: {tmp_path / file}: File too large\n")
     assert result.returncode == 5
     assert sorted(path.name for path in tmp_path.glob("*large*")) == left
+
+
+FORMULAS = {"a": "=1+1", "b": "+1", "c": "-5", "d": "@x", "e": "\tx", "f": "'=quoted", "g": "x=1"}
+
+
+def test_guarded_cells_are_no_formulas_and_come_back(kvstream: Program, tmp_path: Path) -> None:
+    file = str(tmp_path / "guarded.csv")
+    with Store.open(kvstream.directory) as store:
+        stream = store.stream("s")
+        stream.add_many([{"=name": "v", **FORMULAS}] * 1500)
+        stream.add({"a": "=b\r", "b": "x"})
+        rows = [entry.pairs for entry in stream.range()]
+    kvstream("export", "s", file, "--guard-formulas", "-n", "1200")
+    kvstream("export", "s", file, "--guard-formulas", "--resume")
+    with open(file, newline="") as text:
+        table = list(csv.reader(text))
+    assert len(table) == 1502
+    assert table[0][1:3] == ["'=name", "a"]
+    assert table[1500][2:9] == ["'=1+1", "'+1", "'-5", "'@x", "'\tx", "''=quoted", "x=1"]
+    assert not any(cell[:1] in {*"=+-@\t\r"} for row in table for cell in row if cell)
+    kvstream("import", "back", file, "--guard-formulas")
+    with Store.open(kvstream.directory) as store:
+        assert [entry.pairs for entry in store.stream("back").range()] == rows
+
+
+@pytest.mark.parametrize("command", [["export", "orders", "--format"], ["import", "s", "--format"]])
+def test_formulas_are_guarded_in_csv_alone(orders: Program, command: list[str]) -> None:
+    said = orders(*command, "jsonl", "--guard-formulas", code=2).stderr
+    assert "--guard-formulas is for csv, not for jsonl" in said
+
+
+def test_a_schema_gives_the_columns_of_a_table_types(orders: Program, tmp_path: Path) -> None:
+    file = tmp_path / "o.parquet"
+    schema = "qty:int64, sku:string,qty2:decimal128(10,2),timestamp:timestamp[us,UTC]"
+    orders("export", "orders", str(file), "--schema", schema)
+    table = parquet.read_table(file)
+    assert {field.name: str(field.type) for field in table.schema} == {
+        "id": "string",
+        "timestamp": "timestamp[us, tz=UTC]",
+        "qty": "int64",
+        "sku": "string",
+        "qty2": "decimal128(10, 2)",
+    }
+    assert table.column("qty").to_pylist() == [0, 1, 2, 3, 4]
+    assert table.column("qty2").to_pylist() == [None] * 5
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ("qty:int6", "'int6' of column 'qty' is no type: did you mean 'int64'?"),
+        ("qty:decimal(99,1)", "'decimal(99,1)' of column 'qty' is no type: precision"),
+        ("qty", "'qty' is not NAME:TYPE"),
+        ("qty:int64,qty:int64", "'qty' is there twice"),
+        (":int64", "':int64' is not NAME:TYPE"),
+    ],
+)
+def test_a_wrong_schema_is_wrong_usage(
+    orders: Program, tmp_path: Path, schema: str, said: str
+) -> None:
+    words = ("export", "orders", str(tmp_path / "o.arrow"), "--schema", schema)
+    assert said in orders(*words, code=2).stderr
+    assert list(tmp_path.glob("*o.arrow*")) == []
+
+
+def test_a_value_unfit_for_its_type_ends_the_export(orders: Program, tmp_path: Path) -> None:
+    words = ("export", "orders", str(tmp_path / "o.parquet"), "--schema", "sku:int64")
+    assert "the field sku is not a valid int64: 'a0'" in orders(*words, code=4).stderr
+    assert list(tmp_path.glob("*o.parquet*")) == []
+
+
+@pytest.mark.parametrize("more", [["--format", "csv"], ["--format", "arrow", "--fields", "sku"]])
+def test_a_schema_is_for_tables_and_names_all_fields(orders: Program, more: list[str]) -> None:
+    said = orders("export", "orders", "file", "--schema", "sku:string", *more, code=2).stderr
+    assert "--schema is for parquet and arrow, and names all fields itself" in said
+
+
+def test_a_table_without_pyarrow_is_refused(
+    orders: Program, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def missing(name: str) -> None:
+        raise ModuleNotFoundError(name)
+
+    monkeypatch.setattr("kvstream.errors.import_module", missing)
+    said = orders("export", "orders", str(tmp_path / "o.parquet"), code=5).stderr
+    assert "pip install 'kvstream[arrow]'" in said
